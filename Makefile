@@ -1,0 +1,66 @@
+# Everything a contributor runs; each target works in a clean clone without an earlier step.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PROTO_DIR := fluss_df/protocol
+PYTEST_ARGS ?=
+
+# pip 23 reads the first for build environments too, newer releases the second.
+PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CURDIR)/constraints.txt" \
+	PIP_DISABLE_PIP_VERSION_CHECK=1
+
+.PHONY: help venv demo test bench lint proto proto-check clean
+
+help:
+	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
+	@echo "make demo         a tour of fluss_df in the terminal"
+	@echo "make test         all tests; those on a real Fluss server need Java 11+, and Maven once"
+	@echo "make bench        the benchmarks"
+	@echo "make lint         ruff, mypy --strict, generated code up to date"
+	@echo "make proto        generate the protobuf code again"
+	@echo "make clean        remove $(VENV), caches and build output"
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v "$(PYTHON)" >/dev/null 2>&1 || { \
+	    echo "error: $(PYTHON) not found; install Python 3.11 or newer, or run: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "error: fluss-df needs Python 3.11 or newer, this is $$("$(PYTHON)" --version 2>&1); run: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	@test -x "$(BIN)/python" || { echo "creating $(VENV)"; "$(PYTHON)" -m venv "$(VENV)"; }
+	@echo "installing fluss-df and the development tools into $(VENV) (a minute or two)"
+	@$(PIP_ENV) "$(BIN)/python" -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch "$@"
+
+demo: $(STAMP)
+	@"$(BIN)/fluss-df" demo
+
+test: $(STAMP)
+	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
+
+bench: $(STAMP)
+	@"$(BIN)/python" -m benchmarks
+
+lint: $(STAMP) proto-check
+	@"$(BIN)/ruff" check .
+	@"$(BIN)/ruff" format --check .
+	@"$(BIN)/mypy" fluss_df tests
+
+proto: $(STAMP)
+	@cd "$(PROTO_DIR)" && "$(CURDIR)/$(BIN)/python" -m grpc_tools.protoc -I. --python_out=. --pyi_out=. *.proto
+
+proto-check: $(STAMP)
+	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && cd "$(PROTO_DIR)" && \
+	"$(CURDIR)/$(BIN)/python" -m grpc_tools.protoc -I. --python_out="$$out" --pyi_out="$$out" *.proto && \
+	for new in "$$out"/*; do \
+	    cmp -s "$$new" "$$(basename "$$new")" || { \
+	        echo "error: $(PROTO_DIR)/$$(basename "$$new") is not what its .proto gives; run: make proto" >&2; exit 1; }; \
+	done
+
+clean:
+	@rm -rf "$(VENV)" build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis benchmarks/results
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
