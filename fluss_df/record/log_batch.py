@@ -1,0 +1,188 @@
+"""Log batches out of Arrow record batches, ready to be sent.
+
+Only magic 0 and append-only batches are written: every server reads them, and the change types of
+a primary-key table are the server's to write.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.headers import (
+    APPEND_ONLY,
+    CRC_START,
+    HEADER_SIZE,
+    NO_SEQUENCE,
+    NO_WRITER_ID,
+    OVERHEAD,
+    byte_view,
+)
+
+Codec = Literal["none", "lz4_frame", "zstd"]
+
+_HEADER: Final = struct.Struct("<qiBqIhBiqii")
+_CRC: Final = struct.Struct("<I")
+_WRITER: Final = struct.Struct("<qi")
+_CRC_AT: Final = 21
+_WRITER_AT: Final = 32
+_TYPE_KEY: Final = "table.log.arrow.compression.type"
+_LEVEL_KEY: Final = "table.log.arrow.compression.zstd.level"
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """How the buffers of a batch are compressed; ``level`` (1 to 22) is zstd's.
+
+    Examples
+    --------
+    >>> Compression.from_properties({})
+    Compression(codec='zstd', level=3)
+    """
+
+    codec: Codec = "zstd"
+    level: int | None = 3
+
+    def __post_init__(self) -> None:
+        if self.codec not in ("none", "lz4_frame", "zstd"):
+            raise FlussError(
+                f"compression {self.codec!r}: it is none, lz4_frame or zstd",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+        if self.codec != "zstd":
+            object.__setattr__(self, "level", None)
+        elif self.level is None:
+            object.__setattr__(self, "level", 3)
+        elif not 1 <= self.level <= 22:
+            raise FlussError(
+                f"{_LEVEL_KEY} is {self.level}: a zstd level is between 1 and 22",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Compression:
+        """Return what a table's properties ask for; without any, zstd at level 3.
+
+        Raises
+        ------
+        FlussError
+            ``INVALID_CONFIG_EXCEPTION`` for an unknown type or a level out of range.
+        """
+        name = properties.get(_TYPE_KEY, "ZSTD").lower()
+        text = properties.get(_LEVEL_KEY, "3")
+        try:
+            level = int(text)
+        except ValueError:
+            raise FlussError(
+                f"{_LEVEL_KEY} is {text!r}, not a number", ErrorCode.INVALID_CONFIG_EXCEPTION
+            ) from None
+        return cls(name, level)  # type: ignore[arg-type]
+
+    def options(self) -> pa.ipc.IpcWriteOptions:
+        """Return Arrow's write options; one thread, as callers encode in threads of their own."""
+        codec = None
+        if self.codec == "zstd":
+            codec = pa.Codec("zstd", compression_level=self.level)
+        elif self.codec == "lz4_frame":
+            codec = pa.Codec("lz4")
+        return pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
+
+
+class EncodedLogBatch:
+    """A log batch in the form that is sent: 48 bytes of header and the Arrow message.
+
+    It can be sent once :meth:`stamp` gave it a writer, a sequence and a checksum.
+
+    Attributes
+    ----------
+    num_rows
+        Its rows.
+    nbytes
+        Its bytes, header included.
+    """
+
+    __slots__ = ("_body", "_header", "nbytes", "num_rows")
+
+    def __init__(self, header: bytearray, body: pa.Buffer, num_rows: int) -> None:
+        self._header = header
+        self._body = body
+        self.num_rows = num_rows
+        self.nbytes = len(header) + body.size
+
+    def stamp(self, writer_id: int, sequence: int) -> None:
+        """Write the writer and the sequence, and the CRC32C over them; may be called again.
+
+        Parameters
+        ----------
+        writer_id, sequence
+            -1 and -1 where the writer is not idempotent.
+        """
+        header = bytearray(self._header)
+        _WRITER.pack_into(header, _WRITER_AT, writer_id, sequence)
+        crc = google_crc32c.value(bytes(header[CRC_START:]))
+        _CRC.pack_into(header, _CRC_AT, google_crc32c.extend(crc, self._body))
+        # a new one, so that a send under way with the old stamp keeps its bytes
+        self._header = header
+
+    @property
+    def buffers(self) -> list[memoryview]:
+        """The bytes in order, without a copy: the header, then the Arrow message."""
+        return [memoryview(self._header), byte_view(self._body)]
+
+    def to_bytes(self) -> bytes:
+        """Return a copy of the whole batch."""
+        return b"".join(self.buffers)
+
+
+def encode_log_batch(
+    batch: pa.RecordBatch, *, schema_id: int, compression: Compression
+) -> EncodedLogBatch:
+    """Encode rows as an append-only log batch of magic 0.
+
+    Thread safe; Arrow compresses without the GIL. The rows must have the table's Arrow types in the
+    table's order (:func:`fluss_df.record.coerce.coerce` sees to that).
+
+    Parameters
+    ----------
+    batch
+        The rows: at least one, as servers take a batch without rows for nothing at all.
+    schema_id
+        The id of the table's schema.
+    compression
+        The table's compression.
+
+    Raises
+    ------
+    FlussError
+        For no rows, or a batch that does not fit the 2 GiB that the length field can say.
+    """
+    if not batch.num_rows:
+        raise FlussError("a log batch needs at least one row")
+    if not 0 <= schema_id < 2**15:
+        raise FlussError(f"schema id {schema_id} does not fit a log batch")
+    sink = pa.BufferOutputStream()
+    writer = pa.ipc.new_stream(sink, batch.schema, options=compression.options())
+    writer.write_batch(batch)
+    # not closed: the message is wanted without an end of stream
+    stream = sink.getvalue()
+    head = np.frombuffer(stream, "<i4", 2)
+    body = stream.slice(8 + int(head[1]))
+    length = HEADER_SIZE + body.size - OVERHEAD
+    if length >= 2**31:
+        raise FlussError(
+            f"a batch of {body.size} bytes is larger than a log batch can be: send fewer rows",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
+    header = bytearray(HEADER_SIZE)
+    n = batch.num_rows
+    _HEADER.pack_into(
+        header, 0, 0, length, 0, 0, 0, schema_id, APPEND_ONLY, n - 1, NO_WRITER_ID, NO_SEQUENCE, n
+    )
+    return EncodedLogBatch(header, body, n)
