@@ -1,0 +1,128 @@
+"""From keys to buckets, for all rows at once.
+
+Fluss hashes with a variant of Murmur3 that mixes each byte of the tail as a block, seed 42, and
+hashes the result once more; Paimon stops after the first. Iceberg
+uses Murmur3 as published, with seed 0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fluss_df.errors import FlussError
+from fluss_df.record.bytes_columns import Keys
+
+UInt32s = npt.NDArray[np.uint32]
+
+_C1: Final = np.uint32(0xCC9E2D51)
+_C2: Final = np.uint32(0x1B873593)
+_SEED: Final = 42
+
+
+def bucket_ids(
+    keys: Keys, num_buckets: int, lake_format: str | None = None
+) -> npt.NDArray[np.int32]:
+    """Return the bucket of each key.
+
+    Parameters
+    ----------
+    keys
+        What :func:`fluss_df.record.keys.encode_keys` made for the same lake format.
+    num_buckets
+        The table's number of buckets.
+    lake_format
+        The table's ``table.datalake.format``: None, ``paimon``, ``iceberg`` or ``lance``.
+
+    Raises
+    ------
+    FlussError
+        For no buckets, an empty key (Fluss, Iceberg), or a lake format that is not supported.
+    """
+    if num_buckets < 1:
+        raise FlussError(f"a table has at least one bucket, not {num_buckets}")
+    lake = (lake_format or "").lower()
+    if lake != "paimon" and (np.diff(keys.offsets) == 0).any():
+        raise FlussError("an empty key has no bucket")
+    if lake in ("", "lance"):
+        hashes = _int_murmur(murmur(keys, _SEED, tail_as_blocks=True))
+        return (hashes % num_buckets).astype(np.int32)
+    if lake == "paimon":
+        signed = murmur(keys, _SEED, tail_as_blocks=True).view(np.int32).astype(np.int64)
+        # the remainder has the sign of the hash, as in Java
+        return (np.abs(signed) % num_buckets).astype(np.int32)
+    if lake == "iceberg":
+        positive = murmur(keys, 0, tail_as_blocks=False) & np.uint32(0x7FFFFFFF)
+        return (positive % np.uint32(num_buckets)).astype(np.int32)
+    raise FlussError(f"data lake format {lake_format!r}: its buckets are not supported")
+
+
+def murmur(keys: Keys, seed: int, *, tail_as_blocks: bool) -> UInt32s:
+    """Hash all keys: step i mixes the i-th block of every key that is long enough."""
+    lengths = np.diff(keys.offsets)
+    n = len(lengths)
+    if not n:
+        return np.zeros(0, np.uint32)
+    # rows by length, longest first: the rows that still have a block are always a prefix
+    order = np.argsort(-lengths, kind="stable") if (lengths != lengths[0]).any() else None
+    starts = keys.offsets[:-1]
+    if order is not None:
+        starts, lengths = starts[order], lengths[order]
+    data = np.concatenate([keys.data[: keys.offsets[-1]], np.zeros(8, np.uint8)])
+    words = np.ndarray((len(data) - 4,), "<u4", data.data, strides=(1,))
+    state = np.full(n, seed, np.uint32)
+    blocks = lengths // 4
+    for i in range(int(blocks[0])):
+        longer = n - int(np.searchsorted(blocks[::-1], i, side="right"))
+        _mix(state[:longer], words[starts[:longer] + 4 * i].astype(np.uint32))
+    tails, ends = lengths % 4, starts + blocks * 4
+    for i in range(3) if tail_as_blocks else ():
+        rows = np.flatnonzero(tails > i)
+        byte = data[ends[rows] + i].view(np.int8).astype(np.int32).view(np.uint32)
+        part = state[rows]
+        _mix(part, byte)
+        state[rows] = part
+    if not tail_as_blocks:
+        rows = np.flatnonzero(tails)
+        mask = (np.uint64(1) << (tails[rows].astype(np.uint64) * np.uint64(8))) - np.uint64(1)
+        tail = words[ends[rows]].astype(np.uint32) & mask.astype(np.uint32)
+        state[rows] ^= _mix_block(tail)
+    state ^= lengths.astype(np.uint32)
+    _finish(state)
+    if order is None:
+        return state
+    result = np.empty_like(state)
+    result[order] = state
+    return result
+
+
+def _rotate(x: UInt32s, by: int) -> UInt32s:
+    return (x << np.uint32(by)) | (x >> np.uint32(32 - by))
+
+
+def _mix_block(block: UInt32s) -> UInt32s:
+    return _rotate(block * _C1, 15) * _C2
+
+
+def _mix(state: UInt32s, block: UInt32s) -> None:
+    mixed = _rotate(state ^ _mix_block(block), 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    state[:] = mixed
+
+
+def _finish(state: UInt32s) -> None:
+    state ^= state >> np.uint32(16)
+    state *= np.uint32(0x85EBCA6B)
+    state ^= state >> np.uint32(13)
+    state *= np.uint32(0xC2B2AE35)
+    state ^= state >> np.uint32(16)
+
+
+def _int_murmur(code: UInt32s) -> npt.NDArray[np.int64]:
+    """Hash 4-byte numbers once more, to numbers from 0 on, as Flink does."""
+    state = _rotate(_mix_block(code), 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    state ^= np.uint32(4)
+    _finish(state)
+    signed = state.view(np.int32).astype(np.int64)
+    return np.where(signed == -(2**31), 0, np.abs(signed))
