@@ -1,0 +1,66 @@
+"""fluss_df: Apache Fluss for people who think in dataframes."""
+
+from fluss_df.client.admin import FlussAdmin
+from fluss_df.client.append import AppendWriter
+from fluss_df.client.connection import (
+    FlussConnection,
+    connect,
+    set_default_connection,
+)
+from fluss_df.client.scan_records import RecordBatch, ScanRecord, ScanRecords
+from fluss_df.client.scanner import LogScanner
+from fluss_df.client.table import FlussTable, TableAppend, TableScan
+from fluss_df.client.write_batch import WriteResultHandle
+from fluss_df.config import Config
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    ChangeType,
+    DatabaseDescriptor,
+    DatabaseInfo,
+    LakeSnapshot,
+    OffsetSpec,
+    PartitionInfo,
+    Schema,
+    ServerNode,
+    TableBucket,
+    TableDescriptor,
+    TableInfo,
+    TablePath,
+)
+from fluss_df.version import __version__
+
+__all__ = [
+    "EARLIEST_OFFSET",
+    "LATEST_OFFSET",
+    "AppendWriter",
+    "ChangeType",
+    "Config",
+    "DatabaseDescriptor",
+    "DatabaseInfo",
+    "ErrorCode",
+    "FlussAdmin",
+    "FlussConnection",
+    "FlussError",
+    "FlussTable",
+    "LakeSnapshot",
+    "LogScanner",
+    "OffsetSpec",
+    "PartitionInfo",
+    "RecordBatch",
+    "ScanRecord",
+    "ScanRecords",
+    "Schema",
+    "ServerNode",
+    "TableAppend",
+    "TableBucket",
+    "TableDescriptor",
+    "TableInfo",
+    "TablePath",
+    "TableScan",
+    "WriteResultHandle",
+    "__version__",
+    "connect",
+    "set_default_connection",
+]

@@ -1,0 +1,1 @@
+"""The client: connections, metadata, scans, writers."""

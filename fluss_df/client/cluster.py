@@ -1,0 +1,339 @@
+"""What the client knows of its cluster, and requests to the right server of it.
+
+Everything here runs on the I/O thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+
+from fluss_df.client.io_thread import IOThread
+from fluss_df.client.metrics import Metrics
+from fluss_df.client.retry import retrying
+from fluss_df.client.server_connection import Endpoint, ServerConnection, credentials_of
+from fluss_df.config import Config
+from fluss_df.errors import (
+    DeadlineExceededError,
+    ErrorCode,
+    FlussError,
+    NetworkError,
+)
+from fluss_df.metadata import ServerNode, TableBucket, TablePath
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import GET_METADATA, TABLE_EXISTS, Api, RequestT, ResponseT
+
+logger = logging.getLogger(__name__)
+
+COORDINATOR = "CoordinatorServer"
+TABLET_SERVER = "TabletServer"
+
+_user_ids = itertools.count()
+
+
+def path_message(path: TablePath) -> pb.PathOfTable:
+    """Return the message for a table path."""
+    return pb.PathOfTable(database_name=path.database_name, table_name=path.table_name)
+
+
+class Cluster:
+    """Servers, leaders, and requests to them.
+
+    Parameters
+    ----------
+    config
+        Bootstrap servers, credentials, timeouts.
+    io
+        The I/O thread that it lives on.
+    metrics
+        Where requests and bytes are counted.
+    """
+
+    def __init__(self, config: Config, io: IOThread, metrics: Metrics) -> None:
+        self.config = config
+        self.io = io
+        self.metrics = metrics
+        self.closed = False
+        self._credentials = credentials_of(config)
+        self._user = next(_user_ids)
+        self._coordinator: ServerNode | None = None
+        self._tablet_servers: dict[int, ServerNode] = {}
+        self._leaders: dict[TableBucket, int] = {}
+        self._refreshing: dict[object, asyncio.Task[pb.MetadataResponse]] = {}
+        self._turn = itertools.count()
+
+    # ---- connections
+
+    def endpoint(self, node: ServerNode) -> Endpoint:
+        """Return where and as whom to connect to a server."""
+        return Endpoint(node.host, node.port, self._credentials)
+
+    async def _connection(self, endpoint: Endpoint) -> ServerConnection:
+        if self.closed:
+            raise FlussError("the connection to the cluster is closed: open a new one")
+        return await self.io.pool.get(
+            endpoint, self.config.connect_timeout_ms, self.metrics, self._user
+        )
+
+    async def connection_to(self, node: ServerNode) -> ServerConnection:
+        """Return a connection to a server."""
+        return await self._connection(self.endpoint(node))
+
+    def close(self) -> None:
+        """Give up the connections."""
+        self.closed = True
+        self.io.pool.release(self._user)
+
+    # ---- requests
+
+    async def request_any(
+        self, api: Api[RequestT, ResponseT], message: RequestT, timeout_ms: float | None = None
+    ) -> ResponseT:
+        """Ask any server that can be reached, retrying for a while."""
+
+        async def attempt(tries: int) -> ResponseT:
+            connection = await self._any_connection()
+            return await connection.request(api, message, self.config.request_timeout_ms)
+
+        return await retrying(
+            attempt,
+            self.config.retry_timeout_ms if timeout_ms is None else timeout_ms,
+            on_retry=self.note_retry,
+        )
+
+    async def request_coordinator(
+        self,
+        api: Api[RequestT, ResponseT],
+        message: RequestT,
+        *,
+        done_by_lost_try: int | None = None,
+    ) -> ResponseT:
+        """Ask the coordinator, retrying for a while.
+
+        Parameters
+        ----------
+        api, message
+            The request.
+        done_by_lost_try
+            The error code that means success where an earlier try was lost on the way: "already
+            exists" after a create whose answer never came.
+        """
+        lost = False
+
+        async def attempt(tries: int) -> ResponseT:
+            nonlocal lost
+            if tries or self._coordinator is None:
+                await self.refresh()
+            if self._coordinator is None:
+                raise FlussError(
+                    "the cluster has no coordinator at the moment",
+                    ErrorCode.NOT_COORDINATOR_LEADER_EXCEPTION,
+                )
+            connection = await self.connection_to(self._coordinator)
+            try:
+                return await connection.request(api, message, self.config.request_timeout_ms)
+            except (NetworkError, DeadlineExceededError):
+                lost = True
+                raise
+            except FlussError as error:
+                if lost and error.error_code == done_by_lost_try:
+                    return api.response()
+                raise
+
+        return await retrying(attempt, self.config.retry_timeout_ms, on_retry=self.note_retry)
+
+    async def request_tablet_server(
+        self, api: Api[RequestT, ResponseT], message: RequestT
+    ) -> ResponseT:
+        """Ask any tablet server, retrying for a while: some requests the coordinator lacks."""
+
+        async def attempt(tries: int) -> ResponseT:
+            if tries or not self._tablet_servers:
+                await self.refresh()
+            nodes = list(self._tablet_servers.values())
+            if not nodes:
+                raise FlussError(
+                    "the cluster has no tablet server at the moment",
+                    ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+                )
+            connection = await self.connection_to(nodes[next(self._turn) % len(nodes)])
+            return await connection.request(api, message, self.config.request_timeout_ms)
+
+        return await retrying(attempt, self.config.retry_timeout_ms, on_retry=self.note_retry)
+
+    async def request_leader(
+        self,
+        path: TablePath,
+        bucket: TableBucket,
+        api: Api[RequestT, ResponseT],
+        message: RequestT,
+    ) -> ResponseT:
+        """Ask the leader of a bucket once: errors per bucket are for the caller to judge."""
+        connection = await self.connection_to(await self.leader(path, bucket))
+        return await connection.request(api, message, self.config.request_timeout_ms)
+
+    def note_retry(self, error: FlussError) -> None:
+        """Count and log that something is tried again."""
+        self.metrics.add(retries=1)
+        logger.info("trying again after: %s", error)
+
+    async def _any_connection(self) -> ServerConnection:
+        """Return a connection to a known server, else to a bootstrap server.
+
+        Tablet servers before the coordinator: there are more of them, and they know as much.
+        """
+        nodes = list(self._tablet_servers.values())
+        if nodes:
+            first = next(self._turn) % len(nodes)
+            nodes = nodes[first:] + nodes[:first]
+        endpoints = [self.endpoint(node) for node in nodes]
+        endpoints += [
+            Endpoint(host, port, self._credentials) for host, port in self.config.addresses()
+        ]
+        problems: list[str] = []
+        for endpoint in dict.fromkeys(endpoints):
+            try:
+                return await self._connection(endpoint)
+            except (NetworkError, DeadlineExceededError) as error:
+                problems.append(error.message)
+        raise NetworkError(
+            f"no Fluss server can be reached: {'; '.join(problems)};"
+            " is the cluster running, and are the bootstrap servers right?"
+        )
+
+    # ---- metadata
+
+    async def bootstrap(self) -> None:
+        """Connect to a bootstrap server and learn the servers.
+
+        A wrong address fails at once rather than being retried: it is what a user most often
+        gets wrong.
+        """
+        await self._refresh_once((), ())
+
+    async def server_nodes(self) -> list[ServerNode]:
+        """Return the servers that are alive, the coordinator first."""
+        await self.refresh()
+        coordinator = [] if self._coordinator is None else [self._coordinator]
+        return coordinator + list(self._tablet_servers.values())
+
+    async def refresh(
+        self, paths: Sequence[TablePath] = (), partition_ids: Sequence[int] = ()
+    ) -> pb.MetadataResponse:
+        """Ask for the servers, and the leaders of tables and partitions; retried for a while."""
+        return await retrying(
+            lambda _: self._refresh_once(tuple(paths), tuple(partition_ids)),
+            self.config.retry_timeout_ms,
+            on_retry=self.note_retry,
+        )
+
+    async def _refresh_once(
+        self, paths: tuple[TablePath, ...], partition_ids: tuple[int, ...]
+    ) -> pb.MetadataResponse:
+        # callers that ask for the same at the same time share one request
+        key = (paths, partition_ids)
+        task = self._refreshing.get(key)
+        if task is None:
+            task = asyncio.ensure_future(self._ask_metadata(paths, partition_ids))
+            self._refreshing[key] = task
+            task.add_done_callback(lambda _: self._refreshing.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _ask_metadata(
+        self, paths: tuple[TablePath, ...], partition_ids: tuple[int, ...]
+    ) -> pb.MetadataResponse:
+        connection = await self._any_connection()
+        request = pb.MetadataRequest(
+            table_path=[path_message(path) for path in paths], partitions_id=partition_ids
+        )
+        try:
+            response = await connection.request(
+                GET_METADATA, request, self.config.request_timeout_ms
+            )
+        except FlussError as error:
+            # servers answer -1 and a stack trace for a table that is gone: ask what is the matter
+            if error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
+                for path in paths:
+                    await self._require_table(connection, path)
+            raise
+        self._learn(response)
+        return response
+
+    async def _require_table(self, connection: ServerConnection, path: TablePath) -> None:
+        found = await connection.request(
+            TABLE_EXISTS,
+            pb.TableExistsRequest(table_path=path_message(path)),
+            self.config.request_timeout_ms,
+        )
+        if not found.exists:
+            raise FlussError(f"table {path} does not exist", ErrorCode.TABLE_NOT_EXIST)
+
+    def _learn(self, response: pb.MetadataResponse) -> None:
+        if response.HasField("coordinator_server"):
+            node = response.coordinator_server
+            self._coordinator = ServerNode(node.node_id, node.host, node.port, COORDINATOR)
+        if response.tablet_servers:
+            self._tablet_servers = {
+                node.node_id: ServerNode(node.node_id, node.host, node.port, TABLET_SERVER)
+                for node in response.tablet_servers
+            }
+        for table in response.table_metadata:
+            self._learn_buckets(table.table_id, None, table.bucket_metadata)
+        for partition in response.partition_metadata:
+            self._learn_buckets(
+                partition.table_id, partition.partition_id, partition.bucket_metadata
+            )
+
+    def _learn_buckets(
+        self, table_id: int, partition_id: int | None, buckets: Sequence[pb.BucketMetadata]
+    ) -> None:
+        for bucket in buckets:
+            key = TableBucket(table_id, bucket.bucket_id, partition_id)
+            if bucket.HasField("leader_id") and bucket.leader_id >= 0:
+                self._leaders[key] = bucket.leader_id
+            else:
+                self._leaders.pop(key, None)
+
+    def forget_leader(self, bucket: TableBucket) -> None:
+        """Have the leader of a bucket asked for again before its next request."""
+        self._leaders.pop(bucket, None)
+
+    def known_leader(self, bucket: TableBucket) -> ServerNode | None:
+        """Return the leader of a bucket where it is known."""
+        server_id = self._leaders.get(bucket)
+        return None if server_id is None else self._tablet_servers.get(server_id)
+
+    async def leader(self, path: TablePath, bucket: TableBucket) -> ServerNode:
+        """Return the leader of a bucket, asking for it once where it is not known.
+
+        Raises
+        ------
+        FlussError
+            ``LEADER_NOT_AVAILABLE_EXCEPTION`` while none is elected, ``TABLE_NOT_EXIST`` or
+            ``PARTITION_NOT_EXISTS`` when the bucket is gone.
+        """
+        node = self.known_leader(bucket)
+        if node is None:
+            partitions = () if bucket.partition_id is None else (bucket.partition_id,)
+            response = await self._refresh_once((path,), partitions)
+            node = self.known_leader(bucket)
+            if node is None:
+                self._check_still_there(path, bucket, response)
+                raise FlussError(
+                    f"bucket {bucket.bucket_id} of table {path} has no leader at the moment",
+                    ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+                )
+        return node
+
+    def _check_still_there(
+        self, path: TablePath, bucket: TableBucket, response: pb.MetadataResponse
+    ) -> None:
+        for table in response.table_metadata:
+            if table.table_id != bucket.table_id:
+                raise FlussError(
+                    f"table {path} was dropped and created again since it was opened"
+                    f" (table id {bucket.table_id}, now {table.table_id}): open it again",
+                    ErrorCode.TABLE_NOT_EXIST,
+                )

@@ -1,0 +1,319 @@
+"""A connection to a cluster: :class:`FlussConnection`, and how users name one."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fluss_df.client.admin import FlussAdmin
+from fluss_df.client.cluster import Cluster
+from fluss_df.client.facade import Ready, blocking
+from fluss_df.client.io_thread import IOThread, io_thread, reset_after_fork
+from fluss_df.client.lanes import lane_pool
+from fluss_df.client.metrics import Metrics
+from fluss_df.client.table import FlussTable
+from fluss_df.config import Config
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TablePath
+
+BOOTSTRAP_VARIABLE = "FLUSS_BOOTSTRAP_SERVERS"
+
+
+class FlussConnection(Ready):
+    """A connection to a Fluss cluster, for any number of threads.
+
+    Obtain one from :meth:`create` or :func:`fluss_df.connect`; close it with :meth:`close`, or use
+    it in a ``with`` statement, which flushes its writers and reports what was not acknowledged.
+    Sockets belong to the process, and connections to the same servers share them.
+
+    Attributes
+    ----------
+    config
+        Its settings.
+    default_database
+        The database of table names without one, where a URL named it.
+    metrics
+        Counters of requests, bytes, retries and waits.
+    """
+
+    def __init__(self, config: Config, default_database: str | None = None) -> None:
+        if not isinstance(config, Config):
+            raise FlussError(f"expected a Config, not {type(config).__name__}")
+        self.config = config
+        self.default_database = default_database
+        self.metrics = Metrics()
+        self._lock = threading.Lock()
+        self._cluster: Cluster | None = None
+        self._closed = False
+        self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child: sockets and threads stay with the parent."""
+        self._lock = threading.Lock()
+        self._cluster = None
+        self._writers = weakref.WeakSet()
+
+    @property
+    def io(self) -> IOThread:
+        """The I/O thread of this process."""
+        return io_thread()
+
+    @property
+    def cluster(self) -> Cluster:
+        """What is known of the cluster, in this process."""
+        if self._closed:
+            raise FlussError("the connection is closed: open a new one")
+        with self._lock:
+            if self._cluster is None:
+                self._cluster = Cluster(self.config, io_thread(), self.metrics)
+                weakref.finalize(self, _release, self._cluster)
+            return self._cluster
+
+    @staticmethod
+    def create(config: Config | Mapping[str, Any] | str) -> FlussConnection:
+        """Connect to a cluster.
+
+        Parameters
+        ----------
+        config
+            A Config, its properties as a dict, or an address.
+
+        Raises
+        ------
+        FlussError
+            ``NETWORK_EXCEPTION`` when no bootstrap server can be reached,
+            ``AUTHENTICATE_EXCEPTION`` when user or password are wrong.
+
+        Examples
+        --------
+        >>> conn = FlussConnection.create(Config({"bootstrap.servers": "127.0.0.1:9123"}))
+        ... # doctest: +SKIP
+        """
+        connection = _from_description(config)
+        connection._bootstrap()
+        return connection
+
+    @staticmethod
+    def connect(config: Config | Mapping[str, Any] | str) -> FlussConnection:
+        """Connect to a cluster; the older name of :meth:`create`."""
+        return FlussConnection.create(config)
+
+    @blocking
+    async def _bootstrap(self) -> None:
+        try:
+            await self.cluster.bootstrap()
+        except BaseException:
+            self._closed = True
+            raise
+
+    def get_admin(self) -> FlussAdmin:
+        """Return the admin interface."""
+        return FlussAdmin(self)
+
+    @blocking
+    async def get_table(self, table_path: TablePath | str) -> FlussTable:
+        """Open a table.
+
+        Raises
+        ------
+        FlussError
+            ``TABLE_NOT_EXIST`` or ``DATABASE_NOT_EXIST``, naming what there is.
+        """
+        path = TablePath.parse(table_path, self.default_database)
+        return FlussTable(self, await FlussAdmin(self).table_info(path))
+
+    def register_writer(self, writer: Any) -> None:
+        """Have a writer closed with this connection."""
+        self._writers.add(writer)
+
+    def close(self) -> None:
+        """Flush the writers, then give up the sockets; a second call does nothing.
+
+        Raises
+        ------
+        FlussError
+            When rows could not be written; the connection is closed all the same.
+        """
+        if self._closed:
+            return
+        try:
+            for writer in list(self._writers):
+                writer.close()
+        finally:
+            with self._lock:
+                self._closed = True
+                cluster, self._cluster = self._cluster, None
+            if cluster is not None:
+                cluster.io.run(_close(cluster))
+
+    def __enter__(self) -> FlussConnection:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # the password does not travel: see reconnect()
+        return reconnect, (self.config.without_secrets(), self.default_database)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"FlussConnection({self.config.bootstrap_servers!r}, {state})"
+
+
+async def _close(cluster: Cluster) -> None:
+    cluster.close()
+    lane_pool().release(cluster)
+
+
+def _release(cluster: Cluster) -> None:
+    """Give up the sockets of a connection that was never closed; runs in a finalizer."""
+    lane_pool().release(cluster)
+    cluster.io.call_unless_closed(cluster.close)
+
+
+def reconnect(config: Config, default_database: str | None) -> FlussConnection:
+    """Return the connection that a pickled one stands for.
+
+    Pickles carry no password: one that used SASL takes the password of the process's default
+    connection, if that is for the same servers and user.
+    """
+    default = _default
+    if (
+        isinstance(default, FlussConnection)
+        and default.config.bootstrap_servers == config.bootstrap_servers
+        and default.config.security_sasl_username == config.security_sasl_username
+    ):
+        config = config.copy(security_sasl_password=default.config.security_sasl_password)
+    return FlussConnection(config, default_database)
+
+
+# ---- the default connection
+
+_default: FlussConnection | None = None
+_cache_lock = threading.Lock()
+_cache: dict[tuple[Config, str | None], FlussConnection] = {}
+
+
+def set_default_connection(connection: object | None) -> None:
+    """Set what is used where no connection is given; None unsets it.
+
+    Parameters
+    ----------
+    connection
+        An address, URL, Config, dict, or open connection, as :func:`connect` takes.
+
+    Examples
+    --------
+    >>> set_default_connection("127.0.0.1:9123")  # doctest: +SKIP
+    """
+    global _default
+    _default = None if connection is None else resolve_connection(connection)
+
+
+def connect(connection: object | None = None) -> FlussConnection:
+    """Open a connection to a cluster.
+
+    Parameters
+    ----------
+    connection
+        ``"host:port[,host:port]"``, ``"fluss://[user:password@]host:port[/database]"``, a
+        :class:`Config`, or a dict of properties; None for ``FLUSS_BOOTSTRAP_SERVERS``.
+
+    Examples
+    --------
+    >>> conn = connect("127.0.0.1:9123")  # doctest: +SKIP
+    """
+    if connection is None:
+        connection = os.environ.get(BOOTSTRAP_VARIABLE)
+        if not connection:
+            raise _no_connection()
+    return FlussConnection.create(connection)  # type: ignore[arg-type]
+
+
+def resolve_connection(connection: object | None = None) -> FlussConnection:
+    """Return the open connection that a user means.
+
+    The same address or settings give the same connection, so that queries share its sockets.
+
+    Parameters
+    ----------
+    connection
+        What :func:`connect` takes, an open connection, or None for the default one:
+        that of :func:`set_default_connection`, else ``FLUSS_BOOTSTRAP_SERVERS``.
+
+    Raises
+    ------
+    FlussError
+        When there is no default, naming the ways to set one.
+    """
+    if isinstance(connection, FlussConnection):
+        return connection
+    if connection is None:
+        if _default is not None:
+            return _default
+        connection = os.environ.get(BOOTSTRAP_VARIABLE)
+        if not connection:
+            raise _no_connection()
+    made = _from_description(connection)
+    key = (made.config, made.default_database)
+    with _cache_lock:
+        cached = _cache.get(key)
+        if cached is not None and not cached._closed:
+            return cached
+    made._bootstrap()
+    with _cache_lock:
+        return _cache.setdefault(key, made) if key not in _cache else _replace_closed(key, made)
+
+
+def _replace_closed(key: tuple[Config, str | None], made: FlussConnection) -> FlussConnection:
+    if _cache[key]._closed:
+        _cache[key] = made
+    return _cache[key]
+
+
+def _no_connection() -> FlussError:
+    return FlussError(
+        "no connection given: pass connection='host:port' (or a 'fluss://' URL, Config, dict or"
+        f" open connection), call fluss_df.set_default_connection(...), or set {BOOTSTRAP_VARIABLE}",
+        ErrorCode.INVALID_CONFIG_EXCEPTION,
+    )
+
+
+def _from_description(description: object) -> FlussConnection:
+    if isinstance(description, Config):
+        return FlussConnection(description.copy())
+    if isinstance(description, Mapping):
+        return FlussConnection(Config(description))
+    if isinstance(description, str) and description.startswith("fluss://"):
+        config, database = Config.from_url(description)
+        return FlussConnection(config, database)
+    if isinstance(description, str) and "://" not in description:
+        return FlussConnection(Config({"bootstrap.servers": description}))
+    shown = (
+        type(description).__name__
+        if not isinstance(description, (str, Path))
+        else repr(str(description))
+    )
+    raise FlussError(
+        f"cannot connect to {shown}: expected 'host:port', 'fluss://host:port/database', a Config,"
+        " a dict of properties, or an open connection",
+        ErrorCode.INVALID_CONFIG_EXCEPTION,
+    )
+
+
+def warn_unflushed(message: str) -> None:
+    """Warn that rows were lost on the way out."""
+    warnings.warn(message, ResourceWarning, stacklevel=3)

@@ -1,0 +1,103 @@
+"""The one I/O thread of the process, and the bridge to it.
+
+Everything that is small and must not wait for another's Python code runs here as coroutines:
+connections, metadata, writers. Bulk fetches do not: they run on blocking reader threads
+(``fetch_lane.py``), which were 1.4 to 1.7 times as fast beside a busy Python thread, because one
+system call receives a whole frame and so the interpreter lock is taken once for it.
+
+A forked child starts without the thread: locks and sockets of the parent are of no use to it, so
+everything is made anew there, on first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from fluss_df.client.pool import ConnectionPool
+from fluss_df.errors import FlussError
+
+T = TypeVar("T")
+
+
+class IOThread:
+    """An event loop on a daemon thread.
+
+    A daemon, because a program that forgets ``close()`` must end; what is unwritten then is
+    reported by the writers' own exit hook.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.SelectorEventLoop()
+        self.pool = ConnectionPool()
+        self._thread = threading.Thread(target=self._main, name="fluss-df-io", daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start a coroutine on the I/O thread; return its future."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the I/O thread and wait for its result.
+
+        Ctrl-C while waiting cancels the coroutine.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise FlussError("a blocking call was made on the I/O thread: call it from your own")
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function on the I/O thread, soon."""
+        self.loop.call_soon_threadsafe(function, *args)
+
+    def call_unless_closed(self, function: Callable[..., object], *args: Any) -> None:
+        """Like :meth:`call`, for finalizers: does nothing when the loop is gone."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(function, *args)
+
+
+_lock = threading.Lock()
+_thread: IOThread | None = None
+_reset_after_fork: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def io_thread() -> IOThread:
+    """Return the I/O thread of this process; start it on first use."""
+    global _thread
+    if _thread is None:
+        with _lock:
+            if _thread is None:
+                _thread = IOThread()
+    return _thread
+
+
+def reset_after_fork(thing: Any) -> None:
+    """Have ``thing.after_fork()`` called in every forked child, as long as the thing lives."""
+    _reset_after_fork.add(thing)
+
+
+def _after_fork_in_child() -> None:
+    global _thread, _lock
+    _lock = threading.Lock()
+    _thread = None
+    for thing in list(_reset_after_fork):
+        thing.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

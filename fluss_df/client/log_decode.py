@@ -1,0 +1,206 @@
+"""Fetched log batches of one table as Arrow: columns, metadata columns, schemas by their id."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from fluss_df.client.log_fetch import Chunk, Position
+from fluss_df.client.metrics import Metrics
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import (
+    BUCKET_COLUMN,
+    COMMIT_TIMESTAMP_COLUMN,
+    LOG_OFFSET_COLUMN,
+    PARTITION_COLUMN,
+    TableInfo,
+    require_columns,
+)
+from fluss_df.record.headers import LogHeaders, verify_crcs
+from fluss_df.record.log_decode import DecodedBatch, LogDecoder
+
+if TYPE_CHECKING:
+    from fluss_df.client.connection import FlussConnection
+
+METADATA_FIELDS = {
+    PARTITION_COLUMN: pa.field(PARTITION_COLUMN, pa.string()),
+    BUCKET_COLUMN: pa.field(BUCKET_COLUMN, pa.int32(), nullable=False),
+    LOG_OFFSET_COLUMN: pa.field(LOG_OFFSET_COLUMN, pa.int64(), nullable=False),
+    COMMIT_TIMESTAMP_COLUMN: pa.field(
+        COMMIT_TIMESTAMP_COLUMN, pa.timestamp("ms", "UTC"), nullable=False
+    ),
+}
+
+# What is decoded and handed on at once. Rows are bounded too: batches of few distinct values are
+# tiny on the wire.
+_PIECE_BYTES = 4 << 20
+_PIECE_ROWS = 1 << 19
+
+
+class TableDecoder:
+    """Decodes what was fetched of a table; for any number of threads.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    columns
+        The columns wanted, in this order.
+    metadata_columns
+        Of ``_partition``, ``_bucket``, ``_log_offset`` and ``_commit_timestamp``, which to append.
+    metrics
+        Where rows and batches are counted.
+
+    Attributes
+    ----------
+    projection
+        Indexes of the columns to ask servers for, ascending; None when all are wanted.
+    schema
+        The schema of the result.
+    """
+
+    def __init__(
+        self,
+        connection: FlussConnection,
+        info: TableInfo,
+        columns: Sequence[str],
+        metadata_columns: Sequence[str],
+        metrics: Metrics,
+    ) -> None:
+        if info.log_format != "arrow":
+            raise FlussError(
+                f"table {info.table_path} has the log format '{info.log_format}';"
+                " only the format 'arrow' can be scanned",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
+        names = info.get_column_names()
+        require_columns(columns, names, f"table {info.table_path}:")
+        self._connection = connection
+        self._info = info
+        self._metrics = metrics
+        self._metadata_columns = tuple(metadata_columns)
+        self._check_crc = connection.config.scanner_log_check_crc
+        self._target = pa.schema([info.schema.arrow_schema.field(name) for name in columns])
+        self._lock = threading.Lock()
+        self._schemas = {info.schema_id: info.schema.arrow_schema}
+        # without a column nothing can be counted: the first one is fetched in their place
+        wanted = sorted(names.index(name) for name in columns) or [0]
+        self.projection = None if len(wanted) == len(names) else wanted
+        # fetched batches of other schemas may lack a column: what is null then must be nullable
+        fields = [field.with_nullable(True) for field in self._target]
+        self._target = pa.schema(fields)
+        self.schema = pa.schema([*fields, *(METADATA_FIELDS[name] for name in metadata_columns)])
+        self._projected_decoder: LogDecoder | None = None
+        self._whole_decoder: LogDecoder | None = None
+
+    def _decoder(self, projected: bool, headers: LogHeaders) -> LogDecoder:
+        missing = [i for i in set(headers.schema_id.tolist()) if i not in self._schemas]
+        for schema_id in missing:
+            self._learn_schema(schema_id)
+        with self._lock:
+            made = self._projected_decoder if projected else self._whole_decoder
+            if made is not None:
+                return made
+            payload = self._schemas
+            if projected and self.projection is not None:
+                indexes = self.projection
+                payload = {
+                    key: pa.schema([schema.field(i) for i in indexes if i < len(schema)])
+                    for key, schema in payload.items()
+                }
+            payload = {
+                key: pa.schema([field.with_nullable(True) for field in schema])
+                for key, schema in payload.items()
+            }
+            made = LogDecoder(payload, self._target)
+            if projected:
+                self._projected_decoder = made
+            else:
+                self._whole_decoder = made
+            return made
+
+    def _learn_schema(self, schema_id: int) -> None:
+        schema = self._connection.io.run(
+            self._connection.get_admin().table_schema(self._info.table_path, schema_id)
+        )
+        with self._lock:
+            self._schemas[schema_id] = schema.arrow_schema
+            self._projected_decoder = self._whole_decoder = None
+
+    def decode(self, position: Position, chunk: Chunk) -> Iterator[pa.Table]:
+        """Decode a chunk, a few MB at a time."""
+        if not chunk.projected and self._check_crc:
+            verify_crcs(chunk.records, chunk.headers)
+        headers = chunk.headers
+        decoder = self._decoder(chunk.projected, headers)
+        sizes = np.cumsum(headers.size) // _PIECE_BYTES
+        rows = np.cumsum(headers.record_count) // _PIECE_ROWS
+        cuts = np.flatnonzero((sizes[1:] != sizes[:-1]) | (rows[1:] != rows[:-1])) + 1
+        bounds = [0, *cuts.tolist(), len(headers)]
+        for first, last in zip(bounds, bounds[1:], strict=False):
+            table = decoder.decode_table(
+                chunk.records,
+                headers,
+                first,
+                last,
+                start_offset=chunk.start,
+                stop_offset=position.stop,
+            )
+            if not table.num_rows:
+                continue
+            self._metrics.add(rows=table.num_rows, batches=last - first)
+            if self._metadata_columns:
+                table = self._with_metadata(table, position, chunk, first, last)
+            yield table
+
+    def _with_metadata(
+        self, table: pa.Table, position: Position, chunk: Chunk, first: int, last: int
+    ) -> pa.Table:
+        """Append metadata columns, computed for all batches of the piece at once."""
+        headers, part = chunk.headers, slice(first, last)
+        base, count = headers.base_offset[part], headers.record_count[part]
+        low = np.clip(chunk.start - base, 0, count)
+        high = count if position.stop is None else np.clip(position.stop - base, 0, count)
+        lengths = np.maximum(high - low, 0)
+        columns = table.columns
+        for name in self._metadata_columns:
+            column: pa.Array
+            if name == PARTITION_COLUMN:
+                value = pa.scalar(position.partition_name, pa.string())
+                column = pa.repeat(value, table.num_rows)
+            elif name == BUCKET_COLUMN:
+                value = pa.scalar(position.bucket.bucket_id, pa.int32())
+                column = pa.repeat(value, table.num_rows)
+            elif name == LOG_OFFSET_COLUMN:
+                # the first offset of each batch, counted up to its last
+                begins = np.cumsum(lengths) - lengths
+                within = np.arange(table.num_rows) - np.repeat(begins, lengths)
+                column = pa.array(np.repeat(base + low, lengths) + within)
+            else:
+                times = np.repeat(headers.timestamp[part], lengths)
+                column = pa.array(times).cast(METADATA_FIELDS[name].type)
+            columns.append(pa.chunked_array([column]))
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def decode_batches(self, position: Position, chunk: Chunk) -> list[DecodedBatch]:
+        """Decode a chunk log batch by log batch, each with its offsets and timestamp."""
+        if not chunk.projected and self._check_crc:
+            verify_crcs(chunk.records, chunk.headers)
+        decoder = self._decoder(chunk.projected, chunk.headers)
+        batches = decoder.decode(
+            chunk.records,
+            chunk.headers,
+            start_offset=chunk.start,
+            stop_offset=position.stop,
+        )
+        self._metrics.add(rows=sum(b.batch.num_rows for b in batches), batches=len(batches))
+        return batches
+
+    def decode_remote(self, position: Position, pieces: Iterable[Chunk]) -> Iterator[pa.Table]:
+        """Decode pieces of remote log segments."""
+        for piece in pieces:
+            yield from self.decode(position, piece)

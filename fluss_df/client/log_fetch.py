@@ -1,0 +1,299 @@
+"""Fetching log batches of buckets over a lane: positions, requests, answers.
+
+Used by the bounded reader (``reader.py``) and the polling scanner (``scanner.py``), each on the
+threads of its callers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from fluss_df.client.cluster import Cluster
+from fluss_df.client.lanes import Lane, lane_pool
+from fluss_df.client.metrics import Metrics
+from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
+from fluss_df.client.server_connection import Endpoint
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket, TableInfo
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import FETCH_LOG
+from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
+from fluss_df.protocol.frames import raise_error_response, server_error
+from fluss_df.record.headers import LogHeaders, scan_headers
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Log batches of one bucket as they were received.
+
+    Parameters
+    ----------
+    records
+        The bytes; a slice of the receive buffer.
+    headers
+        Where the batches in it are.
+    start
+        The offset that was asked for: rows before it are not wanted.
+    projected
+        Whether the server left out columns.
+    """
+
+    records: pa.Buffer
+    headers: LogHeaders
+    start: int
+    projected: bool
+
+
+@dataclass(slots=True)
+class RemoteChunk:
+    """Log segments of one bucket that are in remote storage.
+
+    Parameters
+    ----------
+    info
+        Where they are.
+    start
+        The offset that was asked for.
+    """
+
+    info: pb.RemoteLogFetchInfo
+    start: int
+
+
+@dataclass(slots=True, eq=False)
+class Position:
+    """How far a bucket was fetched.
+
+    Parameters
+    ----------
+    bucket, partition_name
+        The bucket.
+    offset
+        The next offset to fetch.
+    stop
+        Where to stop (exclusive), or None to go on for ever.
+    projected
+        Whether to let the server leave out columns.
+    """
+
+    bucket: TableBucket
+    partition_name: str | None
+    offset: int
+    stop: int | None = None
+    projected: bool = False
+    ready: deque[Chunk | RemoteChunk] = field(default_factory=deque)
+    ready_bytes: int = 0
+    backoff: Backoff | None = None
+    not_before: float = 0.0
+
+    @property
+    def done(self) -> bool:
+        """Whether everything up to the stop offset was fetched."""
+        return self.stop is not None and self.offset >= self.stop
+
+
+class LogFetcher:
+    """Asks leaders for the next batches of positions, and takes their answers.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    info
+        The table.
+    projection
+        Indexes of the columns to fetch, ascending, or None for all.
+    metrics
+        Where requests, bytes and retries are counted.
+    max_wait_ms
+        How long a server may wait for new data at the end of the log.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        info: TableInfo,
+        projection: Sequence[int] | None,
+        metrics: Metrics,
+        *,
+        max_wait_ms: int,
+    ) -> None:
+        self._cluster = cluster
+        self._config = cluster.config
+        self.info = info
+        self._projection = projection
+        self._metrics = metrics
+        self._max_wait_ms = max_wait_ms
+
+    def endpoint(self, position: Position) -> Endpoint | None:
+        """Return where the leader of a position is; None when it is to be asked again later.
+
+        Raises
+        ------
+        FlussError
+            When the table or partition is gone, or no leader came up for ``retry-timeout``.
+        """
+        node = self._cluster.known_leader(position.bucket)
+        if node is None:
+            try:
+                node = self._cluster.io.run(
+                    self._cluster.leader(self.info.table_path, position.bucket)
+                )
+            except FlussError as error:
+                self.postpone(position, self._named(error, position))
+                return None
+        return self._cluster.endpoint(node)
+
+    def _named(self, error: FlussError, position: Position) -> FlussError:
+        return FlussError(f"{error.message} ({self.where(position)})", error.error_code)
+
+    def where(self, position: Position) -> str:
+        """Return the name of a bucket for error messages."""
+        partition = f", partition '{position.partition_name}'" if position.partition_name else ""
+        return f"table {self.info.table_path}{partition}, bucket {position.bucket.bucket_id}"
+
+    def lane(self, endpoint: Endpoint, positions: Sequence[Position]) -> Lane | None:
+        """Return a lane to a server, or None when it cannot be reached just now."""
+        try:
+            return lane_pool().take(self._cluster, endpoint)
+        except FlussError as error:
+            self.failed(positions, error)
+            return None
+
+    def send(self, lane: Lane, positions: Sequence[Position]) -> bool:
+        """Send one request for positions of one leader; False when the lane is broken."""
+        config = self._config
+        projected = positions[0].projected
+        table = pb.FetchLogRequestForTable(
+            table_id=self.info.table_id,
+            projection_pushdown_enabled=projected,
+            projected_fields=self._projection if projected else None,
+        )
+        for position in positions:
+            bucket = table.buckets_req.add()
+            if position.bucket.partition_id is not None:
+                bucket.partition_id = position.bucket.partition_id
+            bucket.bucket_id = position.bucket.bucket_id
+            bucket.fetch_offset = position.offset
+            bucket.max_fetch_bytes = config.scanner_log_fetch_max_bytes_for_bucket
+        request = pb.FetchLogRequest(
+            follower_server_id=-1,
+            max_bytes=config.scanner_log_fetch_max_bytes,
+            tables_req=[table],
+            max_wait_ms=self._max_wait_ms,
+            min_bytes=config.scanner_log_fetch_min_bytes if self._max_wait_ms else 0,
+        )
+        try:
+            lane.send(FETCH_LOG, [request.SerializeToString()], self._metrics)
+        except FlussError as error:
+            self.failed(positions, error)
+            return False
+        return True
+
+    def receive(self, lane: Lane, positions: Sequence[Position]) -> int:
+        """Take the answer to :meth:`send` into the positions; return the bytes of its records.
+
+        Raises
+        ------
+        FlussError
+            For what cannot pass by itself: an offset out of range, a dropped table, no progress
+            within ``retry-timeout``.
+        """
+        try:
+            response = lane.receive(self._metrics)
+            raise_error_response(FETCH_LOG, response, lane.address)
+        except FlussError as error:
+            self.failed(positions, error)
+            return 0
+        asked = {(p.bucket.partition_id, p.bucket.bucket_id): p for p in positions}
+        size = 0
+        for fetched in parse_fetch_response(response.body):
+            position = asked.get((fetched.partition_id, fetched.bucket_id))
+            if position is not None:
+                size += self._accept(position, fetched, lane.apis.batch_statistics)
+        self._metrics.add(record_bytes=size)
+        return size
+
+    def _accept(self, position: Position, fetched: FetchedBucket, statistics: bool) -> int:
+        if fetched.error_code:
+            self._bucket_failed(position, fetched)
+            return 0
+        if fetched.remote is not None and fetched.remote.remote_log_segments:
+            position.ready.append(RemoteChunk(fetched.remote, position.offset))
+            segments = fetched.remote.remote_log_segments
+            self._advance(position, max(s.remote_log_end_offset for s in segments))
+            return 0
+        if fetched.records is not None:
+            headers = scan_headers(fetched.records, magic1_has_statistics=statistics)
+            end = headers.end_offset
+            if end is not None:
+                position.ready.append(
+                    Chunk(fetched.records, headers, position.offset, position.projected)
+                )
+                size = len(fetched.records)
+                position.ready_bytes += size
+                self._advance(position, end)
+                return size
+        if fetched.filtered_end_offset is not None:
+            self._advance(position, fetched.filtered_end_offset)
+        elif position.stop is not None:
+            # Readers ask only for what was there: it is on its way to a new leader, or it is only
+            # in the data lake, which answers nothing for ever.
+            self.postpone(
+                position,
+                FlussError(
+                    f"offset {position.offset} of {self.where(position)} cannot be fetched: the"
+                    f" server returns nothing up to the requested offset {position.stop}",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                ),
+                transient=True,
+            )
+        return 0
+
+    def _advance(self, position: Position, offset: int) -> None:
+        position.offset = max(position.offset, offset)
+        position.backoff = None
+
+    def _bucket_failed(self, position: Position, fetched: FetchedBucket) -> None:
+        code = fetched.error_code
+        if code == ErrorCode.INVALID_COLUMN_PROJECTION and position.projected:
+            # a batch older than one of the columns: the server cannot project it, the decoder can
+            position.projected = False
+            self._metrics.add(retries=1)
+            return
+        error = server_error(code, fetched.error_message, self.where(position))
+        if code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
+            raise FlussError(
+                f"offset {position.offset} is out of range: {error.message};"
+                " older data has expired, and newer was never written",
+                code,
+            )
+        if code in STALE_METADATA:
+            self._cluster.forget_leader(position.bucket)
+        self.postpone(position, error)
+
+    def failed(self, positions: Sequence[Position], error: FlussError) -> None:
+        """Have a request that failed as a whole tried again later, or raise its error."""
+        for position in positions:
+            self._cluster.forget_leader(position.bucket)
+            self.postpone(position, error)
+
+    def postpone(self, position: Position, error: FlussError, *, transient: bool = False) -> None:
+        """Have a position tried again after a pause; raise the error when it will not pass."""
+        if not transient and not is_transient(error) and error.error_code not in STALE_METADATA:
+            raise error
+        if position.backoff is None:
+            position.backoff = Backoff(self._config.retry_timeout_ms)
+        elif position.backoff.expired:
+            raise error
+        position.not_before = time.monotonic() + position.backoff.next_pause()
+        self._metrics.add(retries=1)
+        logger.info("fetching %s again after: %s", self.where(position), error)

@@ -1,0 +1,95 @@
+"""Counters that a user can read: what was asked of servers, received, retried, waited for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+
+class Metrics:
+    """Counters that only grow, shared by threads.
+
+    Counters
+    --------
+    requests, retries, errors
+        Requests sent, requests sent again, requests that failed for good.
+    bytes_sent, bytes_received
+        Bytes of whole frames.
+    record_bytes
+        Bytes of the log batches among what was received.
+    rows, batches
+        Rows and log batches decoded, or written.
+    wait_seconds
+        Time that callers waited for a server, or for room in a buffer.
+    remote_segments, remote_bytes
+        Log segments read from remote storage.
+    connections
+        Connections made.
+
+    Parameters
+    ----------
+    parent
+        Counters that get the same additions: those of a scan are counted for its connection too.
+
+    Examples
+    --------
+    >>> metrics = Metrics()
+    >>> metrics.add(requests=1, bytes_sent=100)
+    >>> metrics.requests, metrics.as_dict()["bytes_sent"]
+    (1, 100)
+    """
+
+    NAMES = (
+        "requests",
+        "retries",
+        "errors",
+        "bytes_sent",
+        "bytes_received",
+        "record_bytes",
+        "rows",
+        "batches",
+        "wait_seconds",
+        "remote_segments",
+        "remote_bytes",
+        "connections",
+    )
+
+    requests: int
+    retries: int
+    errors: int
+    bytes_sent: int
+    bytes_received: int
+    record_bytes: int
+    rows: int
+    batches: int
+    wait_seconds: float
+    remote_segments: int
+    remote_bytes: int
+    connections: int
+
+    def __init__(self, parent: Metrics | None = None) -> None:
+        self._lock = threading.Lock()
+        self._parent = parent
+        for name in self.NAMES:
+            setattr(self, name, 0)
+
+    def add(self, **amounts: float) -> None:
+        """Add to counters, by name."""
+        with self._lock:
+            for name, amount in amounts.items():
+                setattr(self, name, getattr(self, name) + amount)
+        if self._parent is not None:
+            self._parent.add(**amounts)
+
+    def as_dict(self) -> Mapping[str, float]:
+        """Return all counters as they are now."""
+        with self._lock:
+            return {name: getattr(self, name) for name in self.NAMES}
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value:g}" for name, value in self.as_dict().items() if value)
+        return f"{type(self).__name__}({shown})"
+
+
+class ScanMetrics(Metrics):
+    """The counters of one scan."""

@@ -1,0 +1,163 @@
+"""Which partition and bucket a row goes to."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from fluss_df.config import Config
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket, TableInfo
+from fluss_df.record.bucketing import bucket_ids
+from fluss_df.record.keys import encode_keys
+from fluss_df.record.partitions import split_by_partition
+
+if TYPE_CHECKING:
+    from fluss_df.client.connection import FlussConnection
+
+Assigner = Callable[[pa.RecordBatch, int | None], Iterable[tuple[TableBucket, pa.RecordBatch]]]
+
+
+class PartitionRouter:
+    """Splits data over partitions, and knows which there are.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    create
+        Whether to create partitions that do not exist.
+    """
+
+    def __init__(self, connection: FlussConnection, info: TableInfo, *, create: bool) -> None:
+        self._connection = connection
+        self._info = info
+        self._create = create
+        self._ids: dict[str, int] = {}
+
+    def split(self, data: pa.Table) -> list[tuple[str | None, int | None, pa.Table]]:
+        """Return (partition name, partition id, rows) for each partition of the data.
+
+        Raises
+        ------
+        FlussError
+            ``PARTITION_NOT_EXISTS`` naming the partitions that are missing; nothing is sent then.
+        """
+        if not self._info.is_partitioned():
+            return [(None, None, data)]
+        keys = self._info.get_partition_keys()
+        columns = [c for key in keys for c in self._info.schema.columns if c.name == key]
+        parts = split_by_partition(data, columns, table=str(self._info.table_path))
+        missing = {part.name: part.spec for part in parts if part.name not in self._ids}
+        if missing:
+            self._find(missing)
+        return [(part.name, self._ids[part.name], part.data) for part in parts]
+
+    def _find(self, missing: dict[str, dict[str, str]]) -> None:
+        admin = self._connection.get_admin()
+        path = self._info.table_path
+        self._refresh()
+        absent = {name: spec for name, spec in missing.items() if name not in self._ids}
+        if absent and self._create:
+            for spec in absent.values():
+                admin.create_partition(path, spec, ignore_if_exists=True)
+            self._refresh()
+            absent = {name: spec for name, spec in absent.items() if name not in self._ids}
+        if absent:
+            names = ", ".join(f"'{name}'" for name in sorted(absent)[:10])
+            more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
+            raise FlussError(
+                f"table {path} has no partition {names}{more}: create it with"
+                " admin.create_partition(...), or write with create_partitions=True",
+                ErrorCode.PARTITION_NOT_EXISTS,
+            )
+
+    def _refresh(self) -> None:
+        infos = self._connection.get_admin().list_partition_infos(self._info.table_path)
+        self._ids = {info.partition_name: info.partition_id for info in infos}
+
+
+def bucket_assigner(info: TableInfo, config: Config) -> Assigner:
+    """Return what gives the rows of a record batch their buckets.
+
+    A bucket key always decides; without one, the configured assigner does.
+    """
+    if info.get_bucket_keys():
+        return _HashAssigner(info)
+    if config.writer_bucket_no_key_assigner == "round_robin":
+        return _RoundRobinAssigner(info)
+    return _StickyAssigner(info)
+
+
+class _StickyAssigner:
+    """A random bucket for each batch, another one than the last."""
+
+    def __init__(self, info: TableInfo) -> None:
+        self._info = info
+        self._last = -1
+
+    def __call__(
+        self, batch: pa.RecordBatch, partition_id: int | None
+    ) -> Iterator[tuple[TableBucket, pa.RecordBatch]]:
+        count = self._info.num_buckets
+        bucket = random.randrange(count)
+        if bucket == self._last and count > 1:
+            bucket = (bucket + random.randrange(1, count)) % count
+        self._last = bucket
+        yield TableBucket(self._info.table_id, bucket, partition_id), batch
+
+
+class _RoundRobinAssigner:
+    """Row after row the next bucket, from a random one on."""
+
+    def __init__(self, info: TableInfo) -> None:
+        self._info = info
+        self._next = random.randrange(info.num_buckets)
+
+    def __call__(
+        self, batch: pa.RecordBatch, partition_id: int | None
+    ) -> Iterator[tuple[TableBucket, pa.RecordBatch]]:
+        buckets = self._info.num_buckets
+        rows = batch.num_rows
+        for first in range(min(buckets, rows)):
+            bucket = TableBucket(self._info.table_id, (self._next + first) % buckets, partition_id)
+            part = batch if buckets == 1 else batch.take(pa.array(np.arange(first, rows, buckets)))
+            yield bucket, part
+        self._next = (self._next + rows) % buckets
+
+
+class _HashAssigner:
+    """The bucket that the hash of the bucket key says."""
+
+    def __init__(self, info: TableInfo) -> None:
+        self._info = info
+        by_name = {column.name: column for column in info.schema.columns}
+        self._keys = [by_name[name] for name in info.get_bucket_keys()]
+
+    def __call__(
+        self, batch: pa.RecordBatch, partition_id: int | None
+    ) -> Iterator[tuple[TableBucket, pa.RecordBatch]]:
+        info = self._info
+        keys = encode_keys(
+            [batch.column(column.name) for column in self._keys],
+            [column.type for column in self._keys],
+            info.lake_format,
+            names=[column.name for column in self._keys],
+            table=str(info.table_path),
+        )
+        buckets = bucket_ids(keys, info.num_buckets, info.lake_format)
+        order = np.argsort(buckets, kind="stable")
+        counts = np.bincount(buckets, minlength=info.num_buckets)
+        ends = np.cumsum(counts)
+        sorted_rows = batch if len(np.flatnonzero(counts)) == 1 else batch.take(pa.array(order))
+        for bucket, (start, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+            if end > start:
+                yield (
+                    TableBucket(info.table_id, bucket, partition_id),
+                    sorted_rows.slice(start, end - start),
+                )

@@ -1,0 +1,442 @@
+"""Scanning logs: :class:`LogScanner`."""
+
+from __future__ import annotations
+
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fluss_df.client.facade import Ready
+from fluss_df.client.io_thread import reset_after_fork
+from fluss_df.client.lanes import Lane, lane_pool
+from fluss_df.client.log_decode import TableDecoder
+from fluss_df.client.log_fetch import Chunk, LogFetcher, Position
+from fluss_df.client.metrics import ScanMetrics
+from fluss_df.client.reader import OrderedRead, read_table
+from fluss_df.client.remote_log import read_remote
+from fluss_df.client.scan_records import RecordBatch, ScanRecords
+from fluss_df.client.server_connection import Endpoint
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    OffsetSpec,
+    TableBucket,
+    TableInfo,
+)
+from fluss_df.record.log_decode import DecodedBatch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fluss_df.client.connection import FlussConnection
+
+# Ctrl-C is noticed between waits
+_WAIT_S = 0.2
+_PAUSE_S = 0.01
+
+_Subscription = tuple[int | None, int]
+
+
+class LogScanner(Ready):
+    """Reads subscribed buckets: what there is (``to_arrow``), or what comes (``poll``).
+
+    Obtain one from ``table.new_scan()``. A scanner may be used from several threads, one call at
+    a time.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    columns
+        The columns to read, in this order; None for all.
+    records
+        Whether it yields single records (:meth:`poll`) or Arrow batches.
+
+    Attributes
+    ----------
+    metrics
+        What was asked for, received and waited for.
+    """
+
+    def __init__(
+        self,
+        connection: FlussConnection,
+        info: TableInfo,
+        columns: tuple[str, ...] | None,
+        *,
+        records: bool,
+    ) -> None:
+        if info.has_primary_key():
+            raise FlussError(
+                f"table {info.table_path} has a primary key: only log tables can be scanned yet",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+        self._connection = connection
+        self._info = info
+        self._columns = tuple(info.get_column_names()) if columns is None else columns
+        self._records = records
+        self.metrics = ScanMetrics(parent=connection.metrics)
+        self._decoder = TableDecoder(connection, info, self._columns, (), self.metrics)
+        self._subscriptions: dict[_Subscription, Position] = {}
+        self._reset()
+        reset_after_fork(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.RLock()
+        self._lanes: dict[Endpoint, tuple[Lane, list[Position]]] = {}
+        self._decoded: deque[tuple[Position, DecodedBatch]] = deque()
+        self._closed = False
+
+    def after_fork(self) -> None:
+        """Go on in a forked child, on sockets of its own."""
+        self._reset()
+
+    # ---- subscriptions
+
+    def subscribe(self, bucket_id: int, start_offset: int) -> None:
+        """Subscribe to a bucket of a table without partitions.
+
+        Parameters
+        ----------
+        bucket_id
+            From 0.
+        start_offset
+            An offset, ``EARLIEST_OFFSET`` or ``LATEST_OFFSET``.
+        """
+        self.subscribe_buckets({bucket_id: start_offset})
+
+    def subscribe_buckets(self, bucket_offsets: Mapping[int, int]) -> None:
+        """Subscribe to buckets of a table without partitions, ``{bucket: offset}``."""
+        if self._info.is_partitioned():
+            raise FlussError(
+                f"table {self._info.table_path} has partitions: use subscribe_partition",
+                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+            )
+        self._subscribe({(None, bucket): offset for bucket, offset in bucket_offsets.items()})
+
+    def subscribe_partition(self, partition_id: int, bucket_id: int, start_offset: int) -> None:
+        """Subscribe to a bucket of a partition."""
+        self.subscribe_partition_buckets({(partition_id, bucket_id): start_offset})
+
+    def subscribe_partition_buckets(
+        self, partition_bucket_offsets: Mapping[tuple[int, int], int]
+    ) -> None:
+        """Subscribe to buckets of partitions, ``{(partition id, bucket): offset}``."""
+        if not self._info.is_partitioned():
+            raise FlussError(
+                f"table {self._info.table_path} has no partitions: use subscribe",
+                ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
+            )
+        self._subscribe(dict(partition_bucket_offsets))
+
+    def _subscribe(self, offsets: Mapping[Any, int]) -> None:
+        names: dict[int, str] = {}
+        if self._info.is_partitioned():
+            infos = self._connection.get_admin().list_partition_infos(self._info.table_path)
+            names = {info.partition_id: info.partition_name for info in infos}
+        new: dict[_Subscription, Position] = {}
+        for key, offset in offsets.items():
+            partition, bucket = key
+            if partition is not None and partition not in names:
+                raise FlussError(
+                    f"table {self._info.table_path} has no partition with id {partition}",
+                    ErrorCode.PARTITION_NOT_EXISTS,
+                )
+            if not 0 <= bucket < self._info.num_buckets:
+                raise FlussError(
+                    f"table {self._info.table_path} has no bucket {bucket}:"
+                    f" its buckets are 0 to {self._info.num_buckets - 1}",
+                    ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+                )
+            if offset < LATEST_OFFSET and offset != EARLIEST_OFFSET:
+                raise FlussError(
+                    f"invalid start offset {offset}: expected 0 or more, EARLIEST_OFFSET (-2) or"
+                    " LATEST_OFFSET (-1)",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
+            position = Position(
+                TableBucket(self._info.table_id, bucket, partition),
+                None if partition is None else names[partition],
+                offset,
+                projected=self._decoder.projection is not None,
+            )
+            new[partition, bucket] = position
+        for symbol, spec in (
+            (EARLIEST_OFFSET, OffsetSpec.earliest()),
+            (LATEST_OFFSET, OffsetSpec.latest()),
+        ):
+            asked = [p for p in new.values() if p.offset == symbol]
+            if asked:
+                known = self._offsets(asked, spec)
+                for position in asked:
+                    position.offset = known[position.bucket]
+        with self._lock:
+            for key in new:
+                self._forget(key)
+            self._subscriptions.update(new)
+            self._drop_lanes()
+
+    def _offsets(self, positions: list[Position], spec: OffsetSpec) -> dict[TableBucket, int]:
+        admin = self._connection.get_admin()
+        buckets = [position.bucket for position in positions]
+        return self._connection.io.run(admin.bucket_offsets(self._info, buckets, spec))
+
+    def unsubscribe(self, bucket_id: int) -> None:
+        """Stop reading a bucket."""
+        self._unsubscribe((None, bucket_id))
+
+    def unsubscribe_partition(self, partition_id: int, bucket_id: int) -> None:
+        """Stop reading a bucket of a partition."""
+        self._unsubscribe((partition_id, bucket_id))
+
+    def _unsubscribe(self, key: _Subscription) -> None:
+        with self._lock:
+            self._forget(key)
+            self._drop_lanes()
+
+    def _forget(self, key: _Subscription) -> None:
+        old = self._subscriptions.pop(key, None)
+        if old is not None:
+            kept = [entry for entry in self._decoded if entry[0] is not old]
+            self._decoded = deque(kept)
+
+    # ---- polling
+
+    def poll(self, timeout_ms: int) -> ScanRecords:
+        """Return records, at most ``scanner.log.max-poll-records``.
+
+        Waits up to ``timeout_ms`` for the first; none is an empty result.
+        """
+        self._require(records=True)
+        with self._lock:
+            self._fill(timeout_ms)
+            return ScanRecords(self._take(self._connection.config.scanner_log_max_poll_records))
+
+    def poll_record_batch(self, timeout_ms: int) -> list[RecordBatch]:
+        """Return log batches with their bucket and offsets; waits up to ``timeout_ms``."""
+        self._require(records=False)
+        with self._lock:
+            self._fill(timeout_ms)
+            return [
+                RecordBatch(decoded.batch, position.bucket, decoded.base_offset)
+                for position, decoded in self._take(None)
+            ]
+
+    def poll_batches(self, timeout_ms: int) -> list[RecordBatch]:
+        """Return log batches; the older name of :meth:`poll_record_batch`."""
+        return self.poll_record_batch(timeout_ms)
+
+    def poll_arrow(self, timeout_ms: int) -> pa.Table:
+        """Return what came as one table; empty, with the schema, when nothing did."""
+        self._require(records=False)
+        with self._lock:
+            self._fill(timeout_ms)
+            batches = [decoded.batch for _, decoded in self._take(None)]
+        return pa.Table.from_batches(batches, self._decoder.schema)
+
+    def _require(self, *, records: bool) -> None:
+        if self._closed:
+            raise FlussError("the scanner is closed: create a new one")
+        if records != self._records:
+            raise FlussError(
+                "poll() needs a record scanner: create it with create_log_scanner()"
+                if records
+                else "Arrow results need a batch scanner: create it with"
+                " create_record_batch_log_scanner()"
+            )
+        if not self._subscriptions:
+            raise FlussError("the scanner is subscribed to nothing: call subscribe(...) first")
+
+    def _take(self, most: int | None) -> list[tuple[Position, DecodedBatch]]:
+        """Take decoded batches out, at most so many rows; a batch is cut where it is too long."""
+        taken: list[tuple[Position, DecodedBatch]] = []
+        room = most
+        while self._decoded and room != 0:
+            position, decoded = self._decoded.popleft()
+            rows = decoded.batch.num_rows
+            if room is not None and rows > room:
+                taken.append((position, _part(decoded, 0, room)))
+                self._decoded.appendleft((position, _part(decoded, room, rows - room)))
+                break
+            taken.append((position, decoded))
+            if room is not None:
+                room -= rows
+        return taken
+
+    def _fill(self, timeout_ms: float) -> None:
+        """Wait until something is decoded, or the time is over."""
+        end = time.monotonic() + timeout_ms / 1000
+        while not self._decoded:
+            waiting = self._send_all()
+            left = end - time.monotonic()
+            self._wait(waiting, min(max(left, 0.0), _WAIT_S))
+            for position in self._subscriptions.values():
+                self._decode_ready(position)
+            if time.monotonic() >= end:
+                return
+        self._send_all()
+
+    def _decode_ready(self, position: Position) -> None:
+        while position.ready:
+            chunk = position.ready.popleft()
+            if isinstance(chunk, Chunk):
+                position.ready_bytes = 0
+                pieces = iter([chunk])
+            else:
+                pieces = read_remote(self._connection, position, chunk, self.metrics)
+            for piece in pieces:
+                for batch in self._decoder.decode_batches(position, piece):
+                    self._decoded.append((position, batch))
+
+    def _fetcher(self) -> LogFetcher:
+        return LogFetcher(
+            self._connection.cluster,
+            self._info,
+            self._decoder.projection,
+            self.metrics,
+            max_wait_ms=self._connection.config.scanner_log_fetch_wait_max_time_ms,
+        )
+
+    def _send_all(self) -> list[Lane]:
+        """Have a request on its way to every leader; return the lanes that will answer."""
+        fetcher = self._fetcher()
+        now = time.monotonic()
+        asked = {id(p) for _, positions in self._lanes.values() for p in positions}
+        groups: dict[Endpoint, list[Position]] = {}
+        for position in self._subscriptions.values():
+            if id(position) in asked or position.not_before > now or position.done:
+                continue
+            where = fetcher.endpoint(position)
+            if where is None or where in self._lanes:
+                continue
+            group = groups.setdefault(where, [])
+            if not group or group[0].projected == position.projected:
+                group.append(position)
+        for where, positions in groups.items():
+            lane = fetcher.lane(where, positions)
+            if lane is None:
+                continue
+            if fetcher.send(lane, positions):
+                self._lanes[where] = (lane, positions)
+            else:
+                lane.close()
+        return [lane for lane, _ in self._lanes.values()]
+
+    def _wait(self, lanes: list[Lane], timeout_s: float) -> None:
+        """Wait for answers and take them."""
+        if not lanes:
+            time.sleep(min(timeout_s, _PAUSE_S))
+            return
+        fetcher = self._fetcher()
+        with selectors.DefaultSelector() as selector:
+            for lane in lanes:
+                selector.register(lane, selectors.EVENT_READ, lane)
+            readable = [key.data for key, _ in selector.select(timeout_s)]
+        for lane in readable:
+            _, positions = self._lanes.pop(lane.endpoint)
+            try:
+                fetcher.receive(lane, positions)
+            finally:
+                lane_pool().give_back(lane)
+        for lane in lanes:
+            if lane not in readable and lane.overdue:
+                _, positions = self._lanes.pop(lane.endpoint)
+                lane.close()
+                fetcher.failed(positions, lane.silence())
+
+    def _drop_lanes(self) -> None:
+        for lane, _ in self._lanes.values():
+            lane_pool().give_back(lane)
+        self._lanes.clear()
+
+    # ---- everything there is
+
+    def _bounded(self) -> list[Position]:
+        """Return positions from where the scanner is to the end of the log as it is now."""
+        with self._lock:
+            positions = list(self._subscriptions.values())
+        ends = self._offsets(positions, OffsetSpec.latest())
+        with self._lock:
+            self._drop_lanes()
+            self._decoded.clear()
+            bounded = []
+            for position in positions:
+                end = ends[position.bucket]
+                if end > position.offset:
+                    bounded.append(
+                        Position(position.bucket, position.partition_name, position.offset, end)
+                    )
+                position.offset = max(position.offset, end)
+        return sorted(bounded, key=lambda p: (p.partition_name or "", p.bucket.bucket_id))
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows of the subscribed buckets up to their latest offset.
+
+        The scanner goes on from there. Rows are ordered by partition, bucket and offset.
+        """
+        self._require(records=False)
+        positions = self._bounded()
+        for position in positions:
+            position.projected = self._decoder.projection is not None
+        return read_table(self._connection, self._info, self._columns, positions, self.metrics)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows up to the latest offset as a pandas DataFrame."""
+        return self.to_arrow().to_pandas()
+
+    def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
+        """Return a lazy reader of all rows up to the latest offset, in bounded memory."""
+        self._require(records=False)
+        read = OrderedRead(
+            self._connection, self._info, self._decoder, self._bounded(), self.metrics
+        )
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for table in read:
+                yield from table.to_batches()
+
+        return pa.RecordBatchReader.from_batches(self._decoder.schema, batches())
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Give up the sockets; a second call does nothing."""
+        with self._lock:
+            self._drop_lanes()
+            self._subscriptions.clear()
+            self._decoded.clear()
+            self._closed = True
+
+    def __enter__(self) -> LogScanner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        lanes = getattr(self, "_lanes", None)
+        for lane, _ in lanes.values() if lanes else ():
+            lane.close()
+
+    def __repr__(self) -> str:
+        kind = "records" if self._records else "batches"
+        return (
+            f"LogScanner({str(self._info.table_path)!r}, {kind},"
+            f" {len(self._subscriptions)} buckets)"
+        )
+
+
+def _part(decoded: DecodedBatch, start: int, rows: int) -> DecodedBatch:
+    changes = decoded.change_types
+    return DecodedBatch(
+        decoded.batch.slice(start, rows),
+        decoded.base_offset + start,
+        decoded.timestamp,
+        None if changes is None else changes.slice(start, rows),
+    )

@@ -1,0 +1,459 @@
+"""Sends encoded batches in order, several at once, until the server has them exactly once.
+
+For each bucket at most ``writer.max-inflight-requests-per-bucket`` batches are on their way, each
+with a sequence number by which the server knows it again. Where one fails in a way that may pass,
+the bucket stops, waits until the answers of all others are in, and starts again with the lowest
+sequence: so the order within a bucket holds, and nothing is lost or doubled.
+
+Everything here runs on the I/O thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable
+
+from fluss_df.client.cluster import Cluster
+from fluss_df.client.metrics import Metrics
+from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
+from fluss_df.client.write_batch import BucketResult, BufferMemory, WriteBatch
+from fluss_df.config import Config
+from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
+from fluss_df.metadata import ServerNode, TableBucket, TableInfo
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import INIT_WRITER, PRODUCE_LOG
+from fluss_df.protocol.frames import parse_response, server_error
+from fluss_df.protocol.produce import produce_log_body
+
+logger = logging.getLogger(__name__)
+
+# what a request adds to its batches, generously
+_REQUEST_OVERHEAD = 64
+
+# the server may have written the batch before it, or the connection, failed
+_UNCERTAIN = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIME_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND_EXCEPTION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+
+
+class _BucketQueue:
+    """The batches of one bucket."""
+
+    def __init__(self, bucket: TableBucket, partition_name: str | None, timeout_ms: float) -> None:
+        self.bucket = bucket
+        self.partition_name = partition_name
+        self.waiting: deque[WriteBatch] = deque()
+        self.in_flight: dict[int, WriteBatch] = {}
+        self.failed: list[WriteBatch] = []  # to be sent again, once nothing is in flight
+        self.recovering = False  # between a failure and the next success
+        self.paused = False  # until the back-off is over, or the leader known
+        self.writer_id = -1
+        self.next_sequence = 0
+        self.last_acked = -1
+        self.renew_writer = False
+        self.backoff = Backoff(timeout_ms)
+
+
+class Sender:
+    """Sends the batches of one writer.
+
+    Parameters
+    ----------
+    cluster
+        Where to.
+    info
+        The table.
+    config
+        Acks, retries, limits.
+    metrics
+        What is counted.
+    memory
+        Given back as batches are done with.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        info: TableInfo,
+        config: Config,
+        metrics: Metrics,
+        memory: BufferMemory,
+    ) -> None:
+        self._cluster = cluster
+        self._info = info
+        self._config = config
+        self._metrics = metrics
+        self._memory = memory
+        self._acks = {"all": -1, "1": 1, "0": 0}[config.writer_acks]
+        self._queues: dict[TableBucket, _BucketQueue] = {}
+        self._open_batches = 0
+        self._pump_scheduled = False
+        self._drained: asyncio.Event | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._results: dict[TableBucket, BucketResult] = {}
+        self._writer_id: asyncio.Task[int] | None = None
+        self.failures: list[FlussError] = []
+        self.failed_rows = 0
+        self.open_rows = 0
+
+    # ---- from the writer
+
+    def enqueue(self, batches: Iterable[WriteBatch]) -> None:
+        """Take batches whose order within their bucket is settled; they may still be encoding."""
+        for batch in batches:
+            queue = self._queues.get(batch.bucket)
+            if queue is None:
+                queue = _BucketQueue(
+                    batch.bucket, batch.partition_name, self._config.writer_delivery_timeout_ms
+                )
+                self._queues[batch.bucket] = queue
+            queue.waiting.append(batch)
+            self._open_batches += 1
+            self.open_rows += batch.rows
+        self.wake()
+
+    def wake(self) -> None:
+        """Send what can be sent, soon."""
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def encoding_failed(self, batch: WriteBatch, error: FlussError) -> None:
+        """Give up a batch that could not be encoded."""
+        queue = self._queues[batch.bucket]
+        queue.waiting.remove(batch)
+        self._finish(batch, error)
+        self.wake()
+
+    async def drained(self) -> None:
+        """Wait until every batch is acknowledged or failed."""
+        while self._open_batches:
+            if self._drained is None:
+                self._drained = asyncio.Event()
+            await self._drained.wait()
+
+    def results(self) -> list[BucketResult]:
+        """Return what was acknowledged, by partition and bucket."""
+        return sorted(self._results.values(), key=lambda r: (r.partition_name or "", r.bucket_id))
+
+    def abort(self, error: FlussError) -> None:
+        """Give up everything that is not acknowledged."""
+        for task in self._tasks:
+            task.cancel()
+        for queue in self._queues.values():
+            for batch in [*queue.in_flight.values(), *queue.failed, *queue.waiting]:
+                self._finish(batch, error)
+            queue.in_flight.clear()
+            queue.failed.clear()
+            queue.waiting.clear()
+
+    # ---- sending
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _sendable(self, queue: _BucketQueue) -> WriteBatch | None:
+        """Return the next batch of a bucket that may go now."""
+        if queue.paused or queue.failed or not queue.waiting:
+            return None
+        # after a failure one batch at a time, until one gets through
+        limit = 1 if queue.recovering else self._config.writer_max_inflight_requests_per_bucket
+        if len(queue.in_flight) >= limit or (queue.renew_writer and queue.in_flight):
+            return None
+        batch = queue.waiting[0]
+        return batch if batch.encoded is not None else None
+
+    def _pump(self) -> None:
+        """Group what may be sent by leader, and send it.
+
+        A request carries at most one batch of a bucket: answers are per bucket.
+        """
+        self._pump_scheduled = False
+        while True:
+            groups: dict[ServerNode, list[WriteBatch]] = defaultdict(list)
+            sizes: dict[ServerNode, int] = defaultdict(int)
+            for queue in self._queues.values():
+                batch = self._sendable(queue)
+                if batch is None:
+                    continue
+                if not self._prepare_writer(queue):
+                    continue
+                node = self._cluster.known_leader(queue.bucket)
+                if node is None:
+                    queue.paused = True
+                    self._spawn(self._find_leader(queue))
+                    continue
+                assert batch.encoded is not None
+                size = batch.encoded.nbytes + _REQUEST_OVERHEAD
+                if groups[node] and sizes[node] + size > self._config.writer_request_max_size:
+                    continue  # next round
+                self._take(queue, batch)
+                groups[node].append(batch)
+                sizes[node] += size
+            if not any(groups.values()):
+                return
+            for node, batches in groups.items():
+                if batches:
+                    self._spawn(self._send(node, batches))
+
+    def _prepare_writer(self, queue: _BucketQueue) -> bool:
+        """Give a bucket its writer id; False while the id is still asked for."""
+        if not self._config.writer_enable_idempotence:
+            return True
+        if queue.writer_id >= 0 and not queue.renew_writer:
+            return True
+        if queue.renew_writer:
+            queue.renew_writer = False
+            queue.writer_id = -1
+            self._writer_id = None
+        if self._writer_id is None:
+            self._writer_id = asyncio.ensure_future(self._ask_writer_id())
+        if self._writer_id.done() and self._writer_id.exception() is None:
+            queue.writer_id = self._writer_id.result()
+            queue.next_sequence = 0
+            queue.last_acked = -1
+            return True
+        queue.paused = True
+        self._spawn(self._await_writer_id(queue, self._writer_id))
+        return False
+
+    async def _ask_writer_id(self) -> int:
+        path = pb.PathOfTable(
+            database_name=self._info.table_path.database_name,
+            table_name=self._info.table_path.table_name,
+        )
+        response = await self._cluster.request_tablet_server(
+            INIT_WRITER, pb.InitWriterRequest(table_path=[path])
+        )
+        return response.writer_id
+
+    async def _await_writer_id(self, queue: _BucketQueue, task: asyncio.Task[int]) -> None:
+        try:
+            await asyncio.shield(task)
+        except FlussError as error:
+            if self._writer_id is task:
+                self._writer_id = None
+            self._fail_queue(queue, error)
+        queue.paused = False
+        self.wake()
+
+    async def _find_leader(self, queue: _BucketQueue) -> None:
+        try:
+            await self._cluster.leader(self._info.table_path, queue.bucket)
+        except FlussError as error:
+            oldest = queue.waiting[0] if queue.waiting else None
+            expired = oldest is not None and self._expired(oldest)
+            if (not is_transient(error) and error.error_code not in STALE_METADATA) or expired:
+                self._fail_queue(queue, error)
+            else:
+                self._cluster.note_retry(error)
+                await asyncio.sleep(queue.backoff.next_pause())
+        queue.paused = False
+        self.wake()
+
+    def _fail_queue(self, queue: _BucketQueue, error: FlussError) -> None:
+        waiting, queue.waiting = queue.waiting, deque()
+        for batch in waiting:
+            if batch.encoded is None:
+                queue.waiting.append(batch)  # its encoder still has it; it fails in its turn
+            else:
+                self._finish(batch, error)
+
+    def _take(self, queue: _BucketQueue, batch: WriteBatch) -> None:
+        """Move a batch from waiting to in flight, with its writer id and sequence."""
+        queue.waiting.popleft()
+        if batch.sequence < 0 or batch.writer_id != queue.writer_id:
+            batch.writer_id = queue.writer_id
+            batch.sequence = queue.next_sequence
+            queue.next_sequence += 1
+            assert batch.encoded is not None
+            stamped = batch.sequence if queue.writer_id >= 0 else -1
+            batch.encoded.stamp(queue.writer_id, stamped)
+        batch.attempts += 1
+        queue.in_flight[batch.sequence] = batch
+
+    async def _send(self, node: ServerNode, batches: list[WriteBatch]) -> None:
+        config = self._config
+        body = produce_log_body(
+            acks=self._acks,
+            table_id=self._info.table_id,
+            # the server gives up before this client does, so that its answer is heard
+            timeout_ms=max(1, config.request_timeout_ms * 2 // 3),
+            buckets=[
+                (b.bucket.partition_id, b.bucket.bucket_id, b.encoded.buffers)
+                for b in batches
+                if b.encoded is not None
+            ],
+        )
+        try:
+            connection = await self._cluster.connection_to(node)
+            response = parse_response(
+                PRODUCE_LOG,
+                await connection.exchange(PRODUCE_LOG, body, config.request_timeout_ms),
+                connection.address,
+            )
+        except FlussError as error:
+            for batch in batches:
+                self._batch_failed(batch, error)
+        else:
+            answers = {
+                (
+                    answer.partition_id if answer.HasField("partition_id") else None,
+                    answer.bucket_id,
+                ): answer
+                for answer in response.buckets_resp
+            }
+            for batch in batches:
+                answer = answers.get((batch.bucket.partition_id, batch.bucket.bucket_id))
+                if answer is None:
+                    missing = NetworkError(f"{connection.address} did not answer for all buckets")
+                    self._batch_failed(batch, missing)
+                elif answer.error_code:
+                    error = server_error(
+                        answer.error_code, answer.error_message, self._where(batch)
+                    )
+                    self._batch_failed(batch, error)
+                else:
+                    offset = answer.base_offset if answer.HasField("base_offset") else -1
+                    self._batch_acked(batch, offset)
+        self.wake()
+
+    def _where(self, batch: WriteBatch) -> str:
+        partition = f", partition '{batch.partition_name}'" if batch.partition_name else ""
+        return f"table {self._info.table_path}{partition}, bucket {batch.bucket.bucket_id}"
+
+    # ---- answers
+
+    def _batch_acked(self, batch: WriteBatch, base_offset: int) -> None:
+        queue = self._queues[batch.bucket]
+        queue.in_flight.pop(batch.sequence, None)
+        queue.last_acked = max(queue.last_acked, batch.sequence)
+        if queue.recovering and not queue.failed:
+            queue.recovering = False
+            queue.backoff.reset(self._config.writer_delivery_timeout_ms)
+        if base_offset >= 0:
+            self._note_result(batch, base_offset)
+        self._finish(batch, None)
+        self._resume_when_idle(queue)
+
+    def _note_result(self, batch: WriteBatch, base_offset: int) -> None:
+        end = base_offset + batch.rows
+        result = self._results.get(batch.bucket)
+        if result is None:
+            self._results[batch.bucket] = BucketResult(
+                batch.partition_name, batch.bucket.bucket_id, base_offset, end, batch.rows
+            )
+        else:
+            result.base_offset = min(result.base_offset, base_offset)
+            result.end_offset = max(result.end_offset, end)
+            result.rows += batch.rows
+
+    def _batch_failed(self, batch: WriteBatch, error: FlussError) -> None:
+        queue = self._queues[batch.bucket]
+        code = error.error_code
+        if code == ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION or (
+            code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION and batch.sequence <= queue.last_acked
+        ):
+            # an earlier attempt got through and its answer was lost
+            self._batch_acked(batch, -1)
+            return
+        queue.in_flight.pop(batch.sequence, None)
+        if code in _UNCERTAIN:
+            batch.uncertain = True
+        if code in STALE_METADATA or isinstance(error, DeadlineExceededError):
+            self._cluster.forget_leader(batch.bucket)
+        if self._may_retry(queue, batch, error):
+            self._cluster.note_retry(error)
+            queue.failed.append(batch)
+        else:
+            # later sequences do not fit behind the gap: they go on under a new writer id
+            queue.renew_writer = self._config.writer_enable_idempotence
+            self._finish(batch, error)
+        queue.recovering = True
+        self._resume_when_idle(queue)
+
+    def _may_retry(self, queue: _BucketQueue, batch: WriteBatch, error: FlussError) -> bool:
+        if batch.attempts > self._config.writer_retries or self._expired(batch):
+            return False
+        if error.error_code in (
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
+            ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
+        ):
+            # refused because an earlier one failed: goes again behind it, or under a new id
+            earlier = any(b.sequence < batch.sequence for b in queue.failed) or any(
+                sequence < batch.sequence for sequence in queue.in_flight
+            )
+            if earlier or queue.renew_writer:
+                return not batch.uncertain or not queue.renew_writer
+            # the server lost what it knew of the writer; what it refused for certain goes again
+            queue.renew_writer = not batch.uncertain
+            return not batch.uncertain
+        if error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            return False
+        # without idempotence, what may have got through must not be sent twice
+        if batch.uncertain and not self._config.writer_enable_idempotence:
+            return False
+        return is_transient(error)
+
+    def _expired(self, batch: WriteBatch) -> bool:
+        age_ms = (time.monotonic() - batch.created) * 1000
+        return age_ms > self._config.writer_delivery_timeout_ms
+
+    def _resume_when_idle(self, queue: _BucketQueue) -> None:
+        """Once all answers are in, put failed batches back in order and pause for a moment."""
+        if queue.in_flight or not queue.failed:
+            return
+        failed, queue.failed = sorted(queue.failed, key=lambda b: b.sequence), []
+        if queue.renew_writer:
+            lost = [b for b in failed if b.uncertain]
+            failed = [b for b in failed if not b.uncertain]
+            for batch in lost:
+                self._finish(
+                    batch,
+                    FlussError(
+                        f"{batch.rows} rows may or may not have been written to"
+                        f" {self._where(batch)}: the server lost track of the writer while their"
+                        " acknowledgement was outstanding",
+                        ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
+                    ),
+                )
+            for batch in failed:
+                batch.sequence = -1
+        queue.waiting.extendleft(reversed(failed))
+        queue.paused = True
+        loop = asyncio.get_running_loop()
+        loop.call_later(queue.backoff.next_pause(), self._unpause, queue)
+
+    def _unpause(self, queue: _BucketQueue) -> None:
+        queue.paused = False
+        self.wake()
+
+    def _finish(self, batch: WriteBatch, error: FlussError | None) -> None:
+        self._memory.give_back(batch.memory)
+        self._open_batches -= 1
+        self.open_rows -= batch.rows
+        batch.encoded = None
+        batch.data = None
+        if error is None:
+            self._metrics.add(rows=batch.rows, batches=1)
+        else:
+            error = FlussError(
+                f"{batch.rows} rows were not acknowledged: {error.message}", error.error_code
+            )
+            self.failures.append(error)
+            self.failed_rows += batch.rows
+            self._metrics.add(errors=1)
+        batch.handle.batch_done(error)
+        if not self._open_batches and self._drained is not None:
+            self._drained.set()
+            self._drained = None

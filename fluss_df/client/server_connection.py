@@ -1,0 +1,242 @@
+"""One TCP connection on the I/O thread: many requests at once, each with its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fluss_df.client.metrics import Metrics
+from fluss_df.config import Config
+from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
+from fluss_df.protocol.api import API_VERSIONS, Api, RequestT, ResponseT, ServerApis
+from fluss_df.protocol.frames import (
+    Buffer,
+    Response,
+    ResponseReader,
+    encode_request,
+    parse_response,
+)
+from fluss_df.protocol.handshake import Credentials, handshake
+from fluss_df.version import __version__
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where to connect and as whom; the key of the connection cache."""
+
+    host: str
+    port: int
+    credentials: Credentials | None
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return f"{self.host}:{self.port}"
+
+
+def credentials_of(config: Config) -> Credentials | None:
+    """Return the credentials in a configuration.
+
+    Raises
+    ------
+    FlussError
+        ``AUTHENTICATE_EXCEPTION``, when SASL is on and user or password is missing.
+    """
+    if not config.uses_sasl:
+        return None
+    if not config.security_sasl_username or not config.security_sasl_password:
+        raise FlussError(
+            "security.protocol is 'sasl': set security.sasl.username and security.sasl.password",
+            ErrorCode.AUTHENTICATE_EXCEPTION,
+        )
+    return Credentials(config.security_sasl_username, config.security_sasl_password)
+
+
+class _Protocol(asyncio.BufferedProtocol):
+    """Hands received bytes to the sans-I/O reader, and its responses to the connection."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
+        self._reader = ResponseReader(connection.address)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            response = self._reader.received(nbytes)
+        except FlussError as error:
+            self._connection.fail(error)
+            return
+        self._connection.metrics.add(bytes_received=nbytes)
+        if response is not None:
+            self._connection.dispatch(response)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = f": {exc}" if exc else ""
+        self._connection.fail(NetworkError(f"{self._connection.address} disconnected{reason}"))
+
+
+class ServerConnection:
+    """A connection whose handshake is done; lives on the I/O thread.
+
+    Parameters
+    ----------
+    endpoint
+        The peer.
+    metrics
+        Where its traffic is counted.
+    """
+
+    def __init__(self, endpoint: Endpoint, metrics: Metrics) -> None:
+        self.endpoint = endpoint
+        self.address = endpoint.address
+        self.metrics = metrics
+        self.apis = ServerApis(self.address, {API_VERSIONS.key: (0, 0)}, None)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._next_id = 0
+        self._failure: FlussError | None = None
+
+    @classmethod
+    async def open(cls, endpoint: Endpoint, timeout_ms: int, metrics: Metrics) -> ServerConnection:
+        """Connect and shake hands within ``timeout_ms``.
+
+        Raises
+        ------
+        NetworkError
+            When the peer cannot be reached.
+        DeadlineExceededError
+            When it took too long.
+        FlussError
+            ``AUTHENTICATE_EXCEPTION`` and others of the handshake.
+        """
+        connection = cls(endpoint, metrics)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                transport, _ = await loop.create_connection(
+                    lambda: _Protocol(connection), endpoint.host, endpoint.port
+                )
+                connection._transport = transport
+                sock = transport.get_extra_info("socket")
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                # a peer that vanished without a word must not keep a connection for ever
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                await connection._shake_hands(timeout_ms)
+        except TimeoutError:
+            connection.close()
+            raise DeadlineExceededError(
+                f"no connection to {endpoint.address} within {timeout_ms} ms"
+            ) from None
+        except OSError as error:
+            connection.close()
+            raise NetworkError(f"cannot connect to {endpoint.address}: {error}") from error
+        except BaseException:
+            connection.close()
+            raise
+        metrics.add(connections=1)
+        logger.debug("connected to %s", endpoint.address)
+        return connection
+
+    async def _shake_hands(self, timeout_ms: int) -> None:
+        steps = handshake(self.address, __version__, self.endpoint.credentials)
+        api, message = next(steps)
+        while True:
+            response = await self._exchange(api, 0, [message.SerializeToString()], timeout_ms)
+            try:
+                try:
+                    answer = parse_response(api, response, self.address)
+                except FlussError as error:
+                    api, message = steps.throw(error)
+                else:
+                    api, message = steps.send(answer)
+            except StopIteration as done:
+                self.apis = done.value
+                return
+
+    @property
+    def usable(self) -> bool:
+        """Whether requests can still be sent."""
+        return self._failure is None
+
+    async def request(
+        self, api: Api[RequestT, ResponseT], message: RequestT, timeout_ms: int
+    ) -> ResponseT:
+        """Send a request and return its response.
+
+        Raises
+        ------
+        FlussError
+            The server's error, ``UNSUPPORTED_VERSION``, a NetworkError, or a
+            DeadlineExceededError after ``timeout_ms``. After a deadline the connection is given
+            up: a server that is silent once often stays so, and what was asked may still come.
+        """
+        response = await self.exchange(api, [message.SerializeToString()], timeout_ms)
+        return parse_response(api, response, self.address)
+
+    async def exchange(
+        self, api: Api[Any, Any], body: Sequence[Buffer], timeout_ms: int
+    ) -> Response:
+        """Like :meth:`request`, with the body and the response as bytes."""
+        return await self._exchange(api, self.apis.version_for(api), body, timeout_ms)
+
+    async def _exchange(
+        self, api: Api[Any, Any], version: int, body: Sequence[Buffer], timeout_ms: int
+    ) -> Response:
+        if self._failure is not None:
+            raise NetworkError(self._failure.message)
+        self._next_id = request_id = (self._next_id + 1) & 0x7FFFFFFF
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = future
+        buffers = encode_request(api, version, request_id, body)
+        self.metrics.add(requests=1, bytes_sent=sum(len(part) for part in buffers))
+        assert self._transport is not None
+        self._transport.writelines(buffers)
+        # a handle of the loop costs a fifth of what asyncio.timeout does
+        deadline = asyncio.get_running_loop().call_later(
+            timeout_ms / 1000, self._on_deadline, api, request_id, timeout_ms
+        )
+        try:
+            return await future
+        finally:
+            deadline.cancel()
+            self._waiting.pop(request_id, None)
+
+    def _on_deadline(self, api: Api[Any, Any], request_id: int, timeout_ms: int) -> None:
+        error = DeadlineExceededError(
+            f"{self.address} did not answer {api.name} within {timeout_ms} ms"
+        )
+        future = self._waiting.pop(request_id, None)
+        if future is not None and not future.done():
+            future.set_exception(error)
+        self.fail(NetworkError(error.message))
+
+    def dispatch(self, response: Response) -> None:
+        """Give a response to whom it belongs; one that nobody waits for any more is dropped."""
+        future = self._waiting.pop(response.request_id, None)
+        if future is not None and not future.done():
+            future.set_result(response)
+
+    def fail(self, error: FlussError) -> None:
+        """Give the connection up: every request in flight ends with the error."""
+        if self._failure is None:
+            self._failure = error
+            if self._waiting:
+                logger.warning("connection to %s lost: %s", self.address, error.message)
+        if self._transport is not None:
+            self._transport.abort()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+    def close(self) -> None:
+        """Close; what is in flight ends with a NetworkError."""
+        self.fail(NetworkError(f"the connection to {self.address} was closed"))

@@ -1,0 +1,200 @@
+"""What a writer keeps of a batch until it is acknowledged, and the handle that its caller gets."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from fluss_df.client.facade import ready
+from fluss_df.errors import FlussError
+from fluss_df.metadata import TableBucket
+from fluss_df.record.log_batch import EncodedLogBatch
+
+
+class WriteResultHandle:
+    """The fate of rows given to a writer.
+
+    Rows that were appended one by one and travel together share a handle.
+    """
+
+    def __init__(self, drain: Callable[[], None] | None = None) -> None:
+        self._drain = drain
+        self._lock = threading.Lock()
+        self._open = 1  # what was split into, and 1 until sealed
+        self._error: FlussError | None = None
+        self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def expect(self, batches: int) -> None:
+        """Wait for so many batches more."""
+        with self._lock:
+            self._open += batches
+
+    def batch_done(self, error: FlussError | None = None) -> None:
+        """Take note of a batch that was acknowledged or failed."""
+        with self._lock:
+            self._open -= 1
+            self._error = self._error or error
+            if self._open:
+                return
+        if self._error is None:
+            self._future.set_result(None)
+        else:
+            self._future.set_exception(self._error)
+
+    def seal(self, error: FlussError | None = None) -> None:
+        """Say that no more batches are expected, or that none were made because of an error."""
+        self._drain = None
+        self.batch_done(error)
+
+    @property
+    def future(self) -> concurrent.futures.Future[None]:
+        """Done when the rows are acknowledged, failed when some are not."""
+        return self._future
+
+    def send_now(self) -> None:
+        """Send what waits for more rows, without lingering."""
+        drain = self._drain
+        if drain is not None:
+            drain()
+
+    def wait(self, timeout_ms: float | None = None) -> None:
+        """Wait until the server has acknowledged the rows; nothing lingers meanwhile.
+
+        Parameters
+        ----------
+        timeout_ms
+            How long to wait at the most; None to wait for the outcome.
+
+        Raises
+        ------
+        FlussError
+            When rows could not be written, with the server's code.
+        TimeoutError
+            When the outcome is still open after ``timeout_ms``.
+        """
+        self.send_now()
+        self._future.result(None if timeout_ms is None else timeout_ms / 1000)
+        return ready(None)
+
+    def __repr__(self) -> str:
+        if not self._future.done():
+            return "WriteResultHandle(pending)"
+        return f"WriteResultHandle({'failed' if self._error else 'acknowledged'})"
+
+
+class WriteBatch:
+    """One log batch on its way to one bucket.
+
+    Parameters
+    ----------
+    bucket, partition_name
+        Where it goes.
+    data
+        Its rows; given up once encoded.
+    handle
+        Who wants to know.
+    """
+
+    __slots__ = (
+        "attempts",
+        "bucket",
+        "created",
+        "data",
+        "encoded",
+        "handle",
+        "memory",
+        "partition_name",
+        "rows",
+        "sequence",
+        "uncertain",
+        "writer_id",
+    )
+
+    def __init__(
+        self,
+        bucket: TableBucket,
+        partition_name: str | None,
+        data: pa.RecordBatch,
+        memory: int,
+        handle: WriteResultHandle,
+    ) -> None:
+        self.bucket = bucket
+        self.partition_name = partition_name
+        self.data: pa.RecordBatch | None = data
+        self.rows: int = data.num_rows
+        self.memory = memory
+        self.handle = handle
+        self.created = time.monotonic()
+        self.encoded: EncodedLogBatch | None = None
+        self.attempts = 0
+        self.writer_id = -1
+        self.sequence = -1
+        # an attempt was lost on the way: the server may have the batch or not
+        self.uncertain = False
+
+
+@dataclass(slots=True)
+class BucketResult:
+    """What of a bucket was acknowledged.
+
+    Parameters
+    ----------
+    partition_name, bucket_id
+        Which bucket.
+    base_offset, end_offset
+        The first offset that was written, and the one behind the last. Other writers' rows may
+        lie between.
+    rows
+        How many rows were written.
+    """
+
+    partition_name: str | None
+    bucket_id: int
+    base_offset: int
+    end_offset: int
+    rows: int
+
+
+class BufferMemory:
+    """Bytes that wait in a writer, and callers that wait for room.
+
+    Parameters
+    ----------
+    limit
+        In bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._room = threading.Condition()
+
+    def take(self, size: int, timeout_ms: float) -> bool:
+        """Take bytes, waiting for room; False when there was none within the timeout.
+
+        One piece larger than the limit is let through alone.
+        """
+        wait = None if timeout_ms >= threading.TIMEOUT_MAX * 1000 else timeout_ms / 1000
+        with self._room:
+            if not self._room.wait_for(
+                lambda: self._used == 0 or self._used + size <= self._limit, wait
+            ):
+                return False
+            self._used += size
+            return True
+
+    def take_at_once(self, size: int) -> None:
+        """Take bytes without waiting, for what must not wait."""
+        with self._room:
+            self._used += size
+
+    def give_back(self, size: int) -> None:
+        """Give bytes back."""
+        with self._room:
+            self._used -= size
+            self._room.notify_all()

@@ -1,0 +1,461 @@
+"""Settings of a connection: :class:`Config`, one table of options.
+
+Keys are those of the Fluss clients; each is accepted with and without the prefix ``client.``, and
+with dots, dashes or underscores between its words.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar, overload
+from urllib.parse import unquote, urlsplit
+
+from fluss_df.errors import ErrorCode, FlussError
+
+T = TypeVar("T")
+
+_MIB = 1 << 20
+_FOREVER_MS = 2**64 - 1
+_SECRET = "security.sasl.password"
+
+
+def _invalid(key: str, value: object, expected: str) -> FlussError:
+    shown = "***" if key == _SECRET else repr(value)
+    return FlussError(
+        f"invalid value {shown} for '{key}': expected {expected}",
+        ErrorCode.INVALID_CONFIG_EXCEPTION,
+    )
+
+
+def _integer(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str, object], int]:
+    expected = f"a whole number from {minimum}" + (f" to {maximum}" if maximum < 2**31 else "")
+
+    def parse(key: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise _invalid(key, value, expected)
+        try:
+            number = int(value)
+        except ValueError:
+            raise _invalid(key, value, expected) from None
+        if not minimum <= number <= max(maximum, _FOREVER_MS if maximum >= 2**63 - 1 else 0):
+            raise _invalid(key, value, expected)
+        return number
+
+    return parse
+
+
+def _boolean(key: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise _invalid(key, value, "'true' or 'false'")
+    return text == "true"
+
+
+def _one_of(*choices: str) -> Callable[[str, object], str]:
+    def parse(key: str, value: object) -> str:
+        for choice in choices:
+            if str(value).lower() == choice.lower():
+                return choice
+        raise _invalid(key, value, " or ".join(repr(choice) for choice in choices))
+
+    return parse
+
+
+def _acks(key: str, value: object) -> str:
+    text = str(value).strip().lower()
+    if text not in ("all", "-1", "0", "1"):
+        raise _invalid(key, value, "'all', '1' or '0'")
+    return "all" if text == "-1" else text
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _invalid(key, value, "a string")
+    return value
+
+
+_ADDRESS = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[^\s:/,\[\]]+):(\d{1,5})$")
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``; IPv6 hosts stand in brackets."""
+    match = _ADDRESS.match(text.strip())
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise FlussError(
+            f"invalid address {text.strip()!r}: expected 'host:port', as in '127.0.0.1:9123'",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        )
+    return match[1].strip("[]"), int(match[2])
+
+
+def _servers(key: str, value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        value = ",".join(str(item) for item in value)
+    text = _text(key, value)
+    addresses = [part.strip() for part in text.split(",") if part.strip()]
+    if not addresses:
+        raise _invalid(key, value, "'host:port[,host:port]'")
+    for address in addresses:
+        parse_address(address)
+    return ",".join(addresses)
+
+
+class Option(Generic[T]):
+    """One option: a property of :class:`Config`, and a key of its dictionary.
+
+    Parameters
+    ----------
+    key
+        The key without the prefix ``client.``.
+    default
+        Its value where nothing is set.
+    parse
+        Checks and converts a value; raises a FlussError.
+    doc
+        What it does, in one sentence.
+    aliases
+        Other keys for the same option.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        default: T,
+        parse: Callable[[str, object], T],
+        doc: str,
+        aliases: tuple[str, ...] = (),
+    ) -> None:
+        self.key = key
+        self.default = default
+        self.parse = parse
+        self.aliases = aliases
+        self.__doc__ = doc
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Option[T]: ...
+    @overload
+    def __get__(self, instance: Config, owner: type) -> T: ...
+    def __get__(self, instance: Config | None, owner: type) -> T | Option[T]:
+        """Return the value, or the option itself where the class is asked."""
+        if instance is None:
+            return self
+        value: T = instance._values.get(self.key, self.default)
+        return value
+
+    def __set__(self, instance: Config, value: T) -> None:
+        """Check and set the value."""
+        instance._values[self.key] = self.parse(self.key, value)
+
+
+class Config:
+    """Settings of a connection.
+
+    Parameters
+    ----------
+    properties
+        Keys and values, the values as strings or of their own type. An unknown key is refused.
+
+    Raises
+    ------
+    FlussError
+        ``INVALID_CONFIG_EXCEPTION`` for an unknown key (the nearest known one is named) or a value
+        that does not fit.
+
+    Examples
+    --------
+    >>> config = Config({"bootstrap.servers": "127.0.0.1:9123", "writer.acks": "all"})
+    >>> config.writer_batch_size
+    2097152
+    """
+
+    bootstrap_servers = Option(
+        "bootstrap.servers",
+        "127.0.0.1:9123",
+        _servers,
+        "Addresses of the cluster, ``host:port[,host:port]``.",
+    )
+    connect_timeout_ms = Option(
+        "connect-timeout",
+        15_000,
+        _integer(1),
+        "How long a TCP connect with its handshake may take, in ms.",
+        ("connect-timeout-ms",),
+    )
+    request_timeout_ms = Option(
+        "request-timeout",
+        30_000,
+        _integer(1),
+        "How long a server may take to answer one request, in ms.",
+        ("request-timeout-ms",),
+    )
+    retry_timeout_ms = Option(
+        "retry-timeout",
+        60_000,
+        _integer(0),
+        "How long metadata requests and reads are retried on retriable errors, in ms.",
+        ("retry-timeout-ms",),
+    )
+    writer_request_max_size = Option(
+        "writer.request-max-size",
+        10 * _MIB,
+        _integer(1024),
+        "The largest produce request, in bytes.",
+        ("request.max.size",),
+    )
+    writer_acks = Option(
+        "writer.acks", "all", _acks, "Who must have a batch before it counts as written."
+    )
+    writer_retries = Option(
+        "writer.retries", 2**31 - 1, _integer(0), "How often a batch is sent again."
+    )
+    writer_delivery_timeout_ms = Option(
+        "writer.delivery-timeout",
+        120_000,
+        _integer(1),
+        "How long a batch is retried before it is reported as not written, in ms.",
+        ("writer.delivery-timeout-ms",),
+    )
+    writer_batch_size = Option(
+        "writer.batch-size",
+        2 * _MIB,
+        _integer(1024),
+        "The size of a batch, in bytes of Arrow data.",
+    )
+    writer_batch_timeout_ms = Option(
+        "writer.batch-timeout",
+        100,
+        _integer(0),
+        "How long rows wait for more rows before their batch is sent, in ms.",
+        ("writer.batch-timeout-ms",),
+    )
+    writer_dynamic_batch_size_enabled = Option(
+        "writer.dynamic-batch-size.enabled",
+        True,
+        _boolean,
+        "Whether batches of rows shrink while few rows come.",
+    )
+    writer_dynamic_batch_size_min = Option(
+        "writer.dynamic-batch-size-min",
+        256 * 1024,
+        _integer(1024),
+        "The smallest size that they shrink to, in bytes.",
+    )
+    writer_bucket_no_key_assigner = Option(
+        "writer.bucket.no-key-assigner",
+        "sticky",
+        _one_of("sticky", "round_robin"),
+        "How rows without a bucket key are spread over buckets.",
+    )
+    writer_enable_idempotence = Option(
+        "writer.enable-idempotence",
+        True,
+        _boolean,
+        "Whether the server drops batches that a retry sends twice.",
+    )
+    writer_max_inflight_requests_per_bucket = Option(
+        "writer.max-inflight-requests-per-bucket",
+        5,
+        _integer(1),
+        "How many batches of a bucket are on their way at once.",
+    )
+    writer_buffer_memory_size = Option(
+        "writer.buffer.memory-size",
+        64 * _MIB,
+        _integer(_MIB),
+        "How many bytes wait in a writer before the caller waits.",
+    )
+    writer_buffer_wait_timeout_ms = Option(
+        "writer.buffer.wait-timeout",
+        _FOREVER_MS,
+        _integer(0),
+        "How long the caller waits for room in that buffer, in ms.",
+        ("writer.buffer.wait-timeout-ms",),
+    )
+    writer_kv_backpressure_max_throttle_ms = Option(
+        "writer.kv-backpressure.max-throttle",
+        3_000,
+        _integer(0),
+        "The longest pause that a server under pressure may ask for, in ms.",
+        ("writer.kv-backpressure.max-throttle-ms",),
+    )
+    scanner_log_max_poll_records = Option(
+        "scanner.log.max-poll-records", 500, _integer(1), "How many records one poll returns."
+    )
+    scanner_log_fetch_max_bytes = Option(
+        "scanner.log.fetch.max-bytes",
+        16 * _MIB,
+        _integer(1, 2**31 - 1),
+        "The largest fetch, in bytes.",
+    )
+    scanner_log_fetch_max_bytes_for_bucket = Option(
+        "scanner.log.fetch.max-bytes-for-bucket",
+        8 * _MIB,
+        _integer(1, 2**31 - 1),
+        "The largest part of a bucket in a fetch, in bytes (8 MB measured best; official: 1 MB).",
+    )
+    scanner_log_fetch_min_bytes = Option(
+        "scanner.log.fetch.min-bytes",
+        1,
+        _integer(0, 2**31 - 1),
+        "How many bytes a fetch waits for at the end of the log.",
+    )
+    scanner_log_fetch_wait_max_time_ms = Option(
+        "scanner.log.fetch.wait-max-time",
+        500,
+        _integer(0, 2**31 - 1),
+        "How long it waits for them, in ms.",
+        ("scanner.log.fetch.wait-max-time-ms",),
+    )
+    scanner_log_check_crc = Option(
+        "scanner.log.check-crc",
+        True,
+        _boolean,
+        "Whether checksums are verified where they are valid (batches that were not projected).",
+    )
+    scanner_fetch_connections = Option(
+        "scanner.fetch.connections",
+        2,
+        _integer(1, 64),
+        "How many connections (and threads) a bounded scan reads a tablet server with.",
+    )
+    scanner_remote_log_prefetch_num = Option(
+        "scanner.remote-log.prefetch-num",
+        4,
+        _integer(1, 1024),
+        "How many remote log segments are fetched ahead.",
+    )
+    remote_file_download_thread_num = Option(
+        "remote-file.download-thread-num",
+        3,
+        _integer(1, 1024),
+        "How many threads read remote log segments.",
+    )
+    scanner_remote_log_read_concurrency = Option(
+        "scanner.remote-log.read-concurrency",
+        4,
+        _integer(1, 1024),
+        "How many ranges of one remote log segment are read at once.",
+    )
+    security_protocol = Option(
+        "security.protocol", "PLAINTEXT", _one_of("PLAINTEXT", "sasl"), "PLAINTEXT or sasl."
+    )
+    security_sasl_mechanism = Option(
+        "security.sasl.mechanism", "PLAIN", _one_of("PLAIN"), "The SASL mechanism."
+    )
+    security_sasl_username = Option("security.sasl.username", "", _text, "The SASL user name.")
+    security_sasl_password = Option(_SECRET, "", _text, "The SASL password; never shown.")
+
+    def __init__(self, properties: Mapping[str, Any] | None = None) -> None:
+        self._values: dict[str, Any] = {}
+        for key, value in (properties or {}).items():
+            option = _option_for(key)
+            self._values[option.key] = option.parse(option.key, value)
+
+    @classmethod
+    def from_url(cls, url: str) -> tuple[Config, str | None]:
+        """Read ``fluss://[user:password@]host:port[,host:port][/database][?key=value&...]``.
+
+        Returns
+        -------
+        tuple[Config, str | None]
+            The settings, and the database where the URL names one.
+        """
+        rest = url.split("://", 1)[1]
+        authority, _, tail = rest.partition("/")
+        if "?" in authority:
+            authority, _, query = authority.partition("?")
+            path = ""
+        else:
+            parts = urlsplit("//x/" + tail)
+            path, query = parts.path.strip("/"), parts.query
+        user, at, servers = authority.rpartition("@")
+        properties: dict[str, Any] = {"bootstrap.servers": servers}
+        if at:
+            name, _, password = user.partition(":")
+            properties |= {
+                "security.protocol": "sasl",
+                "security.sasl.username": unquote(name),
+                "security.sasl.password": unquote(password),
+            }
+        for pair in filter(None, query.split("&")):
+            key, equals, value = pair.partition("=")
+            if not equals:
+                raise FlussError(
+                    f"invalid option {key!r} in the Fluss URL: expected key=value",
+                    ErrorCode.INVALID_CONFIG_EXCEPTION,
+                )
+            properties[unquote(key)] = unquote(value)
+        if "/" in path:
+            raise FlussError(
+                f"invalid path {path!r} in the Fluss URL: expected 'fluss://host:port/database'",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+        return cls(properties), unquote(path) or None
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether connections authenticate."""
+        return self.security_protocol == "sasl"
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Return the bootstrap servers as (host, port)."""
+        return [parse_address(part) for part in self.bootstrap_servers.split(",")]
+
+    def copy(self, **changes: object) -> Config:
+        """Return a copy with some properties changed, by their Python names."""
+        copied = Config()
+        copied._values = dict(self._values)
+        for name, value in changes.items():
+            setattr(copied, name, value)
+        return copied
+
+    def without_secrets(self) -> Config:
+        """Return a copy without the password, fit to be pickled or shown."""
+        copied = self.copy()
+        copied._values.pop(_SECRET, None)
+        return copied
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options that were set, without the password."""
+        return {key: value for key, value in self._values.items() if key != _SECRET}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_values": self.to_dict()}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self._values.items())))
+
+    def __repr__(self) -> str:
+        shown = {key: "***" if key == _SECRET else value for key, value in self._values.items()}
+        return f"Config({shown!r})"
+
+
+def _normal(key: str) -> str:
+    return re.sub(r"[-_.]+", ".", key.strip().lower()).removeprefix("client.")
+
+
+def _options() -> Iterator[Option[Any]]:
+    return (value for value in vars(Config).values() if isinstance(value, Option))
+
+
+_BY_KEY: dict[str, Option[Any]] = {
+    _normal(key): option for option in _options() for key in (option.key, *option.aliases)
+}
+
+
+def _option_for(key: str) -> Option[Any]:
+    option = _BY_KEY.get(_normal(key))
+    if option is None:
+        near = difflib.get_close_matches(_normal(key), _BY_KEY, n=1, cutoff=0.0)[0]
+        raise FlussError(
+            f"unknown property '{key}'; did you mean '{_BY_KEY[near].key}'?",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        )
+    return option

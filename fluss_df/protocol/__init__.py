@@ -1,0 +1,1 @@
+"""The wire protocol of Fluss without I/O: frames, API keys, messages, handshake."""

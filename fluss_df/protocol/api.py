@@ -1,0 +1,138 @@
+"""API keys, and the messages and versions that belong to each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol import messages_pb2 as pb
+
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Api(Generic[RequestT, ResponseT]):
+    """One kind of request: its key, its messages, the versions that this client can speak.
+
+    Parameters
+    ----------
+    key
+        The API key on the wire.
+    name
+        Its name in Fluss.
+    request, response
+        The message classes.
+    max_version
+        The newest version that this client speaks; the oldest is 0.
+    """
+
+    key: int
+    name: str
+    request: type[RequestT]
+    response: type[ResponseT]
+    max_version: int = 0
+
+
+API_VERSIONS = Api(1000, "API_VERSIONS", pb.ApiVersionsRequest, pb.ApiVersionsResponse)
+CREATE_DATABASE = Api(1001, "CREATE_DATABASE", pb.CreateDatabaseRequest, pb.CreateDatabaseResponse)
+DROP_DATABASE = Api(1002, "DROP_DATABASE", pb.DropDatabaseRequest, pb.DropDatabaseResponse)
+LIST_DATABASES = Api(1003, "LIST_DATABASES", pb.ListDatabasesRequest, pb.ListDatabasesResponse)
+DATABASE_EXISTS = Api(1004, "DATABASE_EXISTS", pb.DatabaseExistsRequest, pb.DatabaseExistsResponse)
+CREATE_TABLE = Api(1005, "CREATE_TABLE", pb.CreateTableRequest, pb.CreateTableResponse)
+DROP_TABLE = Api(1006, "DROP_TABLE", pb.DropTableRequest, pb.DropTableResponse)
+GET_TABLE_INFO = Api(1007, "GET_TABLE_INFO", pb.GetTableInfoRequest, pb.GetTableInfoResponse)
+LIST_TABLES = Api(1008, "LIST_TABLES", pb.ListTablesRequest, pb.ListTablesResponse)
+LIST_PARTITION_INFOS = Api(
+    1009, "LIST_PARTITION_INFOS", pb.ListPartitionInfosRequest, pb.ListPartitionInfosResponse
+)
+TABLE_EXISTS = Api(1010, "TABLE_EXISTS", pb.TableExistsRequest, pb.TableExistsResponse)
+GET_TABLE_SCHEMA = Api(
+    1011, "GET_TABLE_SCHEMA", pb.GetTableSchemaRequest, pb.GetTableSchemaResponse
+)
+GET_METADATA = Api(1012, "GET_METADATA", pb.MetadataRequest, pb.MetadataResponse)
+PRODUCE_LOG = Api(1014, "PRODUCE_LOG", pb.ProduceLogRequest, pb.ProduceLogResponse)
+FETCH_LOG = Api(1015, "FETCH_LOG", pb.FetchLogRequest, pb.FetchLogResponse)
+LIST_OFFSETS = Api(1021, "LIST_OFFSETS", pb.ListOffsetsRequest, pb.ListOffsetsResponse)
+GET_FILESYSTEM_SECURITY_TOKEN = Api(
+    1025,
+    "GET_FILESYSTEM_SECURITY_TOKEN",
+    pb.GetFileSystemSecurityTokenRequest,
+    pb.GetFileSystemSecurityTokenResponse,
+)
+INIT_WRITER = Api(1026, "INIT_WRITER", pb.InitWriterRequest, pb.InitWriterResponse)
+GET_LAKE_SNAPSHOT = Api(
+    1032, "GET_LAKE_SNAPSHOT", pb.GetLakeSnapshotRequest, pb.GetLakeSnapshotResponse
+)
+GET_DATABASE_INFO = Api(
+    1035, "GET_DATABASE_INFO", pb.GetDatabaseInfoRequest, pb.GetDatabaseInfoResponse
+)
+CREATE_PARTITION = Api(
+    1036, "CREATE_PARTITION", pb.CreatePartitionRequest, pb.CreatePartitionResponse
+)
+DROP_PARTITION = Api(1037, "DROP_PARTITION", pb.DropPartitionRequest, pb.DropPartitionResponse)
+AUTHENTICATE = Api(1038, "AUTHENTICATE", pb.AuthenticateRequest, pb.AuthenticateResponse)
+
+# Key of a request that only servers of 1.0 and later know: by it a server's log batch magic 1
+# is told apart from that of 0.9.1 (facts of the protocol: the two layouts conflict).
+SCAN_KV_KEY = 1061
+
+
+@dataclass(frozen=True, slots=True)
+class ServerApis:
+    """What a server said it can do.
+
+    Parameters
+    ----------
+    address
+        ``host:port``, for error messages.
+    versions
+        API key -> (oldest, newest) version of the server.
+    server_type
+        1 for a coordinator, 2 for a tablet server, None where the server did not say.
+    """
+
+    address: str
+    versions: dict[int, tuple[int, int]]
+    server_type: int | None
+
+    @classmethod
+    def from_response(cls, address: str, response: pb.ApiVersionsResponse) -> ServerApis:
+        """Read an ApiVersions response."""
+        versions = {v.api_key: (v.min_version, v.max_version) for v in response.api_versions}
+        server_type = response.server_type if response.HasField("server_type") else None
+        return cls(address, versions, server_type)
+
+    @property
+    def batch_statistics(self) -> bool:
+        """Whether log batches of magic 1 carry statistics (1.0) rather than a leader epoch."""
+        return SCAN_KV_KEY in self.versions
+
+    def version_for(self, api: Api[RequestT, ResponseT]) -> int:
+        """Return the newest version of a request that both sides speak.
+
+        A server never answers a request that it does not know, so this is asked first.
+
+        Raises
+        ------
+        FlussError
+            ``UNSUPPORTED_VERSION``, when there is none.
+        """
+        spoken = self.versions.get(api.key)
+        if spoken is None:
+            raise FlussError(
+                f"the server at {self.address} does not know the request {api.name} ({api.key})",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
+        oldest, newest = spoken
+        version = min(newest, api.max_version)
+        if version < oldest:
+            raise FlussError(
+                f"the server at {self.address} speaks versions {oldest} to {newest} of {api.name};"
+                f" this client speaks 0 to {api.max_version}",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
+        return version

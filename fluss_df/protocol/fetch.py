@@ -1,0 +1,110 @@
+"""Fetch responses, read by hand: the records stay slices of the receive buffer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from fluss_df.errors import ProtocolError
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.wire import BYTES, VARINT, fields, signed
+
+
+@dataclass(slots=True)
+class FetchedBucket:
+    """What a fetch returned for one bucket.
+
+    Parameters
+    ----------
+    table_id, partition_id, bucket_id
+        Which bucket; the partition id is None where the table has no partitions.
+    error_code, error_message
+        0 and "" when all is well.
+    high_watermark
+        The offset behind the last record that readers may see; -1 where the server did not say.
+    records
+        Log batches, the last one possibly cut off; None when there are none.
+    remote
+        Where older segments are, when the offset lies in remote storage.
+    filtered_end_offset
+        The offset up to which the server skipped batches, or None.
+    """
+
+    table_id: int
+    partition_id: int | None = None
+    bucket_id: int = -1
+    error_code: int = 0
+    error_message: str = ""
+    high_watermark: int = -1
+    records: pa.Buffer | None = None
+    remote: pb.RemoteLogFetchInfo | None = None
+    filtered_end_offset: int | None = None
+
+
+def parse_fetch_response(body: pa.Buffer) -> list[FetchedBucket]:
+    """Return the buckets of a ``FetchLogResponse``.
+
+    Raises
+    ------
+    ProtocolError
+        When the bytes are not such a response.
+    """
+    data = memoryview(body).cast("B")
+    buckets: list[FetchedBucket] = []
+    for field, kind, start, length in fields(data, 0, len(data)):
+        if field == 1 and kind == BYTES:
+            _parse_table(body, data, start, start + length, buckets)
+    return buckets
+
+
+def _parse_table(
+    body: pa.Buffer, data: memoryview, start: int, end: int, buckets: list[FetchedBucket]
+) -> None:
+    table_id = None
+    spans: list[tuple[int, int]] = []
+    for field, kind, value, length in fields(data, start, end):
+        if field == 1 and kind == VARINT:
+            table_id = signed(value)
+        elif field == 2 and kind == BYTES:
+            spans.append((value, value + length))
+    if table_id is None:
+        raise ProtocolError("a fetch response names no table")
+    buckets.extend(_parse_bucket(body, data, table_id, first, last) for first, last in spans)
+
+
+def _parse_bucket(
+    body: pa.Buffer, data: memoryview, table_id: int, start: int, end: int
+) -> FetchedBucket:
+    bucket = FetchedBucket(table_id)
+    for field, kind, value, length in fields(data, start, end):
+        if kind == VARINT:
+            number = signed(value)
+            if field == 1:
+                bucket.partition_id = number
+            elif field == 2:
+                bucket.bucket_id = number
+            elif field == 3:
+                bucket.error_code = number
+            elif field == 5:
+                bucket.high_watermark = number
+            elif field == 9:
+                bucket.filtered_end_offset = number
+        elif kind == BYTES:
+            if field == 4:
+                bucket.error_message = bytes(data[value : value + length]).decode(
+                    "utf-8", "replace"
+                )
+            elif field == 7:
+                try:
+                    bucket.remote = pb.RemoteLogFetchInfo.FromString(
+                        bytes(data[value : value + length])
+                    )
+                except DecodeError as error:
+                    raise ProtocolError(f"remote log info cannot be read: {error}") from error
+            elif field == 8 and length:
+                bucket.records = body.slice(value, length)
+    if bucket.bucket_id < 0:
+        raise ProtocolError("a fetch response names no bucket")
+    return bucket

@@ -1,0 +1,167 @@
+"""Frames without I/O: requests to bytes, received bytes to responses.
+
+A request is ``i32 length, i16 API key, i16 version, i32 request id, body``; a response is
+``i32 length, u8 type, i32 request id, body``, both big endian. The reader hands out the buffer
+that the next bytes belong in, so that a large body is received in place and never copied.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import Api, RequestT, ResponseT
+
+_REQUEST_HEADER = struct.Struct(">ihhi")
+_RESPONSE_HEADER = struct.Struct(">iBi")
+_RESPONSE_HEADER_AFTER_LENGTH = 5
+
+TYPE_OK = 0
+TYPE_ERROR = 1
+TYPE_FAILURE = 2
+
+# The largest response that is accepted: a fetch returns what it was asked for and at most one
+# batch more; a limit scan of a whole bucket can be large. Beyond it the length is a broken frame.
+MAX_RESPONSE_BYTES = 1 << 30
+
+Buffer = bytes | bytearray | memoryview
+
+
+def encode_request(
+    api: Api[RequestT, ResponseT], version: int, request_id: int, body: Sequence[Buffer]
+) -> list[Buffer]:
+    """Return the buffers of one request frame; those of the body are passed on as they are."""
+    length = _REQUEST_HEADER.size - 4 + sum(len(part) for part in body)
+    header = _REQUEST_HEADER.pack(length, api.key, version, request_id)
+    return [header, *body]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One response frame.
+
+    Parameters
+    ----------
+    request_id
+        The id of the request that it answers.
+    type
+        0 an answer, 1 an error response, 2 a failure of the server.
+    body
+        The rest of the frame; owns its memory.
+    """
+
+    request_id: int
+    type: int
+    body: pa.Buffer
+
+
+class ResponseReader:
+    """Puts received bytes together to responses.
+
+    Parameters
+    ----------
+    peer
+        ``host:port``, for error messages.
+    max_bytes
+        The largest frame that is accepted.
+
+    Examples
+    --------
+    >>> reader = ResponseReader("peer")
+    >>> frame = bytes([0, 0, 0, 5, 0, 0, 0, 0, 7])
+    >>> reader.buffer()[: len(frame)] = frame
+    >>> reader.received(len(frame)).request_id
+    7
+    """
+
+    def __init__(self, peer: str, max_bytes: int = MAX_RESPONSE_BYTES) -> None:
+        self._peer = peer
+        self._max_bytes = max_bytes
+        self._header = bytearray(_RESPONSE_HEADER.size)
+        self._body: pa.Buffer | None = None
+        self._type = 0
+        self._request_id = 0
+        self._rest = memoryview(self._header)
+
+    @property
+    def between_frames(self) -> bool:
+        """Whether no part of a frame was received yet."""
+        return self._body is None and len(self._rest) == len(self._header)
+
+    def buffer(self) -> memoryview:
+        """Return the non-empty, writable place for the next bytes: the rest of the header or body."""
+        return self._rest
+
+    def received(self, count: int) -> Response | None:
+        """Take note of ``count`` bytes written to :meth:`buffer`; return the response they end.
+
+        Raises
+        ------
+        ProtocolError
+            When the frame cannot be one; the connection is then of no more use.
+        """
+        self._rest = self._rest[count:]
+        if len(self._rest):
+            return None
+        if self._body is None:
+            length, self._type, self._request_id = _RESPONSE_HEADER.unpack(self._header)
+            size = length - _RESPONSE_HEADER_AFTER_LENGTH
+            if size < 0 or size > self._max_bytes:
+                raise ProtocolError(f"response of {length} bytes announced by {self._peer}")
+            if self._type > TYPE_FAILURE:
+                raise ProtocolError(f"response of unknown type {self._type} from {self._peer}")
+            # not zeroed, unlike a bytearray: measured 6 % of a scan
+            self._body = pa.allocate_buffer(size, memory_pool=pa.system_memory_pool())
+            if size:
+                self._rest = memoryview(self._body).cast("B")
+                return None
+        response = Response(self._request_id, self._type, self._body)
+        self._body = None
+        self._rest = memoryview(self._header)
+        return response
+
+
+def parse_response(api: Api[RequestT, ResponseT], response: Response, peer: str) -> ResponseT:
+    """Return the message of a response.
+
+    Raises
+    ------
+    FlussError
+        With the server's code, when it is an error response.
+    ProtocolError
+        When the body is not the message.
+    """
+    raise_error_response(api, response, peer)
+    try:
+        return api.response.FromString(bytes(response.body))
+    except DecodeError as error:
+        raise ProtocolError(f"{api.name} response of {peer} cannot be read: {error}") from error
+
+
+def raise_error_response(api: Api[RequestT, ResponseT], response: Response, peer: str) -> None:
+    """Raise the error that a response of type 1 or 2 stands for."""
+    if response.type == TYPE_OK:
+        return
+    try:
+        error = pb.ErrorResponse.FromString(bytes(response.body))
+    except DecodeError as broken:
+        raise ProtocolError(f"error response of {peer} cannot be read: {broken}") from broken
+    raise server_error(error.error_code, error.error_message, f"{api.name} at {peer}")
+
+
+def server_error(code: int, message: str, where: str) -> FlussError:
+    """Return the error for a code and message that a server sent.
+
+    Servers send whole stack traces with unexpected errors: the first line says what happened.
+    """
+    first_line = message.split("\n", 1)[0].strip() if message else ""
+    text = f"{first_line or 'no message'} ({where})"
+    if code == ErrorCode.NONE:
+        return ProtocolError(f"error response without an error code: {text}")
+    return FlussError(text, code)

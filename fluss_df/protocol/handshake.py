@@ -1,0 +1,72 @@
+"""What is said on a new connection before it is used, without I/O.
+
+The order is that of Fluss: API versions first, then, where the client has credentials,
+SASL/PLAIN. Drivers with and without an event loop run the same generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import Message
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import API_VERSIONS, AUTHENTICATE, Api, ServerApis
+
+CLIENT_NAME = "fluss-df"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """User name and password of SASL/PLAIN; the password never shows in ``repr``."""
+
+    username: str
+    password: str = field(repr=False)
+
+    @property
+    def plain_token(self) -> bytes:
+        """The initial response of the PLAIN mechanism (RFC 4616)."""
+        return b"\0" + self.username.encode() + b"\0" + self.password.encode()
+
+
+Step = tuple[Api[Any, Any], Message]
+
+
+def handshake(
+    address: str, version: str, credentials: Credentials | None
+) -> Generator[Step, Message, ServerApis]:
+    """Yield requests, take their responses, return what the server can do.
+
+    Raises
+    ------
+    FlussError
+        ``AUTHENTICATE_EXCEPTION`` when the server demands or refuses credentials. It is for the
+        driver to throw the errors of the server into the generator.
+    """
+    request = pb.ApiVersionsRequest(
+        client_software_name=CLIENT_NAME, client_software_version=version
+    )
+    answer = yield API_VERSIONS, request
+    assert isinstance(answer, pb.ApiVersionsResponse)
+    apis = ServerApis.from_response(address, answer)
+    if credentials is None:
+        return apis
+    if AUTHENTICATE.key not in apis.versions:
+        raise FlussError(
+            f"the server at {address} knows no authentication; connect without user and password",
+            ErrorCode.SECURITY_DISABLED_EXCEPTION,
+        )
+    answer = yield (
+        AUTHENTICATE,
+        pb.AuthenticateRequest(protocol="PLAIN", token=credentials.plain_token),
+    )
+    assert isinstance(answer, pb.AuthenticateResponse)
+    if answer.HasField("challenge") and answer.challenge:
+        raise FlussError(
+            f"the server at {address} asks for more than SASL/PLAIN gives",
+            ErrorCode.AUTHENTICATE_EXCEPTION,
+        )
+    return apis

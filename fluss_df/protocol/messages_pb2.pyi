@@ -1,0 +1,609 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ErrorResponse(_message.Message):
+    __slots__ = ("error_code", "error_message")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error_code: int
+    error_message: str
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class KeyValue(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: str
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
+class PathOfTable(_message.Message):
+    __slots__ = ("database_name", "table_name")
+    DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_NAME_FIELD_NUMBER: _ClassVar[int]
+    database_name: str
+    table_name: str
+    def __init__(self, database_name: _Optional[str] = ..., table_name: _Optional[str] = ...) -> None: ...
+
+class PathOfPartition(_message.Message):
+    __slots__ = ("database_name", "table_name", "partition_name")
+    DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_NAME_FIELD_NUMBER: _ClassVar[int]
+    database_name: str
+    table_name: str
+    partition_name: str
+    def __init__(self, database_name: _Optional[str] = ..., table_name: _Optional[str] = ..., partition_name: _Optional[str] = ...) -> None: ...
+
+class PartitionSpec(_message.Message):
+    __slots__ = ("partition_key_values",)
+    PARTITION_KEY_VALUES_FIELD_NUMBER: _ClassVar[int]
+    partition_key_values: _containers.RepeatedCompositeFieldContainer[KeyValue]
+    def __init__(self, partition_key_values: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
+
+class ServerNode(_message.Message):
+    __slots__ = ("node_id", "host", "port", "listeners", "rack")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    LISTENERS_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    host: str
+    port: int
+    listeners: str
+    rack: str
+    def __init__(self, node_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., listeners: _Optional[str] = ..., rack: _Optional[str] = ...) -> None: ...
+
+class ApiVersion(_message.Message):
+    __slots__ = ("api_key", "min_version", "max_version")
+    API_KEY_FIELD_NUMBER: _ClassVar[int]
+    MIN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MAX_VERSION_FIELD_NUMBER: _ClassVar[int]
+    api_key: int
+    min_version: int
+    max_version: int
+    def __init__(self, api_key: _Optional[int] = ..., min_version: _Optional[int] = ..., max_version: _Optional[int] = ...) -> None: ...
+
+class ApiVersionsRequest(_message.Message):
+    __slots__ = ("client_software_name", "client_software_version")
+    CLIENT_SOFTWARE_NAME_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    client_software_name: str
+    client_software_version: str
+    def __init__(self, client_software_name: _Optional[str] = ..., client_software_version: _Optional[str] = ...) -> None: ...
+
+class ApiVersionsResponse(_message.Message):
+    __slots__ = ("api_versions", "server_type")
+    API_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_TYPE_FIELD_NUMBER: _ClassVar[int]
+    api_versions: _containers.RepeatedCompositeFieldContainer[ApiVersion]
+    server_type: int
+    def __init__(self, api_versions: _Optional[_Iterable[_Union[ApiVersion, _Mapping]]] = ..., server_type: _Optional[int] = ...) -> None: ...
+
+class AuthenticateRequest(_message.Message):
+    __slots__ = ("protocol", "token")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    protocol: str
+    token: bytes
+    def __init__(self, protocol: _Optional[str] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class AuthenticateResponse(_message.Message):
+    __slots__ = ("challenge",)
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    challenge: bytes
+    def __init__(self, challenge: _Optional[bytes] = ...) -> None: ...
+
+class CreateDatabaseRequest(_message.Message):
+    __slots__ = ("database_name", "ignore_if_exists", "database_json")
+    DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_IF_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    DATABASE_JSON_FIELD_NUMBER: _ClassVar[int]
+    database_name: str
+    ignore_if_exists: bool
+    database_json: bytes
+    def __init__(self, database_name: _Optional[str] = ..., ignore_if_exists: bool = ..., database_json: _Optional[bytes] = ...) -> None: ...
+
+class CreateDatabaseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DropDatabaseRequest(_message.Message):
+    __slots__ = ("database_name", "ignore_if_not_exists", "cascade")
+    DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_IF_NOT_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    CASCADE_FIELD_NUMBER: _ClassVar[int]
+    database_name: str
+    ignore_if_not_exists: bool
+    cascade: bool
+    def __init__(self, database_name: _Optional[str] = ..., ignore_if_not_exists: bool = ..., cascade: bool = ...) -> None: ...
+
+class DropDatabaseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListDatabasesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListDatabasesResponse(_message.Message):
+    __slots__ = ("database_name",)
+    DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    database_name: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, database_name: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DatabaseExistsRequest(_message.Message):
+    __slots__ = ("database_name",)
+    DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    database_name: str
+    def __init__(self, database_name: _Optional[str] = ...) -> None: ...
+
+class DatabaseExistsResponse(_message.Message):
+    __slots__ = ("exists",)
+    EXISTS_FIELD_NUMBER: _ClassVar[int]
+    exists: bool
+    def __init__(self, exists: bool = ...) -> None: ...
+
+class GetDatabaseInfoRequest(_message.Message):
+    __slots__ = ("database_name",)
+    DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    database_name: str
+    def __init__(self, database_name: _Optional[str] = ...) -> None: ...
+
+class GetDatabaseInfoResponse(_message.Message):
+    __slots__ = ("database_json", "created_time", "modified_time")
+    DATABASE_JSON_FIELD_NUMBER: _ClassVar[int]
+    CREATED_TIME_FIELD_NUMBER: _ClassVar[int]
+    MODIFIED_TIME_FIELD_NUMBER: _ClassVar[int]
+    database_json: bytes
+    created_time: int
+    modified_time: int
+    def __init__(self, database_json: _Optional[bytes] = ..., created_time: _Optional[int] = ..., modified_time: _Optional[int] = ...) -> None: ...
+
+class CreateTableRequest(_message.Message):
+    __slots__ = ("table_path", "table_json", "ignore_if_exists")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    TABLE_JSON_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_IF_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    table_path: PathOfTable
+    table_json: bytes
+    ignore_if_exists: bool
+    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., table_json: _Optional[bytes] = ..., ignore_if_exists: bool = ...) -> None: ...
+
+class CreateTableResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DropTableRequest(_message.Message):
+    __slots__ = ("table_path", "ignore_if_not_exists")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_IF_NOT_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    table_path: PathOfTable
+    ignore_if_not_exists: bool
+    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., ignore_if_not_exists: bool = ...) -> None: ...
+
+class DropTableResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetTableInfoRequest(_message.Message):
+    __slots__ = ("table_path",)
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    table_path: PathOfTable
+    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ...) -> None: ...
+
+class GetTableInfoResponse(_message.Message):
+    __slots__ = ("table_id", "schema_id", "table_json", "created_time", "modified_time", "remote_data_dir")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_JSON_FIELD_NUMBER: _ClassVar[int]
+    CREATED_TIME_FIELD_NUMBER: _ClassVar[int]
+    MODIFIED_TIME_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_DATA_DIR_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    schema_id: int
+    table_json: bytes
+    created_time: int
+    modified_time: int
+    remote_data_dir: str
+    def __init__(self, table_id: _Optional[int] = ..., schema_id: _Optional[int] = ..., table_json: _Optional[bytes] = ..., created_time: _Optional[int] = ..., modified_time: _Optional[int] = ..., remote_data_dir: _Optional[str] = ...) -> None: ...
+
+class ListTablesRequest(_message.Message):
+    __slots__ = ("database_name",)
+    DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    database_name: str
+    def __init__(self, database_name: _Optional[str] = ...) -> None: ...
+
+class ListTablesResponse(_message.Message):
+    __slots__ = ("table_name",)
+    TABLE_NAME_FIELD_NUMBER: _ClassVar[int]
+    table_name: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, table_name: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TableExistsRequest(_message.Message):
+    __slots__ = ("table_path",)
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    table_path: PathOfTable
+    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ...) -> None: ...
+
+class TableExistsResponse(_message.Message):
+    __slots__ = ("exists",)
+    EXISTS_FIELD_NUMBER: _ClassVar[int]
+    exists: bool
+    def __init__(self, exists: bool = ...) -> None: ...
+
+class GetTableSchemaRequest(_message.Message):
+    __slots__ = ("table_path", "schema_id")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    table_path: PathOfTable
+    schema_id: int
+    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., schema_id: _Optional[int] = ...) -> None: ...
+
+class GetTableSchemaResponse(_message.Message):
+    __slots__ = ("schema_id", "schema_json")
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_JSON_FIELD_NUMBER: _ClassVar[int]
+    schema_id: int
+    schema_json: bytes
+    def __init__(self, schema_id: _Optional[int] = ..., schema_json: _Optional[bytes] = ...) -> None: ...
+
+class CreatePartitionRequest(_message.Message):
+    __slots__ = ("table_path", "partition_spec", "ignore_if_exists")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_IF_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    table_path: PathOfTable
+    partition_spec: PartitionSpec
+    ignore_if_exists: bool
+    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., partition_spec: _Optional[_Union[PartitionSpec, _Mapping]] = ..., ignore_if_exists: bool = ...) -> None: ...
+
+class CreatePartitionResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DropPartitionRequest(_message.Message):
+    __slots__ = ("table_path", "partition_spec", "ignore_if_not_exists")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_IF_NOT_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    table_path: PathOfTable
+    partition_spec: PartitionSpec
+    ignore_if_not_exists: bool
+    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., partition_spec: _Optional[_Union[PartitionSpec, _Mapping]] = ..., ignore_if_not_exists: bool = ...) -> None: ...
+
+class DropPartitionResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PartitionInfo(_message.Message):
+    __slots__ = ("partition_id", "partition_spec", "remote_data_dir")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_DATA_DIR_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    partition_spec: PartitionSpec
+    remote_data_dir: str
+    def __init__(self, partition_id: _Optional[int] = ..., partition_spec: _Optional[_Union[PartitionSpec, _Mapping]] = ..., remote_data_dir: _Optional[str] = ...) -> None: ...
+
+class ListPartitionInfosRequest(_message.Message):
+    __slots__ = ("table_path", "partial_partition_spec")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
+    table_path: PathOfTable
+    partial_partition_spec: PartitionSpec
+    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., partial_partition_spec: _Optional[_Union[PartitionSpec, _Mapping]] = ...) -> None: ...
+
+class ListPartitionInfosResponse(_message.Message):
+    __slots__ = ("partitions_info",)
+    PARTITIONS_INFO_FIELD_NUMBER: _ClassVar[int]
+    partitions_info: _containers.RepeatedCompositeFieldContainer[PartitionInfo]
+    def __init__(self, partitions_info: _Optional[_Iterable[_Union[PartitionInfo, _Mapping]]] = ...) -> None: ...
+
+class BucketMetadata(_message.Message):
+    __slots__ = ("bucket_id", "leader_id", "replica_id", "leader_epoch")
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    bucket_id: int
+    leader_id: int
+    replica_id: _containers.RepeatedScalarFieldContainer[int]
+    leader_epoch: int
+    def __init__(self, bucket_id: _Optional[int] = ..., leader_id: _Optional[int] = ..., replica_id: _Optional[_Iterable[int]] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class TableMetadata(_message.Message):
+    __slots__ = ("table_path", "table_id", "schema_id", "table_json", "bucket_metadata", "created_time", "modified_time", "remote_data_dir")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_JSON_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_METADATA_FIELD_NUMBER: _ClassVar[int]
+    CREATED_TIME_FIELD_NUMBER: _ClassVar[int]
+    MODIFIED_TIME_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_DATA_DIR_FIELD_NUMBER: _ClassVar[int]
+    table_path: PathOfTable
+    table_id: int
+    schema_id: int
+    table_json: bytes
+    bucket_metadata: _containers.RepeatedCompositeFieldContainer[BucketMetadata]
+    created_time: int
+    modified_time: int
+    remote_data_dir: str
+    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., table_id: _Optional[int] = ..., schema_id: _Optional[int] = ..., table_json: _Optional[bytes] = ..., bucket_metadata: _Optional[_Iterable[_Union[BucketMetadata, _Mapping]]] = ..., created_time: _Optional[int] = ..., modified_time: _Optional[int] = ..., remote_data_dir: _Optional[str] = ...) -> None: ...
+
+class PartitionMetadata(_message.Message):
+    __slots__ = ("table_id", "partition_name", "partition_id", "bucket_metadata")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_METADATA_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_name: str
+    partition_id: int
+    bucket_metadata: _containers.RepeatedCompositeFieldContainer[BucketMetadata]
+    def __init__(self, table_id: _Optional[int] = ..., partition_name: _Optional[str] = ..., partition_id: _Optional[int] = ..., bucket_metadata: _Optional[_Iterable[_Union[BucketMetadata, _Mapping]]] = ...) -> None: ...
+
+class MetadataRequest(_message.Message):
+    __slots__ = ("table_path", "partitions_path", "partitions_id")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_PATH_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_ID_FIELD_NUMBER: _ClassVar[int]
+    table_path: _containers.RepeatedCompositeFieldContainer[PathOfTable]
+    partitions_path: _containers.RepeatedCompositeFieldContainer[PathOfPartition]
+    partitions_id: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, table_path: _Optional[_Iterable[_Union[PathOfTable, _Mapping]]] = ..., partitions_path: _Optional[_Iterable[_Union[PathOfPartition, _Mapping]]] = ..., partitions_id: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class MetadataResponse(_message.Message):
+    __slots__ = ("coordinator_server", "tablet_servers", "table_metadata", "partition_metadata")
+    COORDINATOR_SERVER_FIELD_NUMBER: _ClassVar[int]
+    TABLET_SERVERS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_METADATA_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_METADATA_FIELD_NUMBER: _ClassVar[int]
+    coordinator_server: ServerNode
+    tablet_servers: _containers.RepeatedCompositeFieldContainer[ServerNode]
+    table_metadata: _containers.RepeatedCompositeFieldContainer[TableMetadata]
+    partition_metadata: _containers.RepeatedCompositeFieldContainer[PartitionMetadata]
+    def __init__(self, coordinator_server: _Optional[_Union[ServerNode, _Mapping]] = ..., tablet_servers: _Optional[_Iterable[_Union[ServerNode, _Mapping]]] = ..., table_metadata: _Optional[_Iterable[_Union[TableMetadata, _Mapping]]] = ..., partition_metadata: _Optional[_Iterable[_Union[PartitionMetadata, _Mapping]]] = ...) -> None: ...
+
+class ListOffsetsRequest(_message.Message):
+    __slots__ = ("follower_server_id", "offset_type", "table_id", "partition_id", "bucket_id", "start_timestamp")
+    FOLLOWER_SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    follower_server_id: int
+    offset_type: int
+    table_id: int
+    partition_id: int
+    bucket_id: _containers.RepeatedScalarFieldContainer[int]
+    start_timestamp: int
+    def __init__(self, follower_server_id: _Optional[int] = ..., offset_type: _Optional[int] = ..., table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[_Iterable[int]] = ..., start_timestamp: _Optional[int] = ...) -> None: ...
+
+class ListOffsetsResponseForBucket(_message.Message):
+    __slots__ = ("bucket_id", "error_code", "error_message", "offset")
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    bucket_id: int
+    error_code: int
+    error_message: str
+    offset: int
+    def __init__(self, bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ListOffsetsResponse(_message.Message):
+    __slots__ = ("buckets_resp",)
+    BUCKETS_RESP_FIELD_NUMBER: _ClassVar[int]
+    buckets_resp: _containers.RepeatedCompositeFieldContainer[ListOffsetsResponseForBucket]
+    def __init__(self, buckets_resp: _Optional[_Iterable[_Union[ListOffsetsResponseForBucket, _Mapping]]] = ...) -> None: ...
+
+class InitWriterRequest(_message.Message):
+    __slots__ = ("table_path",)
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    table_path: _containers.RepeatedCompositeFieldContainer[PathOfTable]
+    def __init__(self, table_path: _Optional[_Iterable[_Union[PathOfTable, _Mapping]]] = ...) -> None: ...
+
+class InitWriterResponse(_message.Message):
+    __slots__ = ("writer_id",)
+    WRITER_ID_FIELD_NUMBER: _ClassVar[int]
+    writer_id: int
+    def __init__(self, writer_id: _Optional[int] = ...) -> None: ...
+
+class ProduceLogRequestForBucket(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "records")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    records: bytes
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
+
+class ProduceLogRequest(_message.Message):
+    __slots__ = ("acks", "table_id", "timeout_ms", "buckets_req")
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    acks: int
+    table_id: int
+    timeout_ms: int
+    buckets_req: _containers.RepeatedCompositeFieldContainer[ProduceLogRequestForBucket]
+    def __init__(self, acks: _Optional[int] = ..., table_id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., buckets_req: _Optional[_Iterable[_Union[ProduceLogRequestForBucket, _Mapping]]] = ...) -> None: ...
+
+class ProduceLogResponseForBucket(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "error_code", "error_message", "base_offset")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    error_code: int
+    error_message: str
+    base_offset: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., base_offset: _Optional[int] = ...) -> None: ...
+
+class ProduceLogResponse(_message.Message):
+    __slots__ = ("buckets_resp",)
+    BUCKETS_RESP_FIELD_NUMBER: _ClassVar[int]
+    buckets_resp: _containers.RepeatedCompositeFieldContainer[ProduceLogResponseForBucket]
+    def __init__(self, buckets_resp: _Optional[_Iterable[_Union[ProduceLogResponseForBucket, _Mapping]]] = ...) -> None: ...
+
+class FetchLogRequestForBucket(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "fetch_offset", "max_fetch_bytes")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_FETCH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    fetch_offset: int
+    max_fetch_bytes: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., max_fetch_bytes: _Optional[int] = ...) -> None: ...
+
+class FetchLogRequestForTable(_message.Message):
+    __slots__ = ("table_id", "projection_pushdown_enabled", "projected_fields", "buckets_req")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PROJECTION_PUSHDOWN_ENABLED_FIELD_NUMBER: _ClassVar[int]
+    PROJECTED_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    projection_pushdown_enabled: bool
+    projected_fields: _containers.RepeatedScalarFieldContainer[int]
+    buckets_req: _containers.RepeatedCompositeFieldContainer[FetchLogRequestForBucket]
+    def __init__(self, table_id: _Optional[int] = ..., projection_pushdown_enabled: bool = ..., projected_fields: _Optional[_Iterable[int]] = ..., buckets_req: _Optional[_Iterable[_Union[FetchLogRequestForBucket, _Mapping]]] = ...) -> None: ...
+
+class FetchLogRequest(_message.Message):
+    __slots__ = ("follower_server_id", "max_bytes", "tables_req", "max_wait_ms", "min_bytes")
+    FOLLOWER_SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TABLES_REQ_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    follower_server_id: int
+    max_bytes: int
+    tables_req: _containers.RepeatedCompositeFieldContainer[FetchLogRequestForTable]
+    max_wait_ms: int
+    min_bytes: int
+    def __init__(self, follower_server_id: _Optional[int] = ..., max_bytes: _Optional[int] = ..., tables_req: _Optional[_Iterable[_Union[FetchLogRequestForTable, _Mapping]]] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ...) -> None: ...
+
+class RemoteLogSegment(_message.Message):
+    __slots__ = ("remote_log_segment_id", "remote_log_start_offset", "remote_log_end_offset", "segment_size_in_bytes", "max_timestamp")
+    REMOTE_LOG_SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_SIZE_IN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    remote_log_segment_id: str
+    remote_log_start_offset: int
+    remote_log_end_offset: int
+    segment_size_in_bytes: int
+    max_timestamp: int
+    def __init__(self, remote_log_segment_id: _Optional[str] = ..., remote_log_start_offset: _Optional[int] = ..., remote_log_end_offset: _Optional[int] = ..., segment_size_in_bytes: _Optional[int] = ..., max_timestamp: _Optional[int] = ...) -> None: ...
+
+class RemoteLogFetchInfo(_message.Message):
+    __slots__ = ("remote_log_tablet_dir", "partition_name", "remote_log_segments", "first_start_pos")
+    REMOTE_LOG_TABLET_DIR_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_NAME_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_LOG_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_START_POS_FIELD_NUMBER: _ClassVar[int]
+    remote_log_tablet_dir: str
+    partition_name: str
+    remote_log_segments: _containers.RepeatedCompositeFieldContainer[RemoteLogSegment]
+    first_start_pos: int
+    def __init__(self, remote_log_tablet_dir: _Optional[str] = ..., partition_name: _Optional[str] = ..., remote_log_segments: _Optional[_Iterable[_Union[RemoteLogSegment, _Mapping]]] = ..., first_start_pos: _Optional[int] = ...) -> None: ...
+
+class FetchLogResponseForBucket(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "error_code", "error_message", "high_watermark", "log_start_offset", "remote_log_fetch_info", "records", "filtered_end_offset")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_LOG_FETCH_INFO_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    error_code: int
+    error_message: str
+    high_watermark: int
+    log_start_offset: int
+    remote_log_fetch_info: RemoteLogFetchInfo
+    records: bytes
+    filtered_end_offset: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., remote_log_fetch_info: _Optional[_Union[RemoteLogFetchInfo, _Mapping]] = ..., records: _Optional[bytes] = ..., filtered_end_offset: _Optional[int] = ...) -> None: ...
+
+class FetchLogResponseForTable(_message.Message):
+    __slots__ = ("table_id", "buckets_resp")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_RESP_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    buckets_resp: _containers.RepeatedCompositeFieldContainer[FetchLogResponseForBucket]
+    def __init__(self, table_id: _Optional[int] = ..., buckets_resp: _Optional[_Iterable[_Union[FetchLogResponseForBucket, _Mapping]]] = ...) -> None: ...
+
+class FetchLogResponse(_message.Message):
+    __slots__ = ("tables_resp",)
+    TABLES_RESP_FIELD_NUMBER: _ClassVar[int]
+    tables_resp: _containers.RepeatedCompositeFieldContainer[FetchLogResponseForTable]
+    def __init__(self, tables_resp: _Optional[_Iterable[_Union[FetchLogResponseForTable, _Mapping]]] = ...) -> None: ...
+
+class GetFileSystemSecurityTokenRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetFileSystemSecurityTokenResponse(_message.Message):
+    __slots__ = ("schema", "token", "expiration_time", "addition_info")
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPIRATION_TIME_FIELD_NUMBER: _ClassVar[int]
+    ADDITION_INFO_FIELD_NUMBER: _ClassVar[int]
+    schema: str
+    token: bytes
+    expiration_time: int
+    addition_info: _containers.RepeatedCompositeFieldContainer[KeyValue]
+    def __init__(self, schema: _Optional[str] = ..., token: _Optional[bytes] = ..., expiration_time: _Optional[int] = ..., addition_info: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
+
+class LakeSnapshotForBucket(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "log_offset", "partition_name")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_NAME_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    log_offset: int
+    partition_name: str
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., partition_name: _Optional[str] = ...) -> None: ...
+
+class GetLakeSnapshotRequest(_message.Message):
+    __slots__ = ("table_path", "snapshot_id", "readable")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    READABLE_FIELD_NUMBER: _ClassVar[int]
+    table_path: PathOfTable
+    snapshot_id: int
+    readable: bool
+    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., snapshot_id: _Optional[int] = ..., readable: bool = ...) -> None: ...
+
+class GetLakeSnapshotResponse(_message.Message):
+    __slots__ = ("table_id", "snapshot_id", "bucket_snapshots")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    snapshot_id: int
+    bucket_snapshots: _containers.RepeatedCompositeFieldContainer[LakeSnapshotForBucket]
+    def __init__(self, table_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ..., bucket_snapshots: _Optional[_Iterable[_Union[LakeSnapshotForBucket, _Mapping]]] = ...) -> None: ...

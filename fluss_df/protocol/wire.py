@@ -1,0 +1,98 @@
+"""Protobuf's wire format, as far as the fast paths read and write it by hand.
+
+Parsing a fetch response with protobuf copies every byte of its records, and so does building a
+produce request. These few functions walk tags and lengths and leave the records where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fluss_df.errors import ProtocolError
+
+VARINT = 0
+FIXED64 = 1
+BYTES = 2
+FIXED32 = 5
+
+_SIGN_BIT = 1 << 63
+
+
+def encode_varint(value: int) -> bytes:
+    """Return the varint of an int32 or int64, negative ones in ten bytes as protobuf does."""
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def tag(field: int, wire_type: int) -> bytes:
+    """Return the tag of a field."""
+    return encode_varint(field << 3 | wire_type)
+
+
+def varint_field(field: int, value: int) -> bytes:
+    """Return a field that holds an integer."""
+    return tag(field, VARINT) + encode_varint(value)
+
+
+def bytes_header(field: int, length: int) -> bytes:
+    """Return what stands before the ``length`` bytes of a bytes or message field."""
+    return tag(field, BYTES) + encode_varint(length)
+
+
+def signed(value: int) -> int:
+    """Return the int64 that a varint stands for."""
+    return value - (_SIGN_BIT << 1) if value & _SIGN_BIT else value
+
+
+def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
+    result = shift = 0
+    while position < end and shift < 70:
+        byte = data[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result & (_SIGN_BIT << 1) - 1, position
+        shift += 7
+    raise ProtocolError("a varint in a response does not end")
+
+
+def fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Walk the fields of the message in ``data[start:end]``.
+
+    Yields
+    ------
+    tuple
+        ``(field, wire type, value, length)``: of a varint or fixed field the value and 0, of a
+        bytes field the position of its first byte and its length.
+
+    Raises
+    ------
+    ProtocolError
+        Where the bytes are not a message or reach beyond ``end``.
+    """
+    position = start
+    while position < end:
+        key, position = _varint(data, position, end)
+        field, wire_type = key >> 3, key & 7
+        if wire_type == VARINT:
+            value, position = _varint(data, position, end)
+            yield field, wire_type, value, 0
+        elif wire_type == BYTES:
+            length, position = _varint(data, position, end)
+            if length > end - position:
+                raise ProtocolError(f"field {field} of a response reaches beyond its end")
+            yield field, wire_type, position, length
+            position += length
+        elif wire_type in (FIXED32, FIXED64):
+            width = 4 if wire_type == FIXED32 else 8
+            if width > end - position:
+                raise ProtocolError(f"field {field} of a response reaches beyond its end")
+            yield field, wire_type, int.from_bytes(data[position : position + width], "little"), 0
+            position += width
+        else:
+            raise ProtocolError(f"field {field} of a response has wire type {wire_type}")
