@@ -1,0 +1,158 @@
+"""pytest fixtures for a real Apache Fluss cluster.
+
+Use them by ``pytest -p fluss_df.cluster.pytest_plugin`` or, in the top ``conftest.py``,
+``pytest_plugins = ["fluss_df.cluster.pytest_plugin"]``.
+
+Where no real cluster can be had (no Java, no server jar), tests that want one are skipped and the
+terminal summary says so loudly; where the environment variable ``CI`` is true they fail. The
+terminal summary also counts the tests that ran on a real server.
+
+Tests with one of the fixtures get the marker ``real_cluster``. Give it to a parameter of a fixture
+that obtains the cluster with ``request.getfixturevalue``, or its tests are not counted::
+
+    @pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.real_cluster)])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from fluss_df.cluster import ClusterError, ClusterUnavailableError, LocalCluster
+from fluss_df.cluster.jars import resolve_jars
+from fluss_df.cluster.java import find_java
+
+_FIXTURES = frozenset({"fluss_cluster", "fluss_cluster_factory"})
+_MARKER = "real_cluster"
+
+
+class ClusterFactory(Protocol):
+    """Starts clusters for tests; what :func:`fluss_cluster_factory` gives."""
+
+    def __call__(self, **options: Any) -> LocalCluster:
+        """Return a started cluster; the options are those of :class:`LocalCluster`."""
+
+
+class _Count:
+    """What became of the tests that want a real cluster."""
+
+    def __init__(self) -> None:
+        self.wanted = 0
+        self.ran = 0
+        self.server_version: str | None = None
+        self.unavailable: str | None = None
+
+
+_COUNT = pytest.StashKey[_Count]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for the report that scripts read."""
+    parser.getgroup("fluss").addoption(
+        "--fluss-cluster-report",
+        metavar="PATH",
+        help="write the number of tests that ran on a real Fluss cluster to this file",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line("markers", f"{_MARKER}: runs on a real Fluss cluster")
+    config.stash[_COUNT] = _Count()
+    config.pluginmanager.register(_Counter(config.stash[_COUNT]), "fluss-cluster-counter")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use the fixtures, directly or through others."""
+    for item in items:
+        if _FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(_MARKER)
+
+
+class _Counter:
+    def __init__(self, count: _Count) -> None:
+        self._count = count
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if _MARKER not in report.keywords:
+            return
+        if report.when == "setup":
+            self._count.wanted += 1
+        elif report.when == "call" and not report.skipped:
+            self._count.ran += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the report that was asked for."""
+    path = session.config.getoption("--fluss-cluster-report")
+    if path:
+        Path(path).write_text(f"{session.config.stash[_COUNT].ran}\n", encoding="ascii")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say how many tests saw a real server and, loudly, when they could not."""
+    count = config.stash[_COUNT]
+    if count.unavailable is not None:
+        terminalreporter.section(
+            "WARNING: not tested on a real Fluss cluster", yellow=True, bold=True
+        )
+        terminalreporter.write_line(count.unavailable, yellow=True)
+        terminalreporter.write_line(
+            f"{count.wanted - count.ran} tests were not run on a real server.",
+            yellow=True,
+        )
+    if count.wanted:
+        version = f" on fluss-server {count.server_version}" if count.server_version else ""
+        terminalreporter.write_line(f"real-cluster tests: {count.ran} ran{version}")
+
+
+def _is_ci() -> bool:
+    return os.environ.get("CI", "").strip().lower() in ("1", "true", "yes")
+
+
+@pytest.fixture(scope="session")
+def fluss_cluster_factory(request: pytest.FixtureRequest) -> Iterator[ClusterFactory]:
+    """Start real clusters: ``fluss_cluster_factory(tablet_servers=3)``.
+
+    What a test does not stop, by :meth:`LocalCluster.stop` or a ``with`` statement, is stopped at
+    the end of the session.
+    """
+    count = request.config.stash[_COUNT]
+    if count.unavailable is None:
+        try:
+            find_java()
+            count.server_version = resolve_jars().version
+        except ClusterUnavailableError as error:
+            count.unavailable = error.message
+    if count.unavailable is not None:
+        if _is_ci():
+            pytest.fail(f"no real Fluss cluster: {count.unavailable}", pytrace=False)
+        pytest.skip(f"no real Fluss cluster: {count.unavailable}")
+    clusters: list[LocalCluster] = []
+
+    def factory(**options: Any) -> LocalCluster:
+        cluster = LocalCluster(**options)
+        clusters.append(cluster)
+        return cluster.start()
+
+    yield factory
+    for cluster in clusters:
+        with contextlib.suppress(ClusterError):  # its folder may be gone with the test
+            cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def fluss_cluster(fluss_cluster_factory: ClusterFactory) -> LocalCluster:
+    """Return the cluster of the test session: one tablet server, no authentication.
+
+    Tests share it: each works in tables or a database of its own.
+    """
+    return fluss_cluster_factory()
