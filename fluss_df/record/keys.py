@@ -42,6 +42,7 @@ def encode_keys(
     lake_format: str | None = None,
     *,
     names: Sequence[str] | None = None,
+    table: str | None = None,
 ) -> Keys:
     """Encode the key of each row.
 
@@ -53,8 +54,8 @@ def encode_keys(
         Their Fluss types.
     lake_format
         The table's ``table.datalake.format``: None, ``paimon``, ``iceberg`` or ``lance``.
-    names
-        Their names, for errors.
+    names, table
+        Their names and that of the table, for errors.
 
     Returns
     -------
@@ -71,13 +72,14 @@ def encode_keys(
     names = [f"#{i}" for i in range(len(columns))] if names is None else names
     if not columns or len(columns) != len(types):
         raise FlussError("a key needs at least one column, and a type for each")
+    where = f"table {table}, " if table else ""
     arrays = [as_array(column) for column in columns]
     for array, t, name in zip(arrays, types, names, strict=True):
         if array.type != to_arrow(t):
             raise SchemaMismatchError(
-                f"key column '{name}' is {array.type}, not {to_arrow(t)} as its type {t} asks"
+                f"{where}key column '{name}' is {array.type}, not {to_arrow(t)} of type {t}"
             )
-        refuse_nulls(array, name, "key")
+        refuse_nulls(array, name, f"{where}key")
     lake = (lake_format or "").lower()
     if lake in ("", "lance"):
         parts: list[Field] = []
