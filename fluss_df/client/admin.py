@@ -484,15 +484,15 @@ class FlussAdmin:
             if not answer.error_code:
                 result[bucket] = answer.offset
                 continue
-            error = server_error(
+            refusal = server_error(
                 answer.error_code,
                 answer.error_message,
                 f"offset of bucket {bucket.bucket_id} of table {info.table_path}",
             )
-            if not is_transient(error) and error.error_code not in STALE_METADATA:
-                raise error
+            if not is_transient(refusal) and refusal.error_code not in STALE_METADATA:
+                raise refusal
             self._cluster.forget_leader(bucket)
-            transient = error
+            transient = refusal
         return transient
 
     # ---- the rest

@@ -22,7 +22,8 @@ from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableInfo
 from fluss_df.record.coerce import coerce
 from fluss_df.record.log_batch import Compression, encode_log_batch
-from fluss_df.record.rows import RowChecker, rows_to_batch
+from fluss_df.record.row_check import RowGuard
+from fluss_df.record.rows import rows_to_batch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +84,7 @@ class AppendWriter(Ready):
         self._name = str(info.table_path)
         self._compression = Compression.from_properties(info.get_properties())
         self._create_partitions = create_partitions
-        self._check_row = RowChecker(self._columns, self._name)
+        self._check_row = RowGuard(self._columns, self._name)
         self._closed = False
         self._reset()
         reset_after_fork(self)

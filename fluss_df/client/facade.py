@@ -1,4 +1,4 @@
-"""One core, two façades: coroutines of the I/O thread as blocking calls whose results can be awaited.
+"""One core, two façades: coroutines as blocking calls whose results can be awaited.
 
 Methods are written once, as coroutines that run on the I/O thread. :func:`blocking` makes of each
 the method of the synchronous façade; its coroutine stays at hand for the asynchronous one. What a
@@ -104,9 +104,9 @@ def ready(value: T) -> T:
     elif isinstance(value, bool):
         result = ReadyBool(value)
     elif type(value) is list:
-        result = ReadyList(value)
+        result = ReadyList[Any](cast("list[Any]", value))
     elif type(value) is dict:
-        result = ReadyDict(value)
+        result = ReadyDict[Any](cast("dict[Any, Any]", value))
     return cast(T, result)
 
 

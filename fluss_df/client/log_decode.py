@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -141,7 +142,7 @@ class TableDecoder:
         rows = np.cumsum(headers.record_count) // _PIECE_ROWS
         cuts = np.flatnonzero((sizes[1:] != sizes[:-1]) | (rows[1:] != rows[:-1])) + 1
         bounds = [0, *cuts.tolist(), len(headers)]
-        for first, last in zip(bounds, bounds[1:], strict=False):
+        for first, last in itertools.pairwise(bounds):
             table = decoder.decode_table(
                 chunk.records,
                 headers,

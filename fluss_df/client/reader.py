@@ -237,6 +237,6 @@ def _read_all(
 
 
 def _groups(positions: list[Position], threads: int) -> list[list[Position]]:
-    """Cut positions into groups for threads: single buckets, or runs of them where they are many."""
+    """Cut positions into groups for threads: single buckets, or runs where they are many."""
     size = max(1, len(positions) // (threads * 4))
     return [positions[i : i + size] for i in range(0, len(positions), size)]

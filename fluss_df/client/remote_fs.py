@@ -6,7 +6,7 @@ import json
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
 from pyarrow import fs
@@ -25,7 +25,7 @@ _RENEW_AT = 0.75
 class RemoteFileSystems:
     """The file systems of one connection, by scheme and bucket; for any number of threads."""
 
-    _instances: weakref.WeakKeyDictionary[FlussConnection, RemoteFileSystems] = (
+    _instances: ClassVar[weakref.WeakKeyDictionary[FlussConnection, RemoteFileSystems]] = (
         weakref.WeakKeyDictionary()
     )
     _instances_lock = threading.Lock()

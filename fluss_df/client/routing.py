@@ -148,7 +148,6 @@ class _HashAssigner:
             [column.type for column in self._keys],
             info.lake_format,
             names=[column.name for column in self._keys],
-            table=str(info.table_path),
         )
         buckets = bucket_ids(keys, info.num_buckets, info.lake_format)
         order = np.argsort(buckets, kind="stable")

@@ -14,7 +14,8 @@ import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
 from fluss_df.client.cluster import Cluster
 from fluss_df.client.metrics import Metrics
@@ -157,8 +158,8 @@ class Sender:
 
     # ---- sending
 
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -319,10 +320,10 @@ class Sender:
                     missing = NetworkError(f"{connection.address} did not answer for all buckets")
                     self._batch_failed(batch, missing)
                 elif answer.error_code:
-                    error = server_error(
+                    refusal = server_error(
                         answer.error_code, answer.error_message, self._where(batch)
                     )
-                    self._batch_failed(batch, error)
+                    self._batch_failed(batch, refusal)
                 else:
                     offset = answer.base_offset if answer.HasField("base_offset") else -1
                     self._batch_acked(batch, offset)
