@@ -1,7 +1,7 @@
 """Python rows (dict, list or tuple) into Arrow, column by column.
 
 Writers collect rows and convert them in bulk: a row at a time would cost more than the rest of an
-append. What can be said of a row at once, :class:`RowCheck` says when it is appended; values are
+append. What can be said of a row at once, :class:`RowChecker` says when it is appended; values are
 looked at in :func:`rows_to_batch`, whose errors name column and row.
 
 What a column takes follows the official client:
@@ -83,7 +83,7 @@ _TIMESTAMPS = frozenset({_R.TIMESTAMP_WITHOUT_TIME_ZONE, _R.TIMESTAMP_WITH_LOCAL
 Row = Mapping[str, Any] | Sequence[Any]
 
 
-class RowCheck:
+class RowChecker:
     """The cheap checks of a row, for the moment it is appended: its kind, its names, its length.
 
     Parameters
@@ -95,7 +95,7 @@ class RowCheck:
 
     Examples
     --------
-    >>> check = RowCheck([Column("id", DataType(TypeRoot.BIGINT))], "db.t")
+    >>> check = RowChecker([Column("id", DataType(TypeRoot.BIGINT))], "db.t")
     >>> check({"id": 1})
     """
 
@@ -175,7 +175,7 @@ def _columns_of(
             pass
     elif kinds <= {list, tuple} and set(map(len, rows)) == {len(columns)}:
         return [list(map(operator.itemgetter(i), rows)) for i in range(len(columns))]
-    check = RowCheck(columns, table)
+    check = RowChecker(columns, table)
     for number, row in enumerate(rows):
         try:
             check(row)
@@ -335,7 +335,7 @@ class _Builder:
 
     def _row(self, values: Sequence[Any], t: DataType) -> pa.Array:
         columns = [Column(f.name, f.type) for f in t.fields]
-        check = RowCheck(columns, self.table)
+        check = RowChecker(columns, self.table)
         for index, value in enumerate(values):
             if value is not None:
                 try:
