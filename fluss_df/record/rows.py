@@ -136,6 +136,10 @@ class RowChecker:
             )
 
 
+# the name under which the client imports it
+RowCheck = RowChecker
+
+
 def rows_to_batch(rows: Sequence[Row], columns: Sequence[Column], table: str) -> pa.RecordBatch:
     """Convert rows to a batch of exactly the table's Arrow types.
 
