@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fluss_df.errors import SchemaMismatchError
-from fluss_df.record.rows import RowCheck, rows_to_batch
+from fluss_df.record.rows import RowChecker, rows_to_batch
 from fluss_df.types import Column, DataType, TypeRoot
 
 _R = TypeRoot
@@ -110,7 +110,7 @@ class RowGuard:
     def __init__(self, columns: Sequence[Column], table: str) -> None:
         self._columns = columns
         self._table = table
-        self._check_form = RowCheck(columns, table)
+        self._check_form = RowChecker(columns, table)
         self._dict_fits = _compile(columns, [column.name for column in columns])
         self._sequence_fits = _compile(columns, range(len(columns)))
 
