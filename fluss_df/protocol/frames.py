@@ -95,7 +95,7 @@ class ResponseReader:
         return self._body is None and len(self._rest) == len(self._header)
 
     def buffer(self) -> memoryview:
-        """Return the non-empty, writable place for the next bytes: the rest of the header or body."""
+        """Return the non-empty place for the next bytes: the rest of the header or body."""
         return self._rest
 
     def received(self, count: int) -> Response | None:
