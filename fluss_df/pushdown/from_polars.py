@@ -1,0 +1,318 @@
+"""Polars expressions to predicates: every contact with the inside of an expression is here.
+
+Polars gives a filter to a scan as a list of conjuncts, normalised: the column on the left, literals
+in the type of the column. An expression's structure is read from its JSON form, its children with
+``meta.pop()``, its literals by evaluating them; the tests of this module name what is relied on.
+What is not understood raises :class:`UnsupportedExpression` and stays with Polars.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from fluss_df.pushdown.evaluate import bind
+from fluss_df.pushdown.predicate import (
+    Constant,
+    IsNotNull,
+    IsNull,
+    Not,
+    Op,
+    Predicate,
+    TextMatch,
+    TextOp,
+    UnsupportedExpression,
+    and_,
+    between,
+    compare,
+    in_,
+    or_,
+)
+from fluss_df.pushdown.prune import Conjunct, Mask
+
+_OPS = {"Eq": Op.EQ, "NotEq": Op.NE, "Lt": Op.LT, "LtEq": Op.LE, "Gt": Op.GT, "GtEq": Op.GE}
+_TEXT_OPS = {"StartsWith": TextOp.STARTS_WITH, "EndsWith": TextOp.ENDS_WITH}
+_CLOSED = {"Both": "both", "Left": "left", "Right": "right", "None": "none"}
+# a pattern of these characters means itself as a regular expression
+_PLAIN = re.compile(r"[A-Za-z0-9_ \-/:,;@%&=<>'\"!~`]*")
+
+
+def from_polars(expression: pl.Expr, schema: pa.Schema) -> Predicate:
+    """Return the predicate that a Polars expression of booleans means.
+
+    Parameters
+    ----------
+    expression
+        A conjunct of a filter, as Polars gives it to a scan.
+    schema
+        The columns of the scan, with the Arrow types that the rows are read with.
+
+    Raises
+    ------
+    UnsupportedExpression
+        For whatever is not a predicate of :mod:`fluss_df.pushdown.predicate`, a literal that its
+        column's type does not have, or a column that is not in the schema.
+
+    Examples
+    --------
+    >>> schema = pa.schema({"x": pa.int64()})
+    >>> str(from_polars(pl.col("x").is_between(1, 5, closed="left"), schema))
+    'x >= 1 and x < 5'
+    """
+    unknown = sorted(set(root_names(expression)) - set(schema.names))
+    if unknown:
+        raise UnsupportedExpression(f"no column {', '.join(unknown)} in the scan")
+    try:
+        tree = json.loads(expression.meta.serialize(format="json"))
+        predicate = _convert(expression, tree, schema)
+    except (pl.exceptions.PolarsError, RecursionError, ValueError) as error:
+        # a Python function in the expression cannot be serialised, for example
+        raise UnsupportedExpression(f"{type(error).__name__}: {error}") from None
+    return bind(predicate, schema)
+
+
+def root_names(expression: pl.Expr) -> frozenset[str]:
+    """Return the names of the columns that an expression looks at."""
+    return frozenset(expression.meta.root_names())
+
+
+def matches(expression: pl.Expr, rows: pl.DataFrame) -> pl.Series:
+    """Return for each row whether it may satisfy a conjunct, by evaluating the conjunct itself.
+
+    Polars gives a scan only conjuncts that look at each row by itself, so that evaluating one on
+    the distinct values of its columns says the same as evaluating it on all rows.
+
+    Raises
+    ------
+    UnsupportedExpression
+        When the expression runs Python code, which may not be repeated, or fails on these rows,
+        which another conjunct might have excluded.
+    """
+    try:
+        text = expression.meta.serialize(format="json")
+        if '"AnonymousFunction"' in text or '"PythonUdf"' in text:
+            raise UnsupportedExpression("it calls a Python function")
+        mask = rows.select(kept=expression.fill_null(False)).get_column("kept")
+    except pl.exceptions.PolarsError as error:
+        raise UnsupportedExpression(f"{type(error).__name__}: {error}") from None
+    if mask.dtype != pl.Boolean:
+        raise UnsupportedExpression(f"it is {mask.dtype}, not boolean")
+    if len(mask) != len(rows):
+        # a condition without columns is one value for all rows
+        if len(mask) != 1:
+            raise UnsupportedExpression("it is not a value for each row")
+        mask = mask.new_from_index(0, len(rows))
+    return mask
+
+
+def _kind(tree: Any) -> tuple[str, Any]:
+    """Return the name of a node, and what it holds."""
+    if isinstance(tree, str):
+        return tree, None
+    if isinstance(tree, Mapping) and len(tree) == 1:
+        return next(iter(tree.items()))
+    raise UnsupportedExpression("an expression of an unknown form")
+
+
+def _convert(expression: pl.Expr, tree: Any, schema: pa.Schema) -> Predicate:
+    kind, content = _kind(tree)
+    if kind == "Column":
+        if not pa.types.is_boolean(schema.field(content).type):
+            raise UnsupportedExpression(f"column {content} is not boolean")
+        return compare(content, Op.EQ, pa.scalar(True))
+    if kind == "Literal":
+        value = _literal(expression)
+        if not pa.types.is_boolean(value.type) and value.is_valid:
+            raise UnsupportedExpression("a literal that is not boolean")
+        return Constant(value.as_py())
+    if kind == "BinaryExpr":
+        trees = [content["left"], content["right"]]
+        return _binary(content["op"], _children(expression, trees), trees, schema)
+    if kind == "Function":
+        trees = content["input"]
+        children = _children(expression, trees)
+        family, function = _kind(content["function"])
+        if family == "Boolean":
+            return _boolean(function, children, trees, schema)
+        if family == "StringExpr":
+            return _text(function, children, trees)
+    raise UnsupportedExpression(f"{kind} is not a predicate")
+
+
+def _children(expression: pl.Expr, trees: Sequence[Any]) -> list[pl.Expr]:
+    children = expression.meta.pop()[::-1]
+    if len(children) != len(trees):
+        raise UnsupportedExpression("an expression of an unknown form")
+    return children
+
+
+def _column(tree: Any) -> str:
+    kind, content = _kind(tree)
+    if kind != "Column":
+        raise UnsupportedExpression(f"{kind} is not a column")
+    return str(content)
+
+
+def _literal(expression: pl.Expr) -> pa.Scalar:
+    if not expression.meta.is_literal():
+        raise UnsupportedExpression(f"{expression} is not a literal")
+    return _values(expression)[0]
+
+
+def _values(expression: pl.Expr) -> pa.Array:
+    """Return the value of a literal, exactly as typed, as an array."""
+    array = pl.select(expression).to_series().to_arrow()
+    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
+        return array.cast(pa.string())
+    if pa.types.is_large_binary(array.type) or pa.types.is_binary_view(array.type):
+        return array.cast(pa.binary())
+    return array
+
+
+def _binary(
+    op: str, children: Sequence[pl.Expr], trees: Sequence[Any], schema: pa.Schema
+) -> Predicate:
+    combine: Callable[[list[Predicate]], Predicate] | None = {
+        "And": and_,
+        "LogicalAnd": and_,
+        "Or": or_,
+        "LogicalOr": or_,
+    }.get(op)
+    if combine is not None:
+        sides = zip(children, trees, strict=True)
+        return combine([_convert(child, tree, schema) for child, tree in sides])
+    if _kind(trees[0])[0] == "Literal":
+        children, trees = children[::-1], trees[::-1]
+        op = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}.get(op, op)
+    column, value = _column(trees[0]), _literal(children[1])
+    _only_exact(value.type, schema.field(column).type)
+    if op in _OPS:
+        return compare(column, _OPS[op], value)
+    # with "eq_missing", null is a value like others
+    if op == "EqValidity":
+        if not value.is_valid:
+            return IsNull(column)
+        return and_((IsNotNull(column), compare(column, Op.EQ, value)))
+    if op == "NotEqValidity":
+        if not value.is_valid:
+            return IsNotNull(column)
+        return or_((IsNull(column), compare(column, Op.NE, value)))
+    raise UnsupportedExpression(f"the operator {op}")
+
+
+def _only_exact(literal: pa.DataType, column: pa.DataType) -> None:
+    """Refuse pairs of types that Polars compares by rounding one to the other."""
+    if pa.types.is_floating(literal) != pa.types.is_floating(column) and not pa.types.is_null(
+        literal
+    ):
+        raise UnsupportedExpression(f"a comparison of {column} with {literal}")
+    if pa.types.is_floating(column) and literal != column and not pa.types.is_null(literal):
+        raise UnsupportedExpression(f"a comparison of {column} with {literal}")
+
+
+def _boolean(
+    function: Any, children: Sequence[pl.Expr], trees: Sequence[Any], schema: pa.Schema
+) -> Predicate:
+    name, options = _kind(function)
+    if name == "Not":
+        # on integers, "not" is bitwise
+        return Not(_convert(children[0], trees[0], schema))
+    if name == "IsNull":
+        return IsNull(_column(trees[0]))
+    if name == "IsNotNull":
+        return IsNotNull(_column(trees[0]))
+    if name in ("IsNan", "IsNotNan"):
+        column = _column(trees[0])
+        kind = schema.field(column).type
+        if not pa.types.is_floating(kind):
+            raise UnsupportedExpression(f"{name} of {kind}")
+        nan = pa.scalar(float("nan"), kind)
+        return compare(column, Op.EQ if name == "IsNan" else Op.NE, nan)
+    if name == "IsBetween":
+        column = _column(trees[0])
+        low, high = _literal(children[1]), _literal(children[2])
+        _only_exact(low.type, schema.field(column).type)
+        _only_exact(high.type, schema.field(column).type)
+        return between(column, low, high, closed=_CLOSED[options["closed"]])
+    if name == "IsIn":
+        return _is_in(children, trees, nulls_equal=bool(options["nulls_equal"]), schema=schema)
+    raise UnsupportedExpression(f"the function {name}")
+
+
+def _is_in(
+    children: Sequence[pl.Expr], trees: Sequence[Any], *, nulls_equal: bool, schema: pa.Schema
+) -> Predicate:
+    column = _column(trees[0])
+    if not children[1].meta.is_literal():
+        raise UnsupportedExpression(f"{children[1]} is not a literal")
+    values = _values(children[1])
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        if len(values) != 1 or not values[0].is_valid:
+            raise UnsupportedExpression("an is_in with several lists")
+        values = _unview(values.flatten())
+    _only_exact(values.type, schema.field(column).type)
+    if pa.types.is_null(values.type):
+        values = values.cast(schema.field(column).type)
+    found = in_(column, values)
+    if not nulls_equal:
+        return found
+    if values.null_count:
+        return or_((IsNull(column), found))
+    return and_((IsNotNull(column), found))
+
+
+def _unview(array: pa.Array) -> pa.Array:
+    if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
+        return array.cast(pa.string())
+    if pa.types.is_large_binary(array.type) or pa.types.is_binary_view(array.type):
+        return array.cast(pa.binary())
+    return array
+
+
+def _text(function: Any, children: Sequence[pl.Expr], trees: Sequence[Any]) -> Predicate:
+    name, options = _kind(function)
+    column, value = _column(trees[0]), _literal(children[1]) if len(children) > 1 else None
+    if value is None or not pa.types.is_string(value.type):
+        raise UnsupportedExpression(f"the function {name}")
+    text = value.as_py()
+    if text is None:
+        return Constant(None)
+    if name in _TEXT_OPS:
+        return TextMatch(column, _TEXT_OPS[name], text)
+    if name == "Contains" and (options["literal"] or _PLAIN.fullmatch(text)):
+        return TextMatch(column, TextOp.CONTAINS, text)
+    raise UnsupportedExpression(f"the function {name}")
+
+
+class PolarsConjunct(Conjunct):
+    """A condition that Polars gave a scan.
+
+    Parameters
+    ----------
+    expression
+        The conjunct.
+    schema
+        The columns of the scan, with the Arrow types that the rows are read with.
+    """
+
+    def __init__(self, expression: pl.Expr, schema: pa.Schema) -> None:
+        self._expression = expression
+        self.columns = root_names(expression)
+        self.predicate: Predicate | None
+        try:
+            self.predicate = from_polars(expression, schema)
+            self.text = str(self.predicate)
+        except UnsupportedExpression:
+            self.predicate = None
+            self.text = str(expression)
+
+    def matches(self, rows: pa.Table) -> Mask:
+        """Evaluate the expression itself."""
+        result: Mask = matches(self._expression, pl.DataFrame(rows)).to_numpy()
+        return result

@@ -1,0 +1,216 @@
+"""The scan plan: what is read of a table, as plain values to pickle, compare and show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fluss_df.errors import FlussError
+from fluss_df.metadata import METADATA_COLUMNS, TableInfo, TablePath, require_columns
+
+# so many names or splits are listed in an explanation
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket of a table, or of a partition of it."""
+
+    partition_id: int | None
+    partition_name: str | None
+    bucket_id: int
+
+    def __str__(self) -> str:
+        name = "" if self.partition_name is None else f"{self.partition_name}/"
+        return f"{name}{self.bucket_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The log offsets from ``start`` up to, not including, ``stop`` of a bucket."""
+
+    partition_id: int | None
+    partition_name: str | None
+    bucket_id: int
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows that is: in the log of a table without primary key, one per offset."""
+        return max(0, self.stop - self.start)
+
+    def slice(self, offset: int, length: int) -> Split:
+        """Return ``length`` rows from the row ``offset`` of the split on, as far as there are."""
+        start = min(self.start + offset, self.stop)
+        stop = min(start + length, self.stop)
+        return Split(self.partition_id, self.partition_name, self.bucket_id, start, stop)
+
+    def __str__(self) -> str:
+        name = "" if self.partition_name is None else f"{self.partition_name}/"
+        return f"{name}{self.bucket_id}[{self.start}:{self.stop}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """What a scan reads, frozen when its query starts.
+
+    Parameters
+    ----------
+    table, table_id, schema_id
+        The table, and its newest schema when planning.
+    columns
+        The columns to fetch, in the table's order.
+    metadata_columns
+        Which of ``_partition``, ``_bucket``, ``_log_offset``, ``_commit_timestamp`` are added.
+    splits
+        Ranges of offsets in the order of the rows: partition name, bucket. Empty ones are left out.
+    limit
+        At most so many rows are wanted, from the first; None for all.
+    pushed
+        The conditions that decided which splits are read, as text.
+    residual
+        The conditions that are left for the query engine to evaluate on rows.
+    of_columns, of_partitions, of_buckets
+        How many the table has; None for the partitions of a table without.
+    """
+
+    table: TablePath
+    table_id: int
+    schema_id: int
+    columns: tuple[str, ...]
+    metadata_columns: tuple[str, ...]
+    splits: tuple[Split, ...]
+    limit: int | None = None
+    pushed: tuple[str, ...] = ()
+    residual: tuple[str, ...] = ()
+    of_columns: int = 0
+    of_partitions: int | None = None
+    of_buckets: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The rows of all splits."""
+        return sum(split.rows for split in self.splits)
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The names of the partitions that are read."""
+        names = (split.partition_name for split in self.splits)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    def properties(self) -> dict[str, str]:
+        """Return what is read as pairs of a heading and a text, without credentials."""
+        found = {"table": str(self.table), "columns": self._columns_text()}
+        if self.metadata_columns:
+            found["metadata"] = ", ".join(self.metadata_columns)
+        if self.of_partitions is not None:
+            names = f": {_listed(self.partitions)}" if self.splits else ""
+            found["partitions"] = f"{len(self.partitions)} of {self.of_partitions}{names}"
+        found["buckets"] = f"{len(self.splits)} of {self.of_buckets}"
+        splits = f": {_listed(self.splits)}" if self.splits else ""
+        found["offsets"] = f"{self.rows} rows{splits}"
+        found["pushed"] = "; ".join(self.pushed) or "none"
+        found["residual"] = "; ".join(self.residual) or "none"
+        if self.limit is not None:
+            found["limit"] = str(self.limit)
+        return found
+
+    def explain(self) -> str:
+        """Return :meth:`properties` as lines of text."""
+        pairs = self.properties()
+        table = pairs.pop("table")
+        return "\n".join(
+            [f"FLUSS SCAN {table}", *(f"  {key:<11}{value}" for key, value in pairs.items())]
+        )
+
+    def _columns_text(self) -> str:
+        return f"{len(self.columns)} of {self.of_columns}: {_listed(self.columns)}"
+
+
+def _listed(items: Sequence[object]) -> str:
+    shown = ", ".join(map(str, items[:_SHOWN]))
+    more = len(items) - _SHOWN
+    return f"{shown}, ... {more} more" if more > 0 else shown
+
+
+def bind_columns(info: TableInfo, columns: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the names as a tuple; all columns of the table for None.
+
+    Raises
+    ------
+    FlussError
+        For a column that the table does not have, naming the nearest ones, or the same one twice.
+    """
+    if columns is None:
+        return tuple(info.get_column_names())
+    if isinstance(columns, str):
+        raise FlussError(f"columns={columns!r}: expected a list of names, as in [{columns!r}]")
+    names = tuple(columns)
+    strangers = [name for name in names if not isinstance(name, str)]
+    if strangers:
+        raise FlussError(f"columns: expected names, not {strangers[0]!r}")
+    require_columns(names, info.get_column_names(), f"table {info.table_path}:")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise FlussError(f"columns: '{twice}' is named more than once")
+    return names
+
+
+def bind_metadata(info: TableInfo, wanted: bool | Iterable[str]) -> tuple[str, ...]:
+    """Return the metadata columns that are asked for; for ``True`` all that the table has.
+
+    Raises
+    ------
+    FlussError
+        For a name that is no metadata column, ``_partition`` of a table without partitions, or a
+        column of the table with the same name.
+    """
+    offered = tuple(
+        name for name in METADATA_COLUMNS if name != "_partition" or info.is_partitioned()
+    )
+    if isinstance(wanted, bool):
+        names = offered if wanted else ()
+    else:
+        given = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        for name in given:
+            if name not in METADATA_COLUMNS:
+                raise FlussError(
+                    f"include_metadata: {name!r} is no metadata column;"
+                    f" there are {', '.join(METADATA_COLUMNS)}"
+                )
+            if name not in offered:
+                raise FlussError(
+                    f"include_metadata: table {info.table_path} has no partitions,"
+                    f" and therefore no {name}"
+                )
+        names = tuple(name for name in offered if name in given)
+    clash = [name for name in names if name in info.get_column_names()]
+    if clash:
+        others = [name for name in names if name not in clash]
+        raise FlussError(
+            f"include_metadata: table {info.table_path} has a column '{clash[0]}' of its own;"
+            f" leave it out, as in include_metadata={others}"
+        )
+    return names
+
+
+def slice_splits(splits: Sequence[Split], offset: int, length: int) -> tuple[Split, ...]:
+    """Return the splits that hold ``length`` rows from the row ``offset`` on.
+
+    Examples
+    --------
+    >>> splits = [Split(None, None, 0, 10, 20), Split(None, None, 1, 0, 5)]
+    >>> [str(split) for split in slice_splits(splits, 8, 4)]
+    ['0[18:20]', '1[0:2]']
+    """
+    found: list[Split] = []
+    for split in splits:
+        part = split.slice(offset, length)
+        offset = max(0, offset - split.rows)
+        if part.rows:
+            found.append(part)
+            length -= part.rows
+        if length <= 0:
+            break
+    return tuple(found)

@@ -1,0 +1,295 @@
+"""Which partitions, buckets and offsets can hold rows that a filter keeps."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fluss_df.errors import FlussError, ProtocolError
+from fluss_df.metadata import (
+    BUCKET_COLUMN,
+    LOG_OFFSET_COLUMN,
+    PARTITION_COLUMN,
+    PartitionInfo,
+    TableInfo,
+)
+from fluss_df.pushdown.evaluate import evaluate, project, selected_values
+from fluss_df.pushdown.plan import Bucket, Split
+from fluss_df.pushdown.predicate import (
+    Comparison,
+    Constant,
+    Op,
+    Predicate,
+    UnsupportedExpression,
+    conjuncts,
+)
+from fluss_df.record.bucketing import bucket_ids
+from fluss_df.record.keys import encode_keys
+from fluss_df.record.partitions import partition_scalars
+from fluss_df.types import Column, TypeRoot, to_arrow
+
+# so many combinations of bucket key values are hashed at most
+_MAX_KEYS = 65_536
+# the largest offset there can be
+_MAX_OFFSET = 2**63 - 1
+_FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Conjunct(ABC):
+    """One of the conditions that all have to be true for a row to be kept.
+
+    Attributes
+    ----------
+    text
+        The condition, for people.
+    columns
+        The columns that it looks at.
+    predicate
+        Its meaning, bound to the types of the scan's columns; None where it is not understood.
+    """
+
+    text: str
+    columns: frozenset[str]
+    predicate: Predicate | None
+
+    @abstractmethod
+    def matches(self, rows: pa.Table) -> Mask:
+        """Return for each row whether the condition is true; ``rows`` has all its columns.
+
+        Raises
+        ------
+        UnsupportedExpression
+            When that cannot be said.
+        """
+
+
+class PredicateConjunct(Conjunct):
+    """A condition that is a bound predicate."""
+
+    def __init__(self, predicate: Predicate) -> None:
+        self.text = str(predicate)
+        self.columns = predicate.columns()
+        self.predicate = predicate
+
+    @classmethod
+    def of(cls, predicate: Predicate | None) -> list[Conjunct]:
+        """Return the conditions that a bound predicate consists of."""
+        return [] if predicate is None else [cls(part) for part in conjuncts(predicate)]
+
+    def matches(self, rows: pa.Table) -> Mask:
+        """Evaluate the predicate."""
+        assert self.predicate is not None
+        return _mask(self.predicate, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What is left to read, and how it was found.
+
+    Attributes
+    ----------
+    buckets
+        In the order they came.
+    low, high
+        Only offsets from ``low`` up to, not including, ``high`` are needed.
+    pushed
+        The conditions that were used, as text.
+    residual
+        The conditions that are not implied by reading only this.
+    """
+
+    buckets: tuple[Bucket, ...]
+    low: int
+    high: int
+    pushed: tuple[str, ...]
+    residual: tuple[str, ...]
+
+
+def all_buckets(info: TableInfo, partitions: Sequence[PartitionInfo]) -> tuple[Bucket, ...]:
+    """Return all buckets in the order of rows: partition name, then bucket."""
+    numbers = range(info.num_buckets)
+    if not info.is_partitioned():
+        return tuple(Bucket(None, None, number) for number in numbers)
+    return tuple(
+        Bucket(partition.partition_id, partition.partition_name, number)
+        for partition in sorted(partitions, key=lambda p: p.partition_name)
+        for number in numbers
+    )
+
+
+def prune(
+    info: TableInfo,
+    buckets: Sequence[Bucket],
+    conditions: Sequence[Conjunct],
+    metadata_columns: Sequence[str] = (),
+) -> Pruned:
+    """Return the buckets and offsets that can hold rows for which all conditions are true.
+
+    A condition on partition columns (and on ``_partition`` and ``_bucket``, where they are columns
+    of the scan) is evaluated for each bucket; of other conditions, the part that speaks of those
+    columns. Equalities on all bucket keys leave the buckets that these keys hash to.
+
+    Parameters
+    ----------
+    info
+        The table.
+    buckets
+        Where to choose from.
+    conditions
+        What the query asks of a row.
+    metadata_columns
+        The metadata columns of the scan: a condition on ``_bucket`` means that one, or a column of
+        the table that happens to have the name.
+    """
+    frame = _bucket_frame(info, buckets, metadata_columns)
+    keep: Mask = np.ones(len(buckets), bool)
+    pushed: list[str] = []
+    residual: list[str] = []
+    low, high = 0, _MAX_OFFSET
+    for condition in conditions:
+        known = frozenset(frame.column_names)
+        if condition.columns <= known:
+            try:
+                keep &= condition.matches(frame)
+                pushed.append(condition.text)
+                continue
+            except UnsupportedExpression:
+                residual.append(condition.text)
+                continue
+        window = _offset_window(condition, metadata_columns)
+        if window is not None:
+            low, high = max(low, window[0]), min(high, window[1])
+            pushed.append(condition.text)
+            continue
+        residual.append(condition.text)
+        if condition.predicate is not None:
+            part = project(condition.predicate, known)
+            if part != Constant(True):
+                keep &= _mask(part, frame)
+                pushed.append(str(part))
+    chosen = _hashed_buckets(info, [c.predicate for c in conditions if c.predicate is not None])
+    if chosen is not None:
+        numbers, text = chosen
+        keep &= np.isin([bucket.bucket_id for bucket in buckets], numbers)
+        pushed.append(text)
+    left = tuple(itertools.compress(buckets, keep))
+    return Pruned(left, low, high, tuple(pushed), tuple(residual))
+
+
+def make_splits(
+    buckets: Sequence[Bucket],
+    starts: Mapping[Bucket, int],
+    stops: Mapping[Bucket, int],
+    low: int = 0,
+    high: int = _MAX_OFFSET,
+) -> tuple[Split, ...]:
+    """Return the splits of the buckets that are not empty, in the buckets' order."""
+    splits = (
+        Split(
+            bucket.partition_id,
+            bucket.partition_name,
+            bucket.bucket_id,
+            max(starts[bucket], low),
+            min(stops[bucket], high),
+        )
+        for bucket in buckets
+    )
+    return tuple(split for split in splits if split.rows)
+
+
+def _mask(predicate: Predicate, rows: pa.Table) -> Mask:
+    mask = evaluate(predicate, rows).fill_null(False)
+    result: Mask = mask.to_numpy().astype(bool)
+    return result
+
+
+def _bucket_frame(
+    info: TableInfo, buckets: Sequence[Bucket], metadata_columns: Sequence[str]
+) -> pa.Table:
+    """Return what is known of the rows of each bucket without reading them."""
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    if info.is_partitioned():
+        names = pa.array([bucket.partition_name for bucket in buckets], pa.string())
+        encoded = names.dictionary_encode()
+        keys = [
+            c for key in info.get_partition_keys() for c in info.schema.columns if c.name == key
+        ]
+        for key, values in _partition_columns(encoded.dictionary.to_pylist(), keys).items():
+            columns[key] = values.take(encoded.indices)
+        if PARTITION_COLUMN in metadata_columns:
+            columns[PARTITION_COLUMN] = names
+    # even without metadata, so that conditions without columns have rows to be evaluated on
+    numbers = pa.array([bucket.bucket_id for bucket in buckets], pa.int32())
+    frame = pa.table({"": numbers, **columns})
+    if BUCKET_COLUMN in metadata_columns:
+        frame = frame.append_column(BUCKET_COLUMN, numbers)
+    return frame
+
+
+def _partition_columns(names: Sequence[str], keys: Sequence[Column]) -> dict[str, pa.Array]:
+    try:
+        rows = [partition_scalars(name, keys) for name in names]
+    except (FlussError, ProtocolError):
+        # a name that does not read back as values: the partitions cannot be told apart
+        return {}
+    found: dict[str, pa.Array] = {}
+    for i, key in enumerate(keys):
+        # a TIME finer than milliseconds is not in the name to its last digit
+        if key.type.root is TypeRoot.TIME_WITHOUT_TIME_ZONE and (key.type.precision or 0) > 3:
+            continue
+        found[key.name] = pa.array([row[i] for row in rows], to_arrow(key.type))
+    return found
+
+
+def _offset_window(condition: Conjunct, metadata_columns: Sequence[str]) -> tuple[int, int] | None:
+    """Return the offsets [low, high) that a condition on ``_log_offset`` alone is true for."""
+    node = condition.predicate
+    if (
+        LOG_OFFSET_COLUMN not in metadata_columns
+        or not isinstance(node, Comparison)
+        or node.column != LOG_OFFSET_COLUMN
+    ):
+        return None
+    value = node.literal.as_py()
+    return {
+        Op.EQ: (value, value + 1),
+        Op.LT: (0, value),
+        Op.LE: (0, value + 1),
+        Op.GT: (value + 1, _MAX_OFFSET),
+        Op.GE: (value, _MAX_OFFSET),
+    }.get(node.op)
+
+
+def _hashed_buckets(
+    info: TableInfo, predicates: Sequence[Predicate]
+) -> tuple[npt.NDArray[np.int32], str] | None:
+    """Return the buckets of the bucket keys that the predicates name, and what was used."""
+    keys = [c for key in info.get_bucket_keys() for c in info.schema.columns if c.name == key]
+    # -0.0 equals 0.0, and hashes to another bucket
+    if not keys or any(key.type.root in _FLOATS for key in keys):
+        return None
+    values = [selected_values(predicates, key.name) for key in keys]
+    known = [v for v in values if v is not None]
+    combinations = int(np.prod([float(len(v)) for v in known]))
+    if len(known) < len(keys) or combinations > _MAX_KEYS:
+        return None
+    text = f"bucket key {', '.join(key.name for key in keys)}: {combinations} hashed"
+    if not combinations:
+        return np.empty(0, np.int32), text
+    grid = np.indices([len(v) for v in known]).reshape(len(known), -1)
+    columns = [v.take(pa.array(index)) for v, index in zip(known, grid, strict=True)]
+    try:
+        encoded = encode_keys(columns, [key.type for key in keys], info.lake_format)
+        numbers = bucket_ids(encoded, info.num_buckets, info.lake_format)
+    except FlussError:
+        # a lake format whose hash is not known here
+        return None
+    return np.unique(numbers), text
