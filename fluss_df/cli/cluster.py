@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from fluss_df.cli.console import EXIT_ERROR, err, errors_as_messages, out
 from fluss_df.cluster import (
@@ -72,7 +71,7 @@ def start(
         typer.Option(
             help="Fluss server jar.",
             envvar="FLUSS_SERVER_JAR",
-            show_default="Apache Fluss 0.9.1-incubating, fetched with Maven",
+            show_default="that of last time, else Apache Fluss 0.9.1, fetched with Maven",
         ),
     ] = None,
 ) -> None:
@@ -178,13 +177,9 @@ def _print_status(report: ClusterStatus) -> None:
     out.print(f"server:    Fluss {escape(report.server_version)}")
     if report.users:
         out.print(f"users:     {escape(', '.join(report.users))} (SASL/PLAIN)")
-    table = Table("process", "pid", "ports", "log", box=None, pad_edge=False, header_style="bold")
+    # Not a table of rich: it would shorten paths in a narrow terminal.
+    out.print(f"\n[bold]{'process':18}{'pid':13}{'ports':14}log[/]")
     for process in report.processes:
-        table.add_row(
-            process.name,
-            "[red]not running[/]" if process.pid is None else str(process.pid),
-            ", ".join(map(str, process.ports)),
-            escape(str(process.log)),
-        )
-    out.print()
-    out.print(table)
+        pid = f"{process.pid:<13}" if process.pid else f"[red]{'not running':13}[/]"
+        ports = ", ".join(map(str, process.ports))
+        out.print(f"{process.name:18}{pid}{ports:14}{escape(str(process.log))}")

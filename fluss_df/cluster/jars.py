@@ -33,20 +33,27 @@ class ServerJars:
         All jars, the server's first.
     version
         The version that the server's jar states; "unknown" where it states none.
+    named
+        The server's jar, where the user named it.
     """
 
     classpath: tuple[Path, ...]
     version: str
+    named: str | None
 
 
-def resolve_jars(jar: str | os.PathLike[str] | None = None) -> ServerJars:
+def resolve_jars(
+    jar: str | os.PathLike[str] | None = None, remembered: str | None = None
+) -> ServerJars:
     """Return the jars of a server, fetching them with Maven the first time.
 
     Parameters
     ----------
     jar
-        A Fluss server jar; else that of the environment variable FLUSS_SERVER_JAR; else Apache
-        Fluss 0.9.1-incubating, which is kept in the user's cache folder.
+        A Fluss server jar; None for that of the environment variable FLUSS_SERVER_JAR, else the
+        remembered one, else Apache Fluss 0.9.1-incubating, kept in the user's cache folder.
+    remembered
+        The jar that the user named when the cluster was started last.
 
     Raises
     ------
@@ -59,6 +66,10 @@ def resolve_jars(jar: str | os.PathLike[str] | None = None) -> ServerJars:
     if jar is None and os.environ.get(SERVER_JAR_VARIABLE):
         jar = os.environ[SERVER_JAR_VARIABLE]
         source = f"the server jar of the environment variable {SERVER_JAR_VARIABLE}"
+    if jar is None and remembered is not None:
+        jar = remembered
+        source = "the server jar that the cluster was started with last"
+    named = None
     if jar is None:
         folder = _fetched(
             f"server-{SERVER_VERSION}",
@@ -72,6 +83,7 @@ def resolve_jars(jar: str | os.PathLike[str] | None = None) -> ServerJars:
         if not server.is_file():
             raise ClusterError(f"{source}, {server}, does not exist")
         logging = _logging_jars(server)
+        named = str(server)
     version = _version(server, source)
     classpath = (server, *logging)
     for path in classpath:
@@ -79,7 +91,7 @@ def resolve_jars(jar: str | os.PathLike[str] | None = None) -> ServerJars:
             raise ClusterError(
                 f"Java cannot load a jar whose path has a {os.pathsep!r} in it: {path}"
             )
-    return ServerJars(classpath, version)
+    return ServerJars(classpath, version, named)
 
 
 _LOGGING = {

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -128,8 +128,8 @@ class LocalCluster:
         User -> password of those who may connect (SASL/PLAIN); empty to let everyone. The servers
         among themselves use no passwords.
     jar
-        A Fluss server jar. None for that of the environment variable FLUSS_SERVER_JAR, else Apache
-        Fluss 0.9.1-incubating, fetched with Maven the first time.
+        A Fluss server jar. None for that of the environment variable FLUSS_SERVER_JAR, else that of
+        last time, else Apache Fluss 0.9.1-incubating, fetched with Maven the first time.
     server_options
         Further lines of ``server.yaml`` of all servers, as in ``{"kv.snapshot.interval": "5s"}``.
     coordinator_options, tablet_server_options
@@ -301,7 +301,9 @@ class LocalCluster:
             When a server dies or does not get ready; no process is left behind.
         """
         with self._lock:
-            java, jars = find_java(), resolve_jars(self._jar)
+            java = find_java()
+            remembered = self._folder.load() if self._folder else None
+            jars = resolve_jars(self._jar, remembered.jar if remembered else None)
             if self._folder is None:
                 self._folder = Folder(Path(tempfile.mkdtemp(prefix="fluss-cluster-")).resolve())
             self._folder.create()
@@ -335,19 +337,17 @@ class LocalCluster:
         settings = merged_settings(
             remembered.settings if remembered else None, self._changes, folder.path
         )
-        return State(settings, remembered.ports if remembered else {})
+        return replace(remembered or State(settings), settings=settings)
 
     def stop(self) -> None:
         """End all servers, and remove the folder if it is a temporary one; again does no harm."""
         with self._lock:
             _to_stop.discard(self)
-            if self._folder is None or not self._folder.path.is_dir():
-                self._release()
-                return
             try:
-                # Whose data goes anyway need not be asked to put it in order first.
-                with self._changing() as servers:
-                    servers.stop_all(patience=0 if self._temporary else STOP_SECONDS)
+                if self._folder is not None and self._folder.load() is not None:
+                    # Whose data goes anyway need not be asked to put it in order first.
+                    with self._changing() as servers:
+                        servers.stop_all(patience=0 if self._temporary else STOP_SECONDS)
             finally:
                 self._release()
 
@@ -413,9 +413,9 @@ class LocalCluster:
 
     def _start_one(self, name: str) -> None:
         with self._lock:
-            java, jars = find_java(), resolve_jars(self._jar)
+            java = find_java()
             with self._changing() as servers:
-                servers.start_one(name, java, jars)
+                servers.start_one(name, java, resolve_jars(self._jar, servers.state.jar))
             if self._detached:
                 self._release()
 

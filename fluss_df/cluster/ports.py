@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-from collections.abc import Iterable
 
 HOST = "127.0.0.1"
 
@@ -37,16 +36,10 @@ def is_open(port: int, timeout: float = 1.0) -> bool:
 
 
 class PortChooser:
-    """Chooses distinct free ports, at random, so that clusters started at once rarely collide.
+    """Chooses distinct free ports, at random, so that clusters started at once rarely collide."""
 
-    Parameters
-    ----------
-    taken
-        Ports not to choose.
-    """
-
-    def __init__(self, taken: Iterable[int] = ()) -> None:
-        self._taken = set(taken)
+    def __init__(self) -> None:
+        self._taken: set[int] = set()
         self._random = random.SystemRandom()
 
     def choose(self, preferred: int | None = None) -> int:

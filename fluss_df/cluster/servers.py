@@ -31,8 +31,8 @@ _ATTEMPTS = 5
 _POLL_SECONDS = 0.05
 _PROBE_SECONDS = 5.0
 STOP_SECONDS = 20.0
-_TAIL_LINES = 25
-_TAIL_BYTES = 16_384
+_TAIL_LINES = 20
+_TAIL_BYTES = 65_536
 _IN_USE = ("Address already in use", "BindException")
 
 
@@ -83,7 +83,7 @@ class Servers:
         ClusterError
             When a server dies or is not ready in time; none is left running then.
         """
-        self.state = replace(self.state, server_version=jars.version)
+        self.state = replace(self.state, server_version=jars.version, jar=jars.named)
         for attempt in range(1, _ATTEMPTS + 1):
             self.state = replace(self.state, ports=self._choose_ports(port), processes={})
             self._save()
@@ -132,7 +132,8 @@ class Servers:
         names = [COORDINATOR, *self._tablet_server_names()]
         for name in names:
             self._launch(name, java, jars)
-        self._wait_until_ready(names, deadline)
+        # ZooKeeper included: what accepted connections on its port may have been another program.
+        self._wait_until_ready([ZOOKEEPER, *names], deadline)
 
     def start_one(self, name: str, java: Path, jars: ServerJars) -> None:
         """Start one server of a running cluster, with its old ports and data.
@@ -173,7 +174,6 @@ class Servers:
             if time.monotonic() > deadline:
                 raise self._not_ready("ZooKeeper does not accept connections")
             time.sleep(_POLL_SECONDS)
-        self._check_alive([ZOOKEEPER])  # or it is another program that accepts
 
     def _wait_until_ready(self, names: Iterable[str], deadline: float) -> None:
         """Wait until every running server tells clients of every running tablet server."""
@@ -224,7 +224,9 @@ class Servers:
     def _died(self, name: str) -> ClusterError:
         log = self._folder.log(name)
         text = _read_from(log, self._log_starts.get(name, 0))
-        tail = "\n".join(text.splitlines()[-_TAIL_LINES:]) or "(empty)"
+        # Without the frames of Java's stack traces, which would push the reasons out of sight.
+        lines = [line for line in text.splitlines() if not line.startswith("\tat ")]
+        tail = "\n".join(lines[-_TAIL_LINES:]) or "(empty)"
         message = f"{name} died while it was starting; the end of its log, {log}:\n{tail}"
         if any(mark in text for mark in _IN_USE):
             return PortInUseError(message)

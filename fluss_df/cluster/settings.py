@@ -152,12 +152,15 @@ class State:
         Process name -> process, of those that were started and not stopped.
     server_version
         The version of the server that was started last.
+    jar
+        Its jar, where the user named it.
     """
 
     settings: Settings
     ports: Mapping[str, Ports] = field(default_factory=dict)
     processes: Mapping[str, ProcessId] = field(default_factory=dict)
     server_version: str = "unknown"
+    jar: str | None = None
 
     def running(self) -> dict[str, ProcessId]:
         """Return the processes that are alive."""
@@ -296,6 +299,7 @@ def _state_to_json(state: State) -> dict[str, Any]:
             for name, process in state.processes.items()
         },
         "server_version": state.server_version,
+        "jar": state.jar,
     }
 
 
@@ -317,4 +321,5 @@ def _state_from_json(content: Any) -> State:
             for name, process in content["processes"].items()
         },
         str(content["server_version"]),
+        content["jar"],
     )

@@ -1,0 +1,94 @@
+"""The pytest plugin, in test runs of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fluss_df.cluster import LocalCluster
+
+TESTS = """
+import pytest
+
+def test_on_a_server(fluss_cluster):
+    assert fluss_cluster.status().health == "healthy"
+
+@pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.real_cluster)])
+def anywhere(request):
+    if request.param == "real":
+        return request.getfixturevalue("fluss_cluster")
+
+def test_anywhere(anywhere):
+    pass
+
+def test_skipped(fluss_cluster):
+    pytest.skip("for its own reason")
+
+def test_nowhere():
+    pass
+"""
+
+
+def run_tests(
+    folder: Path, *arguments: str, ci: bool = False, java: bool = True
+) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(TESTS)
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}
+    if ci:
+        environment["CI"] = "true"
+    if not java:
+        environment |= {"PATH": str(folder), "JAVA_HOME": ""}
+    plugin = ["-p", "fluss_df.cluster.pytest_plugin", "-p", "no:cacheprovider"]
+    report = f"--fluss-cluster-report={folder}/report"
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *plugin, report, "test_it.py", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_tests_on_a_real_server_are_counted(fluss_cluster: LocalCluster, tmp_path: Path) -> None:
+    result = run_tests(tmp_path)
+    assert result.returncode == 0, result.stdout
+    *_, summary, last = result.stdout.splitlines()
+    assert summary == f"real-cluster tests: 2 ran on fluss-server {fluss_cluster.server_version}"
+    assert "4 passed, 1 skipped" in last
+    assert (tmp_path / "report").read_text() == "2\n"
+
+
+def test_without_java_the_summary_warns(tmp_path: Path) -> None:
+    result = run_tests(tmp_path, java=False)
+    assert result.returncode == 0, result.stdout
+    assert "WARNING: not tested on a real Fluss cluster" in result.stdout
+    assert "a Fluss server needs Java 11 or newer" in result.stdout
+    assert "3 tests were not run on a real server." in result.stdout
+    assert "real-cluster tests: 0 ran\n" in result.stdout
+    assert "2 passed, 3 skipped" in result.stdout
+    assert (tmp_path / "report").read_text() == "0\n"
+
+
+def test_without_java_ci_fails(tmp_path: Path) -> None:
+    result = run_tests(tmp_path, ci=True, java=False)
+    assert result.returncode == 1
+    assert "2 passed, 3 errors" in result.stdout
+    assert "no real Fluss cluster: a Fluss server needs Java" in result.stdout
+
+
+@pytest.mark.parametrize(("expression", "count"), [("real_cluster", 3), ("not real_cluster", 2)])
+def test_the_marker_selects(tmp_path: Path, expression: str, count: int) -> None:
+    result = run_tests(tmp_path, "-m", expression, "--collect-only", "-q")
+    assert result.returncode == 0
+    assert result.stdout.count("test_it.py::") == count
+
+
+def test_runs_without_such_tests_are_left_alone(tmp_path: Path) -> None:
+    result = run_tests(tmp_path, "-k", "nowhere")
+    assert result.returncode == 0
+    assert "real-cluster" not in result.stdout
