@@ -3,11 +3,16 @@
 Fluss hashes with a variant of Murmur3 that mixes each byte of the tail as a block, seed 42, and
 hashes the result once more; Paimon stops after the first. Iceberg
 uses Murmur3 as published, with seed 0.
+
+Java mixes the bytes of the tail signed. The official Rust and Python client (1.0.0) mixes them
+unsigned, and so puts keys whose tail has a byte from 128 on into other buckets than every Java
+writer: negative numbers, numbers over several bytes, text that is not ASCII. This project follows
+Java; ``unsigned_tail`` gives the buckets of the Rust client, for tables that only it has written.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +21,7 @@ from fluss_df.errors import FlussError
 from fluss_df.record.bytes_columns import Keys
 
 UInt32s = npt.NDArray[np.uint32]
+Tail = Literal["signed", "unsigned", "word"]
 
 _C1: Final = np.uint32(0xCC9E2D51)
 _C2: Final = np.uint32(0x1B873593)
@@ -23,7 +29,11 @@ _SEED: Final = 42
 
 
 def bucket_ids(
-    keys: Keys, num_buckets: int, lake_format: str | None = None
+    keys: Keys,
+    num_buckets: int,
+    lake_format: str | None = None,
+    *,
+    unsigned_tail: bool = False,
 ) -> npt.NDArray[np.int32]:
     """Return the bucket of each key.
 
@@ -35,6 +45,8 @@ def bucket_ids(
         The table's number of buckets.
     lake_format
         The table's ``table.datalake.format``: None, ``paimon``, ``iceberg`` or ``lance``.
+    unsigned_tail
+        Hash as the official Rust client does, where that differs from Java; not for Iceberg.
 
     Raises
     ------
@@ -44,23 +56,28 @@ def bucket_ids(
     if num_buckets < 1:
         raise FlussError(f"a table has at least one bucket, not {num_buckets}")
     lake = (lake_format or "").lower()
+    tail: Tail = "unsigned" if unsigned_tail else "signed"
     if lake != "paimon" and (np.diff(keys.offsets) == 0).any():
         raise FlussError("an empty key has no bucket")
     if lake in ("", "lance"):
-        hashes = _int_murmur(murmur(keys, _SEED, tail_as_blocks=True))
+        hashes = _int_murmur(murmur(keys, _SEED, tail=tail))
         return (hashes % num_buckets).astype(np.int32)
     if lake == "paimon":
-        signed = murmur(keys, _SEED, tail_as_blocks=True).view(np.int32).astype(np.int64)
+        signed = murmur(keys, _SEED, tail=tail).view(np.int32).astype(np.int64)
         # the remainder has the sign of the hash, as in Java
         return (np.abs(signed) % num_buckets).astype(np.int32)
     if lake == "iceberg":
-        positive = murmur(keys, 0, tail_as_blocks=False) & np.uint32(0x7FFFFFFF)
+        positive = murmur(keys, 0, tail="word") & np.uint32(0x7FFFFFFF)
         return (positive % np.uint32(num_buckets)).astype(np.int32)
     raise FlussError(f"data lake format {lake_format!r}: its buckets are not supported")
 
 
-def murmur(keys: Keys, seed: int, *, tail_as_blocks: bool) -> UInt32s:
-    """Hash all keys: step i mixes the i-th block of every key that is long enough."""
+def murmur(keys: Keys, seed: int, *, tail: Tail) -> UInt32s:
+    """Hash all keys: step i mixes the i-th block of every key that is long enough.
+
+    The bytes behind the last whole block are mixed one by one as signed or unsigned numbers, or
+    (as Murmur3 is published) together as one word.
+    """
     lengths = np.diff(keys.offsets)
     n = len(lengths)
     if not n:
@@ -78,17 +95,21 @@ def murmur(keys: Keys, seed: int, *, tail_as_blocks: bool) -> UInt32s:
         longer = n - int(np.searchsorted(blocks[::-1], i, side="right"))
         _mix(state[:longer], words[starts[:longer] + 4 * i].astype(np.uint32))
     tails, ends = lengths % 4, starts + blocks * 4
-    for i in range(3) if tail_as_blocks else ():
+    for i in range(3) if tail != "word" else ():
         rows = np.flatnonzero(tails > i)
-        byte = data[ends[rows] + i].view(np.int8).astype(np.int32).view(np.uint32)
+        raw = data[ends[rows] + i]
+        if tail == "signed":
+            byte = raw.view(np.int8).astype(np.int32).view(np.uint32)
+        else:
+            byte = raw.astype(np.uint32)
         part = state[rows]
         _mix(part, byte)
         state[rows] = part
-    if not tail_as_blocks:
+    if tail == "word":
         rows = np.flatnonzero(tails)
         mask = (np.uint64(1) << (tails[rows].astype(np.uint64) * np.uint64(8))) - np.uint64(1)
-        tail = words[ends[rows]].astype(np.uint32) & mask.astype(np.uint32)
-        state[rows] ^= _mix_block(tail)
+        rest = words[ends[rows]].astype(np.uint32) & mask.astype(np.uint32)
+        state[rows] ^= _mix_block(rest)
     state ^= lengths.astype(np.uint32)
     _finish(state)
     if order is None:

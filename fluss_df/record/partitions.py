@@ -245,7 +245,10 @@ def _texts(values: pa.Array, t: DataType) -> list[str]:
 
 
 def _float_text(value: np.floating[Any]) -> str:
-    """Return what Java's ``String.valueOf`` prints, with ``_`` for the point."""
+    """Return what Java's ``String.valueOf`` prints, with ``_`` for the point.
+
+    That is the shortest text that reads back; Java before 19 gives a few floats a digit more.
+    """
     if np.isnan(value):
         return "NaN"
     if np.isinf(value):
