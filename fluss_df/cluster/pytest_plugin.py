@@ -15,7 +15,6 @@ that obtains the cluster with ``request.getfixturevalue``, or its tests are not 
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from fluss_df.cluster import ClusterError, ClusterUnavailableError, LocalCluster
+from fluss_df.cluster import ClusterUnavailableError, LocalCluster
 from fluss_df.cluster.jars import resolve_jars
 from fluss_df.cluster.java import find_java
 
@@ -145,8 +144,7 @@ def fluss_cluster_factory(request: pytest.FixtureRequest) -> Iterator[ClusterFac
 
     yield factory
     for cluster in clusters:
-        with contextlib.suppress(ClusterError):  # its folder may be gone with the test
-            cluster.stop()
+        cluster.stop()
 
 
 @pytest.fixture(scope="session")

@@ -77,6 +77,7 @@ def test_a_started_cluster_serves_clients(fluss_cluster: LocalCluster) -> None:
     assert server.address in {f"{node.host}:{node.port}" for node in seen}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs 127.0.0.2")
 def test_every_listener_is_on_the_loopback(fluss_cluster: LocalCluster) -> None:
     for process in fluss_cluster.status().processes:
         for port in process.ports:
