@@ -50,12 +50,24 @@ lint: $(STAMP) proto-check
 	@"$(BIN)/ruff" format --check .
 	@"$(BIN)/mypy" fluss_df tests
 
-proto: $(STAMP)
-	@cd "$(PROTO_DIR)" && "$(CURDIR)/$(BIN)/python" -m grpc_tools.protoc -I. --python_out=. --pyi_out=. *.proto
+# Generated code runs with the protobuf that made it and newer ones: so it is made with the oldest
+# that pyproject.toml allows (6.31, which is what this release of the tool brings), in a place of
+# its own.
+PROTO_TOOL := grpcio-tools==1.76.0
+PROTO_VENV := $(VENV)/proto
+PROTOC := "$(CURDIR)/$(PROTO_VENV)/bin/python" -m grpc_tools.protoc
 
-proto-check: $(STAMP)
+$(PROTO_VENV)/.installed: $(STAMP) Makefile
+	@"$(PYTHON)" -m venv "$(PROTO_VENV)"
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 "$(PROTO_VENV)/bin/python" -m pip install --quiet "$(PROTO_TOOL)" setuptools
+	@touch "$@"
+
+proto: $(PROTO_VENV)/.installed
+	@cd "$(PROTO_DIR)" && $(PROTOC) -I. --python_out=. --pyi_out=. *.proto
+
+proto-check: $(PROTO_VENV)/.installed
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && cd "$(PROTO_DIR)" && \
-	"$(CURDIR)/$(BIN)/python" -m grpc_tools.protoc -I. --python_out="$$out" --pyi_out="$$out" *.proto && \
+	$(PROTOC) -I. --python_out="$$out" --pyi_out="$$out" *.proto && \
 	for new in "$$out"/*; do \
 	    cmp -s "$$new" "$$(basename "$$new")" || { \
 	        echo "error: $(PROTO_DIR)/$$(basename "$$new") is not what its .proto gives; run: make proto" >&2; exit 1; }; \

@@ -103,6 +103,8 @@ def _parse_bucket(
                     )
                 except DecodeError as error:
                     raise ProtocolError(f"remote log info cannot be read: {error}") from error
+                if not bucket.remote.IsInitialized():
+                    raise ProtocolError("remote log info lacks required fields")
             elif field == 8 and length:
                 bucket.records = body.slice(value, length)
     if bucket.bucket_id < 0:

@@ -139,9 +139,13 @@ def parse_response(api: Api[RequestT, ResponseT], response: Response, peer: str)
     """
     raise_error_response(api, response, peer)
     try:
-        return api.response.FromString(bytes(response.body))
+        message = api.response.FromString(bytes(response.body))
     except DecodeError as error:
         raise ProtocolError(f"{api.name} response of {peer} cannot be read: {error}") from error
+    # not every protobuf runtime checks this while it parses
+    if not message.IsInitialized():
+        raise ProtocolError(f"{api.name} response of {peer} lacks required fields")
+    return message
 
 
 def raise_error_response(api: Api[RequestT, ResponseT], response: Response, peer: str) -> None:

@@ -1,0 +1,159 @@
+"""Fetch responses read by hand, against those that protobuf builds."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pyarrow as pa
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fluss_df.errors import FlussError, ProtocolError
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+ID = st.integers(0, 2**31 - 1)
+
+
+def maybe(values: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.none() | values
+
+
+segments = st.builds(
+    pb.RemoteLogSegment,
+    remote_log_segment_id=st.text(max_size=5),
+    remote_log_start_offset=INT64,
+    remote_log_end_offset=INT64,
+    segment_size_in_bytes=INT32,
+    max_timestamp=maybe(INT64),
+)
+remotes = st.builds(
+    pb.RemoteLogFetchInfo,
+    remote_log_tablet_dir=st.text(max_size=10),
+    partition_name=maybe(st.text(max_size=5)),
+    remote_log_segments=st.lists(segments, max_size=3),
+    first_start_pos=maybe(INT32),
+)
+buckets = st.builds(
+    pb.FetchLogResponseForBucket,
+    partition_id=maybe(INT64),
+    bucket_id=ID,
+    error_code=maybe(INT32),
+    error_message=maybe(st.text(max_size=10)),
+    high_watermark=maybe(INT64),
+    log_start_offset=maybe(INT64),
+    remote_log_fetch_info=maybe(remotes),
+    records=maybe(st.binary(max_size=200)),
+    filtered_end_offset=maybe(INT64),
+)
+tables = st.builds(
+    pb.FetchLogResponseForTable, table_id=INT64, buckets_resp=st.lists(buckets, max_size=3)
+)
+responses = st.builds(pb.FetchLogResponse, tables_resp=st.lists(tables, max_size=3))
+
+
+def expected(response: pb.FetchLogResponse) -> list[FetchedBucket]:
+    return [
+        FetchedBucket(
+            table.table_id,
+            b.partition_id if b.HasField("partition_id") else None,
+            b.bucket_id,
+            b.error_code,
+            b.error_message,
+            b.high_watermark if b.HasField("high_watermark") else -1,
+            pa.py_buffer(b.records) if b.records else None,
+            b.remote_log_fetch_info if b.HasField("remote_log_fetch_info") else None,
+            b.filtered_end_offset if b.HasField("filtered_end_offset") else None,
+        )
+        for table in response.tables_resp
+        for b in table.buckets_resp
+    ]
+
+
+@given(responses)
+def test_reads_what_protobuf_writes(response: pb.FetchLogResponse) -> None:
+    body = pa.py_buffer(response.SerializeToString())
+    assert parse_fetch_response(body) == expected(response)
+
+
+def test_records_are_not_copied() -> None:
+    bucket = pb.FetchLogResponseForBucket(bucket_id=0, records=bytes(1000))
+    table = pb.FetchLogResponseForTable(table_id=1, buckets_resp=[bucket])
+    body = pa.py_buffer(pb.FetchLogResponse(tables_resp=[table]).SerializeToString())
+    (fetched,) = parse_fetch_response(body)
+    assert fetched.records is not None
+    assert body.address < fetched.records.address < body.address + body.size
+
+
+@given(responses, st.data())
+def test_truncated(response: pb.FetchLogResponse, data: st.DataObject) -> None:
+    whole = response.SerializeToString()
+    cut = whole[: data.draw(st.integers(0, max(0, len(whole) - 1)))]
+    assert_read_or_refused(cut)
+
+
+@settings(max_examples=300)
+@given(responses, st.data())
+def test_mutated(response: pb.FetchLogResponse, data: st.DataObject) -> None:
+    broken = bytearray(response.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 4))):
+        if broken:
+            broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
+    assert_read_or_refused(bytes(broken))
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=200))
+def test_arbitrary(body: bytes) -> None:
+    assert_read_or_refused(body)
+
+
+def assert_read_or_refused(body: bytes) -> None:
+    """What protobuf reads is read the same; what it refuses is a FlussError or skipped."""
+    try:
+        ours = parse_fetch_response(pa.py_buffer(body))
+    except FlussError:
+        return
+    for bucket in ours:
+        assert bucket.bucket_id >= 0
+        if bucket.records is not None:
+            assert bytes(bucket.records) in body
+    try:
+        official = pb.FetchLogResponse.FromString(body)
+    except DecodeError:
+        return  # ours looks only at the fields that it uses
+    # protobuf may say the ids of what it read; more buckets than that there cannot be
+    assert [b.bucket_id for b in ours] == [
+        b.bucket_id for t in official.tables_resp for b in t.buckets_resp
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x0a",
+        b"\x0a\x05",
+        b"\x0a\xff\xff\xff\xff\x0f",
+        b"\x0a\x02\x12\x00",  # a table without an id
+        b"\x0a\x04\x08\x01\x12\x00",  # a bucket without an id
+        b"\x0a\x06\x08\x01\x12\x02\x3a\x01",  # remote info beyond its end
+    ],
+)
+def test_broken(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        parse_fetch_response(pa.py_buffer(body))
+
+
+def test_announced_sizes_take_no_memory() -> None:
+    body = pa.py_buffer(b"\x0a\xff\xff\xff\xff\x07")  # a table of 2 GB
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError):
+            parse_fetch_response(body)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,189 @@
+"""Frames: whole, byte by byte, with trailing data, and broken ones."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import GET_METADATA, LIST_DATABASES, TABLE_EXISTS
+from fluss_df.protocol.frames import (
+    MAX_RESPONSE_BYTES,
+    TYPE_ERROR,
+    TYPE_FAILURE,
+    TYPE_OK,
+    Buffer,
+    Response,
+    ResponseReader,
+    encode_request,
+    parse_response,
+)
+
+LISTED = pb.ListDatabasesResponse(database_name=["a", "b"]).SerializeToString()
+FRAMES = {
+    "answer": (TYPE_OK, 7, LISTED),
+    "empty answer": (TYPE_OK, 0, b""),
+    "one byte": (TYPE_OK, 1, b"\0"),
+    "error": (TYPE_ERROR, 8, pb.ErrorResponse(error_code=7).SerializeToString()),
+    "failure": (TYPE_FAILURE, 9, pb.ErrorResponse(error_code=-1).SerializeToString()),
+    "large": (TYPE_OK, 2**31 - 1, bytes(range(256)) * 1000),
+    "negative id": (TYPE_OK, -1, b"x"),
+}
+each_frame = pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES.keys())
+
+
+def encoded(kind: int, request_id: int, body: bytes) -> bytes:
+    return struct.pack(">iBi", len(body) + 5, kind, request_id) + body
+
+
+def feed(reader: ResponseReader, data: bytes, most: int = 1 << 30) -> list[Response]:
+    """Give bytes to a reader, at most so many at once, as a socket would."""
+    responses = []
+    rest = memoryview(data)
+    while rest:
+        place = reader.buffer()
+        assert len(place) > 0
+        count = min(len(place), len(rest), most)
+        place[:count] = rest[:count]
+        rest = rest[count:]
+        response = reader.received(count)
+        if response is not None:
+            responses.append(response)
+    return responses
+
+
+def parts(response: Response) -> tuple[int, int, bytes]:
+    return response.type, response.request_id, bytes(response.body)
+
+
+@each_frame
+def test_whole(frame: tuple[int, int, bytes]) -> None:
+    reader = ResponseReader("peer")
+    (response,) = feed(reader, encoded(*frame))
+    assert parts(response) == frame
+    assert reader.between_frames
+
+
+@each_frame
+def test_byte_by_byte(frame: tuple[int, int, bytes]) -> None:
+    reader = ResponseReader("peer")
+    data = encoded(*frame)
+    for i in range(0, len(data) - 1):
+        assert feed(reader, data[i : i + 1]) == []
+        assert not reader.between_frames
+    (response,) = feed(reader, data[-1:])
+    assert parts(response) == frame
+
+
+@each_frame
+def test_with_trailing_data(frame: tuple[int, int, bytes]) -> None:
+    reader = ResponseReader("peer")
+    following = encoded(TYPE_OK, 99, b"next")
+    (response,) = feed(reader, encoded(*frame) + following[:-1])
+    assert parts(response) == frame
+    assert not reader.between_frames
+    (after,) = feed(reader, following[-1:])
+    assert parts(after) == (TYPE_OK, 99, b"next")
+
+
+def test_many_in_a_row() -> None:
+    data = b"".join(encoded(*frame) for frame in FRAMES.values())
+    for most in (1, 3, 8, 9, 10, 1000, 1 << 20):
+        responses = feed(ResponseReader("peer"), data, most)
+        assert [parts(r) for r in responses] == list(FRAMES.values())
+
+
+def test_a_body_outlives_the_next_frame() -> None:
+    reader = ResponseReader("peer")
+    first, _ = feed(reader, encoded(0, 1, b"first") + encoded(0, 2, b"other"))
+    assert bytes(first.body) == b"first"
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 4, MAX_RESPONSE_BYTES + 6, 2**31 - 1])
+def test_impossible_length(length: int) -> None:
+    reader = ResponseReader("10.0.0.1:9123")
+    with pytest.raises(ProtocolError, match=r"10\.0\.0\.1:9123") as raised:
+        feed(reader, struct.pack(">iBi", length, TYPE_OK, 1))
+    assert raised.value.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert str(length) in raised.value.message
+
+
+def test_the_largest_frame_is_a_parameter() -> None:
+    reader = ResponseReader("peer", max_bytes=10)
+    (response,) = feed(reader, encoded(0, 1, b"x" * 10))
+    assert len(response.body) == 10
+    with pytest.raises(ProtocolError, match="response of 16 bytes"):
+        feed(reader, encoded(0, 1, b"x" * 11)[:9])
+
+
+@pytest.mark.parametrize("kind", [3, 0x48, 255])
+def test_unknown_type(kind: int) -> None:
+    with pytest.raises(ProtocolError, match=f"unknown type {kind}"):
+        feed(ResponseReader("peer"), struct.pack(">iBi", 6, kind, 1))
+
+
+def test_an_http_server_is_told_apart() -> None:
+    with pytest.raises(ProtocolError):
+        feed(ResponseReader("peer"), b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def test_parse() -> None:
+    (response,) = feed(ResponseReader("peer"), encoded(TYPE_OK, 1, LISTED))
+    message = parse_response(LIST_DATABASES, response, "peer")
+    assert list(message.database_name) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", [TYPE_ERROR, TYPE_FAILURE])
+def test_error_response(kind: int) -> None:
+    body = pb.ErrorResponse(
+        error_code=7, error_message="db.t is missing\n\tat org.example.Thing(Thing.java:1)"
+    ).SerializeToString()
+    (response,) = feed(ResponseReader("peer"), encoded(kind, 1, body))
+    with pytest.raises(FlussError) as raised:
+        parse_response(GET_METADATA, response, "host:1")
+    assert raised.value.error_code == ErrorCode.TABLE_NOT_EXIST
+    assert raised.value.code_name == "TABLE_NOT_EXIST"
+    assert raised.value.message == "db.t is missing (GET_METADATA at host:1)"
+
+
+def test_error_response_of_a_newer_server() -> None:
+    body = pb.ErrorResponse(error_code=4711, error_message="later").SerializeToString()
+    (response,) = feed(ResponseReader("peer"), encoded(TYPE_ERROR, 1, body))
+    with pytest.raises(FlussError, match="later") as raised:
+        parse_response(GET_METADATA, response, "peer")
+    assert raised.value.error_code == 4711
+    assert raised.value.code_name == "4711"
+    assert not raised.value.is_retriable
+
+
+def test_negative_code_keeps_its_sign() -> None:
+    body = b"\x08" + b"\xff" * 9 + b"\x01"  # -1 in ten bytes
+    (response,) = feed(ResponseReader("peer"), encoded(TYPE_ERROR, 1, body))
+    with pytest.raises(FlussError, match="no message") as raised:
+        parse_response(GET_METADATA, response, "peer")
+    assert raised.value.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"\x08", b"\x08\0"])
+def test_error_response_that_is_none(body: bytes) -> None:
+    (response,) = feed(ResponseReader("peer"), encoded(TYPE_ERROR, 1, body))
+    with pytest.raises(ProtocolError):
+        parse_response(GET_METADATA, response, "peer")
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"\x0a\x05x"])
+def test_answer_that_is_none(body: bytes) -> None:
+    (response,) = feed(ResponseReader("peer"), encoded(TYPE_OK, 1, body))
+    with pytest.raises(ProtocolError, match="TABLE_EXISTS"):
+        parse_response(TABLE_EXISTS, response, "peer")
+
+
+def test_request() -> None:
+    body: list[Buffer] = [b"ab", memoryview(b"cde")]
+    buffers = encode_request(LIST_DATABASES, 0, 513, body)
+    assert buffers[1] is body[0]
+    assert buffers[2] is body[1]
+    expected = struct.pack(">ihhi", 8 + 5, 1003, 0, 513) + b"abcde"
+    assert b"".join(bytes(part) for part in buffers) == expected
