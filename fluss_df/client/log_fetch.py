@@ -82,6 +82,8 @@ class Position:
         Where to stop (exclusive), or None to go on for ever.
     projected
         Whether to let the server leave out columns.
+    starved
+        Whether the last answer had no whole batch of this bucket: it is to be asked for alone.
     """
 
     bucket: TableBucket
@@ -93,6 +95,7 @@ class Position:
     ready_bytes: int = 0
     backoff: Backoff | None = None
     not_before: float = 0.0
+    starved: bool = False
 
     @property
     def done(self) -> bool:
@@ -218,11 +221,14 @@ class LogFetcher:
         for fetched in parse_fetch_response(response.body):
             position = asked.get((fetched.partition_id, fetched.bucket_id))
             if position is not None:
-                size += self._accept(position, fetched, lane.apis.batch_statistics)
+                alone = len(positions) == 1
+                size += self._accept(position, fetched, lane.apis.batch_statistics, alone)
         self._metrics.add(record_bytes=size)
         return size
 
-    def _accept(self, position: Position, fetched: FetchedBucket, statistics: bool) -> int:
+    def _accept(
+        self, position: Position, fetched: FetchedBucket, statistics: bool, alone: bool
+    ) -> int:
         if fetched.error_code:
             self._bucket_failed(position, fetched)
             return 0
@@ -232,16 +238,22 @@ class LogFetcher:
             self._advance(position, max(s.remote_log_end_offset for s in segments))
             return 0
         if fetched.records is not None:
-            headers = scan_headers(fetched.records, magic1_has_statistics=statistics)
+            # Only one bucket of a request is sure to get a whole batch, whichever the server
+            # takes first: the others get as many bytes as they may, be it a part of a batch.
+            headers = scan_headers(
+                fetched.records, magic1_has_statistics=statistics, require_progress=alone
+            )
             end = headers.end_offset
-            if end is not None:
-                position.ready.append(
-                    Chunk(fetched.records, headers, position.offset, position.projected)
-                )
-                size = len(fetched.records)
-                position.ready_bytes += size
-                self._advance(position, end)
-                return size
+            position.starved = end is None
+            if end is None:
+                return 0
+            position.ready.append(
+                Chunk(fetched.records, headers, position.offset, position.projected)
+            )
+            size = len(fetched.records)
+            position.ready_bytes += size
+            self._advance(position, end)
+            return size
         if fetched.filtered_end_offset is not None:
             self._advance(position, fetched.filtered_end_offset)
         elif position.stop is not None:

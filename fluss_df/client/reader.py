@@ -99,14 +99,16 @@ class OrderedRead:
 
     def _send(self) -> None:
         """Send the next request, unless one is on its way or enough is held."""
-        if self._asked or self._held > self._held_limit:
+        front = self._todo[0]
+        full = self._held > self._held_limit
+        if self._asked or (full and front.ready):
             return
         asking: list[Position] = []
         endpoint: Endpoint | None = None
         now = time.monotonic()
-        for position in list(self._todo)[:_BUCKETS_PER_REQUEST]:
+        for position in list(self._todo)[: 1 if full else _BUCKETS_PER_REQUEST]:
             # what follows waits until its turn once something of it is here
-            if position.done or (position is not self._todo[0] and position.ready):
+            if position.done or (position is not front and position.ready):
                 continue
             if position.not_before > now:
                 continue
@@ -115,9 +117,11 @@ class OrderedRead:
                 continue
             if not asking:
                 endpoint = where
-            elif where != endpoint or position.projected != asking[0].projected:
+            elif where != endpoint or position.projected != asking[0].projected or position.starved:
                 continue
             asking.append(position)
+            if position.starved:
+                break
         if not asking or endpoint is None:
             return
         if self._lane is None or self._lane.endpoint != endpoint:

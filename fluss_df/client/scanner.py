@@ -316,7 +316,9 @@ class LogScanner(Ready):
             if where is None or where in self._lanes:
                 continue
             group = groups.setdefault(where, [])
-            if not group or group[0].projected == position.projected:
+            if position.starved:
+                groups[where] = [position]
+            elif not group or _can_join(group[0], position):
                 group.append(position)
         for where, positions in groups.items():
             lane = fetcher.lane(where, positions)
@@ -430,6 +432,10 @@ class LogScanner(Ready):
             f"LogScanner({str(self._info.table_path)!r}, {kind},"
             f" {len(self._subscriptions)} buckets)"
         )
+
+
+def _can_join(first: Position, other: Position) -> bool:
+    return first.projected == other.projected and not first.starved
 
 
 def _part(decoded: DecodedBatch, start: int, rows: int) -> DecodedBatch:

@@ -60,6 +60,9 @@ class _BucketQueue:
         self.next_sequence = 0
         self.last_acked = -1
         self.renew_writer = False
+        self.writer_epoch = 0
+        self.acked_place = (0, -1)
+        self.acked_end = 0
         self.backoff = Backoff(timeout_ms)
 
 
@@ -215,6 +218,7 @@ class Sender:
             return True
         if queue.renew_writer:
             queue.renew_writer = False
+            queue.writer_epoch += 1
             queue.writer_id = -1
             self._writer_id = None
         if self._writer_id is None:
@@ -298,6 +302,12 @@ class Sender:
         )
         try:
             connection = await self._cluster.connection_to(node)
+        except FlussError as error:
+            for batch in batches:
+                self._batch_failed(batch, error, sent=False)
+            self.wake()
+            return
+        try:
             response = parse_response(
                 PRODUCE_LOG,
                 await connection.exchange(PRODUCE_LOG, body, config.request_timeout_ms),
@@ -344,8 +354,31 @@ class Sender:
             queue.backoff.reset(self._config.writer_delivery_timeout_ms)
         if base_offset >= 0:
             self._note_result(batch, base_offset)
+            self._check_nothing_lost(queue, batch, base_offset)
         self._finish(batch, None)
         self._resume_when_idle(queue)
+
+    def _check_nothing_lost(self, queue: _BucketQueue, batch: WriteBatch, base_offset: int) -> None:
+        """Notice when a log became shorter than what was acknowledged in it.
+
+        A server that is killed, and has no replica to get its data back from, cuts its log to the
+        last checkpoint of the high watermark when it starts again (seen on 0.9.1): rows that it
+        had acknowledged are gone, and nobody says so.
+        """
+        place = (queue.writer_epoch, batch.sequence)
+        if place < queue.acked_place:
+            return
+        if base_offset < queue.acked_end:
+            self.failures.append(
+                FlussError(
+                    f"the cluster lost rows that it had acknowledged: {self._where(batch)} was"
+                    f" written up to offset {queue.acked_end}, and later rows got the offset"
+                    f" {base_offset}",
+                    ErrorCode.LOG_STORAGE_EXCEPTION,
+                )
+            )
+        queue.acked_place = place
+        queue.acked_end = base_offset + batch.rows
 
     def _note_result(self, batch: WriteBatch, base_offset: int) -> None:
         end = base_offset + batch.rows
@@ -359,7 +392,7 @@ class Sender:
             result.end_offset = max(result.end_offset, end)
             result.rows += batch.rows
 
-    def _batch_failed(self, batch: WriteBatch, error: FlussError) -> None:
+    def _batch_failed(self, batch: WriteBatch, error: FlussError, *, sent: bool = True) -> None:
         queue = self._queues[batch.bucket]
         code = error.error_code
         if code == ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION or (
@@ -369,7 +402,7 @@ class Sender:
             self._batch_acked(batch, -1)
             return
         queue.in_flight.pop(batch.sequence, None)
-        if code in _UNCERTAIN:
+        if sent and code in _UNCERTAIN:
             batch.uncertain = True
         if code in STALE_METADATA or isinstance(error, DeadlineExceededError):
             self._cluster.forget_leader(batch.bucket)
