@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, overload
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from fluss_df.errors import ErrorCode, FlussError
 
@@ -171,6 +171,10 @@ class Config:
     >>> config.writer_batch_size
     2097152
     """
+
+    # a misspelt property must not be set in silence
+    __slots__ = ("_values",)
+    _values: dict[str, Any]
 
     bootstrap_servers = Option(
         "bootstrap.servers",
@@ -350,7 +354,7 @@ class Config:
     security_sasl_password = Option(_SECRET, "", _text, "The SASL password; never shown.")
 
     def __init__(self, properties: Mapping[str, Any] | None = None) -> None:
-        self._values: dict[str, Any] = {}
+        self._values = {}
         for key, value in (properties or {}).items():
             option = _option_for(key)
             self._values[option.key] = option.parse(option.key, value)
@@ -365,13 +369,23 @@ class Config:
             The settings, and the database where the URL names one.
         """
         rest = url.split("://", 1)[1]
-        authority, _, tail = rest.partition("/")
-        if "?" in authority:
-            authority, _, query = authority.partition("?")
-            path = ""
-        else:
-            parts = urlsplit("//x/" + tail)
-            path, query = parts.path.strip("/"), parts.query
+        authority = re.split(r"[/?]", rest, maxsplit=1)[0]
+        try:
+            return cls._from_url_parts(authority, rest[len(authority) :])
+        except FlussError as error:
+            if "@" not in rest[len(authority) :]:
+                raise
+            # a '/' or '?' in a password cuts the URL in the wrong place: nothing of it is shown
+            raise FlussError(
+                "invalid Fluss URL: expected 'fluss://user:password@host:port/database', with '@',"
+                " '/', '?' and ':' in user and password percent-encoded",
+                error.error_code,
+            ) from None
+
+    @classmethod
+    def _from_url_parts(cls, authority: str, tail: str) -> tuple[Config, str | None]:
+        path, _, query = tail.partition("?")
+        path = path.strip("/")
         user, at, servers = authority.rpartition("@")
         properties: dict[str, Any] = {"bootstrap.servers": servers}
         if at:
@@ -425,6 +439,9 @@ class Config:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_values": self.to_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._values = state["_values"]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Config) and self._values == other._values

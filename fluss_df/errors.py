@@ -11,7 +11,8 @@ from typing import ClassVar
 _RETRIABLE = True
 _FINAL = False
 
-# code, name, may the same request succeed later (RetriableException in the server's source)
+# code, name, may the same request succeed later (RetriableException in the server's source; and
+# by what they say 51 and 65, which a coordinator that has just taken over answers)
 _TABLE: tuple[tuple[int, str, bool], ...] = (
     (-2, "CLIENT_ERROR", _FINAL),
     (-1, "UNKNOWN_SERVER_ERROR", _FINAL),
@@ -25,8 +26,8 @@ _TABLE: tuple[tuple[int, str, bool], ...] = (
     (7, "TABLE_NOT_EXIST", _FINAL),
     (8, "TABLE_ALREADY_EXIST", _FINAL),
     (9, "SCHEMA_NOT_EXIST", _RETRIABLE),
-    (10, "LOG_STORAGE_EXCEPTION", _FINAL),
-    (11, "KV_STORAGE_EXCEPTION", _FINAL),
+    (10, "LOG_STORAGE_EXCEPTION", _RETRIABLE),
+    (11, "KV_STORAGE_EXCEPTION", _RETRIABLE),
     (12, "NOT_LEADER_OR_FOLLOWER", _RETRIABLE),
     (13, "RECORD_TOO_LARGE_EXCEPTION", _FINAL),
     (14, "CORRUPT_RECORD_EXCEPTION", _RETRIABLE),

@@ -1,0 +1,360 @@
+"""Settings: every option, keys in all spellings, URLs, and that the password never shows."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import fluss as official
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fluss_df import Config, ErrorCode, FlussError
+from fluss_df.config import Option, parse_address
+
+OPTIONS: dict[str, Option[Any]] = {
+    name: value for name, value in vars(Config).items() if isinstance(value, Option)
+}
+each_option = pytest.mark.parametrize("name", OPTIONS)
+
+OTHER_VALUES = {
+    "bootstrap_servers": "other:1",
+    "writer_acks": "1",
+    "writer_bucket_no_key_assigner": "round_robin",
+    "security_protocol": "sasl",
+    "security_sasl_mechanism": "PLAIN",
+    "security_sasl_username": "alice",
+    "security_sasl_password": "wonder-land",
+    "scanner_fetch_connections": 7,
+}
+
+
+def other_value(name: str) -> Any:
+    default = OPTIONS[name].default
+    if name in OTHER_VALUES:
+        return OTHER_VALUES[name]
+    return not default if isinstance(default, bool) else 4_000_000
+
+
+def other_text(name: str) -> str:
+    value = other_value(name)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+INTEGERS = [n for n in OPTIONS if type(OPTIONS[n].default) is int]
+INTEGERS.remove("scanner_fetch_connections")
+SMALL = {
+    "remote_file_download_thread_num",
+    "scanner_remote_log_read_concurrency",
+    "scanner_remote_log_prefetch_num",
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SMALL:
+        monkeypatch.setitem(OTHER_VALUES, name, 9)
+
+
+@each_option
+def test_default_set_and_get(name: str) -> None:
+    config = Config()
+    assert getattr(config, name) == OPTIONS[name].default
+    setattr(config, name, other_value(name))
+    assert getattr(config, name) == other_value(name)
+    untouched = {n: getattr(config, n) for n in OPTIONS if n != name}
+    assert untouched == {n: OPTIONS[n].default for n in OPTIONS if n != name}
+
+
+@each_option
+def test_keys_in_all_spellings(name: str) -> None:
+    option = OPTIONS[name]
+    for key in (option.key, *option.aliases):
+        for spelling in (
+            key,
+            f"client.{key}",
+            key.replace("-", "."),
+            key.replace("-", "_").replace(".", "_"),
+            key.upper(),
+        ):
+            config = Config({spelling: other_text(name)})
+            assert getattr(config, name) == other_value(name), spelling
+            assert config == Config({option.key: other_value(name)})
+
+
+@each_option
+def test_property_name_is_a_key(name: str) -> None:
+    assert getattr(Config({name: other_value(name)}), name) == other_value(name)
+
+
+@each_option
+def test_option_is_described(name: str) -> None:
+    assert (OPTIONS[name].__doc__ or "").endswith(".")
+
+
+def test_the_official_clients_properties_are_known() -> None:
+    theirs = {n for n in dir(official.Config) if not n.startswith("_")}
+    assert theirs <= set(OPTIONS)
+
+
+def test_keys_of_the_official_client() -> None:
+    for key in (
+        "bootstrap.servers",
+        "writer.request-max-size",
+        "writer.acks",
+        "writer.retries",
+        "writer.batch-size",
+        "writer.batch-timeout-ms",
+        "writer.bucket.no-key-assigner",
+        "scanner.remote-log.prefetch-num",
+        "remote-file.download-thread-num",
+        "scanner.remote-log.read-concurrency",
+        "scanner.log.max-poll-records",
+        "scanner.log.fetch.max-bytes",
+        "scanner.log.fetch.min-bytes",
+        "scanner.log.fetch.wait-max-time-ms",
+        "scanner.log.fetch.max-bytes-for-bucket",
+        "writer.enable-idempotence",
+        "writer.max-inflight-requests-per-bucket",
+        "writer.buffer.memory-size",
+        "writer.buffer.wait-timeout-ms",
+        "writer.dynamic-batch-size.enabled",
+        "writer.dynamic-batch-size-min",
+        "connect-timeout",
+        "security.protocol",
+        "security.sasl.mechanism",
+        "security.sasl.username",
+        "security.sasl.password",
+    ):
+        official.Config({key: official_value(key)})
+        Config({key: official_value(key)})
+
+
+def official_value(key: str) -> str:
+    option = next(o for o in OPTIONS.values() if key in (o.key, *o.aliases))
+    default = option.default
+    return str(default).lower() if isinstance(default, bool) else str(default) or "x"
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("bootstrap.server", "bootstrap.servers"),
+        ("writer.ack", "writer.acks"),
+        ("client.writer.batchsize", "writer.batch-size"),
+        ("security.sasl.user", "security.sasl.username"),
+        ("", ""),
+    ],
+)
+def test_unknown_key(key: str, near: str) -> None:
+    with pytest.raises(FlussError) as raised:
+        Config({key: "1"})
+    assert raised.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
+    assert f"unknown property '{key}'" in raised.value.message
+    assert f"did you mean '{near}" in raised.value.message
+
+
+def test_a_misspelt_password_is_not_shown() -> None:
+    with pytest.raises(FlussError) as raised:
+        Config({"security.sasl.pasword": "wonder-land"})
+    assert "security.sasl.password" in str(raised.value)
+    assert "wonder-land" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("value", ["", "x", "1.5", 1.5, True, None, -1, 2**64, "-1", [1]])
+def test_bad_integers(name: str, value: object) -> None:
+    with pytest.raises(FlussError, match="whole number") as raised:
+        Config({name: value})
+    assert raised.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
+    assert OPTIONS[name].key in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("writer_acks", "2"),
+        ("writer_acks", ""),
+        ("writer_bucket_no_key_assigner", "random"),
+        ("writer_enable_idempotence", "yes"),
+        ("security_protocol", "ssl"),
+        ("security_sasl_mechanism", "SCRAM"),
+        ("security_sasl_username", 5),
+        ("bootstrap_servers", ""),
+        ("bootstrap_servers", " , "),
+        ("bootstrap_servers", "localhost"),
+        ("bootstrap_servers", "localhost:"),
+        ("bootstrap_servers", "localhost:0"),
+        ("bootstrap_servers", "localhost:65536"),
+        ("bootstrap_servers", "http://localhost:9123"),
+        ("bootstrap_servers", "a:1,b"),
+        ("bootstrap_servers", "::1:9123"),
+        ("bootstrap_servers", None),
+        ("bootstrap_servers", 9123),
+    ],
+)
+def test_bad_values(name: str, value: object) -> None:
+    with pytest.raises(FlussError) as raised:
+        Config({name: value})
+    assert raised.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
+    with pytest.raises(FlussError):
+        setattr(Config(), name, value)
+
+
+def test_good_values() -> None:
+    assert Config({"writer.acks": "-1"}).writer_acks == "all"
+    assert Config({"writer.acks": -1}).writer_acks == "all"
+    assert Config({"writer.acks": 1}).writer_acks == "1"
+    assert Config({"security.protocol": "SASL"}).uses_sasl
+    assert not Config({"security.protocol": "plaintext"}).uses_sasl
+    assert Config({"writer.enable-idempotence": " True "}).writer_enable_idempotence is True
+    forever = 2**64 - 1
+    assert Config({"writer.buffer.wait-timeout": forever}).writer_buffer_wait_timeout_ms == forever
+
+
+def test_servers() -> None:
+    config = Config({"bootstrap.servers": " one:1 , two:2,[::1]:3 "})
+    assert config.bootstrap_servers == "one:1,two:2,[::1]:3"
+    assert config.addresses() == [("one", 1), ("two", 2), ("::1", 3)]
+    assert Config({"bootstrap.servers": ["one:1", "two:2"]}).addresses() == [
+        ("one", 1),
+        ("two", 2),
+    ]
+
+
+@given(st.text(max_size=30))
+def test_any_address_is_read_or_refused(text: str) -> None:
+    try:
+        host, port = parse_address(text)
+    except FlussError:
+        return
+    assert host
+    assert 0 < port < 65536
+
+
+# ---- URLs
+
+
+@pytest.mark.parametrize(
+    ("url", "properties", "database"),
+    [
+        ("fluss://h:1", {"bootstrap.servers": "h:1"}, None),
+        ("fluss://h:1/", {"bootstrap.servers": "h:1"}, None),
+        ("fluss://h:1/db", {"bootstrap.servers": "h:1"}, "db"),
+        ("fluss://a:1,b:2/db", {"bootstrap.servers": "a:1,b:2"}, "db"),
+        ("fluss://[::1]:9123/db", {"bootstrap.servers": "[::1]:9123"}, "db"),
+        ("fluss://h:1?writer.acks=1", {"bootstrap.servers": "h:1", "writer.acks": "1"}, None),
+        (
+            "fluss://h:1/db?writer.acks=1&client.writer.batch-size=4096",
+            {"bootstrap.servers": "h:1", "writer.acks": "1", "writer.batch-size": 4096},
+            "db",
+        ),
+        (
+            "fluss://alice:p%40ss%2Fword%3F@h:1/db",
+            {
+                "bootstrap.servers": "h:1",
+                "security.protocol": "sasl",
+                "security.sasl.username": "alice",
+                "security.sasl.password": "p@ss/word?",
+            },
+            "db",
+        ),
+        (
+            "fluss://al%3Aice:a:b@[fe80::1]:1,h:2",
+            {
+                "bootstrap.servers": "[fe80::1]:1,h:2",
+                "security.protocol": "sasl",
+                "security.sasl.username": "al:ice",
+                "security.sasl.password": "a:b",
+            },
+            None,
+        ),
+    ],
+)
+def test_url(url: str, properties: dict[str, Any], database: str | None) -> None:
+    config, found = Config.from_url(url)
+    assert config == Config(properties)
+    assert found == database
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "fluss://",
+        "fluss:///db",
+        "fluss://h",
+        "fluss://h:1/a/b",
+        "fluss://h:1?writer.acks",
+        "fluss://h:1?colour=red",
+        "fluss://alice:wonder-land@h",
+        "fluss://alice:wonder-land@/db",
+        "fluss://alice:wonder/land@h:1",
+        "fluss://alice:wonder?land@h:1",
+        "fluss://alice:wonder-land@h:1?x=wonder-land",
+        "fluss://alice:wonder-land@h:1?security.sasl.pasword=wonder-land",
+    ],
+)
+def test_bad_url(url: str) -> None:
+    with pytest.raises(FlussError) as raised:
+        Config.from_url(url)
+    assert raised.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
+    assert "land" not in str(raised.value)
+    assert "wonder" not in str(raised.value)
+
+
+# ---- secrets
+
+
+@pytest.fixture
+def secret() -> Config:
+    return Config(
+        {
+            "bootstrap.servers": "h:1",
+            "security.protocol": "sasl",
+            "security.sasl.username": "alice",
+            "security.sasl.password": "wonder-land",
+        }
+    )
+
+
+def test_password_never_shows(secret: Config) -> None:
+    assert secret.security_sasl_password == "wonder-land"
+    for shown in (repr(secret), str(secret), f"{secret}", json.dumps(secret.to_dict())):
+        assert "alice" in shown
+        assert "wonder-land" not in shown
+    assert b"wonder-land" not in pickle.dumps(secret)
+
+
+def test_pickle_keeps_the_rest(secret: Config) -> None:
+    copied = pickle.loads(pickle.dumps(secret))
+    assert copied == secret.without_secrets()
+    assert copied != secret
+    assert copied.security_sasl_username == "alice"
+    assert copied.security_sasl_password == ""
+
+
+def test_a_bad_password_is_not_shown() -> None:
+    with pytest.raises(FlussError) as raised:
+        Config({"security.sasl.password": ["wonder-land"]})
+    assert "wonder-land" not in str(raised.value)
+    assert "security.sasl.password" in str(raised.value)
+
+
+# ---- copies
+
+
+def test_copies_are_independent(secret: Config) -> None:
+    copied = secret.copy(writer_acks="0")
+    assert (copied.writer_acks, secret.writer_acks) == ("0", "all")
+    assert copied.security_sasl_password == "wonder-land"
+    assert hash(secret.copy()) == hash(secret)
+    assert secret.copy() == secret != copied
+
+
+def test_unknown_attributes_are_refused() -> None:
+    with pytest.raises(AttributeError):
+        Config().writer_ack = "1"  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        Config().copy(writer_ack="1")
