@@ -24,11 +24,15 @@ _EMPTY: Final = np.zeros(0, np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of all rows: ``data[starts[i] : starts[i] + lengths[i]]`` is that of row i."""
+    """One field of all rows: the bytes of the rows behind each other, and how many of each."""
 
     data: UInt8s
-    starts: Int64s
     lengths: Int64s
+
+    @property
+    def starts(self) -> Int64s:
+        """Where the bytes of each row begin."""
+        return np.cumsum(self.lengths) - self.lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,7 @@ class Keys:
 def fixed(matrix: UInt8s) -> Field:
     """Return a field whose rows are the rows of a matrix of bytes."""
     n, width = matrix.shape
-    starts = np.arange(n, dtype=np.int64) * width
-    return Field(matrix.reshape(-1), starts, np.full(n, width, np.int64))
+    return Field(matrix.reshape(-1), np.full(n, width, np.int64))
 
 
 def of_numbers(values: npt.NDArray[np.generic]) -> Field:
@@ -65,79 +68,63 @@ def varint(values: npt.NDArray[np.integer], width: int) -> Field:
     unsigned = values.astype(np.int64).view(np.uint64)
     if width == 32:
         unsigned = unsigned & np.uint64(0xFFFFFFFF)
-    most = 5 if width == 32 else 10
     # only as many byte columns as the largest value takes
     top = int(unsigned.max()) if len(unsigned) else 0
-    most = min(most, max(1, -(-top.bit_length() // 7)))
+    most = max(1, -(-top.bit_length() // 7))
+    if most == 1:
+        return Field(unsigned.astype(np.uint8), np.ones(len(values), np.int64))
     matrix = np.empty((len(values), most), np.uint8)
-    lengths = np.ones(len(values), np.int64)
+    written = np.empty((len(values), most), np.bool_)
     rest = unsigned
+    follows = np.ones(len(values), np.bool_)
     for i in range(most):
+        written[:, i] = follows
         more = rest >> np.uint64(7)
         follows = more != 0
-        matrix[:, i] = (rest & np.uint64(0x7F)) | (follows.astype(np.uint64) << np.uint64(7))
-        lengths += follows
+        matrix[:, i] = (rest & np.uint64(0x7F)).astype(np.uint8) | (follows.view(np.uint8) << 7)
         rest = more
-    starts = np.arange(len(values), dtype=np.int64) * most
-    return Field(matrix.reshape(-1), starts, lengths)
+    return Field(matrix[written], written.sum(axis=1, dtype=np.int64))
 
 
 def of_binary(array: pa.Array) -> Field:
     """Return the bytes of a string, binary or fixed-size binary array without nulls."""
+    n = len(array)
+    if not n:
+        return Field(_EMPTY, np.zeros(0, np.int64))
     if pa.types.is_fixed_size_binary(array.type):
         width = array.type.byte_width
         data = np.frombuffer(array.buffers()[1], np.uint8)
-        starts = (np.arange(len(array), dtype=np.int64) + array.offset) * width
-        return Field(data, starts, np.full(len(array), width, np.int64))
-    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+        return Field(data[array.offset * width : (array.offset + n) * width], np.full(n, width))
     _, offsets_buffer, data_buffer = array.buffers()
-    kind = np.int64 if large else np.int32
-    if not len(array):
-        return Field(_EMPTY, np.zeros(0, np.int64), np.zeros(0, np.int64))
-    raw = np.frombuffer(offsets_buffer, kind)[array.offset : array.offset + len(array) + 1]
-    offsets = raw.astype(np.int64)
+    raw = np.frombuffer(offsets_buffer, np.int32)[array.offset : array.offset + n + 1]
     data = _EMPTY if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
-    return Field(data, offsets[:-1], np.diff(offsets))
+    return Field(data[raw[0] : raw[-1]], np.diff(raw).astype(np.int64))
 
 
-def gather(source: UInt8s, starts: Int64s, lengths: Int64s, out: UInt8s, at: Int64s) -> None:
-    """Copy ``source[starts[i] : +lengths[i]]`` to ``out[at[i] :]`` for all rows."""
-    total = int(lengths.sum())
-    if not total:
-        return
-    width = int(lengths[0])
-    if (lengths == width).all():
-        span = np.arange(width)
-        out[at[:, None] + span] = source[starts[:, None] + span]
-        return
+def scatter(field: Field, rows: Int64s, out: UInt8s, at: Int64s) -> None:
+    """Copy the bytes of some rows of a field to ``out[at[i] :]``."""
+    lengths = field.lengths[rows]
+    starts = field.starts[rows]
     # one index per byte: the row's start, and the distance into the row
-    first = np.cumsum(lengths) - lengths
-    inner = np.arange(total, dtype=np.int64) - np.repeat(first, lengths)
-    out[np.repeat(at, lengths) + inner] = source[np.repeat(starts, lengths) + inner]
+    inner = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    out[np.repeat(at, lengths) + inner] = field.data[np.repeat(starts, lengths) + inner]
 
 
 def concat(fields: list[Field], n: int) -> Keys:
     """Put the fields of each row behind each other."""
     offsets = np.zeros(n + 1, np.int64)
-    if not fields:
-        return Keys(_EMPTY, offsets)
-    total = np.sum([field.lengths for field in fields], axis=0)
-    np.cumsum(total, out=offsets[1:])
-    if len(fields) == 1 and _is_dense(fields[0]):
-        field = fields[0]
-        first = int(field.starts[0]) if n else 0
-        return Keys(field.data[first : first + int(offsets[-1])], offsets)
-    out = np.empty(int(offsets[-1]), np.uint8)
-    at = offsets[:-1].copy()
-    for field in fields:
-        gather(field.data, field.starts, field.lengths, out, at)
-        at += field.lengths
+    if len(fields) == 1:
+        np.cumsum(fields[0].lengths, out=offsets[1:])
+        return Keys(fields[0].data, offsets)
+    lengths = np.stack([field.lengths for field in fields], axis=1)
+    np.cumsum(lengths.sum(axis=1), out=offsets[1:])
+    # whose byte is each byte of the result; the fields then fill their places in order
+    numbers_of = np.tile(np.arange(len(fields), dtype=np.uint8), n)
+    owner = np.repeat(numbers_of, lengths.reshape(-1))
+    out = np.empty(len(owner), np.uint8)
+    for i, field in enumerate(fields):
+        out[owner == i] = field.data
     return Keys(out, offsets)
-
-
-def _is_dense(field: Field) -> bool:
-    ends = field.starts + field.lengths
-    return bool((ends[:-1] == field.starts[1:]).all())
 
 
 def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -174,18 +161,18 @@ def big_endian_decimals(array: pa.Array) -> Field:
     """Return the minimal big-endian two's complement of the unscaled values of a decimal128."""
     n = len(array)
     if not n:
-        return Field(_EMPTY, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return Field(_EMPTY, np.zeros(0, np.int64))
     raw = np.frombuffer(array.buffers()[1], np.uint8)
     raw = raw[array.offset * 16 : (array.offset + n) * 16].reshape(n, 16)
     big = np.ascontiguousarray(raw[:, ::-1])
     sign = np.where(big[:, 0] & 0x80, 0xFF, 0).astype(np.uint8)
     # the first byte that says more than the sign
     differs = big != sign[:, None]
-    first = np.where(differs.any(axis=1), differs.argmax(axis=1), 15).astype(np.int64)
+    first = np.where(differs.any(axis=1), differs.argmax(axis=1), 15)
     # its top bit must be the sign
     top = big[np.arange(n), first] & 0x80
     first = np.maximum(np.where(top != (sign & 0x80), first - 1, first), 0)
-    return Field(big.reshape(-1), np.arange(n, dtype=np.int64) * 16 + first, 16 - first)
+    return Field(big[np.arange(16) >= first[:, None]], 16 - first)
 
 
 _MILLIS: Final = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}

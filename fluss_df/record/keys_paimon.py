@@ -20,9 +20,9 @@ from fluss_df.record.bytes_columns import (
     Keys,
     big_endian_decimals,
     booleans,
-    gather,
     numbers,
     of_binary,
+    scatter,
     time_millis,
     timestamp_parts,
     unscaled_int64,
@@ -72,13 +72,7 @@ def encode(arrays: Sequence[pa.Array], types: Sequence[DataType]) -> Keys:
         if tail is not None:
             field, at, room = tail
             kept = np.flatnonzero(room)
-            gather(
-                field.data,
-                field.starts[kept],
-                field.lengths[kept],
-                out,
-                (offsets[:-1] + at)[kept],
-            )
+            scatter(field, kept, out, (offsets[:-1] + at)[kept])
     return Keys(out, offsets)
 
 
@@ -100,7 +94,7 @@ def _split(
         if (t.precision or 0) <= 3:
             return millis.view(np.uint64), None
         eight = np.full(n, 8, np.int64)
-        field = Field(millis.view(np.uint8), np.arange(n, dtype=np.int64) * 8, eight)
+        field = Field(millis.view(np.uint8), eight)
         return np.zeros(n, np.uint64), (field, nanos.astype(np.int64), eight)
     return _word(array, t), None
 
@@ -109,7 +103,7 @@ def _inline(field: Field) -> npt.NDArray[np.uint64]:
     short = np.flatnonzero(field.lengths <= _INLINE)
     matrix = np.zeros((len(field.lengths), 8), np.uint8)
     flat = matrix.reshape(-1)
-    gather(field.data, field.starts[short], field.lengths[short], flat, short * 8)
+    scatter(field, short, flat, short * 8)
     matrix[:, 7] = 0x80 | (field.lengths & 0x7F)
     return matrix.view(np.uint64)[:, 0]
 
