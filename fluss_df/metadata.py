@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import enum
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.types import Column, arrow_schema, from_arrow, type_from_json, type_to_json
 
 EARLIEST_OFFSET = -2
@@ -27,7 +28,7 @@ LOG_OFFSET_COLUMN = "_log_offset"
 COMMIT_TIMESTAMP_COLUMN = "_commit_timestamp"
 METADATA_COLUMNS = (PARTITION_COLUMN, BUCKET_COLUMN, LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
 
-_NAME = re.compile(r"^[A-Za-z0-9_-]+$")
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _NAME_MAX = 200
 
 
@@ -52,13 +53,22 @@ def check_name(name: str, kind: str) -> str:
         problem = "'.' and '..' are not allowed"
     elif len(name) > _NAME_MAX:
         problem = f"it has {len(name)} characters; at most {_NAME_MAX} are allowed"
-    elif not _NAME.match(name):
+    elif not _NAME.fullmatch(name):
         problem = "only letters, digits, '_' and '-' are allowed"
     elif name.startswith("__"):
         problem = "names that begin with '__' are reserved"
     else:
         return name
     raise FlussError(f"invalid {kind} name {name!r}: {problem}", code)
+
+
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Make a ProtocolError of whatever is wrong with a server's JSON."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ProtocolError(f"{what} from the server cannot be read: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -278,27 +288,27 @@ class Schema:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Schema:
-        """Read the server's JSON."""
-        columns = [
-            Column(
-                name=entry["name"],
-                type=type_from_json(entry["data_type"]),
-                comment=entry.get("comment"),
-                column_id=entry.get("id"),
+        """Read the server's JSON.
+
+        Raises
+        ------
+        ProtocolError
+            When it is not a schema.
+        """
+        with _reading("a schema"):
+            columns = [_column_from_json(entry) for entry in value["columns"]]
+            return cls.from_columns(
+                columns,
+                value.get("primary_key", ()),
+                auto_increment=value.get("auto_increment_column", ()),
+                highest_field_id=value.get("highest_field_id"),
             )
-            for entry in value["columns"]
-        ]
-        return cls.from_columns(
-            columns,
-            value.get("primary_key", ()),
-            auto_increment=value.get("auto_increment_column", ()),
-            highest_field_id=value.get("highest_field_id"),
-        )
 
     @classmethod
     def from_json_bytes(cls, text: bytes) -> Schema:
         """Read the server's JSON from bytes."""
-        return cls.from_json(json.loads(text))
+        with _reading("a schema"):
+            return cls.from_json(json.loads(text))
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -317,6 +327,18 @@ class Schema:
     def __repr__(self) -> str:
         keys = f", primary_keys={list(self.primary_keys)}" if self.primary_keys else ""
         return f"Schema({', '.join(f'{name} {kind}' for name, kind in self.get_columns())}{keys})"
+
+
+def _column_from_json(entry: Mapping[str, Any]) -> Column:
+    name = entry["name"]
+    if not isinstance(name, str):
+        raise TypeError(f"the column name {name!r} is no string")
+    return Column(
+        name=name,
+        type=type_from_json(entry["data_type"]),
+        comment=entry.get("comment"),
+        column_id=entry.get("id"),
+    )
 
 
 def require_columns(names: Iterable[str], existing: Sequence[str], what: str) -> None:
@@ -427,16 +449,17 @@ class TableDescriptor:
     @classmethod
     def from_json(cls, text: bytes) -> TableDescriptor:
         """Read the server's JSON."""
-        value = json.loads(text)
-        return cls(
-            Schema.from_json(value["schema"]),
-            partition_keys=value.get("partition_key"),
-            bucket_count=value.get("bucket_count"),
-            bucket_keys=value.get("bucket_key"),
-            comment=value.get("comment"),
-            properties=value.get("properties"),
-            custom_properties=value.get("custom_properties"),
-        )
+        with _reading("a table descriptor"):
+            value = json.loads(text)
+            return cls(
+                Schema.from_json(value["schema"]),
+                partition_keys=value.get("partition_key"),
+                bucket_count=value.get("bucket_count"),
+                bucket_keys=value.get("bucket_key"),
+                comment=value.get("comment"),
+                properties=value.get("properties"),
+                custom_properties=value.get("custom_properties"),
+            )
 
     def __repr__(self) -> str:
         return (
@@ -622,8 +645,9 @@ class DatabaseDescriptor:
     @classmethod
     def from_json(cls, text: bytes) -> DatabaseDescriptor:
         """Read the server's JSON."""
-        value = json.loads(text)
-        return cls(value.get("comment"), value.get("custom_properties"))
+        with _reading("a database descriptor"):
+            value = json.loads(text)
+            return cls(value.get("comment"), value.get("custom_properties"))
 
     def __repr__(self) -> str:
         return f"DatabaseDescriptor(comment={self._comment!r})"
