@@ -438,7 +438,8 @@ class AppendWriter(Ready):
     def unflushed_rows(self) -> int:
         """Rows that are not acknowledged yet."""
         sending = 0 if self._sender is None else self._sender.open_rows
-        return len(self._rows) + sum(batch.num_rows for batch in self._pending) + sending
+        pending: int = sum(batch.num_rows for batch in self._pending)
+        return len(self._rows) + pending + sending
 
     def close(self) -> None:
         """Flush, then refuse further rows; a second call does nothing.

@@ -51,7 +51,8 @@ class RecordBatch:
     @property
     def last_offset(self) -> int:
         """The offset of the last record."""
-        return self.base_offset + self.batch.num_rows - 1
+        rows: int = self.batch.num_rows
+        return self.base_offset + rows - 1
 
 
 class _Part:
@@ -62,7 +63,8 @@ class _Part:
         self._records: list[ScanRecord] | None = None
 
     def __len__(self) -> int:
-        return self._decoded.batch.num_rows
+        rows: int = self._decoded.batch.num_rows
+        return rows
 
     @property
     def records(self) -> list[ScanRecord]:
