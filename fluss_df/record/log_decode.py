@@ -57,6 +57,12 @@ class LogDecoder:
 
     Immutable and thread safe; Arrow works without the GIL.
 
+    What comes from a peer is checked before anyone sees it: that Arrow can read the messages, that
+    each holds as many rows as its header says, and all that Arrow's full validation knows (offsets
+    in order and in range, UTF-8, decimals within their precision), at a price of about 5 ms for a
+    million rows of six columns. Not checked: NOT NULL, and how much memory the data decompresses to
+    (a small batch of equal values is rightly large), beyond what can be allocated.
+
     Parameters
     ----------
     payload
