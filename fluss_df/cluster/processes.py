@@ -85,7 +85,8 @@ def _identify_by_proc(pid: int) -> ProcessId | None:
         return None
     # The name stands in parentheses and may hold anything, parentheses too.
     state, *fields = stat.rpartition(")")[2].split()
-    if state in "ZXx":
+    # The first thread of a killed process is a zombie while others still hold its sockets.
+    if state in "Xx" or (state == "Z" and int(fields[16]) <= 1):
         return None
     # The start time counts from boot, so the boot belongs to the identity.
     return ProcessId(pid, f"{_boot_id()}/{fields[18]}")

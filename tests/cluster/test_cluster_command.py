@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from fluss_df.cli import app
 from fluss_df.cluster import LocalCluster
+from fluss_df.cluster.processes import identify, wait_until_gone
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.version import __version__
 
@@ -90,7 +91,10 @@ def test_start_status_stop(folder: str) -> None:
     assert again.code == 0
     assert again.out.startswith(f"already running at {address}\n")
 
-    os.kill(int(rows[2][1]), signal.SIGKILL)
+    server = identify(int(rows[2][1]))
+    assert server is not None
+    server.send_signal(signal.SIGKILL)
+    wait_until_gone([server], 10)
     hurt = run("cluster", "status", "--dir", folder)
     assert hurt.code == 1
     assert "problem:   not running: tablet-server-0\n" in hurt.out
@@ -102,8 +106,7 @@ def test_start_status_stop(folder: str) -> None:
     stopped = run("cluster", "status", "--dir", folder)
     assert stopped.code == 3
     assert stopped.out.count("not running") == 4
-    for row in rows:
-        assert not Path("/proc", row[1], "exe").exists()
+    assert not any(identify(int(row[1])) for row in rows)
 
     fewer = run("cluster", "start", "--dir", folder, "--tablet-servers", "1")
     assert fewer.code == 1
