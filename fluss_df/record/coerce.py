@@ -220,12 +220,15 @@ class _Place:
 
     # ---- conversion ------------------------------------------------------------------------
 
-    def convert(self, source: pa.Array, t: DataType) -> pa.Array:
-        """Convert one array."""
+    def convert(self, source: pa.Array, t: DataType, hidden: pa.Array | None = None) -> pa.Array:
+        """Convert one array; ``hidden`` marks nulls that a null row above put there."""
         array = _plain(source)
         target = to_arrow(t)
-        if array.null_count and not t.nullable:
-            index = pc.index(array.is_null(), True).as_py()
+        nulls = array.is_null() if array.null_count and not t.nullable else None
+        if nulls is not None and hidden is not None:
+            nulls = pc.and_not(nulls, hidden)
+        if nulls is not None and pc.any(nulls).as_py():
+            index = pc.index(nulls, True).as_py()
             raise SchemaMismatchError(_null_message(self.table, self.path, t, self.row(index)))
         if pa.types.is_null(array.type):
             return pa.nulls(len(array), target)
@@ -250,10 +253,6 @@ class _Place:
         if t.root is _R.DECIMAL and pa.types.is_integer(source):
             # Arrow asks for room for every value of the type; only the values must fit
             return self._cast(pc.cast(array, pa.decimal128(20, 0)), t, target)
-        if t.root is _R.DATE and pa.types.is_date64(source):
-            made = pc.cast(array, target)
-            self._check_round_trip(array, made, t)
-            return made
         if t.root is _R.BINARY and not pa.types.is_fixed_size_binary(source):
             self._first_false(
                 array, pc.equal(pc.binary_length(array), t.length), t, "has another length"
@@ -373,28 +372,17 @@ class _Place:
             if name not in known or names.count(name) > 1:
                 raise self.refuse(array.type, t, f"field '{name}' is unknown or there twice")
         children = []
-        # rows that are null themselves hide nothing: only the others are looked at
-        valid = None
-        if array.null_count:
-            valid = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
+        # where a row is null, so are its fields: flatten() sees to it, and that is no NOT NULL
+        hidden = _mask(array)
         flat = dict(zip(names, array.flatten(), strict=True))
         for field, wanted in zip(t.fields, target, strict=True):
             child = flat.get(field.name)
-            place = self.inner(f".{field.name}")
             if child is None:
                 if not field.type.nullable or len(array):
                     raise self.refuse(array.type, t, f"field '{field.name}' is missing")
                 child = pa.nulls(0, wanted.type)
-            if valid is None:
-                children.append(place.convert(child, field.type))
-                continue
-            kept = valid
-            inner = place.inner("", lambda i, kept=kept: int(kept[i]))  # type: ignore[misc]
-            made = inner.convert(child.take(pa.array(kept)), field.type)
-            back = np.full(len(array), -1, np.int64)
-            back[kept] = np.arange(len(kept))
-            children.append(made.take(pa.array(back, mask=back < 0)))
-        return pa.StructArray.from_arrays(children, fields=list(target), mask=_mask(array))
+            children.append(self.inner(f".{field.name}").convert(child, field.type, hidden))
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=hidden)
 
 
 def _mask(array: pa.Array) -> pa.Array | None:
@@ -412,14 +400,19 @@ def _is_list(t: pa.DataType) -> bool:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Undo encodings and extension types."""
+    """Undo encodings, extension types and views; few functions of Arrow take views."""
     while True:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
         elif pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
+            values = _plain(array.dictionary)
+            array = values.take(array.indices)
         elif pa.types.is_run_end_encoded(array.type):
             array = pc.run_end_decode(array)
+        elif pa.types.is_string_view(array.type):
+            array = array.cast(pa.string())
+        elif pa.types.is_binary_view(array.type):
+            array = array.cast(pa.binary())
         else:
             return array
 
