@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fluss_df.cli import cluster
+from fluss_df.cli.demo import demo
 from fluss_df.version import __version__
 
 app = typer.Typer(
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # locals hold passwords
 )
 app.add_typer(cluster.app, name="cluster")
+app.command()(demo)
 
 
 def _print_version(wanted: bool) -> None:
