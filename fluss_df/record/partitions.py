@@ -159,6 +159,8 @@ def _group(
     combined: npt.NDArray[np.int64] | None = None
     texts: list[list[str]] = []
     for column, t, name in zip(columns, types, names, strict=True):
+        if t.root not in PARTITION_TYPES:
+            raise FlussError(f"column '{name}' of type {t} cannot be a partition column")
         array = as_array(column)
         if array.null_count:
             row = pc.index(array.is_null(), True).as_py()
@@ -220,8 +222,6 @@ def invalid_value(text: str) -> str | None:
 def _texts(values: pa.Array, t: DataType) -> list[str]:
     """Return the text of each value; called with distinct values."""
     root = t.root
-    if root not in PARTITION_TYPES:
-        raise FlussError(f"a column of type {t} cannot be a partition column")
     if root in (_R.CHAR, _R.STRING):
         return list(values.to_pylist())
     if root is _R.BOOLEAN:
@@ -291,9 +291,10 @@ def _timestamp_text(value: int, per_second: int) -> str:
     minutes, seconds = divmod(seconds, 60)
     nanos = f"{fraction * (10**9 // per_second):09d}".rstrip("0")
     day = _day_text(np.datetime64(days, "D"))
-    if not "0001" <= day[:5].rstrip("-") <= "9999" or day.startswith("-"):
-        # Java prints a sign or the year of the era here; neither reads back
-        raise SchemaMismatchError(f"the year of {day} cannot stand in the name of a partition")
+    if len(day) != 10 or day < "0001":
+        # Java writes a plus sign, or the year of the era, which does not read back: an illegal
+        # character here has the value refused
+        day = f"year {day}"
     return f"{day}-{hours:02d}-{minutes:02d}-{seconds:02d}_{nanos}"
 
 
@@ -340,7 +341,7 @@ def _parse(text: str, key: Column, name: str) -> pa.Scalar:
     try:
         parser = _PARSERS.get(t.root)
         if parser is None:
-            raise FlussError(f"a column of type {t} cannot be a partition column")
+            raise FlussError(f"column '{key.name}' of type {t} cannot be a partition column")
         target = to_arrow(t)
         if t.root in (_R.TIMESTAMP_WITHOUT_TIME_ZONE, _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE):
             return pa.scalar(_parse_timestamp(text, target.unit), pa.int64()).cast(target)
