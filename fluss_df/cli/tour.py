@@ -182,7 +182,7 @@ def run(connection: str | None, plot: Path) -> None:
         everything = fluss.last_scan()
         if everything is not None:
             console.print(
-                f"the first query fetched {pushed:,} bytes; the whole table is {everything.bytes:,}:"
+                f"the first query fetched {pushed:,} bytes, the whole table {everything.bytes:,}:"
                 f" {everything.bytes / pushed:.1f} times as much"
             )
         answer = delay_by_hour(fluss.scan_fluss(TABLE, connection=conn)).collect()
