@@ -160,7 +160,7 @@ def test_timestamps_beyond_the_years_that_read_back() -> None:
     t = DataType(R.TIMESTAMP_WITHOUT_TIME_ZONE, precision=0)
     for seconds in (-(2**40), 2**40, -62167219200):
         array = pa.array([seconds], pa.int64()).view(pa.timestamp("s"))
-        with pytest.raises(SchemaMismatchError, match="row 0.*year"):
+        with pytest.raises(SchemaMismatchError, match=r"row 0.*year"):
             partition_names([array], [t])
 
 
