@@ -143,6 +143,8 @@ class LogDecoder:
             rows = zip(run.index.tolist(), run.lo.tolist(), run.hi.tolist(), strict=True)
             for batch, (i, lo, hi) in zip(batches, rows, strict=True):
                 part = batch if hi - lo == batch.num_rows else batch.slice(lo, hi - lo)
+                if not self.target.names:
+                    part = part.select([])
                 kinds = None
                 if changes is not None:
                     at = int(headers.payload[i])
@@ -166,14 +168,18 @@ class LogDecoder:
         Parameters, guarantees and errors are those of :meth:`decode`.
         """
         tables = []
+        rows = 0
         for run in self._runs(headers, first, last, start_offset, stop_offset):
             table = self._table(records, headers, run)
             # only the outer batches of a run can be wanted in part
             head = int(run.lo[0])
             tail = int(headers.record_count[run.index[-1]] - run.hi[-1])
+            rows += int((run.hi - run.lo).sum())
             if head or tail:
                 table = table.slice(head, table.num_rows - head - tail)
             tables.append(table)
+        if not self.target.names:
+            return pa.table({"": pa.nulls(rows)}).select([])
         if not tables:
             return self.target.empty_table()
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
@@ -253,7 +259,8 @@ class LogDecoder:
         return stream
 
     def _select(self, table: pa.Table) -> pa.Table:
-        if table.schema.equals(self.target):
+        # tables without columns forget their rows: the callers see to those
+        if table.schema.equals(self.target) or not self.target.names:
             return table
         columns = []
         names = table.schema.names

@@ -320,6 +320,17 @@ def test_a_projected_payload() -> None:
     assert made.decode_table(raw, scan_headers(raw)).to_pydict() == {"name": ["n0", "n1", "n2"]}
 
 
+def test_a_target_without_columns_still_counts_rows() -> None:
+    raw = three()
+    headers = scan_headers(raw)
+    made = LogDecoder({1: b.SCHEMA}, pa.schema([]))
+    for start, count in ((0, 15), (12, 13), (25, 0)):
+        table = made.decode_table(raw, headers, start_offset=start)
+        assert (table.num_rows, table.num_columns) == (count, 0)
+    parts = made.decode(raw, headers, start_offset=12)
+    assert [p.batch.num_rows for p in parts] == [3, 5, 5]
+
+
 def test_unknown_schema_ids_and_types() -> None:
     raw = b.stored(b.rows(0, 3), 0, schema_id=9)
     with pytest.raises(FlussError, match="schema 9") as raised:
