@@ -268,22 +268,27 @@ class Schema:
         return list(self.primary_keys)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as the server's JSON (version 1)."""
+        """Return the schema as the server's JSON (version 1).
+
+        Columns and fields of rows without an id get the next free ones, depth first.
+        """
         columns = []
-        for index, column in enumerate(self.columns):
+        for column in self.columns:
             entry: dict[str, Any] = {"name": column.name, "data_type": type_to_json(column.type)}
             if column.comment is not None:
                 entry["comment"] = column.comment
-            entry["id"] = index if column.column_id is None else column.column_id
+            entry["id"] = -1 if column.column_id is None else column.column_id
             columns.append(entry)
-        ids = [entry["id"] for entry in columns]
+        highest = max(_ids(columns), default=-1)
+        if self._highest_field_id is not None:
+            highest = max(highest, self._highest_field_id)
+        highest = _give_ids(columns, highest)
         result: dict[str, Any] = {"version": 1, "columns": columns}
         if self.primary_keys:
             result["primary_key"] = list(self.primary_keys)
         if self.auto_increment:
             result["auto_increment_column"] = list(self.auto_increment)
-        highest = self._highest_field_id
-        result["highest_field_id"] = highest if highest is not None else max(ids, default=-1)
+        result["highest_field_id"] = highest
         return result
 
     @classmethod
@@ -327,6 +332,37 @@ class Schema:
     def __repr__(self) -> str:
         keys = f", primary_keys={list(self.primary_keys)}" if self.primary_keys else ""
         return f"Schema({', '.join(f'{name} {kind}' for name, kind in self.get_columns())}{keys})"
+
+
+# what holds an id, and what holds the type, of columns and of fields of rows
+_COLUMN = ("id", "data_type")
+_FIELD = ("field_id", "field_type")
+
+
+def _nested(data_type: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Iterate over the fields of the outermost rows in a type."""
+    yield from data_type.get("fields", ())
+    for key in ("element_type", "key_type", "value_type"):
+        if key in data_type:
+            yield from _nested(data_type[key])
+
+
+def _ids(entries: Iterable[dict[str, Any]], names: tuple[str, str] = _COLUMN) -> Iterator[int]:
+    for entry in entries:
+        yield entry[names[0]]
+        yield from _ids(_nested(entry[names[1]]), _FIELD)
+
+
+def _give_ids(
+    entries: Iterable[dict[str, Any]], highest: int, names: tuple[str, str] = _COLUMN
+) -> int:
+    """Replace ids of -1 by the next ones; return the highest."""
+    for entry in entries:
+        if entry[names[0]] < 0:
+            highest += 1
+            entry[names[0]] = highest
+        highest = _give_ids(_nested(entry[names[1]]), highest, _FIELD)
+    return highest
 
 
 def _column_from_json(entry: Mapping[str, Any]) -> Column:

@@ -145,6 +145,29 @@ def test_schema_json_round_trip() -> None:
     assert Schema.from_json(read.to_json()) == read
 
 
+def test_fields_are_numbered_as_the_official_client_does() -> None:
+    inner = pa.struct([("q", pa.int8()), ("w", pa.int8())])
+    schema = Schema(
+        pa.schema(
+            [
+                ("a", pa.int32()),
+                ("r", pa.struct([("x", pa.int8()), ("y", inner), ("v", pa.int8())])),
+                ("l", pa.list_(inner)),
+                ("m", pa.map_(inner, inner)),
+                ("z", pa.int32()),
+            ]
+        )
+    )
+    value = schema.to_json()
+    assert [column["id"] for column in value["columns"]] == [0, 1, 7, 10, 15]
+    fields = value["columns"][1]["data_type"]["fields"]
+    assert [field["field_id"] for field in fields] == [2, 3, 6]
+    assert [field["field_id"] for field in fields[1]["field_type"]["fields"]] == [4, 5]
+    assert value["highest_field_id"] == 15
+    read = Schema.from_json(value)
+    assert read.to_json() == value
+
+
 def test_field_ids_of_the_server_are_kept() -> None:
     value = {
         "version": 1,

@@ -1,0 +1,53 @@
+"""Fixtures of the client's tests: a connection, tables, the official client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+import fluss_df as fluss
+from fluss_df.cluster import LocalCluster
+from tests.client.support import Official, Tables
+
+
+@pytest.fixture(scope="session")
+def address(fluss_cluster: LocalCluster) -> str:
+    """The address of a server."""
+    return fluss_cluster.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def connection(address: str) -> Iterator[fluss.FlussConnection]:
+    """A connection that tests share."""
+    with fluss.connect(address) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="session")
+def admin(connection: fluss.FlussConnection) -> fluss.FlussAdmin:
+    return connection.get_admin()
+
+
+@pytest.fixture(scope="session")
+def database(admin: fluss.FlussAdmin) -> Iterator[str]:
+    """A database of this run, dropped at its end."""
+    name = f"client_{os.getpid()}"
+    admin.create_database(name)
+    yield name
+    admin.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def tables(connection: fluss.FlussConnection, database: str) -> Tables:
+    """Makes tables."""
+    return Tables(connection, database)
+
+
+@pytest.fixture(scope="session")
+def official_client(address: str) -> Iterator[Official]:
+    """The official client, connected to the same server."""
+    client = Official(address)
+    yield client
+    client.close()

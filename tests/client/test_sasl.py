@@ -1,0 +1,115 @@
+"""SASL/PLAIN against a server that demands it, and credentials at one that does not."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df import ErrorCode, FlussError
+from fluss_df.client.connection import resolve_connection
+from fluss_df.cluster.pytest_plugin import ClusterFactory
+
+PASSWORD = "wonder-land"
+
+
+@pytest.fixture(scope="module")
+def guarded(fluss_cluster_factory: ClusterFactory) -> Iterator[str]:
+    """The address of a server that demands a password of alice."""
+    with fluss_cluster_factory(sasl={"alice": PASSWORD}) as cluster:
+        yield cluster.bootstrap_servers
+
+
+def settings(address: str, user: str = "alice", password: str = PASSWORD) -> dict[str, str]:
+    return {
+        "bootstrap.servers": address,
+        "security.protocol": "sasl",
+        "security.sasl.mechanism": "PLAIN",
+        "security.sasl.username": user,
+        "security.sasl.password": password,
+    }
+
+
+@pytest.mark.parametrize("form", ["dict", "url"])
+def test_right(guarded: str, form: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = f"fluss://alice:{PASSWORD}@{guarded}/db"
+    with fluss.connect(url if form == "url" else settings(guarded)) as connection:
+        admin = connection.get_admin()
+        admin.create_database("db", ignore_if_exists=True)
+        path = fluss.TablePath("db", f"t_{form}")
+        schema = fluss.Schema(pa.schema([("a", pa.int64())]))
+        admin.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+        table = connection.get_table(path)
+        with table.new_append().create_writer() as writer:
+            writer.append({"a": 1}).wait()
+        scanner = table.new_scan().create_record_batch_log_scanner()
+        scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+        assert scanner.to_arrow().to_pylist() == [{"a": 1}]
+        for shown in (repr(connection), repr(connection.config), repr(table), repr(scanner)):
+            assert PASSWORD not in shown
+        assert PASSWORD.encode() not in pickle.dumps(connection)
+    assert caplog.records
+    assert PASSWORD not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [("alice", "guess-me"), ("nobody", PASSWORD), ("Alice", PASSWORD)]
+)
+def test_wrong(guarded: str, user: str, password: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(FlussError) as raised:
+        fluss.connect(settings(guarded, user, password))
+    assert time.monotonic() - began < 3, "it must not be retried"
+    assert raised.value.error_code == ErrorCode.AUTHENTICATE_EXCEPTION
+    assert not raised.value.is_retriable
+    assert password not in str(raised.value)
+    assert guarded in raised.value.message
+
+
+@pytest.mark.parametrize(("user", "password"), [("", PASSWORD), ("alice", ""), ("", "")])
+def test_missing(guarded: str, user: str, password: str) -> None:
+    with pytest.raises(FlussError, match=r"set security\.sasl\.username and") as raised:
+        fluss.connect(settings(guarded, user, password))
+    assert raised.value.error_code == ErrorCode.AUTHENTICATE_EXCEPTION
+
+
+def test_no_credentials(guarded: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(FlussError) as raised:
+        fluss.connect({"bootstrap.servers": guarded, "connect-timeout": 5000})
+    assert time.monotonic() - began < 3
+    assert raised.value.error_code == ErrorCode.AUTHENTICATE_EXCEPTION
+
+
+def test_credentials_at_a_server_without(address: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(FlussError) as raised:
+        fluss.connect(settings(address))
+    assert time.monotonic() - began < 3
+    assert PASSWORD not in str(raised.value)
+    assert address in raised.value.message
+
+
+def test_pickled_takes_the_password_of_the_default(guarded: str) -> None:
+    fluss.set_default_connection(settings(guarded))
+    try:
+        default = resolve_connection()
+        with pickle.loads(pickle.dumps(default)) as copied:
+            assert copied.get_admin().database_exists("fluss")
+        default.close()
+    finally:
+        fluss.set_default_connection(None)
+
+
+def test_pickled_without_a_default_says_what_is_missing(guarded: str) -> None:
+    with fluss.connect(settings(guarded)) as connection:
+        copied = pickle.loads(pickle.dumps(connection))
+    with pytest.raises(FlussError, match=r"security\.sasl\.password") as raised:
+        copied.get_admin().list_databases()
+    assert raised.value.error_code == ErrorCode.AUTHENTICATE_EXCEPTION
