@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -34,8 +35,30 @@ if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
     from fluss_df.client.io_thread import IOThread
 
+# Servers of 0.9.1 learn of a new table and of its first partition on two ways. Where the partition
+# comes first, by a few milliseconds, their coordinator elects no leader for any table any more,
+# until it is restarted. So partitions keep this distance from the creation of their table.
+_PARTITION_AFTER_TABLE_S = 0.25
+
 # offsets of at most this many partitions are asked for at once
 _PARALLEL_OFFSET_REQUESTS = 16
+
+
+# when this process created partitioned tables, of the last moment
+_created: dict[TablePath, float] = {}
+
+
+def _note_created(path: TablePath) -> None:
+    now = time.monotonic()
+    for old in [p for p, at in _created.items() if now - at > _PARTITION_AFTER_TABLE_S]:
+        _created.pop(old, None)
+    _created[path] = now
+
+
+async def _keep_distance(path: TablePath) -> None:
+    at = _created.get(path)
+    if at is not None:
+        await asyncio.sleep(at + _PARTITION_AFTER_TABLE_S - time.monotonic())
 
 
 def _checked(path: TablePath) -> TablePath:
@@ -171,6 +194,8 @@ class FlussAdmin:
         await self._cluster.request_coordinator(
             api.CREATE_TABLE, request, done_by_lost_try=ErrorCode.TABLE_ALREADY_EXIST
         )
+        if table_descriptor.partition_keys:
+            _note_created(_checked(table_path))
 
     @blocking
     async def drop_table(self, table_path: TablePath, ignore_if_not_exists: bool = False) -> None:
@@ -280,6 +305,7 @@ class FlussAdmin:
         self, table_path: TablePath, partition_spec: Mapping[str, str], ignore_if_exists: bool
     ) -> None:
         """Coroutine of :meth:`create_partition`, on the I/O thread."""
+        await _keep_distance(_checked(table_path))
         await self._cluster.request_coordinator(
             api.CREATE_PARTITION,
             pb.CreatePartitionRequest(
