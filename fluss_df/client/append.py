@@ -219,6 +219,9 @@ class AppendWriter(Ready):
                     )
                     raise error from None
                 with self._lock:
+                    if self._closed:
+                        raise self._closed_error()
+                    self._drain()
                     self._dispatch(data, handle)
                 taken += batch.num_rows
         finally:
@@ -358,9 +361,9 @@ class AppendWriter(Ready):
                     batch = WriteBatch(bucket, partition_name, rows, size, handle)
                     if size <= _ENCODE_AT_ONCE_BYTES:
                         self._encode(batch, None)
-                        io.call(sender.enqueue, [batch])
+                        io.call(sender.enqueue, [batch], self)
                         continue
-                    io.call(sender.enqueue, [batch])
+                    io.call(sender.enqueue, [batch], self)
                     try:
                         encode_pool().submit(self._encode, batch, sender)
                     except RuntimeError:  # the interpreter is ending

@@ -286,8 +286,8 @@ def _replace_closed(key: tuple[Config, str | None], made: FlussConnection) -> Fl
 
 def _no_connection() -> FlussError:
     return FlussError(
-        "no connection given: pass connection='host:port' (or a 'fluss://' URL, Config, dict or open"
-        f" connection), call fluss_df.set_default_connection(...) or set {BOOTSTRAP_VARIABLE}",
+        "no connection given: pass connection='host:port' (or a 'fluss://' URL, Config, dict or an"
+        f" open connection), call fluss_df.set_default_connection(...) or set {BOOTSTRAP_VARIABLE}",
         ErrorCode.INVALID_CONFIG_EXCEPTION,
     )
 

@@ -196,6 +196,12 @@ class Lane:
         self._in_flight = None
         return response
 
+    def abort(self) -> None:
+        """Wake whoever waits for a response, with a NetworkError; for use from another thread."""
+        self.failed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the socket."""
         self.failed = True

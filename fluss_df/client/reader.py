@@ -22,6 +22,7 @@ from fluss_df.client.log_fetch import Chunk, LogFetcher, Position
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.remote_log import read_remote
 from fluss_df.client.server_connection import Endpoint
+from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket, TableInfo
 
 if TYPE_CHECKING:
@@ -69,12 +70,15 @@ class OrderedRead:
         self._held = 0
         self._lane: Lane | None = None
         self._asked: list[Position] = []
+        self._aborted = False
         for position in positions:
             position.projected = decoder.projection is not None
 
     def __iter__(self) -> Iterator[pa.Table]:
         try:
             while self._todo:
+                if self._aborted:
+                    raise FlussError("the read was given up")
                 front = self._todo[0]
                 if front.ready:
                     chunk = front.ready.popleft()
@@ -96,6 +100,13 @@ class OrderedRead:
                     self._receive()
         finally:
             self._drop_lane()
+
+    def abort(self) -> None:
+        """End the read, from another thread: its iteration raises."""
+        self._aborted = True
+        lane = self._lane
+        if lane is not None:
+            lane.abort()
 
     def _send(self) -> None:
         """Send the next request, unless one is on its way or enough is held."""
@@ -211,33 +222,24 @@ def read_table(
     decoder = TableDecoder(connection, info, columns, metadata_columns, metrics)
     servers = len({connection.cluster.known_leader(p.bucket) for p in positions})
     threads = max(1, connection.config.scanner_fetch_connections * max(1, servers))
-    groups = _groups(list(positions), threads)
-    if len(groups) <= 1:
-        tables = [_read_all(connection, info, decoder, group, metrics) for group in groups]
+    reads = [
+        OrderedRead(connection, info, decoder, group, metrics)
+        for group in _groups(list(positions), threads)
+    ]
+    if len(reads) <= 1:
+        parts = [list(read) for read in reads]
     else:
         with ThreadPoolExecutor(threads, thread_name_prefix="fluss-df-read") as pool:
-            futures = [
-                pool.submit(_read_all, connection, info, decoder, group, metrics)
-                for group in groups
-            ]
+            futures = [pool.submit(list, read) for read in reads]
             try:
-                tables = [future.result() for future in futures]
-            except BaseException:
-                for future in futures:
+                parts = [future.result() for future in futures]
+            except BaseException:  # Ctrl-C too must not wait for the others
+                for future, read in zip(futures, reads, strict=True):
                     future.cancel()
+                    read.abort()
                 raise
+    tables = [table for part in parts for table in part]
     return pa.concat_tables([decoder.schema.empty_table(), *tables])
-
-
-def _read_all(
-    connection: FlussConnection,
-    info: TableInfo,
-    decoder: TableDecoder,
-    positions: Sequence[Position],
-    metrics: Metrics,
-) -> pa.Table:
-    read = OrderedRead(connection, info, decoder, positions, metrics)
-    return pa.concat_tables([decoder.schema.empty_table(), *read])
 
 
 def _groups(positions: list[Position], threads: int) -> list[list[Position]]:

@@ -107,11 +107,16 @@ class Sender:
         self.failures: list[FlussError] = []
         self.failed_rows = 0
         self.open_rows = 0
+        self._owner: object | None = None
 
     # ---- from the writer
 
-    def enqueue(self, batches: Iterable[WriteBatch]) -> None:
-        """Take batches whose order within their bucket is settled; they may still be encoding."""
+    def enqueue(self, batches: Iterable[WriteBatch], owner: object) -> None:
+        """Take batches whose order within their bucket is settled; they may still be encoding.
+
+        The owner is kept alive until they are done with, for the report at the program's end.
+        """
+        self._owner = owner
         for batch in batches:
             queue = self._queues.get(batch.bucket)
             if queue is None:
@@ -488,6 +493,9 @@ class Sender:
             self.failed_rows += batch.rows
             self._metrics.add(errors=1)
         batch.handle.batch_done(error)
-        if not self._open_batches and self._drained is not None:
+        if self._open_batches:
+            return
+        self._owner = None
+        if self._drained is not None:
             self._drained.set()
             self._drained = None
