@@ -1,0 +1,193 @@
+"""Planning a scan: what the table is now, what the query asks, which offsets that means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from fluss_df.client.log_decode import METADATA_FIELDS
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.io.source import OffsetChoice, ScanSource, choose_partitions
+from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket, TableInfo
+from fluss_df.pushdown.plan import Bucket, ScanPlan, slice_splits
+from fluss_df.pushdown.prune import Conjunct, all_buckets, make_splits, prune
+
+Offsets: TypeAlias = dict[Bucket, int]
+
+
+def plan_scan(
+    source: ScanSource,
+    *,
+    columns: Iterable[str] | None = None,
+    conditions: Sequence[Conjunct] = (),
+    limit: int | None = None,
+) -> tuple[TableInfo, ScanPlan]:
+    """Return the table as it is now, and what to read of it.
+
+    The stop offsets are those of this moment: rows that are appended later are not read.
+
+    Parameters
+    ----------
+    source
+        The scan.
+    columns
+        The columns that the query needs, of those of the scan; None for all.
+    conditions
+        What the query asks of a row. With a limit they apply to the first ``limit`` rows, and
+        nothing is pruned by them.
+    limit
+        How many rows are needed, from the first.
+
+    Raises
+    ------
+    FlussError
+        When the table is gone, or its columns are no longer those of the frame; when a partition
+        or an offset that was asked for does not exist.
+    """
+    connection = source.connection
+    info = connection.get_table(source.table).get_table_info()
+    check_schema(info, source)
+    partitions: list[PartitionInfo] = []
+    if info.is_partitioned():
+        partitions = connection.get_admin().list_partition_infos(source.table)
+    check_offset_partitions(info, source, partitions)
+    chosen = choose_partitions(info, partitions, source.partitions)
+    buckets = all_buckets(info, chosen)
+    if source.buckets is not None:
+        buckets = tuple(bucket for bucket in buckets if bucket.bucket_id in source.buckets)
+    pruned = prune(info, buckets, conditions if limit is None else (), source.metadata_columns)
+    starts, stops = find_offsets(source, info, pruned.buckets)
+    splits = make_splits(pruned.buckets, starts, stops, pruned.low, pruned.high)
+    if limit is not None:
+        splits = slice_splits(splits, 0, limit)
+    wanted = set(source.schema.names if columns is None else columns)
+    return info, ScanPlan(
+        table=source.table,
+        table_id=info.table_id,
+        schema_id=info.schema_id,
+        columns=tuple(n for n in info.get_column_names() if n in wanted and n in source.columns),
+        metadata_columns=tuple(name for name in source.metadata_columns if name in wanted),
+        splits=splits,
+        limit=limit,
+        pushed=pruned.pushed,
+        residual=pruned.residual if limit is None else tuple(c.text for c in conditions),
+        of_columns=info.get_column_count(),
+        of_partitions=len(partitions) if info.is_partitioned() else None,
+        of_buckets=(len(partitions) if info.is_partitioned() else 1) * info.num_buckets,
+    )
+
+
+def check_schema(info: TableInfo, source: ScanSource) -> None:
+    """Raise when the columns of a frame are not those of the table any more."""
+    now = info.schema.arrow_schema
+    for name in source.columns:
+        promised = source.schema.field(name).type
+        found = now.field(name).type if name in now.names else None
+        if found != promised:
+            what = "is gone" if found is None else f"is {found} now"
+            raise SchemaMismatchError(
+                f"table {info.table_path} changed since the frame was made: column '{name}'"
+                f" ({promised}) {what}; make the frame anew with scan_fluss"
+            )
+    refuse_primary_key(info)
+
+
+def refuse_primary_key(info: TableInfo) -> None:
+    """Raise for a table that cannot be scanned as a log."""
+    if info.has_primary_key():
+        raise FlussError(
+            f"table {info.table_path} has a primary key: scan_fluss reads log tables only;"
+            " look rows up by their key, or append the rows to a table without primary key",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+
+
+def check_offset_partitions(
+    info: TableInfo, source: ScanSource, partitions: Sequence[PartitionInfo]
+) -> None:
+    """Raise when offsets are given for a partition that does not exist."""
+    if not info.is_partitioned():
+        return
+    there = {partition.partition_name for partition in partitions}
+    for name, choice in (("start", source.start), ("stop", source.stop)):
+        if isinstance(choice, frozenset):
+            for partition, _ in dict(choice):
+                if partition not in there:
+                    raise FlussError(
+                        f"{name}: table {info.table_path} has no partition '{partition}'",
+                        ErrorCode.PARTITION_NOT_EXISTS,
+                    )
+
+
+def find_offsets(
+    source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]
+) -> tuple[Offsets, Offsets]:
+    """Return where to start and to stop in each bucket.
+
+    Raises
+    ------
+    FlussError
+        ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` for a start before what the log still has, or behind
+        its end where the offset was given for this very bucket.
+    """
+    if not buckets:
+        return {}, {}
+    first, last, starts, stops = source.connection.io.run(_bounds(source, info, buckets))
+    given = dict(source.start) if isinstance(source.start, frozenset) else {}
+    for bucket in buckets:
+        start = starts[bucket]
+        explicit = (bucket.partition_name, bucket.bucket_id) in given
+        # rows that are gone are never silently left out
+        if (start < first[bucket] and start < stops[bucket]) or (explicit and start > last[bucket]):
+            raise FlussError(
+                f"start: offset {start} of bucket {bucket} of table {info.table_path} is out of"
+                f" range: the bucket has the offsets {first[bucket]} to {last[bucket]};"
+                " start='earliest' reads all that there is",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
+    return starts, stops
+
+
+async def _bounds(
+    source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]
+) -> tuple[Offsets, Offsets, Offsets, Offsets]:
+    """Return the first offsets of buckets, the ones behind their last, their starts and stops."""
+    admin = source.connection.get_admin()
+    by_key = {TableBucket(info.table_id, b.bucket_id, b.partition_id): b for b in buckets}
+
+    async def ask(spec: OffsetSpec) -> Offsets:
+        found = await admin.bucket_offsets(info, list(by_key), spec)
+        return {by_key[bucket]: offset for bucket, offset in found.items()}
+
+    first, last = await asyncio.gather(ask(OffsetSpec.earliest()), ask(OffsetSpec.latest()))
+
+    async def resolve(choice: OffsetChoice, default: Offsets) -> Offsets:
+        if isinstance(choice, str):
+            return first if choice == "earliest" else last
+        if isinstance(choice, int):
+            return dict.fromkeys(buckets, choice)
+        if isinstance(choice, frozenset):
+            given = dict(choice)
+            return {b: given.get((b.partition_name, b.bucket_id), default[b]) for b in buckets}
+        try:
+            return await ask(OffsetSpec.timestamp(choice[0]))
+        except FlussError as error:
+            # a moment that has not come yet is behind all there is
+            if error.error_code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
+                raise
+            return last
+
+    starts, stops = await resolve(source.start, first), await resolve(source.stop, last)
+    return first, last, starts, {b: min(stops[b], last[b]) for b in buckets}
+
+
+def frame_schema(
+    info: TableInfo, columns: Sequence[str], metadata_columns: Sequence[str]
+) -> pa.Schema:
+    """Return the Arrow schema of a scan: the columns, then the metadata columns."""
+    now = info.schema.arrow_schema
+    metadata = [METADATA_FIELDS[name] for name in metadata_columns]
+    return pa.schema([*(now.field(name) for name in columns), *metadata])

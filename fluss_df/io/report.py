@@ -1,0 +1,255 @@
+"""What queries fetched: counters of each scan while it runs, and afterwards."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from fluss_df.client.metrics import ScanMetrics
+from fluss_df.pushdown.plan import ScanPlan, Split
+
+# so long a report waits for the readers of a query that ended early
+_SETTLE_S: Final = 1.0
+_EXIT_WAIT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReport:
+    """What one scan of a query fetched.
+
+    Parameters
+    ----------
+    plan
+        What it was to read.
+    columns
+        The columns that were fetched.
+    partitions, buckets
+        Which partitions were read of, and how many buckets.
+    requests, retries
+        Fetch requests that were sent, and those that were sent again.
+    bytes
+        Bytes of record batches that were received, compressed as they travel.
+    bytes_received
+        Bytes of whole responses.
+    rows, batches
+        Rows and record batches that were decoded, before any filter.
+    remote_segments, remote_bytes
+        Log segments that were read from remote storage, and their bytes.
+    wait_seconds
+        How long readers waited for servers, in sum over the readers.
+    seconds
+        From the first reader to the end of the last.
+    """
+
+    plan: ScanPlan
+    columns: tuple[str, ...]
+    partitions: tuple[str, ...]
+    buckets: int
+    requests: int
+    retries: int
+    bytes: int
+    bytes_received: int
+    rows: int
+    batches: int
+    remote_segments: int
+    remote_bytes: int
+    wait_seconds: float
+    seconds: float
+
+    def __str__(self) -> str:
+        plan = self.plan
+        parts = [f"{len(self.columns)} of {plan.of_columns} columns"]
+        if plan.of_partitions is not None:
+            parts.append(f"{len(self.partitions)} of {plan.of_partitions} partitions")
+        parts += [
+            f"{self.buckets} of {plan.of_buckets} buckets",
+            f"{self.requests} requests",
+            f"{self.bytes:,} bytes",
+            f"{self.rows:,} rows",
+        ]
+        return f"fetched of {plan.table}: {', '.join(parts)} in {self.seconds:.3f} s"
+
+
+class ScanRun:
+    """The counters of a scan that runs.
+
+    Parameters
+    ----------
+    plan
+        What is read.
+    metrics
+        What the client counts.
+    """
+
+    def __init__(self, plan: ScanPlan, metrics: ScanMetrics) -> None:
+        self.plan = plan
+        self.metrics = metrics
+        self._lock = threading.Condition()
+        self._columns: set[str] = set()
+        self._read: dict[tuple[str | None, int], None] = {}
+        self._open = 0
+        self._began = self._ended = time.monotonic()
+
+    def opened(self) -> None:
+        """Take note of a reader."""
+        with self._lock:
+            self._open += 1
+
+    def dropped(self) -> None:
+        """Take note that a reader is done."""
+        with self._lock:
+            self._open -= 1
+            self._ended = time.monotonic()
+            self._lock.notify_all()
+
+    def reads(self, columns: tuple[str, ...], splits: tuple[Split, ...]) -> None:
+        """Take note of what a reader fetches."""
+        with self._lock:
+            self._columns.update(columns)
+            self._read.update(dict.fromkeys((s.partition_name, s.bucket_id) for s in splits))
+
+    def report(self) -> ScanReport:
+        """Return what was fetched so far; of a query that ended, all of it."""
+        with self._lock:
+            # readers of a query that needed no more rows end a moment after it
+            self._lock.wait_for(lambda: not self._open, _SETTLE_S)
+            columns, read = self._columns, list(self._read)
+            ended = time.monotonic() if self._open else self._ended
+        counts = self.metrics.as_dict()
+        partitions = dict.fromkeys(name for name, _ in read if name is not None)
+        return ScanReport(
+            plan=self.plan,
+            columns=tuple(name for name in self.plan.columns if name in columns),
+            partitions=tuple(sorted(partitions)),
+            buckets=len(read),
+            requests=int(counts["requests"]),
+            retries=int(counts["retries"]),
+            bytes=int(counts["record_bytes"]),
+            bytes_received=int(counts["bytes_received"]),
+            rows=int(counts["rows"]),
+            batches=int(counts["batches"]),
+            remote_segments=int(counts["remote_segments"]),
+            remote_bytes=int(counts["remote_bytes"]),
+            wait_seconds=float(counts["wait_seconds"]),
+            seconds=ended - self._began,
+        )
+
+
+class ScanLog:
+    """The scans of a block of code, in the order in which they began; see :func:`track_scans`."""
+
+    def __init__(self) -> None:
+        self._runs: list[ScanRun] = []
+
+    def _add(self, run: ScanRun) -> None:
+        self._runs.append(run)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[ScanReport]:
+        return iter([run.report() for run in list(self._runs)])
+
+    def __getitem__(self, index: int) -> ScanReport:
+        return self._runs[index].report()
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self)) or "no scans"
+
+
+_lock = threading.Lock()
+_last: ScanRun | None = None
+_logs: list[ScanLog] = []
+
+
+def began(run: ScanRun) -> None:
+    """Make a run the last one."""
+    global _last
+    with _lock:
+        _last = run
+        for log in _logs:
+            log._add(run)
+
+
+def last_scan() -> ScanReport | None:
+    """Return what the last scan of this process fetched; None before the first.
+
+    Of a query over several tables that is the scan that began last: :func:`track_scans` gives all.
+
+    Examples
+    --------
+    >>> import fluss_df
+    >>> df = pl.scan_fluss("flights").select("carrier").collect()  # doctest: +SKIP
+    >>> fluss_df.last_scan().bytes  # doctest: +SKIP
+    24316
+    """
+    with _lock:
+        run = _last
+    return None if run is None else run.report()
+
+
+@contextlib.contextmanager
+def track_scans() -> Iterator[ScanLog]:
+    """Collect the reports of all scans that begin in the block, of any thread.
+
+    Examples
+    --------
+    >>> with fluss_df.track_scans() as scans:  # doctest: +SKIP
+    ...     flights.join(planes, on="tailnum").collect()
+    >>> [scan.bytes for scan in scans]  # doctest: +SKIP
+    [24316, 811]
+    """
+    log = ScanLog()
+    with _lock:
+        _logs.append(log)
+    try:
+        yield log
+    finally:
+        with _lock:
+            _logs.remove(log)
+
+
+class LiveQueries:
+    """Knows which queries still have readers on threads of Polars.
+
+    A query that fails, or needs no more rows, returns before its readers are gone. Polars drops
+    them on threads of its own, which must not happen while the interpreter is being torn down:
+    its exit waits for them.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+
+    def add(self, holder: object) -> None:
+        """Count an object as long as it lives."""
+        with self._changed:
+            self._count += 1
+        weakref.finalize(holder, self._gone).atexit = False
+
+    def _gone(self) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until no query has readers; return whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._count, timeout_s)
+
+
+live_queries = LiveQueries()
+
+
+@atexit.register
+def _let_readers_go() -> None:
+    if live_queries._count:
+        live_queries.wait(_EXIT_WAIT_S)
+        # the thread that dropped the last one gives up the interpreter's lock just now
+        time.sleep(0.01)

@@ -1,0 +1,188 @@
+"""Reading Fluss tables with Polars: :func:`scan_fluss` and :func:`read_fluss`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from fluss_df.client.connection import resolve_connection
+from fluss_df.io.planning import check_offset_partitions, frame_schema, refuse_primary_key
+from fluss_df.io.polars_reader import FlussScan, planned_scans
+from fluss_df.io.report import ScanReport
+from fluss_df.io.source import (
+    Offset,
+    PartitionsArgument,
+    ScanSource,
+    choose_partitions,
+    parse_buckets,
+    parse_offset,
+    parse_partitions,
+)
+from fluss_df.metadata import TablePath
+from fluss_df.pushdown.plan import bind_columns, bind_metadata
+
+
+def scan_fluss(
+    source: str | TablePath,
+    *,
+    connection: object | None = None,
+    columns: Iterable[str] | None = None,
+    partitions: PartitionsArgument | None = None,
+    buckets: int | Iterable[int] | None = None,
+    start: Offset = "earliest",
+    stop: Offset = "latest",
+    include_metadata: bool | Iterable[str] = False,
+) -> pl.LazyFrame:
+    """Lazily read a log table of a Fluss cluster.
+
+    The table's schema is looked up now, and stays the schema of the frame: a column that is added
+    later shows in a new frame. Which rows there are is decided when a query starts, at each
+    ``collect``: rows that are appended meanwhile are not part of its result. Rows come ordered by
+    partition name, bucket and offset.
+
+    Only the columns that a query needs are fetched, only of the partitions and buckets that its
+    filters leave, and only as many rows as ``head`` asks for; ``LazyFrame.explain`` and
+    :func:`fluss_df.explain` show it, :func:`fluss_df.last_scan` tells what was fetched. Buckets are
+    read in parallel. With ``collect(engine="streaming")``, ``sink_parquet`` and the like, memory
+    stays bounded whatever the size of the table.
+
+    Parameters
+    ----------
+    source
+        ``"table"``, ``"database.table"`` or a :class:`TablePath`. Without a database it is the one
+        of the connection's URL, else ``fluss``.
+    connection
+        ``"host:port[,host:port]"``, ``"fluss://host:port/database"``, a :class:`Config`, a dict of
+        its properties, or an open connection. By default that of
+        :func:`fluss_df.set_default_connection`, else the environment's ``FLUSS_BOOTSTRAP_SERVERS``.
+    columns
+        The columns of the frame, in this order; all by default.
+    partitions
+        The partitions to read: a name (``"JFK"``, ``"JFK$2024-01-01"``), values of partition
+        columns (``{"origin": "JFK"}``), or a list of either; all by default.
+    buckets
+        The buckets to read, by number; all by default.
+    start
+        Where to begin in each bucket: ``"earliest"``, ``"latest"``, an offset, a datetime with time
+        zone (the first rows committed from then on), or a dict of offsets by bucket number, or by
+        ``(partition name, bucket number)``; ``"earliest"`` for buckets that it does not have.
+        An offset whose row has expired is an error.
+    stop
+        Where to end, exclusive, in the same forms; never behind the end at the query's start.
+    include_metadata
+        True to append ``_partition`` (of partitioned tables), ``_bucket``, ``_log_offset`` and
+        ``_commit_timestamp``, or the names of some of these.
+
+    Returns
+    -------
+    polars.LazyFrame
+
+    Raises
+    ------
+    FlussError
+        When the cluster cannot be reached, or table, columns, partitions or buckets do not exist:
+        the message names them and what there is.
+
+    Examples
+    --------
+    >>> flights = pl.scan_fluss("flights", connection="127.0.0.1:9123")  # doctest: +SKIP
+    >>> flights.filter(pl.col("origin") == "JFK").select("carrier").collect()  # doctest: +SKIP
+    """
+    open_connection = resolve_connection(connection)
+    path = TablePath.parse(source, open_connection.default_database)
+    info = open_connection.get_table(path).get_table_info()
+    refuse_primary_key(info)
+    names = bind_columns(info, columns)
+    metadata_columns = bind_metadata(info, include_metadata)
+    scan = ScanSource(
+        connection=open_connection,
+        table=path,
+        columns=names,
+        metadata_columns=metadata_columns,
+        schema=frame_schema(info, names, metadata_columns),
+        partitions=parse_partitions(info, partitions),
+        buckets=parse_buckets(info, buckets),
+        start=parse_offset(info, "start", start),
+        stop=parse_offset(info, "stop", stop),
+    )
+    if scan.partitions is not None or frozenset in (type(scan.start), type(scan.stop)):
+        there = (
+            open_connection.get_admin().list_partition_infos(path) if info.is_partitioned() else []
+        )
+        choose_partitions(info, there, scan.partitions)
+        check_offset_partitions(info, scan, there)
+    return FlussScan(scan).lazy()
+
+
+def read_fluss(
+    source: str | TablePath,
+    *,
+    connection: object | None = None,
+    columns: Iterable[str] | None = None,
+    partitions: PartitionsArgument | None = None,
+    buckets: int | Iterable[int] | None = None,
+    start: Offset = "earliest",
+    stop: Offset = "latest",
+    include_metadata: bool | Iterable[str] = False,
+) -> pl.DataFrame:
+    """Read a log table of a Fluss cluster into memory.
+
+    Parameters
+    ----------
+    source, connection, columns, partitions, buckets, start, stop, include_metadata
+        As for :func:`scan_fluss`.
+
+    Returns
+    -------
+    polars.DataFrame
+
+    Examples
+    --------
+    >>> pl.read_fluss("flights", columns=["carrier", "origin"])  # doctest: +SKIP
+    """
+    return scan_fluss(
+        source,
+        connection=connection,
+        columns=columns,
+        partitions=partitions,
+        buckets=buckets,
+        start=start,
+        stop=stop,
+        include_metadata=include_metadata,
+    ).collect()
+
+
+def explain(frame: pl.LazyFrame) -> str:
+    """Return what a query would read of Fluss now: a paragraph for each scan in it.
+
+    Columns, partitions, buckets and offsets that would be fetched, the conditions that chose them
+    (pushed), those that Polars evaluates on rows (residual), and the limit. No credentials.
+    ``LazyFrame.explain`` shows the same within the whole plan.
+
+    Examples
+    --------
+    >>> print(fluss_df.explain(flights.filter(pl.col("origin") == "JFK")))  # doctest: +SKIP
+    FLUSS SCAN fluss.flights
+      columns    19 of 19: year, month, ...
+      partitions 1 of 3: JFK
+      buckets    1 of 3
+      offsets    111279 rows: JFK/0[0:111279]
+      pushed     origin == 'JFK'
+      residual   none
+    """
+    return "\n".join(scan.plan.explain() for scan in planned_scans(frame))
+
+
+def fetched(frame: pl.LazyFrame) -> list[ScanReport]:
+    """Return what the scans of a query fetched when the query last ran in this process.
+
+    Examples
+    --------
+    >>> query = flights.filter(pl.col("origin") == "JFK").select("carrier")  # doctest: +SKIP
+    >>> query.collect()  # doctest: +SKIP
+    >>> fluss_df.fetched(query)[0].bytes  # doctest: +SKIP
+    24316
+    """
+    runs = (scan.scan.last_run(scan.plan) for scan in planned_scans(frame))
+    return [run.report() for run in runs if run is not None]

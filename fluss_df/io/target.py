@@ -1,0 +1,200 @@
+"""Where a sink writes to: an existing table, or one to create in the image of the frame."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.metadata import Schema, TableDescriptor, TableInfo, TablePath
+from fluss_df.types import Column, from_arrow
+
+MODES = ("auto", "append", "upsert", "delete", "partial_update", "overwrite")
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """Keys, buckets and properties of a table, as far as a sink was given them."""
+
+    primary_keys: Sequence[str] | None = None
+    partition_keys: Sequence[str] | None = None
+    bucket_keys: Sequence[str] | None = None
+    bucket_count: int | None = None
+    properties: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The table that a sink writes to.
+
+    Parameters
+    ----------
+    connection, path
+        Where, and its name.
+    descriptor
+        What it is, or will be.
+    info
+        What the server says of it; None for a table that is still to be created.
+    """
+
+    connection: FlussConnection
+    path: TablePath
+    descriptor: TableDescriptor
+    info: TableInfo | None
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns."""
+        return self.descriptor.schema.columns
+
+    def partition_columns(self) -> list[Column]:
+        """Return the partition columns, in order."""
+        by_name = {column.name: column for column in self.columns}
+        return [by_name[key] for key in self.descriptor.partition_keys]
+
+    def partitions(self) -> set[str]:
+        """Return the names of the partitions that exist."""
+        if self.info is None or not self.descriptor.partition_keys:
+            return set()
+        admin = self.connection.get_admin()
+        return {p.partition_name for p in admin.list_partition_infos(self.path)}
+
+    def create(self) -> TableInfo:
+        """Return the table; create it first where it does not exist."""
+        if self.info is not None:
+            return self.info
+        admin = self.connection.get_admin()
+        # another writer may have been quicker
+        admin.create_table(self.path, self.descriptor, ignore_if_exists=True)
+        return self.connection.get_table(self.path).get_table_info()
+
+
+def find_target(
+    connection: FlussConnection,
+    target: str | TablePath,
+    schema: pl.Schema,
+    layout: TableLayout,
+    *,
+    mode: str,
+    create_if_not_exists: bool,
+) -> Target:
+    """Return the table that a frame is to be written to.
+
+    Raises
+    ------
+    FlussError
+        When the table does not exist and is not to be created, has another layout than given, or
+        does not take what the mode does.
+    SchemaMismatchError
+        When it is to be created, and Fluss has no type for a column.
+    """
+    if mode not in MODES:
+        near = difflib.get_close_matches(str(mode), MODES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise FlussError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}{hint}")
+    path = TablePath.parse(target, connection.default_database)
+    if mode == "overwrite":
+        raise FlussError(
+            f"mode='overwrite': table {path} cannot be overwritten, because Fluss only adds to"
+            " tables; drop the table and create it again, or write another one"
+        )
+    try:
+        info = connection.get_table(path).get_table_info()
+    except FlussError as error:
+        if error.error_code != ErrorCode.TABLE_NOT_EXIST:
+            raise
+        if not create_if_not_exists:
+            raise FlussError(
+                f"{error.message}; create_if_not_exists=True creates it", error.error_code
+            ) from None
+        info = None
+    if info is None:
+        found = Target(connection, path, describe(path, schema, layout), None)
+    else:
+        check_layout(info, layout)
+        found = Target(connection, path, info.descriptor, info)
+    check_mode(found, mode)
+    return found
+
+
+def describe(path: TablePath, schema: pl.Schema, layout: TableLayout) -> TableDescriptor:
+    """Return the table to create for the columns of a frame."""
+    keys = tuple(layout.primary_keys or ())
+    columns = []
+    for field in arrow_types(path, schema):
+        try:
+            kind = from_arrow(field.type, field.name not in keys, coerce=True)
+        except FlussError as error:
+            raise SchemaMismatchError(
+                f"table {path} cannot be created: column '{field.name}'"
+                f" ({schema[field.name]}): {error.message}"
+            ) from None
+        columns.append(Column(field.name, kind))
+    return TableDescriptor(
+        Schema.from_columns(columns, keys),
+        partition_keys=layout.partition_keys,
+        bucket_keys=layout.bucket_keys,
+        bucket_count=layout.bucket_count,
+        properties=layout.properties,
+    )
+
+
+def arrow_types(path: TablePath, schema: pl.Schema) -> pa.Schema:
+    """Return the Arrow types that a frame's columns are written with."""
+    fields = []
+    for name, kind in schema.items():
+        try:
+            made = pl.Series(name, [], dtype=kind).to_arrow().type
+        except (pl.exceptions.PolarsError, pa.ArrowException, TypeError, ValueError) as error:
+            raise SchemaMismatchError(
+                f"table {path}: column '{name}' ({kind}) has no Arrow type: {error}"
+            ) from None
+        fields.append(pa.field(name, made))
+    return pa.schema(fields)
+
+
+def check_layout(info: TableInfo, layout: TableLayout) -> None:
+    """Raise when an existing table is not as the sink was told to create it."""
+    given: list[tuple[str, object, object]] = [
+        (name, list(keys), found)
+        for name, keys, found in (
+            ("primary_keys", layout.primary_keys, info.get_primary_keys()),
+            ("partition_keys", layout.partition_keys, info.get_partition_keys()),
+            ("bucket_keys", layout.bucket_keys, info.get_bucket_keys()),
+        )
+        if keys is not None
+    ]
+    if layout.bucket_count is not None:
+        given.append(("bucket_count", layout.bucket_count, info.num_buckets))
+    properties = info.get_properties()
+    for key, value in (layout.properties or {}).items():
+        given.append((f"properties['{key}']", str(value), properties.get(key)))
+    for name, wanted, found in given:
+        if wanted != found:
+            raise FlussError(
+                f"table {info.table_path} exists with {name}={found!r}, not {wanted!r}:"
+                " leave the argument out to write to it as it is",
+                ErrorCode.TABLE_ALREADY_EXIST,
+            )
+
+
+def check_mode(target: Target, mode: str) -> None:
+    """Raise when a table does not take what the mode does."""
+    keys = ", ".join(target.descriptor.schema.primary_keys)
+    if keys:
+        raise FlussError(
+            f"mode={mode!r}: table {target.path} has a primary key ({keys}), and frames can be"
+            " appended to tables without primary key only; write to a log table",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+    if mode not in ("auto", "append"):
+        raise FlussError(
+            f"mode={mode!r}: table {target.path} has no primary key, so rows can only be appended;"
+            " use mode='append'",
+            ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+        )
