@@ -1,4 +1,8 @@
-"""fluss_df: Apache Fluss for people who think in dataframes."""
+"""fluss_df: Apache Fluss for people who think in dataframes.
+
+Importing it adds ``pl.scan_fluss``, ``pl.read_fluss``, ``LazyFrame.sink_fluss``,
+``DataFrame.write_fluss`` and the namespace ``lf.fluss`` to Polars.
+"""
 
 from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.append import AppendWriter
@@ -13,6 +17,19 @@ from fluss_df.client.table import FlussTable, TableAppend, TableScan
 from fluss_df.client.write_batch import WriteResultHandle
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io import (
+    ScanReport,
+    SinkResult,
+    explain,
+    fetched,
+    last_scan,
+    read_fluss,
+    register,
+    scan_fluss,
+    sink_fluss,
+    track_scans,
+    write_fluss,
+)
 from fluss_df.metadata import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -51,8 +68,10 @@ __all__ = [
     "RecordBatch",
     "ScanRecord",
     "ScanRecords",
+    "ScanReport",
     "Schema",
     "ServerNode",
+    "SinkResult",
     "TableAppend",
     "TableBucket",
     "TableDescriptor",
@@ -62,5 +81,15 @@ __all__ = [
     "WriteResultHandle",
     "__version__",
     "connect",
+    "explain",
+    "fetched",
+    "last_scan",
+    "read_fluss",
+    "scan_fluss",
     "set_default_connection",
+    "sink_fluss",
+    "track_scans",
+    "write_fluss",
 ]
+
+register()
