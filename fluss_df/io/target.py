@@ -148,6 +148,11 @@ def arrow_types(path: TablePath, schema: pl.Schema) -> pa.Schema:
     """Return the Arrow types that a frame's columns are written with."""
     fields = []
     for name, kind in schema.items():
+        if kind == pl.Object:
+            # Polars would give the addresses of the objects
+            raise SchemaMismatchError(
+                f"table {path}: column '{name}' (Object) holds Python objects: convert them first"
+            )
         try:
             made = pl.Series(name, [], dtype=kind).to_arrow().type
         except (pl.exceptions.PolarsError, pa.ArrowException, TypeError, ValueError) as error:

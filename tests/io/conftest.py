@@ -1,0 +1,53 @@
+"""A connection to the session's cluster, and tables of one's own."""
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.cluster import LocalCluster
+from fluss_df.metadata import Schema, TableDescriptor, TablePath
+
+MakeTable = Callable[..., TablePath]
+
+
+@pytest.fixture(scope="session")
+def connection(fluss_cluster: LocalCluster) -> Iterator[FlussConnection]:
+    with FlussConnection.create(fluss_cluster.bootstrap_servers) as made:
+        made.get_admin().create_database("io", ignore_if_exists=True)
+        yield made
+
+
+@pytest.fixture(scope="session")
+def make_table(connection: FlussConnection) -> MakeTable:
+    """Return a function that creates a table and writes frames to it, each as batches."""
+
+    def make(
+        schema: pa.Schema,
+        *frames: pl.DataFrame,
+        primary_keys: Sequence[str] | None = None,
+        **layout: Any,
+    ) -> TablePath:
+        path = TablePath("io", f"t_{uuid.uuid4().hex[:12]}")
+        layout.setdefault("bucket_count", 1)
+        descriptor = TableDescriptor(Schema(schema, primary_keys), **layout)
+        connection.get_admin().create_table(path, descriptor)
+        write(connection, path, *frames)
+        return path
+
+    return make
+
+
+def write(connection: FlussConnection, path: TablePath, *frames: pl.DataFrame) -> None:
+    """Append frames by the client, flushed one by one so that none shares a batch."""
+    if not frames:
+        return
+    append = connection.get_table(path).new_append()
+    with append.create_writer(create_partitions=True) as writer:
+        for frame in frames:
+            writer.write_arrow(frame)
+            writer.flush()

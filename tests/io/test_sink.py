@@ -1,0 +1,268 @@
+import datetime as dt
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.io import SinkResult, WrittenBucket, read_fluss, scan_fluss, sink_fluss, write_fluss
+from fluss_df.metadata import TablePath
+from tests.io.conftest import MakeTable
+from tests.io.test_scan import sorted_rows
+
+SCHEMA = pa.schema([pa.field("origin", pa.string()), pa.field("x", pa.int64(), nullable=False)])
+ROWS = pl.DataFrame({"origin": ["EWR", "JFK", "LGA"] * 200, "x": range(600)})
+
+
+def rows_of(path: TablePath, connection: FlussConnection) -> pl.DataFrame:
+    return read_fluss(path, connection=connection)
+
+
+def count(path: TablePath, connection: FlussConnection) -> int:
+    return rows_of(path, connection).height
+
+
+@pytest.fixture
+def new_path(connection: FlussConnection, request: pytest.FixtureRequest) -> TablePath:
+    path = TablePath("io", f"new_{abs(hash(request.node.nodeid)) % 10**9}")
+    connection.get_admin().drop_table(path, ignore_if_not_exists=True)
+    return path
+
+
+def test_a_frame_is_appended(make_table: MakeTable, connection: FlussConnection) -> None:
+    path = make_table(SCHEMA)
+    told: list[int] = []
+    for _ in range(2):
+        result = write_fluss(ROWS, path, connection=connection, progress=told.append)
+    assert result.table == path
+    assert result.rows == 600
+    assert result.buckets == (WrittenBucket(None, 0, 600, 1200, 600),)
+    assert result.partitions_created == ()
+    assert not result.table_created
+    assert told[-1] == 600
+    assert rows_of(path, connection).equals(pl.concat([ROWS, ROWS]))
+
+
+def test_a_query_is_appended(make_table: MakeTable, connection: FlussConnection) -> None:
+    path = make_table(SCHEMA)
+    told: list[int] = []
+    query = ROWS.lazy().filter(pl.col("origin") == "JFK")
+    result = sink_fluss(query, path, connection=connection, progress=told.append)
+    assert result.rows == told[-1] == 200
+    assert rows_of(path, connection).equals(query.collect())
+
+
+def test_a_table_is_copied_lazily(make_table: MakeTable, connection: FlussConnection) -> None:
+    source, target = make_table(SCHEMA, ROWS), make_table(SCHEMA)
+    scan = scan_fluss(source, connection=connection)
+    result = sink_fluss(scan.filter(pl.col("x") >= 100), target, connection=connection)
+    assert result.rows == 500
+    assert rows_of(target, connection).equals(ROWS.filter(pl.col("x") >= 100))
+
+
+def test_a_frame_is_split_over_partitions(
+    make_table: MakeTable, connection: FlussConnection
+) -> None:
+    path = make_table(SCHEMA, partition_keys=["origin"], bucket_count=2)
+    connection.get_admin().create_partition(path, {"origin": "JFK"})
+    for write in (write_fluss, lambda frame, *args, **kw: sink_fluss(frame.lazy(), *args, **kw)):
+        with pytest.raises(FlussError, match=r"no partition 'EWR', 'LGA'") as caught:
+            write(ROWS, path, connection=connection)
+        assert caught.value.error_code == ErrorCode.PARTITION_NOT_EXISTS
+        assert count(path, connection) == 0
+    result = write_fluss(ROWS, path, connection=connection, create_partitions=True)
+    assert result.partitions_created == ("EWR", "LGA")
+    assert {bucket.partition for bucket in result.buckets} == {"EWR", "JFK", "LGA"}
+    frame = result.to_frame()
+    assert frame["rows"].sum() == 600
+    assert frame.columns == ["partition", "bucket", "first_offset", "end_offset", "rows"]
+    assert sorted_rows(rows_of(path, connection)).equals(sorted_rows(ROWS))
+    again = sink_fluss(ROWS.lazy(), path, connection=connection)
+    assert again.partitions_created == ()
+    assert "600 rows; 3 buckets;" in repr(again)
+
+
+def test_a_table_is_made_in_the_image_of_the_frame(
+    new_path: TablePath, connection: FlussConnection
+) -> None:
+    frame = pl.DataFrame(
+        {
+            "origin": pl.Series(["JFK", "LGA"], dtype=pl.Categorical),
+            "u8": pl.Series([1, 255], dtype=pl.UInt8),
+            "at": [dt.datetime(2024, 1, 1, tzinfo=dt.UTC), None],
+            "list": [["a"], None],
+            "row": [{"a": 1}, {"a": None}],
+        }
+    )
+    with pytest.raises(FlussError, match="create_if_not_exists=True") as caught:
+        write_fluss(frame, new_path, connection=connection)
+    assert caught.value.error_code == ErrorCode.TABLE_NOT_EXIST
+    layout: dict[str, Any] = {
+        "partition_keys": ["origin"],
+        "bucket_keys": ["u8"],
+        "bucket_count": 3,
+        "properties": {"table.log.ttl": "1d"},
+    }
+    for attempt in range(2):
+        result = write_fluss(
+            frame,
+            new_path,
+            connection=connection,
+            create_if_not_exists=True,
+            create_partitions=True,
+            **layout,
+        )
+        assert result.table_created is (attempt == 0)
+        assert result.partitions_created == (("JFK", "LGA") if attempt == 0 else ())
+    info = connection.get_table(new_path).get_table_info()
+    assert info.get_schema().get_column_types() == [
+        "string", "smallint", "timestamp_ltz", "array<string>", "row<a: bigint>",
+    ]  # fmt: skip
+    assert (info.get_partition_keys(), info.get_bucket_keys()) == (["origin"], ["u8"])
+    assert info.num_buckets == 3
+    assert count(new_path, connection) == 4
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ({"partition_keys": ["origin"]}, r"partition_keys=\[\], not \['origin'\]"),
+        ({"bucket_keys": ["x"]}, r"bucket_keys=\[\], not \['x'\]"),
+        ({"primary_keys": ["x"]}, r"primary_keys=\[\], not \['x'\]"),
+        ({"bucket_count": 9}, "bucket_count=1, not 9"),
+        ({"properties": {"table.log.ttl": "3d"}}, "table.log.ttl.*not '3d'"),
+    ],
+)
+def test_a_table_with_another_layout_is_refused(
+    make_table: MakeTable, connection: FlussConnection, layout: dict[str, Any], message: str
+) -> None:
+    path = make_table(SCHEMA)
+    with pytest.raises(FlussError, match=message) as caught:
+        write_fluss(ROWS, path, connection=connection, create_if_not_exists=True, **layout)
+    assert caught.value.error_code == ErrorCode.TABLE_ALREADY_EXIST
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (ROWS.drop("x"), "column 'x' .* is missing in the data: it is NOT NULL"),
+        (ROWS.with_columns(y=1), "has no column 'y'"),
+        (ROWS.cast({"x": pl.String}), "column 'x': .*string.* does not go into bigint"),
+        (ROWS.cast({"x": pl.Float64}), "column 'x': double does not go into bigint"),
+    ],
+)
+def test_types_that_do_not_fit_are_refused_before_anything_is_sent(
+    make_table: MakeTable, connection: FlussConnection, frame: pl.DataFrame, message: str
+) -> None:
+    path = make_table(SCHEMA)
+    for write in (write_fluss, lambda frame, *args, **kw: sink_fluss(frame.lazy(), *args, **kw)):
+        with pytest.raises(SchemaMismatchError, match=message):
+            write(frame, path, connection=connection)
+    assert count(path, connection) == 0
+
+
+BAD_VALUES = [
+    (ROWS.with_columns(x=pl.when(pl.col("x") == 599).then(None).otherwise("x")), "null in row 599"),
+    (ROWS.with_columns(x=pl.col("x").cast(pl.UInt64) + 2**63), "row 0: 9223372036854775808"),
+]
+
+
+@pytest.mark.parametrize(("frame", "message"), BAD_VALUES)
+def test_values_of_a_frame_are_checked_before_anything_is_sent(
+    make_table: MakeTable, connection: FlussConnection, frame: pl.DataFrame, message: str
+) -> None:
+    path = make_table(SCHEMA)
+    with pytest.raises(SchemaMismatchError, match=message):
+        write_fluss(frame, path, connection=connection)
+    assert count(path, connection) == 0
+
+
+def test_a_value_that_cannot_name_a_partition(
+    make_table: MakeTable, connection: FlussConnection
+) -> None:
+    path = make_table(SCHEMA, partition_keys=["origin"])
+    for bad, message in ((None, "null in row 3"), ("a b", "row 3: 'a b' cannot name a partition")):
+        frame = pl.DataFrame({"origin": ["a", "a", "a", bad], "x": range(4)})
+        with pytest.raises(SchemaMismatchError, match=message):
+            write_fluss(frame, path, connection=connection, create_partitions=True)
+    assert connection.get_admin().list_partition_infos(path) == []
+
+
+def test_an_error_amid_a_query_says_what_was_written(
+    make_table: MakeTable, connection: FlussConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_table(SCHEMA)
+    monkeypatch.setattr("fluss_df.io.sink._SLICE_BYTES", 100 * ROWS.estimated_size() // 600)
+    frame = ROWS.with_columns(x=pl.when(pl.col("x") == 599).then(None).otherwise("x"))
+    with pytest.raises(SchemaMismatchError, match="null in row") as caught:
+        sink_fluss(frame.lazy(), path, connection=connection)
+    written = count(path, connection)
+    assert 0 < written < 600
+    assert f"{written} rows were written to {path} before: 0[0:{written}]" in str(caught.value)
+    assert f"rows count from row {written} of the frame" in str(caught.value)
+    assert rows_of(path, connection).equals(ROWS.head(written))
+
+
+def test_an_error_of_the_query_is_raised_as_it_is(
+    make_table: MakeTable, connection: FlussConnection
+) -> None:
+    path = make_table(SCHEMA)
+    query = ROWS.lazy().with_columns(x=(pl.col("origin") + "!").cast(pl.Int64))
+    with pytest.raises(pl.exceptions.InvalidOperationError) as caught:
+        sink_fluss(query, path, connection=connection)
+    assert any("nothing was written" in note for note in caught.value.__notes__)
+    assert count(path, connection) == 0
+
+
+def test_modes(make_table: MakeTable, connection: FlussConnection) -> None:
+    path = make_table(SCHEMA)
+    keyed = make_table(SCHEMA, primary_keys=["x"])
+    for table, mode, code, message in (
+        (path, "overwrite", ErrorCode.CLIENT_ERROR, "cannot be overwritten"),
+        (path, "upsert", ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION, "use mode='append'"),
+        (path, "delete", ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION, "no primary key"),
+        (path, "partial_update", ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION, "no primary key"),
+        (path, "apend", ErrorCode.CLIENT_ERROR, "did you mean 'append'"),
+        (keyed, "auto", ErrorCode.INVALID_TABLE_EXCEPTION, r"has a primary key \(x\)"),
+        (keyed, "append", ErrorCode.INVALID_TABLE_EXCEPTION, "write to a log table"),
+    ):
+        sinks: list[tuple[Any, Any]] = [(ROWS, write_fluss), (ROWS.lazy(), sink_fluss)]
+        for frame, write in sinks:
+            with pytest.raises(FlussError, match=message) as caught:
+                write(frame, table, mode=mode, connection=connection)
+            assert caught.value.error_code == code
+    assert write_fluss(ROWS, path, mode="append", connection=connection).rows == 600
+
+
+def test_a_frame_without_rows(make_table: MakeTable, connection: FlussConnection) -> None:
+    path = make_table(SCHEMA, partition_keys=["origin"])
+    for result in (
+        write_fluss(ROWS.clear(), path, connection=connection),
+        sink_fluss(ROWS.lazy().filter(pl.col("x") < 0), path, connection=connection),
+    ):
+        assert (result.rows, result.buckets) == (0, ())
+    assert connection.get_admin().list_partition_infos(path) == []
+
+
+def test_a_type_without_a_column_type_is_named(
+    new_path: TablePath, connection: FlussConnection
+) -> None:
+    for values, message in (
+        (pl.Series([dt.timedelta(1)]), r"column 'd' \(Duration.*cast it to int64"),
+        (pl.Series([object()]), r"column 'd' \(Object"),
+        (pl.Series([None]), "give the column a type"),
+    ):
+        frame = pl.DataFrame({"d": values})
+        with pytest.raises(SchemaMismatchError, match=message):
+            write_fluss(frame, new_path, connection=connection, create_if_not_exists=True)
+    assert not connection.get_admin().table_exists(new_path)
+
+
+def test_a_result_is_short() -> None:
+    bucket = WrittenBucket("JFK", 0, 5, 9, 4)
+    result = SinkResult(TablePath("db", "t"), 4, (bucket,), True, ("JFK",), 0.5)
+    expected = "SinkResult(db.t: 4 rows; 1 buckets; table created; partitions created: JFK; 0.50 s)"
+    assert repr(result) == expected
+    assert str(bucket) == "JFK/0[5:9]"
