@@ -48,7 +48,7 @@ bench: $(STAMP)
 lint: $(STAMP) proto-check
 	@"$(BIN)/ruff" check .
 	@"$(BIN)/ruff" format --check .
-	@"$(BIN)/mypy" fluss_df tests
+	@"$(BIN)/mypy" fluss_df tests benchmarks
 
 # Generated code runs with the protobuf that made it and newer ones: so it is made with the oldest
 # that pyproject.toml allows (6.31, which is what this release of the tool brings), in a place of

@@ -41,19 +41,21 @@ def check(expected: int, result: pa.Table | pl.DataFrame) -> None:
 
 
 def scan_cases(
-    connection: fluss.FlussConnection, official: Official, source: pa.Table
+    connection: fluss.FlussConnection,
+    official: Official,
+    source: pa.Table,
+    mixed_table: fluss.FlussTable,
 ) -> list[harness.Case]:
     rows = source.num_rows
     small = source.slice(0, min(rows, 1_000_000))
-    mixed_table = data.create(connection, "mixed", data.SCHEMA)
-    data.fill(mixed_table, source, 65_536)
     small_table = data.create(connection, "small", data.SCHEMA)
     data.fill(small_table, small, 1000)
 
     def case(
-        title: str, name: str, table: fluss.FlussTable, columns: list[str] | None, aim: float
+        title: str, table: fluss.FlussTable, columns: list[str] | None, aim: float
     ) -> harness.Case:
-        expected = rows if name == "mixed" else small.num_rows
+        name = data.name_of(table)
+        expected = rows if table is mixed_table else small.num_rows
         return harness.Case(
             title,
             {
@@ -65,19 +67,18 @@ def scan_cases(
         )
 
     return [
-        case("scan, all 5 columns", "mixed", mixed_table, None, 2.0),
-        case("scan, 2 columns", "mixed", mixed_table, ["id", "score"], 1.3),
-        case("scan, 1 column", "mixed", mixed_table, ["quantity"], 1.1),
-        case("scan, 1,000-row batches", "small", small_table, None, 1.2),
-        case("scan, 1,000-row batches, 1 column", "small", small_table, ["quantity"], 1.2),
+        case("scan, all 5 columns", mixed_table, None, 2.0),
+        case("scan, 2 columns", mixed_table, ["id", "score"], 1.3),
+        case("scan, 1 column", mixed_table, ["quantity"], 1.1),
+        case("scan, 1,000-row batches", small_table, None, 1.2),
+        case("scan, 1,000-row batches, 1 column", small_table, ["quantity"], 1.2),
     ]
 
 
 def polars_cases(
-    connection: fluss.FlussConnection, source: pa.Table, folder: Path
+    connection: fluss.FlussConnection, source: pa.Table, table: fluss.FlussTable, folder: Path
 ) -> list[harness.Case]:
     rows = source.num_rows
-    table = connection.get_table(fluss.TablePath(data.DATABASE, "mixed"))
     memory = InMemory(table, connection)
     frame = pl.DataFrame(pl.from_arrow(source))
     ipc, parquet = folder / "mixed.arrow", folder / "mixed.parquet"
@@ -85,7 +86,7 @@ def polars_cases(
     frame.write_parquet(parquet, compression="zstd")
 
     def lazy() -> pl.LazyFrame:
-        return fluss.scan_fluss(f"{data.DATABASE}.mixed", connection=connection)
+        return fluss.scan_fluss(table.get_table_path(), connection=connection)
 
     return [
         harness.Case(
@@ -152,8 +153,8 @@ def append_cases(
             return time.perf_counter() - began
 
     def official_append(name: str, schema: pa.Schema, method: str, what: Any) -> float:
-        data.create(connection, name, schema)
-        seconds: float = getattr(official, method)(name, what)
+        table = data.create(connection, name, schema)
+        seconds: float = getattr(official, method)(data.name_of(table), what)
         return seconds
 
     return [
@@ -206,12 +207,15 @@ def main(
         console.print("starting a Fluss server ...")
         cluster = LocalCluster(heap="2g").start()
     address = connection or (cluster.bootstrap_servers if cluster else "")
+    server = cluster.server_version if cluster else address
     try:
         with fluss.connect(address) as ours, tempfile.TemporaryDirectory() as folder:
             official = Official(address)
             source = data.mixed_table(rows)
-            cases = scan_cases(ours, official, source)
-            cases += polars_cases(ours, source, Path(folder))
+            mixed = data.create(ours, "mixed", data.SCHEMA)
+            data.fill(mixed, source, 65_536)
+            cases = scan_cases(ours, official, source, mixed)
+            cases += polars_cases(ours, source, mixed, Path(folder))
             cases += append_cases(ours, official, source)
             results = harness.run([case for case in cases if only in case.name], rounds, console)
             official.close()
@@ -220,7 +224,7 @@ def main(
             cluster.stop()
     about = {
         "fluss_df": fluss.__version__,
-        "server": cluster.server_version if cluster else address,
+        "server": server,
         "python": platform.python_version(),
         "cores": os.cpu_count(),
         "rows": rows,

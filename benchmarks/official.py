@@ -28,7 +28,10 @@ class Official:
         return self._loop.run_until_complete(work)
 
     def close(self) -> None:
-        self.run(self._connection.close())
+        async def work() -> None:
+            await self._connection.close()
+
+        self.run(work())
         self._loop.close()
 
     async def _table(self, name: str) -> Any:
