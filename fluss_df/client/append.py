@@ -85,6 +85,8 @@ class AppendWriter(Ready):
         self._compression = Compression.from_properties(info.get_properties())
         self._create_partitions = create_partitions
         self._check_row = RowGuard(self._columns, self._name)
+        # most rows are plain dicts: one call less for each of them
+        self._dict_fits = self._check_row.dict_fits
         self._closed = False
         self._reset()
         reset_after_fork(self)
@@ -149,7 +151,8 @@ class AppendWriter(Ready):
         SchemaMismatchError
             When the row does not fit; nothing of it is written.
         """
-        self._check_row(row)
+        if type(row) is not dict or not self._dict_fits(row):
+            self._check_row(row)
         with self._lock:
             if self._closed:
                 raise self._closed_error()

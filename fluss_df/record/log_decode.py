@@ -16,6 +16,8 @@ from fluss_df.record.headers import Bytes, LogHeaders, byte_view
 # Arrow has a fixed price for each stream, and messages read one by one cost about 100 us each;
 # batches are therefore joined to streams of about this many bytes.
 _STREAM_BYTES = 1 << 20
+# more batches than this in a stream are put together to one chunk: small ones cost every reader
+_COMBINE_BATCHES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +165,14 @@ class LogDecoder:
         start_offset: int = 0,
         stop_offset: int | None = None,
     ) -> pa.Table:
-        """Decode batches to one table, a chunk per batch; the quickest way where only rows count.
+        """Decode batches to one table of few chunks; the quickest way where only rows count.
 
         Parameters, guarantees and errors are those of :meth:`decode`.
         """
         tables = []
         rows = 0
         for run in self._runs(headers, first, last, start_offset, stop_offset):
-            table = self._table(records, headers, run)
+            table = self._table(records, headers, run, combine=True)
             # only the outer batches of a run can be wanted in part
             head = int(run.lo[0])
             tail = int(headers.record_count[run.index[-1]] - run.hi[-1])
@@ -209,7 +211,9 @@ class LogDecoder:
         for a, b in itertools.pairwise(bounds):
             yield _Run(index[a:b], lo[a:b], hi[a:b], int(ids[a]), bool(plain[a]))
 
-    def _table(self, records: Bytes, headers: LogHeaders, run: _Run) -> pa.Table:
+    def _table(
+        self, records: Bytes, headers: LogHeaders, run: _Run, *, combine: bool = False
+    ) -> pa.Table:
         message = self._messages.get(run.schema_id)
         if message is None:
             raise FlussError(
@@ -229,12 +233,18 @@ class LogDecoder:
                 memory_pool=self._pool,
             )
             table = reader.read_all()
+            chunks = [len(c) for c in table.column(0).chunks] if table.num_columns else []
+            if combine and len(chunks) > _COMBINE_BATCHES:
+                # The outer bounds of the arrays, which is all that putting them together relies
+                # on; what is within is then validated once rather than for each small batch.
+                table.validate()
+                table = table.combine_chunks(memory_pool=self._pool)
             table.validate(full=True)
         except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
             raise self._bad(headers, run, str(error)) from None
         if table.num_rows != int(counts.sum()):
             raise self._bad(headers, run, f"{table.num_rows} rows, not {int(counts.sum())}")
-        if table.num_columns and [len(c) for c in table.column(0).chunks] != counts.tolist():
+        if table.num_columns and chunks != counts.tolist():
             raise self._bad(headers, run, "other numbers of rows than the headers say")
         return self._select(table)
 

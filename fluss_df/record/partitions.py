@@ -29,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss_df.errors import FlussError, ProtocolError, SchemaMismatchError
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError, SchemaMismatchError
 from fluss_df.record.bytes_columns import as_array, time_millis
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
@@ -176,7 +176,8 @@ def _group(
                 row = int(np.flatnonzero(codes == code)[0])
                 raise SchemaMismatchError(
                     f"table {table}, partition column '{name}': row {row}: {value!r} cannot name "
-                    f"a partition: {why}"
+                    f"a partition: {why}",
+                    ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
                 )
         # values that read alike (0.5 ms and 0.6 ms of a TIME(6)) are one partition
         distinct = list(dict.fromkeys(values))

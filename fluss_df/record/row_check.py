@@ -101,6 +101,11 @@ class RowGuard:
     table
         Its name, for errors.
 
+    Attributes
+    ----------
+    dict_fits
+        Whether a dict surely fits: False says nothing, the guard itself then does.
+
     Examples
     --------
     >>> check = RowGuard([Column("id", DataType(TypeRoot.BIGINT))], "db.t")
@@ -111,14 +116,14 @@ class RowGuard:
         self._columns = columns
         self._table = table
         self._check_form = RowChecker(columns, table)
-        self._dict_fits = _compile(columns, [column.name for column in columns])
+        self.dict_fits = _compile(columns, [column.name for column in columns])
         self._sequence_fits = _compile(columns, range(len(columns)))
 
     def __call__(self, row: Row) -> None:
         """Raise a SchemaMismatchError that names column and value, unless the row fits."""
         kind = type(row)
         if kind is dict:
-            if self._dict_fits(row):
+            if self.dict_fits(row):
                 return
         elif (kind is tuple or kind is list) and self._sequence_fits(row):
             return
