@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import fluss as official
 import pyarrow as pa
+import pytest
 
 import fluss_df as fluss
 
@@ -94,7 +95,7 @@ class Official:
         """Wait for what the official client does, which it starts only inside a loop."""
 
         async def bounded() -> T:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(15):
                 return await work()
 
         return self._runner.run(bounded())
@@ -149,6 +150,12 @@ class Official:
             return await scanner.to_arrow()
 
         return self.run(work)
+
+
+def close_failed(writer: fluss.AppendWriter, match: str | None = None) -> None:
+    """Close a writer that has a failure to report."""
+    with pytest.raises(fluss.FlussError, match=match):
+        writer.close()
 
 
 def rows_of(records: fluss.ScanRecords) -> list[dict[str, Any]]:
