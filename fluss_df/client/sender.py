@@ -277,7 +277,8 @@ class Sender:
             if batch.encoded is None:
                 queue.waiting.append(batch)  # its encoder still has it; it fails in its turn
             else:
-                self._finish(batch, error)
+                named = f"{error.message} ({self._where(batch)})"
+                self._finish(batch, FlussError(named, error.error_code))
 
     def _take(self, queue: _BucketQueue, batch: WriteBatch) -> None:
         """Move a batch from waiting to in flight, with its writer id and sequence."""
