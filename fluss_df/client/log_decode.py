@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -200,8 +200,3 @@ class TableDecoder:
         )
         self._metrics.add(rows=sum(b.batch.num_rows for b in batches), batches=len(batches))
         return batches
-
-    def decode_remote(self, position: Position, pieces: Iterable[Chunk]) -> Iterator[pa.Table]:
-        """Decode pieces of remote log segments."""
-        for piece in pieces:
-            yield from self.decode(position, piece)

@@ -60,12 +60,12 @@ class RemoteChunk:
     ----------
     info
         Where they are.
-    start
-        The offset that was asked for.
+    statistics
+        What magic 1 means in them, see :func:`scan_headers`.
     """
 
     info: pb.RemoteLogFetchInfo
-    start: int
+    statistics: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +84,8 @@ class Position:
         Whether to let the server leave out columns.
     starved
         Whether the last answer had no whole batch of this bucket: it is to be asked for alone.
+    failed_at
+        The offset where reading from remote storage failed last, without progress since.
     """
 
     bucket: TableBucket
@@ -96,6 +98,7 @@ class Position:
     backoff: Backoff | None = None
     not_before: float = 0.0
     starved: bool = False
+    failed_at: int | None = None
 
     @property
     def done(self) -> bool:
@@ -233,9 +236,9 @@ class LogFetcher:
             self._bucket_failed(position, fetched)
             return 0
         if fetched.remote is not None and fetched.remote.remote_log_segments:
-            position.ready.append(RemoteChunk(fetched.remote, position.offset))
-            segments = fetched.remote.remote_log_segments
-            self._advance(position, max(s.remote_log_end_offset for s in segments))
+            # the offset moves on as the segments are read
+            position.ready.append(RemoteChunk(fetched.remote, statistics))
+            position.backoff = None
             return 0
         if fetched.records is not None:
             # Only one bucket of a request is sure to get a whole batch, whichever the server

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from fluss_df.client.lanes import Lane, lane_pool
 from fluss_df.client.log_decode import TableDecoder
-from fluss_df.client.log_fetch import Chunk, LogFetcher, Position
+from fluss_df.client.log_fetch import Chunk, LogFetcher, Position, RemoteChunk
 from fluss_df.client.metrics import Metrics
-from fluss_df.client.remote_log import read_remote
+from fluss_df.client.remote_log import RemoteRead
 from fluss_df.client.server_connection import Endpoint
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket, TableInfo
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # at most so many buckets in one request
 _BUCKETS_PER_REQUEST = 64
+# an abort is noticed between waits
+_WAIT_S = 0.2
 
 
 class OrderedRead:
@@ -89,10 +91,7 @@ class OrderedRead:
                         self._send()
                         yield from self._decoder.decode(front, chunk)
                     else:
-                        yield from self._decoder.decode_remote(
-                            front,
-                            read_remote(self._connection, front, chunk, self._metrics),
-                        )
+                        yield from self._read_remote(front, chunk)
                 elif front.done:
                     self._todo.popleft()
                 else:
@@ -100,6 +99,13 @@ class OrderedRead:
                     self._receive()
         finally:
             self._drop_lane()
+
+    def _read_remote(self, front: Position, chunk: RemoteChunk) -> Iterator[pa.Table]:
+        with RemoteRead(self._connection, front, chunk, self._metrics) as remote:
+            while not remote.done and not self._aborted:
+                piece = remote.take(_WAIT_S)
+                if piece is not None:
+                    yield from self._decoder.decode(front, piece)
 
     def abort(self) -> None:
         """End the read, from another thread: its iteration raises."""

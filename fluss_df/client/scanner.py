@@ -18,7 +18,7 @@ from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Chunk, LogFetcher, Position
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.reader import OrderedRead, read_table
-from fluss_df.client.remote_log import read_remote
+from fluss_df.client.remote_log import RemoteRead
 from fluss_df.client.scan_records import RecordBatch, ScanRecords
 from fluss_df.client.server_connection import Endpoint
 from fluss_df.errors import ErrorCode, FlussError
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 # Ctrl-C is noticed between waits
 _WAIT_S = 0.2
 _PAUSE_S = 0.01
+# buckets whose remote segments are read at the same time: each reads ahead
+_REMOTE_READS = 4
 
 _Subscription = tuple[int | None, int]
 
@@ -91,6 +93,7 @@ class LogScanner(Ready):
         self._lock = threading.RLock()
         self._lanes: dict[Endpoint, tuple[Lane, list[Position]]] = {}
         self._decoded: deque[tuple[Position, DecodedBatch]] = deque()
+        self._remote: dict[Position, RemoteRead] = {}
         self._closed = False
 
     def after_fork(self) -> None:
@@ -203,6 +206,7 @@ class LogScanner(Ready):
     def _forget(self, key: _Subscription) -> None:
         old = self._subscriptions.pop(key, None)
         if old is not None:
+            self._drop_remote(old)
             kept = [entry for entry in self._decoded if entry[0] is not old]
             self._decoded = deque(kept)
 
@@ -274,25 +278,57 @@ class LogScanner(Ready):
         end = time.monotonic() + timeout_ms / 1000
         while not self._decoded:
             waiting = self._send_all()
-            left = end - time.monotonic()
-            self._wait(waiting, min(max(left, 0.0), _WAIT_S))
+            left = min(max(end - time.monotonic(), 0.0), _WAIT_S)
+            if waiting or not self._remote:
+                # where segments are on their way too, both are looked at in turn
+                self._wait(waiting, min(left, _PAUSE_S) if self._remote else left)
             for position in self._subscriptions.values():
                 self._decode_ready(position)
+            self._decode_remote(left if not waiting else 0.0)
             if time.monotonic() >= end:
                 return
         self._send_all()
 
     def _decode_ready(self, position: Position) -> None:
-        while position.ready:
-            chunk = position.ready.popleft()
+        while position.ready and position not in self._remote:
+            chunk = position.ready[0]
             if isinstance(chunk, Chunk):
                 position.ready_bytes = 0
-                pieces = iter([chunk])
+                self._decode(position, chunk)
+            elif len(self._remote) < _REMOTE_READS:
+                self._remote[position] = RemoteRead(self._connection, position, chunk, self.metrics)
             else:
-                pieces = read_remote(self._connection, position, chunk, self.metrics)
-            for piece in pieces:
-                for batch in self._decoder.decode_batches(position, piece):
-                    self._decoded.append((position, batch))
+                return
+            position.ready.popleft()
+
+    def _decode_remote(self, timeout_s: float) -> None:
+        """Take one piece of each remote read, waiting for the first one only."""
+        for position, remote in list(self._remote.items()):
+            try:
+                piece = remote.take(timeout_s)
+                if piece is not None:
+                    self._decode(position, piece)
+            finally:
+                if remote.done:
+                    self._remote.pop(position, None)
+            timeout_s = 0.0
+
+    def _decode(self, position: Position, chunk: Chunk) -> None:
+        try:
+            batches = self._decoder.decode_batches(position, chunk)
+        except BaseException:
+            # whoever polls again must not miss what is in it
+            self._drop_remote(position)
+            self._drop_lanes()
+            position.offset = chunk.start
+            raise
+        self._decoded.extend((position, batch) for batch in batches)
+
+    def _drop_remote(self, position: Position) -> None:
+        position.ready.clear()
+        remote = self._remote.pop(position, None)
+        if remote is not None:
+            remote.close()
 
     def _fetcher(self) -> LogFetcher:
         return LogFetcher(
@@ -312,6 +348,8 @@ class LogScanner(Ready):
         for position in self._subscriptions.values():
             if id(position) in asked or position.not_before > now or position.done:
                 continue
+            if position.ready or position in self._remote:
+                continue  # what comes after remote segments is asked for after them
             where = fetcher.endpoint(position)
             if where is None or where in self._lanes:
                 continue
@@ -369,6 +407,7 @@ class LogScanner(Ready):
             self._decoded.clear()
             bounded = []
             for position in positions:
+                self._drop_remote(position)
                 end = ends[position.bucket]
                 if end > position.offset:
                     bounded.append(
@@ -412,6 +451,8 @@ class LogScanner(Ready):
         """Give up the sockets; a second call does nothing."""
         with self._lock:
             self._drop_lanes()
+            for position in self._subscriptions.values():
+                self._drop_remote(position)
             self._subscriptions.clear()
             self._decoded.clear()
             self._closed = True
