@@ -95,6 +95,9 @@ class LogDecoder:
         self._payload = dict(payload)
         self._pool = memory_pool or pa.system_memory_pool()
         self._messages = {key: schema.serialize() for key, schema in self._payload.items()}
+        self._included = {
+            key: _wanted_fields(schema, target) for key, schema in self._payload.items()
+        }
         for key, schema in self._payload.items():
             for field in target:
                 at = schema.get_field_index(field.name)
@@ -229,7 +232,9 @@ class LogDecoder:
         try:
             reader = pa.ipc.open_stream(
                 stream,
-                options=pa.ipc.IpcReadOptions(use_threads=False),
+                options=pa.ipc.IpcReadOptions(
+                    use_threads=False, included_fields=self._included[run.schema_id]
+                ),
                 memory_pool=self._pool,
             )
             table = reader.read_all()
@@ -292,3 +297,15 @@ class LogDecoder:
             f"the log batches at offsets {headers.base_offset[first]} to {end} (schema "
             f"{run.schema_id}) do not hold the columns expected: {why}"
         )
+
+
+def _wanted_fields(payload: pa.Schema, target: pa.Schema) -> list[int] | None:
+    """Return the indexes of the columns to decompress; None for all.
+
+    Batches from remote storage hold all columns whatever is wanted.
+    """
+    wanted = [i for i, name in enumerate(payload.names) if name in target.names]
+    if len(wanted) == len(payload.names):
+        return None
+    # one is needed to count rows, and no index at all would mean all
+    return wanted or [0]
