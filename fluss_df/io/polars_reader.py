@@ -36,8 +36,9 @@ from fluss_df.client.log_fetch import Chunk, Position
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.reader import OrderedRead, positions_of
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.live import live_queries
 from fluss_df.io.planning import plan_scan
-from fluss_df.io.report import ScanRun, began, live_queries
+from fluss_df.io.report import ScanRun, began
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN, TableInfo
 from fluss_df.pushdown.from_polars import PolarsConjunct
@@ -250,6 +251,7 @@ class FlussReader(FileReader):
         self._run = run
         self._splits = splits
         run.opened()
+        live_queries.add(self)
 
     def schema(self) -> SchemaDict:
         """Return the schema of the scan's frame."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +14,6 @@ from fluss_df.pushdown.plan import ScanPlan, Split
 
 # so long a report waits for the readers of a query that ended early
 _SETTLE_S: Final = 1.0
-_EXIT_WAIT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,43 +210,3 @@ def track_scans() -> Iterator[ScanLog]:
     finally:
         with _lock:
             _logs.remove(log)
-
-
-class LiveQueries:
-    """Knows which queries still have readers on threads of Polars.
-
-    A query that fails, or needs no more rows, returns before its readers are gone. Polars drops
-    them on threads of its own, which must not happen while the interpreter is being torn down:
-    its exit waits for them.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._count = 0
-
-    def add(self, holder: object) -> None:
-        """Count an object as long as it lives."""
-        with self._changed:
-            self._count += 1
-        weakref.finalize(holder, self._gone).atexit = False
-
-    def _gone(self) -> None:
-        with self._changed:
-            self._count -= 1
-            self._changed.notify_all()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until no query has readers; return whether that is so."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._count, timeout_s)
-
-
-live_queries = LiveQueries()
-
-
-@atexit.register
-def _let_readers_go() -> None:
-    if live_queries._count:
-        live_queries.wait(_EXIT_WAIT_S)
-        # the thread that dropped the last one gives up the interpreter's lock just now
-        time.sleep(0.01)

@@ -1,0 +1,80 @@
+"""Queries that have readers on threads of Polars, which the interpreter's exit must not meet.
+
+A query that fails, or needs no more rows, returns before its readers are gone; Polars drops them on
+threads of its own, and a thread that needs the interpreter while it is torn down crashes the
+process. An iterator of batches that is never finished keeps its readers waiting for ever, and the
+interpreter waiting for their threads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401 - its exit hook is to be registered before ours
+import gc
+import os
+import threading
+import time
+import weakref
+from typing import Final
+
+from polars.lazyframe.engine import _CollectBatches
+
+# the readers of a query that just ended are gone sooner
+_USUAL_S: Final = 0.5
+_EXIT_WAIT_S: Final = 2.0
+# a thread that dropped a reader needs so long to leave the interpreter
+_LEAVE_S: Final = 0.01
+
+
+class LiveQueries:
+    """Counts objects of queries as long as they live."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+
+    def add(self, holder: object) -> None:
+        """Count an object until it is gone."""
+        with self._changed:
+            self._count += 1
+        weakref.finalize(holder, self._gone).atexit = False
+
+    def _gone(self) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until none is left; return whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._count, timeout_s)
+
+    def after_fork(self) -> None:
+        """Forget the parent's queries in a forked child, where their threads do not exist."""
+        self.__init__()  # type: ignore[misc]
+
+    def before_exit(self) -> None:
+        """End the iterators of batches that the program left, before its threads are waited for."""
+        if self.wait(_USUAL_S):
+            return
+        # They cannot be had from their queries. What they would still yield, nobody can take.
+        for found in gc.get_objects():
+            if type(found) is _CollectBatches:
+                found._inner = iter(())  # type: ignore[assignment]
+
+    def at_exit(self) -> None:
+        """Wait until the threads of Polars are out of the interpreter."""
+        if self._count:
+            self.wait(_EXIT_WAIT_S)
+            time.sleep(_LEAVE_S)
+
+
+live_queries = LiveQueries()
+# The pools that run readers are waited for by a hook of the same kind, which was registered before
+# and runs after this one. There is no public way to be called before threads are joined.
+_before_threads = getattr(threading, "_register_atexit", None)
+if _before_threads is not None:
+    _before_threads(live_queries.before_exit)
+atexit.register(live_queries.at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=live_queries.after_fork)

@@ -1,0 +1,142 @@
+"""Scans in programs: their exit, interrupts, threads, other processes, memory."""
+
+import multiprocessing
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.io import read_fluss, scan_fluss
+from fluss_df.metadata import TablePath
+from tests.io.conftest import MakeTable
+
+SCHEMA = pa.schema({"x": pa.int64(), "text": pa.string()})
+ROWS = pl.DataFrame({"x": range(200_000)}).with_columns(text=pl.col("x").cast(pl.String))
+
+
+@pytest.fixture(scope="module")
+def table(make_table: MakeTable) -> TablePath:
+    return make_table(SCHEMA, *ROWS.iter_slices(20_000), bucket_keys=["x"], bucket_count=8)
+
+
+@pytest.fixture
+def address(connection: FlussConnection) -> str:
+    return connection.config.bootstrap_servers
+
+
+def run(code: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+HEAD = """
+import sys
+import polars as pl
+import fluss_df
+from fluss_df.io import scan_fluss
+frame = scan_fluss(sys.argv[1], connection=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "frame.collect()",
+        "frame.filter(pl.col('x') >= 0).head(1).collect()",
+        "next(iter(frame.collect_batches(chunk_size=10)))",
+        "left = frame.collect_batches(chunk_size=10); next(left)",
+        "frame.map_batches(lambda f: 1 / 0, no_optimizations=True).collect()",
+        "frame.select(pl.col('text').cast(pl.Int8)).collect()",
+    ],
+)
+def test_a_program_may_end_right_after_a_query(table: TablePath, address: str, end: str) -> None:
+    # what a query left to be read ends on threads of Polars, also when the interpreter does
+    for _ in range(4):
+        done = run(HEAD + end, str(table), address)
+        assert done.returncode in (0, 1), done.stderr
+        assert "Fatal" not in done.stderr
+        assert (done.returncode == 1) == ("Error" in done.stderr)
+
+
+def test_an_interrupt_ends_a_query(table: TablePath, address: str) -> None:
+    code = (
+        HEAD
+        + """
+import time
+print("ready", flush=True)
+frame.sink_batches(lambda batch: time.sleep(0.2), chunk_size=1000)
+"""
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(table), address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        time.sleep(0.5)
+        program.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        _, errors = program.communicate(timeout=30)
+    assert time.monotonic() - began < 5
+    assert program.returncode in (1, -signal.SIGINT, 130)
+    assert "KeyboardInterrupt" in errors
+    assert "Fatal" not in errors
+
+
+def test_threads_share_a_frame(table: TablePath, connection: FlussConnection) -> None:
+    frame = scan_fluss(table, connection=connection)
+    with ThreadPoolExecutor(6) as pool:
+        queries = [frame.filter(pl.col("x") % 6 == i).select(pl.len()) for i in range(6)]
+        found = list(pool.map(lambda query: query.collect().item(), queries))
+    assert sum(found) == ROWS.height
+
+
+def test_a_frame_travels_to_another_process(table: TablePath, connection: FlussConnection) -> None:
+    data = pickle.dumps(scan_fluss(table, connection=connection).select(pl.col("x").sum()))
+    code = """
+    import pickle, sys
+    print(pickle.loads(bytes.fromhex(sys.argv[1])).collect().item())
+    """
+    done = run(code, data.hex())
+    assert done.stdout.strip() == str(ROWS["x"].sum()), done.stderr
+
+
+def _sum(data: bytes) -> int:
+    total: int = pickle.loads(data).collect().item()
+    return total
+
+
+def test_a_spawned_worker_reads(table: TablePath, connection: FlussConnection) -> None:
+    frame = scan_fluss(table, connection=connection)
+    assert frame.select(pl.len()).collect().item() == ROWS.height
+    data = pickle.dumps(frame.select(pl.col("x").sum()))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply_async(_sum, (data,)).get(60) == ROWS["x"].sum()
+
+
+def test_closing_an_iterator_ends_the_read(table: TablePath, connection: FlussConnection) -> None:
+    frame = scan_fluss(table, connection=connection)
+    before = threading.active_count()
+    for _ in range(5):
+        next(iter(frame.collect_batches(chunk_size=100)))
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before + 8 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() <= before + 8
+    assert read_fluss(table, connection=connection).height == ROWS.height
