@@ -309,7 +309,9 @@ class Config:
     )
     scanner_log_fetch_wait_max_time_ms = Option(
         "scanner.log.fetch.wait-max-time",
-        500,
+        # servers answer a held fetch at the end of its time, not when data comes: what is held
+        # longer is seen later (official: 500 ms, which is how late its polls are)
+        30,
         _integer(0, 2**31 - 1),
         "How long it waits for them, in ms.",
         ("scanner.log.fetch.wait-max-time-ms",),

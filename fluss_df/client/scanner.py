@@ -86,6 +86,8 @@ class LogScanner(Ready):
         self.metrics = ScanMetrics(parent=connection.metrics)
         self._decoder = TableDecoder(connection, info, self._columns, (), self.metrics)
         self._subscriptions: dict[_Subscription, Position] = {}
+        # offsets that the caller named, which may be ones that never were
+        self._named: dict[_Subscription, int] = {}
         self._reset()
         reset_after_fork(self)
 
@@ -183,6 +185,7 @@ class LogScanner(Ready):
             for key in new:
                 self._forget(key)
             self._subscriptions.update(new)
+            self._named.update({key: offset for key, offset in offsets.items() if offset >= 0})
             self._drop_lanes()
 
     def _offsets(self, positions: list[Position], spec: OffsetSpec) -> dict[TableBucket, int]:
@@ -204,6 +207,7 @@ class LogScanner(Ready):
             self._drop_lanes()
 
     def _forget(self, key: _Subscription) -> None:
+        self._named.pop(key, None)
         old = self._subscriptions.pop(key, None)
         if old is not None:
             self._drop_remote(old)
@@ -402,6 +406,7 @@ class LogScanner(Ready):
         with self._lock:
             positions = list(self._subscriptions.values())
         ends = self._offsets(positions, OffsetSpec.latest())
+        self._check_named(ends)
         with self._lock:
             self._drop_lanes()
             self._decoded.clear()
@@ -415,6 +420,17 @@ class LogScanner(Ready):
                     )
                 position.offset = max(position.offset, end)
         return sorted(bounded, key=lambda p: (p.partition_name or "", p.bucket.bucket_id))
+
+    def _check_named(self, ends: Mapping[TableBucket, int]) -> None:
+        """Refuse an offset behind the end that the caller named and nothing was read from."""
+        for key, position in self._subscriptions.items():
+            end = ends.get(position.bucket)
+            if end is not None and self._named.get(key) == position.offset > end:
+                where = self._fetcher().where(position)
+                raise FlussError(
+                    f"offset {position.offset} is out of range: {where} ends at {end}",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
 
     def to_arrow(self) -> pa.Table:
         """Return all rows of the subscribed buckets up to their latest offset.

@@ -31,18 +31,19 @@ def admin(connection: fluss.FlussConnection) -> fluss.FlussAdmin:
 
 
 @pytest.fixture(scope="session")
-def database(admin: fluss.FlussAdmin) -> Iterator[str]:
-    """A database of this run, dropped at its end."""
+def database(admin: fluss.FlussAdmin) -> str:
+    """A database of this run."""
     name = f"client_{os.getpid()}"
     admin.create_database(name)
-    yield name
-    admin.drop_database(name)
+    return name
 
 
 @pytest.fixture(scope="session")
-def tables(connection: fluss.FlussConnection, database: str) -> Tables:
+def tables(connection: fluss.FlussConnection, database: str) -> Iterator[Tables]:
     """Makes tables."""
-    return Tables(connection, database)
+    tables = Tables(connection, database)
+    yield tables
+    tables.close()
 
 
 @pytest.fixture(scope="session")
