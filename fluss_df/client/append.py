@@ -22,8 +22,7 @@ from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableInfo
 from fluss_df.record.coerce import coerce
 from fluss_df.record.log_batch import Compression, encode_log_batch
-from fluss_df.record.row_check import RowGuard
-from fluss_df.record.rows import rows_to_batch
+from fluss_df.record.row_collector import RowCollector
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,9 +83,6 @@ class AppendWriter(Ready):
         self._name = str(info.table_path)
         self._compression = Compression.from_properties(info.get_properties())
         self._create_partitions = create_partitions
-        self._check_row = RowGuard(self._columns, self._name)
-        # most rows are plain dicts: one call less for each of them
-        self._dict_fits = self._check_row.dict_fits
         self._closed = False
         self._reset()
         reset_after_fork(self)
@@ -97,7 +93,8 @@ class AppendWriter(Ready):
         """Set up what belongs to one process."""
         # the order in which rows enter the buckets is the order in which this lock was held
         self._lock = threading.RLock()
-        self._rows: list[Row] = []
+        self._rows = RowCollector(self._columns, self._name)
+        self._add_dict = self._rows.add_dict
         self._rows_limit = _FIRST_ROWS
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
@@ -151,16 +148,16 @@ class AppendWriter(Ready):
         SchemaMismatchError
             When the row does not fit; nothing of it is written.
         """
-        if type(row) is not dict or not self._dict_fits(row):
-            self._check_row(row)
         with self._lock:
             if self._closed:
                 raise self._closed_error()
-            self._rows.append(row)
+            count = self._add_dict(row) if type(row) is dict else 0
+            if not count:
+                count = self._rows.add(row)
             handle = self._handle
             if handle is None:
                 handle = self._new_handle()
-            if len(self._rows) >= self._rows_limit:
+            if count >= self._rows_limit:
                 self._drain()
         return handle
 
@@ -297,13 +294,13 @@ class AppendWriter(Ready):
             self._drain(wait_for_room=False)
 
     def _rows_to_pending(self) -> None:
-        if self._rows:
-            rows, self._rows = self._rows, []
-            batch = rows_to_batch(rows, self._columns, self._name)
+        rows = len(self._rows)
+        if rows:
+            batch = self._rows.take()
             self._pending.append(batch)
             size = batch.nbytes
             self._pending_bytes += size
-            self._adapt(len(rows), size)
+            self._adapt(rows, size)
 
     def _adapt(self, rows: int, size: int) -> None:
         """Let batches of rows grow while they come filled, and shrink while they do not."""
