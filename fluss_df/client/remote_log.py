@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 # What is read of a segment at once: large enough that the latency of a store does not matter
 # beside the transfer, small enough for several to be held.
 _RANGE_BYTES = 4 << 20
+_FIRST_RANGE_BYTES = 1 << 20
 # Ranges on their way or waiting for the consumer, for each thread of the pool.
 _RANGES_PER_THREAD = 2
 # the magic and the length of a batch stand in its first bytes
@@ -204,8 +205,9 @@ class RemoteRead:
         self._ranges_ahead = _RANGES_PER_THREAD * config.remote_file_download_thread_num
         self._segments_ahead = config.scanner_remote_log_prefetch_num
         self._ranges_per_segment = config.scanner_remote_log_read_concurrency
-        # Callers that take a few rows and leave should not pay for all that is read ahead.
+        # It begins small: who takes a few rows and leaves should not pay for what is read ahead.
         self._window = 1
+        self._range_bytes = _FIRST_RANGE_BYTES
         self._segments = deque(_segments(RemoteFileSystems.of(connection), position, remote))
         self._next_at = remote.info.first_start_pos
         self._in_flight: deque[_Range] = deque()
@@ -227,7 +229,7 @@ class RemoteRead:
                 return
             if names.count(segment) >= self._ranges_per_segment:
                 return
-            size = min(_RANGE_BYTES, segment.size - self._next_at)
+            size = min(self._range_bytes, segment.size - self._next_at)
             future = self._pool.submit(segment.read, self._next_at, size)
             ranges.append(_Range(segment, self._next_at, size, future))
             names.append(segment)
@@ -273,8 +275,6 @@ class RemoteRead:
         except (OSError, FlussError, pa.ArrowException) as error:
             self._failed(item.segment, error)
             return None
-        self._window = min(self._window * 2, self._ranges_ahead)
-        self._plan()
         segment = item.segment
         if segment is not self._current:
             self._current = segment
@@ -293,9 +293,13 @@ class RemoteRead:
             chunk = self._accept(segment, joined, headers)
         if item.last and self._end < segment.end:
             raise segment.broken(f"it ends at offset {self._end}, not {segment.end}")
-        self.done = self._position.done or not self._in_flight
-        if self.done:
+        if self._position.done:
             self.close()
+            return chunk
+        self._window = min(self._window * 2, self._ranges_ahead)
+        self._range_bytes = min(self._range_bytes * 2, _RANGE_BYTES)
+        self._plan()
+        self.done = not self._in_flight
         return chunk
 
     def _headers(self, segment: _Segment, data: pa.Buffer) -> LogHeaders:
