@@ -243,7 +243,11 @@ def test_rows_wait_for_room_too(address: str, tables: Tables) -> None:
 
 def test_no_room_in_time(address: str, tables: Tables) -> None:
     table = tables(SCHEMA)
-    settings = {"writer_buffer_memory_size": 1 << 20, "writer_buffer_wait_timeout_ms": 0}
+    settings = {
+        "writer_buffer_memory_size": 1 << 20,
+        "writer_buffer_wait_timeout_ms": 0,
+        "writer_batch_timeout_ms": 0,  # nothing lingers: the write that finds no room fails
+    }
     config = fluss.Config({"bootstrap.servers": address}).copy(**settings)
     with fluss.connect(config) as connection:
         writer = connection.get_table(table.get_table_path()).new_append().create_writer()
