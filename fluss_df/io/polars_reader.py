@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import re
 import threading
 import uuid
@@ -56,8 +57,10 @@ _REMEMBERED_SHAPES = 64
 # rows of a frame that is made without reading anything
 _MADE_ROWS = 1 << 20
 # so many chunks of a source are decoded ahead of the one that is handed on
-_CHUNKS_AHEAD = 2
+_CHUNKS_AHEAD = max(1, min(4, (os.cpu_count() or 1) // 2))
 _BYTES_AHEAD = 16 << 20
+# Polars keeps some frames of each source ahead
+_MORSEL_BYTES = 4 << 20
 # columns that are known from the plan alone
 _PLANNED_COLUMNS = frozenset({PARTITION_COLUMN, BUCKET_COLUMN, LOG_OFFSET_COLUMN})
 _NOTHING = "nothing to read"
@@ -301,7 +304,7 @@ class FlussReader(FileReader):
         rows = 0
         for frame in decoder.frames(splits):
             rows += frame.height
-            yield frame.select(columns)
+            yield from _morsels(frame.select(columns))
         expected = sum(split.rows for split in splits)
         if rows != expected:
             raise FlussError(
@@ -360,6 +363,12 @@ class _DecodesAhead(TableDecoder):
         frames, pieces = begun.result()
         yield from frames
         yield from map(to_polars, pieces)
+
+
+def _morsels(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Cut a frame into pieces that Polars may keep many of, without a copy."""
+    count = -(-frame.estimated_size() // _MORSEL_BYTES)
+    return frame.iter_slices(max(1, -(-frame.height // max(1, int(count)))))
 
 
 def group_splits(splits: Sequence[Split]) -> dict[str, tuple[Split, ...]]:

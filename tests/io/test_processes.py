@@ -140,3 +140,54 @@ def test_closing_an_iterator_ends_the_read(table: TablePath, connection: FlussCo
         time.sleep(0.05)
     assert threading.active_count() <= before + 8
     assert read_fluss(table, connection=connection).height == ROWS.height
+
+
+CAP = 200_000_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="anonymous memory is read from /proc")
+def test_a_streaming_query_keeps_memory_bounded(
+    make_table: MakeTable, connection: FlussConnection
+) -> None:
+    schema = pa.schema({"x": pa.int64(), "y": pa.float64(), "text": pa.string()})
+    rows = pl.DataFrame({"x": range(1_000_000)}).select(
+        pl.col("x").hash(1).reinterpret(signed=True),
+        y=pl.col("x").hash(2) / 2**64,
+        text=pl.format("a text of {} letters", pl.col("x").hash(3) % 1000),
+    )
+    copies = -(-10 * CAP // rows.to_arrow().nbytes)
+    path = make_table(schema, *([rows] * copies), bucket_count=4)
+    code = """
+    import sys, threading, time
+    import polars as pl
+    from fluss_df.io import scan_fluss
+
+    def anonymous():
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line[:7] == "RssAnon")
+
+    def watch():
+        global peak
+        while True:
+            peak = max(peak, anonymous())
+            time.sleep(0.002)
+
+    settings = {
+        "bootstrap.servers": sys.argv[2],
+        "scanner.log.fetch.max-bytes": 1 << 20,
+        "scanner.log.fetch.max-bytes-for-bucket": 1 << 20,
+    }
+    frame = scan_fluss(sys.argv[1], connection=settings)
+    frame.head(1).collect()
+    before = peak = anonymous()
+    threading.Thread(target=watch, daemon=True).start()
+    query = frame.filter(pl.col("y") < 0.5).select(pl.len(), pl.col("text").str.len_bytes().sum())
+    found = query.collect(engine="streaming")
+    print(found["len"].item(), peak - before)
+    """
+    done = run(code, str(path), connection.config.bootstrap_servers, timeout=120)
+    assert done.returncode == 0, done.stderr
+    count, growth = map(int, done.stdout.split())
+    assert count == copies * rows.filter(pl.col("y") < 0.5).height
+    assert growth < CAP
+    connection.get_admin().drop_table(path)
