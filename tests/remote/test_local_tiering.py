@@ -193,10 +193,10 @@ def test_a_corrupt_file_is_never_skipped(tiered: Tiered, tiering_cluster: LocalC
     with pytest.raises(fluss.FlussError, match="corrupt") as caught:
         tiered.scanner(table).to_arrow()
     assert caught.value.error_code == ErrorCode.CORRUPT_RECORD_EXCEPTION
-    scanner = tiered.scanner(table)
-    for _ in range(3):
-        with pytest.raises(fluss.FlussError, match="corrupt"):
-            poll_arrow(scanner, 10**6)
+    with tiered.scanner(table) as scanner:
+        for _ in range(3):
+            with pytest.raises(fluss.FlussError, match="corrupt"):
+                poll_arrow(scanner, 10**6)
 
 
 def test_a_missing_file_is_named(tiered: Tiered, tiering_cluster: LocalCluster) -> None:
@@ -208,12 +208,12 @@ def test_a_missing_file_is_named(tiered: Tiered, tiering_cluster: LocalCluster) 
         scanner.to_arrow()
     assert caught.value.error_code == ErrorCode.STORAGE_EXCEPTION
     assert scanner.metrics.retries == 1
-    polled = tiered.scanner(table)
-    with pytest.raises(fluss.FlussError, match=os.path.basename(file)):
-        poll_arrow(polled, data.num_rows)
-    # it comes back, and so does the reader
-    os.rename(f"{file}.hidden", file)
-    rest = poll_arrow(polled, 1)
+    with tiered.scanner(table) as polled:
+        with pytest.raises(fluss.FlussError, match=os.path.basename(file)):
+            poll_arrow(polled, data.num_rows)
+        # it comes back, and so does the reader
+        os.rename(f"{file}.hidden", file)
+        rest = poll_arrow(polled, 1)
     assert rest["id"][0].as_py() <= int(os.path.basename(file)[:20])
 
 

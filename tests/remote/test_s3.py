@@ -1,9 +1,10 @@
-"""A real server that tiers into S3: its tokens, and what happens when the store refuses or is slow."""
+"""A real server that tiers into S3: its tokens, and a store that refuses or is slow."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -129,11 +130,11 @@ def test_wrong_credentials(
             scanner.to_arrow()
         assert caught.value.error_code == ErrorCode.STORAGE_EXCEPTION
         assert not any(secret in str(caught.value) for secret in tokens[0].values.values())
-        polled = s3_tiered.scanner(table, connection=connection)
-        with pytest.raises(fluss.FlussError, match="cannot be read"):
-            poll_arrow(polled, 1)
-        s3.refuse = 0
-        assert plain(poll_arrow(polled, data.num_rows)) == plain(data)
+        with s3_tiered.scanner(table, connection=connection) as polled:
+            with pytest.raises(fluss.FlussError, match="cannot be read"):
+                poll_arrow(polled, 1)
+            s3.refuse = 0
+            assert plain(poll_arrow(polled, data.num_rows)) == plain(data)
 
 
 def test_latency_is_hidden_by_threads(
@@ -159,16 +160,14 @@ def test_latency_is_hidden_by_threads(
 
 
 @pytest.mark.parametrize(
-    ("place", "reason"),
+    "place",
     [
-        (f"s3://{BUCKET}/nowhere", "(?i)not found|does not exist|NO_SUCH|404"),
-        ("s3://no-such-bucket/log", "(?i)not found|does not exist|NO_SUCH|404"),
+        pytest.param(f"s3://{BUCKET}/nowhere", id="file"),
+        pytest.param("s3://no-such-bucket/log", id="bucket"),
     ],
 )
-def test_missing_places(s3: S3Store, tmp_path: object, place: str, reason: str) -> None:
-    from pathlib import Path
-
-    segments = Segments(Path(str(tmp_path)))
+def test_missing_places(s3: S3Store, tmp_path: Path, place: str) -> None:
+    segments = Segments(tmp_path)
     segments.add(1)
     segments.info.remote_log_tablet_dir = place
     connection = LonelyConnection()
@@ -186,6 +185,4 @@ def test_missing_places(s3: S3Store, tmp_path: object, place: str, reason: str) 
         take_all(second)
     assert caught.value.error_code == ErrorCode.STORAGE_EXCEPTION
     assert SECRET_KEY not in str(caught.value)
-    import re
-
-    assert re.search(reason, caught.value.message)
+    assert "does not exist" in caught.value.message
