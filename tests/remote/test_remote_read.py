@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -341,3 +343,42 @@ def test_waiting_ends_in_time_and_closing_at_once(tmp_path: Path, store: SlowSto
     assert time.monotonic() - began < 0.3
     time.sleep(1.0)
     assert store.reads <= 1
+
+
+def test_ctrl_c_ends_a_wait_at_once(tmp_path: Path, store: SlowStore) -> None:
+    store.latency_s = 1.0
+    segments = Segments(tmp_path)
+    for _ in range(10):
+        segments.add(1)
+    position = segments.position()
+    read, _ = segments.read(position)
+    began = time.monotonic()
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        read.take(30.0)
+    timer.join()
+    assert time.monotonic() - began < 0.8
+    assert read.done
+    assert position.offset == 0
+
+
+def test_files_are_opened_again_before_their_token_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_log, "_FIRST_RANGE_BYTES", 500)
+    monkeypatch.setattr(remote_log, "_RANGE_BYTES", 500)
+    opened: list[remote_fs.Place] = []
+
+    def locate(self: remote_fs.RemoteFileSystems, uri: str) -> remote_fs.Place:
+        # the first token is about to end at once, the second lives on
+        token = remote_fs.Token(renew_at=float("inf") if opened else 0.0)
+        opened.append(remote_fs.Place(fs.LocalFileSystem(), uri, token))
+        return opened[-1]
+
+    monkeypatch.setattr(remote_fs.RemoteFileSystems, "locate", locate)
+    segments = Segments(tmp_path)
+    segments.add(10)
+    read, _ = segments.read(segments.position())
+    assert offsets(take_all(read)) == list(range(100))
+    assert len(opened) == 2
