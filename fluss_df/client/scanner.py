@@ -15,7 +15,7 @@ from fluss_df.client.facade import Ready
 from fluss_df.client.io_thread import reset_after_fork
 from fluss_df.client.lanes import Lane, lane_pool
 from fluss_df.client.log_decode import TableDecoder
-from fluss_df.client.log_fetch import Chunk, LogFetcher, Position
+from fluss_df.client.log_fetch import Chunk, LogFetcher, Position, RemoteChunk
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.reader import OrderedRead, read_table
 from fluss_df.client.remote_log import RemoteRead
@@ -298,12 +298,13 @@ class LogScanner(Ready):
             chunk = position.ready[0]
             if isinstance(chunk, Chunk):
                 position.ready_bytes = 0
-                self._decode(position, chunk)
-            elif len(self._remote) < _REMOTE_READS:
-                self._remote[position] = RemoteRead(self._connection, position, chunk, self.metrics)
-            else:
+            if isinstance(chunk, RemoteChunk) and len(self._remote) >= _REMOTE_READS:
                 return
+            # taken first: after an error the server is asked again rather than believed again
             position.ready.popleft()
+                self._decode(position, chunk)
+            else:
+                self._remote[position] = RemoteRead(self._connection, position, chunk, self.metrics)
 
     def _decode_remote(self, timeout_s: float) -> None:
         """Take one piece of each remote read, waiting for the first one only."""

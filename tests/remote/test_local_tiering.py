@@ -15,8 +15,10 @@ import fluss_df as fluss
 from fluss_df.client import remote_log
 from fluss_df.cluster import LocalCluster
 from fluss_df.errors import ErrorCode
-from tests.client.support import Official
+from tests.client.support import Official, Tables
+from tests.client.test_schema_evolution import add_columns
 from tests.remote.tiered import (
+    DATABASE,
     ROWS_PER_SEGMENT,
     Tiered,
     plain,
@@ -170,6 +172,25 @@ def test_many_buckets(tiered: Tiered) -> None:
     scanner.subscribe_buckets(everything)
     polled = poll_arrow(scanner, data.num_rows)
     assert sorted(polled["id"].to_pylist()) == list(range(data.num_rows))
+
+
+def test_segments_of_several_schemas(tiered: Tiered) -> None:
+    """Columns that were added after the first segments had gone are null there."""
+    table = tiered.create()
+    half = 2 * ROWS_PER_SEGMENT + 500
+    tiered.write(table, rows(0, half))
+    field = pa.field("extra", pa.int32())
+    add_columns(Tables(tiered.connection, DATABASE), table, pa.schema([field]))
+    table = tiered.connection.get_table(table.get_table_path())
+    newer = rows(half, half).append_column(field, pa.array(range(half), pa.int32()))
+    tiered.write(table, newer)
+    tiered.wait(table, 3)
+    older = rows(0, half).append_column(field, pa.nulls(half, pa.int32()))
+    data = pa.concat_tables([older, newer])
+    for columns in (None, ["extra"], ["extra", "id"], ["text"]):
+        expected = data if columns is None else data.select(columns)
+        for way, (found, _) in read_all_ways(tiered, table, 0, columns, 2 * half).items():
+            assert found.cast(expected.schema).combine_chunks() == expected.combine_chunks(), way
 
 
 # ---- what goes wrong
