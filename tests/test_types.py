@@ -294,7 +294,7 @@ def test_parameters_are_checked() -> None:
         {"root": R.MAP, "key": DataType(R.STRING)},
     ):
         with pytest.raises(FlussError):
-            DataType(**arguments)  # type: ignore[arg-type]
+            DataType(**arguments)
 
 
 FORBIDDEN = {"asyncio", "socket", "ssl", "selectors", "subprocess", "os", "io", "pathlib",

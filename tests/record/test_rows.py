@@ -137,7 +137,12 @@ COLUMNS = [
 
 
 def test_rows_of_all_kinds_in_one_batch() -> None:
-    rows = [{"score": 1.5, "id": 1, "name": "a"}, (2, "b", None), [3, None, 2.5], {"id": 4}]
+    rows: list[Any] = [
+        {"score": 1.5, "id": 1, "name": "a"},
+        (2, "b", None),
+        [3, None, 2.5],
+        {"id": 4},
+    ]
     made = rows_to_batch(rows, COLUMNS, "d.t")
     assert made.to_pydict() == {
         "id": [1, 2, 3, 4],

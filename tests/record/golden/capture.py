@@ -18,6 +18,7 @@ import os
 import sys
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import fluss
 import pyarrow as pa
@@ -131,7 +132,7 @@ def log_rows(first: int, count: int) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=LOG_SCHEMA)
 
 
-async def make(conn, name, schema, **kwargs):
+async def make(conn: Any, name: str, schema: pa.Schema, **kwargs: Any) -> Any:
     admin = conn.get_admin()
     path = fluss.TablePath(DATABASE, name)
     await admin.drop_table(path, ignore_if_not_exists=True)
@@ -147,11 +148,11 @@ async def make(conn, name, schema, **kwargs):
     return await conn.get_table(path)
 
 
-async def buckets_of(table, count, rows):
+async def buckets_of(table: Any, count: int, rows: int) -> list[int | None]:
     """Return row number -> bucket."""
     scanner = await table.new_scan().create_log_scanner()
     scanner.subscribe_buckets(dict.fromkeys(range(count), 0))
-    found = {}
+    found: dict[int, int] = {}
     for _ in range(40):
         records = await scanner.poll(500)
         for bucket in records:
@@ -169,8 +170,8 @@ def ipc(table: pa.Table) -> str:
     return base64.b64encode(sink.getvalue()).decode()
 
 
-async def capture_buckets(conn):
-    result = {}
+async def capture_buckets(conn: Any) -> dict[str, Any]:
+    result: dict[str, Any] = {}
     for name, (kind, values) in KEYS.items():
         schema = pa.schema([pa.field("k", kind, nullable=False), ("row", pa.int32())])
         try:
@@ -195,8 +196,8 @@ async def capture_buckets(conn):
     return result
 
 
-async def capture_logs(conn, data_dir):
-    result = {}
+async def capture_logs(conn: Any, data_dir: str) -> dict[str, int]:
+    result: dict[str, int] = {}
     kinds = {"none": "NONE", "lz4_frame": "LZ4_FRAME", "zstd": "ZSTD"}
     for name, kind in kinds.items():
         table = await make(
@@ -219,7 +220,7 @@ async def capture_logs(conn, data_dir):
     return result
 
 
-async def main(bootstrap, data_dir):
+async def main(bootstrap: str, data_dir: str) -> None:
     conn = await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": bootstrap}))
     admin = conn.get_admin()
     await admin.create_database(DATABASE, ignore_if_exists=True)
