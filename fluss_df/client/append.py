@@ -494,19 +494,21 @@ _open_writers: weakref.WeakSet[AppendWriter] = weakref.WeakSet()
 def _flush_at_exit() -> None:
     """Give rows that a program forgot a moment to be written, then name those that were not."""
     for writer in list(_open_writers):
-        if not writer.unflushed_rows:
+        rows = writer.unflushed_rows
+        if not rows:
             continue
         reason = ""
         try:
             writer.flush(_EXIT_FLUSH_S * 1000)
         except TimeoutError:
             reason = f"no acknowledgement within {_EXIT_FLUSH_S:g} s"
+            rows = writer.unflushed_rows
         except FlussError as error:
             reason = error.message
         if reason:
             logger.error(
                 "the program ended without close(): %d rows of table %s were not acknowledged (%s)",
-                writer.unflushed_rows,
+                rows,
                 writer.info.table_path,
                 reason,
             )

@@ -6,14 +6,17 @@ Everything here runs on the I/O thread.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import itertools
 import logging
+import weakref
 from collections.abc import Sequence
 
 from fluss_df.client.io_thread import IOThread
+from fluss_df.client.lanes import lane_pool
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.retry import retrying
-from fluss_df.client.server_connection import Endpoint, ServerConnection, credentials_of
+from fluss_df.client.server_connection import CountedConnection, Endpoint, credentials_of
 from fluss_df.config import Config
 from fluss_df.errors import (
     DeadlineExceededError,
@@ -63,6 +66,7 @@ class Cluster:
         self._leaders: dict[TableBucket, int] = {}
         self._refreshing: dict[object, asyncio.Task[pb.MetadataResponse]] = {}
         self._turn = itertools.count()
+        _open_clusters.add(self)
 
     # ---- connections
 
@@ -70,14 +74,15 @@ class Cluster:
         """Return where and as whom to connect to a server."""
         return Endpoint(node.host, node.port, self._credentials)
 
-    async def _connection(self, endpoint: Endpoint) -> ServerConnection:
+    async def _connection(self, endpoint: Endpoint) -> CountedConnection:
         if self.closed:
             raise FlussError("the connection to the cluster is closed: open a new one")
-        return await self.io.pool.get(
+        connection = await self.io.pool.get(
             endpoint, self.config.connect_timeout_ms, self.metrics, self._user
         )
+        return CountedConnection(connection, self.metrics)
 
-    async def connection_to(self, node: ServerNode) -> ServerConnection:
+    async def connection_to(self, node: ServerNode) -> CountedConnection:
         """Return a connection to a server."""
         return await self._connection(self.endpoint(node))
 
@@ -179,7 +184,7 @@ class Cluster:
         self.metrics.add(retries=1)
         logger.info("trying again after: %s", error)
 
-    async def _any_connection(self) -> ServerConnection:
+    async def _any_connection(self) -> CountedConnection:
         """Return a connection to a known server, else to a bootstrap server.
 
         Tablet servers before the coordinator: there are more of them, and they know as much.
@@ -197,6 +202,7 @@ class Cluster:
             try:
                 return await self._connection(endpoint)
             except (NetworkError, DeadlineExceededError) as error:
+                logger.info("trying another server: %s", error.message)
                 problems.append(error.message)
         raise NetworkError(
             f"no Fluss server can be reached: {'; '.join(problems)};"
@@ -261,7 +267,7 @@ class Cluster:
         self._learn(response)
         return response
 
-    async def _require_table(self, connection: ServerConnection, path: TablePath) -> None:
+    async def _require_table(self, connection: CountedConnection, path: TablePath) -> None:
         found = await connection.request(
             TABLE_EXISTS,
             pb.TableExistsRequest(table_path=path_message(path)),
@@ -337,3 +343,21 @@ class Cluster:
                     f" (table id {bucket.table_id}, now {table.table_id}): open it again",
                     ErrorCode.TABLE_NOT_EXIST,
                 )
+
+
+def release(cluster: Cluster) -> None:
+    """Give up the sockets of a cluster that was never closed, from any thread."""
+    lane_pool().release(cluster)
+    cluster.io.call_unless_closed(cluster.close)
+
+
+_open_clusters: weakref.WeakSet[Cluster] = weakref.WeakSet()
+
+
+# Hooks run in the reverse order of their registration: the writers' comes first, and flushes. A
+# finalizer's own hook would come before both.
+@atexit.register
+def _release_at_exit() -> None:
+    for cluster in list(_open_clusters):
+        if not cluster.closed:
+            release(cluster)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from fluss_df.client.admin import FlussAdmin
-from fluss_df.client.cluster import Cluster
+from fluss_df.client.cluster import Cluster, release
 from fluss_df.client.facade import Ready, blocking
 from fluss_df.client.io_thread import IOThread, io_thread, reset_after_fork
 from fluss_df.client.lanes import lane_pool
@@ -73,7 +73,7 @@ class FlussConnection(Ready):
         with self._lock:
             if self._cluster is None:
                 self._cluster = Cluster(self.config, io_thread(), self.metrics)
-                weakref.finalize(self, _release, self._cluster)
+                weakref.finalize(self, release, self._cluster).atexit = False
             return self._cluster
 
     @staticmethod
@@ -176,12 +176,6 @@ class FlussConnection(Ready):
 async def _close(cluster: Cluster) -> None:
     cluster.close()
     lane_pool().release(cluster)
-
-
-def _release(cluster: Cluster) -> None:
-    """Give up the sockets of a connection that was never closed; runs in a finalizer."""
-    lane_pool().release(cluster)
-    cluster.io.call_unless_closed(cluster.close)
 
 
 def reconnect(config: Config, default_database: str | None) -> FlussConnection:

@@ -23,6 +23,7 @@ from fluss_df.client.server_connection import Endpoint
 from fluss_df.errors import DeadlineExceededError, FlussError, NetworkError
 from fluss_df.protocol.api import API_VERSIONS, Api, ServerApis
 from fluss_df.protocol.frames import (
+    RESPONSE_OVERHEAD,
     Buffer,
     Response,
     ResponseReader,
@@ -168,7 +169,10 @@ class Lane:
         """
         began = time.monotonic()
         response = self._receive()
-        metrics.add(bytes_received=len(response.body) + 9, wait_seconds=time.monotonic() - began)
+        metrics.add(
+            bytes_received=len(response.body) + RESPONSE_OVERHEAD,
+            wait_seconds=time.monotonic() - began,
+        )
         return response
 
     def _receive(self) -> Response:

@@ -99,7 +99,9 @@ class LogScanner(Ready):
         self._closed = False
 
     def after_fork(self) -> None:
-        """Go on in a forked child, on sockets of its own."""
+        """Go on in a forked child, on sockets of its own; what the parent was sent stays there."""
+        for lane, _ in self._lanes.values():
+            lane.close()
         self._reset()
 
     # ---- subscriptions
@@ -296,12 +298,12 @@ class LogScanner(Ready):
     def _decode_ready(self, position: Position) -> None:
         while position.ready and position not in self._remote:
             chunk = position.ready[0]
-            if isinstance(chunk, Chunk):
-                position.ready_bytes = 0
             if isinstance(chunk, RemoteChunk) and len(self._remote) >= _REMOTE_READS:
                 return
             # taken first: after an error the server is asked again rather than believed again
             position.ready.popleft()
+            if isinstance(chunk, Chunk):
+                position.ready_bytes = 0
                 self._decode(position, chunk)
             else:
                 self._remote[position] = RemoteRead(self._connection, position, chunk, self.metrics)

@@ -14,6 +14,7 @@ from fluss_df.config import Config
 from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
 from fluss_df.protocol.api import API_VERSIONS, Api, RequestT, ResponseT, ServerApis
 from fluss_df.protocol.frames import (
+    RESPONSE_OVERHEAD,
     Buffer,
     Response,
     ResponseReader,
@@ -74,7 +75,6 @@ class _Protocol(asyncio.BufferedProtocol):
         except FlussError as error:
             self._connection.fail(error)
             return
-        self._connection.metrics.add(bytes_received=nbytes)
         if response is not None:
             self._connection.dispatch(response)
 
@@ -90,14 +90,11 @@ class ServerConnection:
     ----------
     endpoint
         The peer.
-    metrics
-        Where its traffic is counted.
     """
 
-    def __init__(self, endpoint: Endpoint, metrics: Metrics) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.address = endpoint.address
-        self.metrics = metrics
         self.apis = ServerApis(self.address, {API_VERSIONS.key: (0, 0)}, None)
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Response]] = {}
@@ -117,7 +114,7 @@ class ServerConnection:
         FlussError
             ``AUTHENTICATE_EXCEPTION`` and others of the handshake.
         """
-        connection = cls(endpoint, metrics)
+        connection = cls(endpoint)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -129,7 +126,7 @@ class ServerConnection:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 # a peer that vanished without a word must not keep a connection for ever
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                await connection._shake_hands(timeout_ms)
+                await connection._shake_hands(timeout_ms, metrics)
         except TimeoutError:
             connection.close()
             raise DeadlineExceededError(
@@ -145,11 +142,12 @@ class ServerConnection:
         logger.debug("connected to %s", endpoint.address)
         return connection
 
-    async def _shake_hands(self, timeout_ms: int) -> None:
+    async def _shake_hands(self, timeout_ms: int, metrics: Metrics) -> None:
         steps = handshake(self.address, __version__, self.endpoint.credentials)
         api, message = next(steps)
         while True:
-            response = await self._exchange(api, 0, [message.SerializeToString()], timeout_ms)
+            body = [message.SerializeToString()]
+            response = await self._exchange(api, 0, body, timeout_ms, metrics)
             try:
                 try:
                     answer = parse_response(api, response, self.address)
@@ -167,7 +165,11 @@ class ServerConnection:
         return self._failure is None
 
     async def request(
-        self, api: Api[RequestT, ResponseT], message: RequestT, timeout_ms: int
+        self,
+        api: Api[RequestT, ResponseT],
+        message: RequestT,
+        timeout_ms: int,
+        metrics: Metrics,
     ) -> ResponseT:
         """Send a request and return its response.
 
@@ -178,17 +180,22 @@ class ServerConnection:
             DeadlineExceededError after ``timeout_ms``. After a deadline the connection is given
             up: a server that is silent once often stays so, and what was asked may still come.
         """
-        response = await self.exchange(api, [message.SerializeToString()], timeout_ms)
+        response = await self.exchange(api, [message.SerializeToString()], timeout_ms, metrics)
         return parse_response(api, response, self.address)
 
     async def exchange(
-        self, api: Api[Any, Any], body: Sequence[Buffer], timeout_ms: int
+        self, api: Api[Any, Any], body: Sequence[Buffer], timeout_ms: int, metrics: Metrics
     ) -> Response:
         """Like :meth:`request`, with the body and the response as bytes."""
-        return await self._exchange(api, self.apis.version_for(api), body, timeout_ms)
+        return await self._exchange(api, self.apis.version_for(api), body, timeout_ms, metrics)
 
     async def _exchange(
-        self, api: Api[Any, Any], version: int, body: Sequence[Buffer], timeout_ms: int
+        self,
+        api: Api[Any, Any],
+        version: int,
+        body: Sequence[Buffer],
+        timeout_ms: int,
+        metrics: Metrics,
     ) -> Response:
         if self._failure is not None:
             raise NetworkError(self._failure.message)
@@ -196,7 +203,7 @@ class ServerConnection:
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = future
         buffers = encode_request(api, version, request_id, body)
-        self.metrics.add(requests=1, bytes_sent=sum(len(part) for part in buffers))
+        metrics.add(requests=1, bytes_sent=sum(len(part) for part in buffers))
         assert self._transport is not None
         self._transport.writelines(buffers)
         # a handle of the loop costs a fifth of what asyncio.timeout does
@@ -204,10 +211,12 @@ class ServerConnection:
             timeout_ms / 1000, self._on_deadline, api, request_id, timeout_ms
         )
         try:
-            return await future
+            response = await future
         finally:
             deadline.cancel()
             self._waiting.pop(request_id, None)
+        metrics.add(bytes_received=len(response.body) + RESPONSE_OVERHEAD)
+        return response
 
     def _on_deadline(self, api: Api[Any, Any], request_id: int, timeout_ms: int) -> None:
         error = DeadlineExceededError(
@@ -240,3 +249,38 @@ class ServerConnection:
     def close(self) -> None:
         """Close; what is in flight ends with a NetworkError."""
         self.fail(NetworkError(f"the connection to {self.address} was closed"))
+
+
+class CountedConnection:
+    """A connection as one of its users has it: what the user asks is counted for the user.
+
+    Parameters
+    ----------
+    connection
+        The connection, which others use too.
+    metrics
+        The user's counters.
+    """
+
+    __slots__ = ("_connection", "_metrics")
+
+    def __init__(self, connection: ServerConnection, metrics: Metrics) -> None:
+        self._connection = connection
+        self._metrics = metrics
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return self._connection.address
+
+    async def request(
+        self, api: Api[RequestT, ResponseT], message: RequestT, timeout_ms: int
+    ) -> ResponseT:
+        """As :meth:`ServerConnection.request`."""
+        return await self._connection.request(api, message, timeout_ms, self._metrics)
+
+    async def exchange(
+        self, api: Api[Any, Any], body: Sequence[Buffer], timeout_ms: int
+    ) -> Response:
+        """As :meth:`ServerConnection.exchange`."""
+        return await self._connection.exchange(api, body, timeout_ms, self._metrics)

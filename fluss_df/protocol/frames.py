@@ -22,6 +22,9 @@ _REQUEST_HEADER = struct.Struct(">ihhi")
 _RESPONSE_HEADER = struct.Struct(">iBi")
 _RESPONSE_HEADER_AFTER_LENGTH = 5
 
+# bytes of a response frame besides its body
+RESPONSE_OVERHEAD = _RESPONSE_HEADER.size
+
 TYPE_OK = 0
 TYPE_ERROR = 1
 TYPE_FAILURE = 2
