@@ -29,7 +29,7 @@ BUCKETS = 16
 UTC = dt.UTC
 
 # name -> Arrow type, values of a bucket key
-KEYS = {
+KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "boolean": (pa.bool_(), [True, False]),
     "tinyint": (pa.int8(), [0, 1, -1, 127, -128, 42]),
     "smallint": (pa.int16(), [0, 1, -1, 32767, -32768, 300]),
