@@ -14,7 +14,7 @@ from fluss_df.client.connection import (
 from fluss_df.client.scan_records import RecordBatch, ScanRecord, ScanRecords
 from fluss_df.client.scanner import LogScanner
 from fluss_df.client.table import FlussTable, TableAppend, TableScan
-from fluss_df.client.write_batch import WriteResultHandle
+from fluss_df.client.write_batch import BucketResult, WriteResultHandle
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import (
@@ -52,6 +52,7 @@ __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
     "AppendWriter",
+    "BucketResult",
     "ChangeType",
     "Config",
     "DatabaseDescriptor",

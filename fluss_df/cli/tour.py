@@ -92,9 +92,9 @@ def _write(connection: fluss.FlussConnection, source: pl.DataFrame) -> None:
     where = Table("partition", "bucket", "offsets", "rows")
     for bucket in result.buckets:
         where.add_row(
-            str(bucket.partition),
-            str(bucket.bucket),
-            f"{bucket.first_offset:,} to {bucket.end_offset:,}",
+            str(bucket.partition_name),
+            str(bucket.bucket_id),
+            f"{bucket.base_offset:,} to {bucket.end_offset:,}",
             f"{bucket.rows:,}",
         )
     console.print(where)

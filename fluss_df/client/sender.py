@@ -389,14 +389,13 @@ class Sender:
     def _note_result(self, batch: WriteBatch, base_offset: int) -> None:
         end = base_offset + batch.rows
         result = self._results.get(batch.bucket)
-        if result is None:
-            self._results[batch.bucket] = BucketResult(
-                batch.partition_name, batch.bucket.bucket_id, base_offset, end, batch.rows
-            )
-        else:
-            result.base_offset = min(result.base_offset, base_offset)
-            result.end_offset = max(result.end_offset, end)
-            result.rows += batch.rows
+        rows = batch.rows
+        if result is not None:
+            base_offset, end = min(result.base_offset, base_offset), max(result.end_offset, end)
+            rows += result.rows
+        self._results[batch.bucket] = BucketResult(
+            batch.partition_name, batch.bucket.bucket_id, base_offset, end, rows
+        )
 
     def _batch_failed(self, batch: WriteBatch, error: FlussError, *, sent: bool = True) -> None:
         queue = self._queues[batch.bucket]

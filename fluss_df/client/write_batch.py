@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from fluss_df.client.facade import ready
+from fluss_df.client.io_thread import WAIT_SLICE_S, result_of
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.record.log_batch import EncodedLogBatch
@@ -78,7 +79,7 @@ class WriteResultHandle:
             When the outcome is still open after ``timeout_ms``.
         """
         self.send_now()
-        self._future.result(None if timeout_ms is None else timeout_ms / 1000)
+        result_of(self._future, None if timeout_ms is None else timeout_ms / 1000)
         return ready(None)
 
     def __repr__(self) -> str:
@@ -138,7 +139,7 @@ class WriteBatch:
         self.uncertain = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class BucketResult:
     """What of a bucket was acknowledged.
 
@@ -158,6 +159,10 @@ class BucketResult:
     base_offset: int
     end_offset: int
     rows: int
+
+    def __str__(self) -> str:
+        name = "" if self.partition_name is None else f"{self.partition_name}/"
+        return f"{name}{self.bucket_id}[{self.base_offset}:{self.end_offset}]"
 
 
 class BufferMemory:
@@ -179,12 +184,17 @@ class BufferMemory:
 
         One piece larger than the limit is let through alone.
         """
-        wait = None if timeout_ms >= threading.TIMEOUT_MAX * 1000 else timeout_ms / 1000
+        end = time.monotonic() + timeout_ms / 1000
+
+        def room() -> bool:
+            return self._used == 0 or self._used + size <= self._limit
+
         with self._room:
-            if not self._room.wait_for(
-                lambda: self._used == 0 or self._used + size <= self._limit, wait
-            ):
-                return False
+            while not room():
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                self._room.wait(min(left, WAIT_SLICE_S))
             self._used += size
             return True
 

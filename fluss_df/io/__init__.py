@@ -3,12 +3,11 @@
 from fluss_df.io.register import register
 from fluss_df.io.report import ScanReport, last_scan, track_scans
 from fluss_df.io.scan import explain, fetched, read_fluss, scan_fluss
-from fluss_df.io.sink import SinkResult, WrittenBucket, sink_fluss, write_fluss
+from fluss_df.io.sink import SinkResult, sink_fluss, write_fluss
 
 __all__ = [
     "ScanReport",
     "SinkResult",
-    "WrittenBucket",
     "explain",
     "fetched",
     "last_scan",

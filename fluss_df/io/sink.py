@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from fluss_df.client.append import AppendWriter
 from fluss_df.client.connection import resolve_connection
+from fluss_df.client.write_batch import BucketResult
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.metadata import TablePath
@@ -28,32 +29,6 @@ Progress: TypeAlias = Callable[[int], object]
 _SLICE_BYTES = 16 << 20
 # so many buckets or partitions are listed in a message
 _SHOWN = 12
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenBucket:
-    """What was written to one bucket.
-
-    Parameters
-    ----------
-    partition, bucket
-        Which one; None as the partition of a table without partitions.
-    first_offset, end_offset
-        The offset of the first row that was written, and the one behind the last. Rows of other
-        writers may lie between.
-    rows
-        How many rows were written.
-    """
-
-    partition: str | None
-    bucket: int
-    first_offset: int
-    end_offset: int
-    rows: int
-
-    def __str__(self) -> str:
-        name = "" if self.partition is None else f"{self.partition}/"
-        return f"{name}{self.bucket}[{self.first_offset}:{self.end_offset}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +53,7 @@ class SinkResult:
 
     table: TablePath
     rows: int
-    buckets: tuple[WrittenBucket, ...]
+    buckets: tuple[BucketResult, ...]
     table_created: bool
     partitions_created: tuple[str, ...]
     seconds: float
@@ -86,9 +61,9 @@ class SinkResult:
     def to_frame(self) -> pl.DataFrame:
         """Return the buckets as a frame, a row for each."""
         schema = {
-            "partition": pl.String,
-            "bucket": pl.Int32,
-            "first_offset": pl.Int64,
+            "partition_name": pl.String,
+            "bucket_id": pl.Int32,
+            "base_offset": pl.Int64,
             "end_offset": pl.Int64,
             "rows": pl.Int64,
         }
@@ -352,18 +327,14 @@ class _Writing:
         error.message = f"{error.message}; {text}"
         error.args = (error.message, error.error_code)
 
-    def buckets(self) -> tuple[WrittenBucket, ...]:
+    def buckets(self) -> tuple[BucketResult, ...]:
         """Return what is acknowledged, by partition and bucket."""
-        written = (
-            WrittenBucket(b.partition_name, b.bucket_id, b.base_offset, b.end_offset, b.rows)
-            for b in self._writer.offsets()
-        )
-        return tuple(sorted(written, key=lambda b: (b.partition or "", b.bucket)))
+        return tuple(self._writer.offsets())
 
     def result(self) -> SinkResult:
         """Return what was written."""
         buckets = self.buckets()
-        there = {bucket.partition for bucket in buckets if bucket.partition is not None}
+        there = {b.partition_name for b in buckets if b.partition_name is not None}
         return SinkResult(
             table=self._target.path,
             rows=sum(bucket.rows for bucket in buckets),

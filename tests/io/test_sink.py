@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.client.write_batch import BucketResult
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
-from fluss_df.io import SinkResult, WrittenBucket, read_fluss, scan_fluss, sink_fluss, write_fluss
+from fluss_df.io import SinkResult, read_fluss, scan_fluss, sink_fluss, write_fluss
 from fluss_df.metadata import TablePath
 from tests.io.conftest import MakeTable
 from tests.io.test_scan import sorted_rows
@@ -38,7 +39,7 @@ def test_a_frame_is_appended(make_table: MakeTable, connection: FlussConnection)
         result = write_fluss(ROWS, path, connection=connection, progress=told.append)
     assert result.table == path
     assert result.rows == 600
-    assert result.buckets == (WrittenBucket(None, 0, 600, 1200, 600),)
+    assert result.buckets == (BucketResult(None, 0, 600, 1200, 600),)
     assert result.partitions_created == ()
     assert not result.table_created
     assert told[-1] == 600
@@ -74,10 +75,10 @@ def test_a_frame_is_split_over_partitions(
         assert count(path, connection) == 0
     result = write_fluss(ROWS, path, connection=connection, create_partitions=True)
     assert result.partitions_created == ("EWR", "LGA")
-    assert {bucket.partition for bucket in result.buckets} == {"EWR", "JFK", "LGA"}
+    assert {bucket.partition_name for bucket in result.buckets} == {"EWR", "JFK", "LGA"}
     frame = result.to_frame()
     assert frame["rows"].sum() == 600
-    assert frame.columns == ["partition", "bucket", "first_offset", "end_offset", "rows"]
+    assert frame.columns == ["partition_name", "bucket_id", "base_offset", "end_offset", "rows"]
     assert sorted_rows(rows_of(path, connection)).equals(sorted_rows(ROWS))
     again = sink_fluss(ROWS.lazy(), path, connection=connection)
     assert again.partitions_created == ()
@@ -261,7 +262,7 @@ def test_a_type_without_a_column_type_is_named(
 
 
 def test_a_result_is_short() -> None:
-    bucket = WrittenBucket("JFK", 0, 5, 9, 4)
+    bucket = BucketResult("JFK", 0, 5, 9, 4)
     result = SinkResult(TablePath("db", "t"), 4, (bucket,), True, ("JFK",), 0.5)
     expected = "SinkResult(db.t: 4 rows; 1 buckets; table created; partitions created: JFK; 0.50 s)"
     assert repr(result) == expected
