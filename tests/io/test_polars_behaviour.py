@@ -357,6 +357,15 @@ def test_gap_different_limits_of_equal_scans_are_not_given() -> None:
     assert [call["limit"] for call in resolver.log.resolved] == [None]
 
 
+def test_gap_what_is_never_true_behind_a_limit_loses_the_projection() -> None:
+    # the frame is empty as it should be, but has the columns of the scan
+    resolver = Resolver()
+    found = resolver.lazy().head(1).filter(pl.lit(False)).select("a").collect()
+    assert found.is_empty()
+    assert found.columns == ["a", "b", "c"]
+    assert resolver.log.resolved == []
+
+
 @pytest.mark.parametrize("query", ["sort", "top_k", "unique", "group_by"])
 def test_gap_orders_and_groups_are_not_given(query: str) -> None:
     resolver = Resolver()

@@ -1,0 +1,66 @@
+import inspect
+import subprocess
+import sys
+
+import polars as pl
+import pyarrow as pa
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.io import read_fluss, register, scan_fluss, sink_fluss, write_fluss
+from fluss_df.io.polars_reader import group_splits
+from fluss_df.pushdown.plan import Split
+from tests.io.conftest import MakeTable
+
+ROWS = pl.DataFrame({"x": [1, 2, 3]})
+
+
+def test_polars_gets_the_functions_and_the_namespace(
+    make_table: MakeTable, connection: FlussConnection
+) -> None:
+    register()
+    register()
+    for owner, name, function in (
+        (pl, "scan_fluss", scan_fluss),
+        (pl, "read_fluss", read_fluss),
+        (pl.LazyFrame, "sink_fluss", sink_fluss),
+        (pl.DataFrame, "write_fluss", write_fluss),
+    ):
+        assert getattr(owner, name) is function
+    path = make_table(pa.schema({"x": pa.int64()}))
+    assert ROWS.write_fluss(path, connection=connection).rows == 3  # type: ignore[attr-defined]
+    query = pl.scan_fluss(path, connection=connection)  # type: ignore[attr-defined]
+    assert query.sink_fluss(path, connection=connection).rows == 3
+    assert query.collect().height == 6
+    assert query.fluss.explain().startswith(f"FLUSS SCAN {path}")
+    assert [report.rows for report in query.fluss.fetched()] == [6]
+
+
+def test_read_and_scan_take_the_same() -> None:
+    scan, read = inspect.signature(scan_fluss), inspect.signature(read_fluss)
+    assert scan.parameters == read.parameters
+    sink, write = inspect.signature(sink_fluss), inspect.signature(write_fluss)
+    extra = set(sink.parameters) - set(write.parameters)
+    assert extra == {"engine"}
+
+
+def test_the_module_is_quick_to_import() -> None:
+    code = (
+        "import fluss_df, time; began = time.perf_counter();"
+        "import fluss_df.io; print(time.perf_counter() - began)"
+    )
+    times = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    assert min(times) < 0.2
+
+
+def test_large_splits_are_sources_alone_and_small_neighbours_together() -> None:
+    sizes = [10, 20, 100_000, 5, 60_000, 10_000, 1]
+    splits = [Split(None, None, i, 0, size) for i, size in enumerate(sizes)]
+    grouped = group_splits(splits)
+    assert [[split.bucket_id for split in group] for group in grouped.values()] == [
+        [0, 1], [2], [3, 4], [5, 6],
+    ]  # fmt: skip
+    assert list(grouped)[:2] == ["0[0:10]..1[0:20]", "2[0:100000]"]
+    assert list(group_splits([]).values()) == [()]
