@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from fluss_df.client.encode_pool import encode_pool
 from fluss_df.client.facade import Ready, ready
-from fluss_df.client.io_thread import reset_after_fork
+from fluss_df.client.io_thread import reset_after_fork, result_of
 from fluss_df.client.routing import PartitionRouter, bucket_assigner
 from fluss_df.client.sender import Sender
 from fluss_df.client.write_batch import BucketResult, BufferMemory, WriteBatch, WriteResultHandle
@@ -412,8 +412,8 @@ class AppendWriter(Ready):
         if sender is not None:
             future = self._connection.io.submit(sender.drained())
             try:
-                future.result(None if timeout_ms is None else timeout_ms / 1000)
-            except TimeoutError:
+                result_of(future, None if timeout_ms is None else timeout_ms / 1000)
+            except BaseException:
                 future.cancel()
                 raise
             self._raise_failures(sender)

@@ -15,6 +15,7 @@ import asyncio
 import concurrent.futures
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -23,6 +24,32 @@ from fluss_df.client.pool import ConnectionPool
 from fluss_df.errors import FlussError
 
 T = TypeVar("T")
+
+
+# Python's own waits for a lock are restarted, not interrupted, where a library has installed its
+# signal handlers so (Polars does): only waits that end by themselves let Ctrl-C in.
+WAIT_SLICE_S = 0.2
+
+
+def result_of(future: concurrent.futures.Future[T], timeout_s: float | None = None) -> T:
+    """Return the result of a future like ``future.result``, and let Ctrl-C in meanwhile.
+
+    Raises
+    ------
+    TimeoutError
+        When there is none within ``timeout_s``.
+    """
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left = WAIT_SLICE_S if end is None else min(WAIT_SLICE_S, end - time.monotonic())
+        try:
+            return future.result(max(0.0, left))
+        except TimeoutError:
+            # the future's own error may be one too
+            if future.done():
+                return future.result()
+            if end is not None and time.monotonic() >= end:
+                raise
 
 
 class IOThread:
@@ -56,7 +83,7 @@ class IOThread:
             raise FlussError("a blocking call was made on the I/O thread: call it from your own")
         future = self.submit(work)
         try:
-            return future.result()
+            return result_of(future)
         except BaseException:
             future.cancel()
             raise

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fluss_df.client.io_thread import result_of
 from fluss_df.client.lanes import Lane, lane_pool
 from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Chunk, LogFetcher, Position, RemoteChunk
@@ -238,7 +239,7 @@ def read_table(
         with ThreadPoolExecutor(threads, thread_name_prefix="fluss-df-read") as pool:
             futures = [pool.submit(list, read) for read in reads]
             try:
-                parts = [future.result() for future in futures]
+                parts = [result_of(future) for future in futures]
             except BaseException:  # Ctrl-C too must not wait for the others
                 for future, read in zip(futures, reads, strict=True):
                     future.cancel()

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fluss_df.client.io_thread import WAIT_SLICE_S
 from fluss_df.client.log_fetch import Chunk, Position, RemoteChunk
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.remote_fs import Place, RemoteFileSystems
@@ -254,8 +255,10 @@ class RemoteRead:
         try:
             while not self.done:
                 left = max(0.0, end - time.monotonic())
-                concurrent.futures.wait([self._in_flight[0].future], left)
+                concurrent.futures.wait([self._in_flight[0].future], min(left, WAIT_SLICE_S))
                 if not self._in_flight[0].future.done():
+                    if left > WAIT_SLICE_S:
+                        continue
                     return None
                 chunk = self._next()
                 if chunk is not None:

@@ -1,0 +1,405 @@
+"""Programs that end, fork, are interrupted, or run in a notebook: each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df.cluster import LocalCluster
+from tests.client.support import Tables
+
+SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
+ROOT = Path(fluss.__file__).parent.parent
+
+PROLOGUE = """
+import logging, multiprocessing, os, signal, sys, threading, time
+import pyarrow as pa
+import fluss_df as fluss
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+address, table_name = sys.argv[1:]
+connection = fluss.connect(address)
+table = connection.get_table(table_name)
+def frame(rows, start=0):
+    n = range(start, start + rows)
+    return pa.table({"n": n, "text": [str(i) for i in n]})
+def scanner():
+    made = table.new_scan().create_record_batch_log_scanner()
+    made.subscribe(0, fluss.EARLIEST_OFFSET)
+    return made
+"""
+
+
+def start(code: str, address: str, table: fluss.FlussTable) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-X", "dev", "-W", "error", "-c", PROLOGUE + textwrap.dedent(code)),
+            *(address, str(table.get_table_path())),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(code: str, address: str, table: fluss.FlussTable, timeout: float = 30) -> tuple[str, str]:
+    """Run a program to its end; it must be a good one."""
+    process = start(code, address, table)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert "Traceback" not in err, err
+    assert "ResourceWarning" not in err, err
+    return out, err
+
+
+@pytest.fixture
+def table(tables: Tables) -> fluss.FlussTable:
+    return tables(SCHEMA)
+
+
+@pytest.fixture
+def filled(tables: Tables, table: fluss.FlussTable) -> fluss.FlussTable:
+    numbers = range(10)
+    data = pa.table({"n": numbers, "text": [str(i) for i in numbers]}, schema=SCHEMA)
+    tables.write(table, data)
+    return table
+
+
+def numbers(tables: Tables, table: fluss.FlussTable) -> list[int]:
+    found: list[int] = tables.read(table).column("n").to_pylist()
+    return found
+
+
+# ---- exit
+
+
+@pytest.mark.parametrize(
+    ("write", "rows"),
+    [
+        ("writer.append({'n': 0, 'text': 'a'})", 1),
+        ("writer.write_arrow(frame(10))", 10),
+        ("writer.write_arrow(frame(300_000))", 300_000),
+        ("for i in range(1000): writer.append((i, 'x'))", 1000),
+    ],
+)
+def test_exit_without_close_flushes(
+    address: str, tables: Tables, table: fluss.FlussTable, write: str, rows: int
+) -> None:
+    began = time.monotonic()
+    run(f"writer = table.new_append().create_writer()\n{write}", address, table)
+    assert time.monotonic() - began < 15
+    assert numbers(tables, table) == list(range(rows))
+
+
+@pytest.mark.parametrize("end", ["sys.exit(0)", "del writer", "del writer, table, connection"])
+def test_exit_with_less_left(
+    address: str, tables: Tables, table: fluss.FlussTable, end: str
+) -> None:
+    code = f"writer = table.new_append().create_writer()\nwriter.append((7, 'x'))\n{end}"
+    run(code, address, table)
+    assert numbers(tables, table) == [7]
+
+
+def test_exit_with_rows_that_cannot_be_written_names_them(
+    address: str, tables: Tables, table: fluss.FlussTable
+) -> None:
+    code = """
+    writer = table.new_append().create_writer()
+    writer.append((0, 'x')).wait()
+    connection.get_admin().drop_table(table.get_table_path())
+    time.sleep(1)
+    for i in range(5): writer.append((i, 'x'))
+    """
+    _, err = run(code, address, table)
+    errors = [line for line in err.splitlines() if line.startswith("ERROR")]
+    assert len(errors) == 1
+    assert "the program ended without close()" in errors[0]
+    assert "5 rows" in errors[0]
+    assert str(table.get_table_path()) in errors[0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "s = scanner(); s.poll_arrow(1000)",
+        "s = scanner(); s.poll_arrow(1000); s.poll_arrow(0)",
+        "s = scanner(); reader = s.to_arrow_batch_reader(); reader.read_next_batch()",
+        "s = scanner(); threading.Thread(target=s.poll_arrow, args=(60_000,), daemon=True).start()"
+        "; time.sleep(0.3)",
+        "fluss.set_default_connection(connection)",
+        "connection.close()",
+    ],
+)
+def test_exit_in_the_middle_of_a_scan(address: str, filled: fluss.FlussTable, code: str) -> None:
+    began = time.monotonic()
+    run(code, address, filled)
+    assert time.monotonic() - began < 10
+
+
+# ---- fork
+
+
+def test_fork(address: str, tables: Tables, filled: fluss.FlussTable) -> None:
+    """What the parent made is used by the child, on sockets of its own, and still by the parent."""
+    code = """
+    import warnings
+    warnings.simplefilter("ignore", DeprecationWarning)
+    s = scanner()
+    writer = table.new_append().create_writer()
+    writer.append((10, 'parent')).wait()
+    assert s.poll_arrow(2000).num_rows == 11
+    writer.append((11, 'pending in the parent'))
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            assert connection.get_admin().table_exists(table.get_table_path())
+            writer.append((100, 'child')).wait()
+            more = s.to_arrow().column("n").to_pylist()
+            assert 100 in more, more
+            assert scanner().to_arrow().num_rows >= 12
+            writer.close()
+            code = 0
+        finally:
+            os._exit(code)
+    writer.append((12, 'parent')).wait()
+    assert connection.get_admin().table_exists(table.get_table_path())
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    s.to_arrow()
+    writer.append((13, 'parent')).wait()
+    writer.close()
+    assert scanner().to_arrow().num_rows == 15
+    connection.close()
+    """
+    run(code, address, filled)
+    found = numbers(tables, filled)
+    assert sorted(found) == [*range(14), 100]
+    assert [n for n in found if n < 100] == list(range(14))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_multiprocessing(
+    address: str, tables: Tables, filled: fluss.FlussTable, tmp_path: Path, method: str
+) -> None:
+    code = f"""
+import multiprocessing, sys, warnings
+import fluss_df as fluss
+
+def work(connection, name, number):
+    table = connection.get_table(name)
+    with table.new_append().create_writer() as writer:
+        writer.append((number, 'child')).wait()
+    made = table.new_scan().create_record_batch_log_scanner()
+    made.subscribe(0, fluss.EARLIEST_OFFSET)
+    return made.to_arrow().num_rows
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore", DeprecationWarning)
+    address, name = sys.argv[1:]
+    with fluss.connect(address) as connection:
+        context = multiprocessing.get_context("{method}")
+        with context.Pool(2) as pool:
+            jobs = [(connection, name, 100 + i) for i in range(4)]
+            counts = pool.starmap(work, jobs)
+        assert all(10 < count <= 14 for count in counts), counts
+        assert connection.get_admin().database_exists("fluss")
+"""
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    subprocess.run(
+        [sys.executable, str(script), address, str(filled.get_table_path())],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=60,
+    )
+    assert sorted(numbers(tables, filled)) == [*range(10), 100, 101, 102, 103]
+
+
+# ---- Ctrl-C
+
+INTERRUPTED = """
+    s = scanner()
+    s.poll_arrow(2000)
+    writer = table.new_append().create_writer()
+    began = []
+    def soon():
+        time.sleep(0.5)
+        began.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=soon).start()
+    try:
+        {call}
+    except KeyboardInterrupt:
+        took = time.monotonic() - began[0]
+        assert took < 1, took
+    else:
+        raise AssertionError("not interrupted")
+    assert connection.get_admin().table_exists(table.get_table_path())
+    writer.append((10, 'after')).wait()
+    assert s.poll_arrow(5000).column("n").to_pylist()[-1] == 10
+    writer.close()
+    connection.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "s.poll_arrow(60_000)",
+        "s.poll_record_batch(60_000)",
+        "connection.io.run(__import__('asyncio').sleep(60))",
+    ],
+)
+def test_interrupt(address: str, filled: fluss.FlussTable, call: str) -> None:
+    run(INTERRUPTED.format(call=call), address, filled)
+
+
+# Each is interrupted while the tablet server is stopped; `started()` lets that happen.
+SILENT = """
+    connection.close()
+    connection = fluss.connect(
+        {"bootstrap.servers": address, "scanner.log.fetch.max-bytes-for-bucket": 20_000}
+    )
+    table = connection.get_table(table_name)
+    s = table.new_scan().create_record_batch_log_scanner()
+    s.subscribe_buckets({0: fluss.EARLIEST_OFFSET, 1: fluss.EARLIEST_OFFSET})
+    writer = table.new_append().create_writer()
+    writer.append((-1, 'first')).wait()
+    def started():
+        print("started", flush=True)
+        assert sys.stdin.readline() == "stopped\\n"
+    def interrupt():
+        time.sleep(0.5)
+        global began
+        began = time.monotonic()
+        os.kill(os.getpid(), signal.SIGINT)
+    def watch():
+        while s.metrics.rows < 1000:
+            time.sleep(0.001)
+        started()
+        interrupt()
+    try:
+        CALL
+    except KeyboardInterrupt:
+        took = time.monotonic() - began
+    else:
+        raise AssertionError("not interrupted")
+    print("took", took, flush=True)
+    assert sys.stdin.readline() == "continued\\n"
+    assert connection.get_admin().table_exists(table.get_table_path())
+    writer.append((-2, 'last')).wait()
+    writer.close()
+    connection.close()
+"""
+AT_ONCE = "started(); threading.Thread(target=interrupt).start(); "
+CALLS = {
+    "flush": AT_ONCE + "writer.append((-3, 'x')); writer.flush()",
+    "wait": AT_ONCE + "writer.append((-3, 'x')).wait()",
+    "list offsets": AT_ONCE + "s.to_arrow()",
+    "admin": AT_ONCE + "[connection.get_admin().list_databases() for _ in range(100)]",
+    "to_arrow": "threading.Thread(target=watch).start(); s.to_arrow()",
+    "reader": "threading.Thread(target=watch).start(); s.to_arrow_batch_reader().read_all()",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_interrupt_while_a_server_is_silent(
+    address: str, tables: Tables, fluss_cluster: LocalCluster, call: str
+) -> None:
+    table = tables(SCHEMA, bucket_count=2, properties={"table.log.arrow.compression.type": "NONE"})
+    with table.new_append().create_writer() as writer:
+        for start_at in range(0, 200_000, 1000):
+            numbers = range(start_at, start_at + 1000)
+            data = pa.table({"n": numbers, "text": [f"{i:020}" for i in numbers]}, schema=SCHEMA)
+            writer.write_arrow(data)
+            writer.flush()
+    server = next(p for p in fluss_cluster.status().processes if p.name.startswith("tablet"))
+    assert server.pid is not None
+    process = start(SILENT.replace("CALL", CALLS[call]), address, table)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "started\n"
+        os.kill(server.pid, signal.SIGSTOP)
+        print("stopped", file=process.stdin, flush=True)
+        took = process.stdout.readline().split()
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    try:
+        _, err = process.communicate("continued\n", timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert took, err
+    assert float(took[1]) < 1
+    found = tables.read(table).column("n").to_pylist()
+    assert sorted(n for n in found if n >= 0) == list(range(200_000))
+    assert {-1, -2} <= set(found)
+
+
+# ---- notebooks
+
+
+def test_inside_a_running_loop(address: str, filled: fluss.FlussTable) -> None:
+    code = """
+    import asyncio
+    async def cell():
+        inner = await fluss.FlussConnection.create({"bootstrap.servers": address})
+        table = await inner.get_table(table_name)
+        made = await table.new_scan().create_log_scanner()
+        made.subscribe(0, fluss.EARLIEST_OFFSET)
+        assert len(made.poll(2000)) == 10
+        s = table.new_scan().create_record_batch_log_scanner()
+        s.subscribe(0, fluss.EARLIEST_OFFSET)
+        assert s.to_arrow().num_rows == 10
+        async with asyncio.timeout(20):
+            await table.new_append().create_writer().append((10, 'x')).wait()
+        assert s.to_arrow().num_rows == 1
+        inner.close()
+    asyncio.run(cell())
+    connection.close()
+    """
+    run(code, address, filled)
+
+
+# ---- import
+
+
+def import_seconds(modules: str) -> float:
+    """Return the processor seconds of an import: others use the machine too."""
+    code = f"import time; t = time.process_time(); import {modules}; print(time.process_time() - t)"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, check=True, timeout=60
+    )
+    return float(done.stdout)
+
+
+def test_import_is_quick() -> None:
+    ours = min(import_seconds("polars, fluss_df") for _ in range(3))
+    assert ours - min(import_seconds("polars") for _ in range(3)) < 0.5
+
+
+def test_import_brings_no_extras_and_starts_nothing() -> None:
+    code = """
+import sys, threading, fluss_df
+heavy = {"typer", "rich", "pandas", "ibis", "pyspark", "duckdb", "matplotlib", "grpc", "sqlglot"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+assert threading.active_count() == 1
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
