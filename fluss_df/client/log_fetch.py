@@ -29,6 +29,11 @@ from fluss_df.record.headers import LogHeaders, scan_headers
 
 logger = logging.getLogger(__name__)
 
+# While segments move to remote storage, a 1.0 server knows them for some 40 ms neither here nor
+# there, and calls their offsets out of range: only what stays so is.
+_OUT_OF_RANGE_S = 0.5
+_OUT_OF_RANGE_PAUSE_S = 0.02
+
 
 @dataclass(slots=True)
 class Chunk:
@@ -86,6 +91,8 @@ class Position:
         Whether the last answer had no whole batch of this bucket: it is to be asked for alone.
     failed_at
         The offset where reading from remote storage failed last, without progress since.
+    out_since
+        Since when the server says that the offset is out of range.
     """
 
     bucket: TableBucket
@@ -99,6 +106,7 @@ class Position:
     not_before: float = 0.0
     starved: bool = False
     failed_at: int | None = None
+    out_since: float | None = None
 
     @property
     def done(self) -> bool:
@@ -238,7 +246,7 @@ class LogFetcher:
         if fetched.remote is not None and fetched.remote.remote_log_segments:
             # the offset moves on as the segments are read
             position.ready.append(RemoteChunk(fetched.remote, statistics))
-            position.backoff = None
+            position.backoff = position.out_since = None
             return 0
         if fetched.records is not None:
             # Only one bucket of a request is sure to get a whole batch, whichever the server
@@ -275,7 +283,7 @@ class LogFetcher:
 
     def _advance(self, position: Position, offset: int) -> None:
         position.offset = max(position.offset, offset)
-        position.backoff = None
+        position.backoff = position.out_since = None
 
     def _bucket_failed(self, position: Position, fetched: FetchedBucket) -> None:
         code = fetched.error_code
@@ -286,6 +294,13 @@ class LogFetcher:
             return
         error = server_error(code, fetched.error_message, self.where(position))
         if code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
+            now = time.monotonic()
+            position.out_since = position.out_since or now
+            if now - position.out_since < _OUT_OF_RANGE_S:
+                position.not_before = now + _OUT_OF_RANGE_PAUSE_S
+                self._metrics.add(retries=1)
+                return
+            position.out_since = None
             raise FlussError(
                 f"offset {position.offset} is out of range: {error.message};"
                 " older data has expired, and newer was never written",

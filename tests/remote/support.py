@@ -29,7 +29,8 @@ class _Io:
 
 
 class _Cluster:
-    def __init__(self) -> None:
+    def __init__(self, config: fluss.Config) -> None:
+        self.config = config
         self.tokens: Iterator[pb.GetFileSystemSecurityTokenResponse | fluss.FlussError] = iter(())
         self.asked = 0
 
@@ -47,7 +48,7 @@ class LonelyConnection:
     def __init__(self, **config: Any) -> None:
         self.config = fluss.Config({"bootstrap.servers": "127.0.0.1:1"}).copy(**config)
         self.io = _Io()
-        self.cluster = _Cluster()
+        self.cluster = _Cluster(self.config)
 
     def real(self) -> FlussConnection:
         """Return itself, as what readers take it for."""

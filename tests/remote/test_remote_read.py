@@ -8,14 +8,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyarrow import fs
 
 import fluss_df as fluss
 from fluss_df.client import remote_fs, remote_log
+from fluss_df.client.log_fetch import LogFetcher
+from fluss_df.client.metrics import Metrics
 from fluss_df.errors import ErrorCode
+from fluss_df.metadata import TableInfo
+from fluss_df.protocol.fetch import FetchedBucket
 from tests.record.batches import rows, stored
 from tests.remote.support import LonelyConnection, Segments, offsets, take_all
 
@@ -382,3 +387,30 @@ def test_files_are_opened_again_before_their_token_ends(
     read, _ = segments.read(segments.position())
     assert offsets(take_all(read)) == list(range(100))
     assert len(opened) == 2
+
+
+# ---- the moment when segments move
+
+
+def test_out_of_range_for_a_moment_is_tried_again(segments: Segments) -> None:
+    connection = LonelyConnection().real()
+    info = cast(TableInfo, SimpleNamespace(table_path="d.t"))
+    fetcher = LogFetcher(connection.cluster, info, None, Metrics(), max_wait_ms=0)
+    position = segments.position(7)
+    gone = FetchedBucket(1, bucket_id=0, error_code=ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)
+    moved = FetchedBucket(1, bucket_id=0, remote=segments.info)
+
+    def accept(answer: FetchedBucket) -> None:
+        fetcher._accept(position, answer, statistics=False, alone=True)
+
+    accept(gone)
+    assert position.not_before > time.monotonic()
+    accept(moved)
+    assert len(position.ready) == 1
+    assert position.offset == 7
+    began = time.monotonic()
+    with pytest.raises(fluss.FlussError, match="offset 7 is out of range"):
+        while time.monotonic() < began + 5:
+            accept(gone)
+            time.sleep(max(0.0, position.not_before - time.monotonic()))
+    assert 0.4 < time.monotonic() - began < 2
