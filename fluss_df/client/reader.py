@@ -236,15 +236,17 @@ def read_table(
     if len(reads) <= 1:
         parts = [list(read) for read in reads]
     else:
-        with ThreadPoolExecutor(threads, thread_name_prefix="fluss-df-read") as pool:
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="fluss-df-read")
+        try:
             futures = [pool.submit(list, read) for read in reads]
-            try:
-                parts = [result_of(future) for future in futures]
-            except BaseException:  # Ctrl-C too must not wait for the others
-                for future, read in zip(futures, reads, strict=True):
-                    future.cancel()
-                    read.abort()
-                raise
+            parts = [result_of(future) for future in futures]
+        except BaseException:
+            for read in reads:
+                read.abort()
+            # Ctrl-C too must not wait for the others: one may be connecting to a silent server
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        pool.shutdown()
     tables = [table for part in parts for table in part]
     return pa.concat_tables([decoder.schema.empty_table(), *tables])
 

@@ -335,6 +335,7 @@ def test_interrupt_while_a_server_is_silent(
     try:
         assert process.stdout.readline() == "started\n"
         os.kill(server.pid, signal.SIGSTOP)
+        time.sleep(0.1)  # until all of its threads are
         print("stopped", file=process.stdin, flush=True)
         took = process.stdout.readline().split()
     finally:
@@ -390,8 +391,8 @@ def import_seconds(modules: str) -> float:
 
 
 def test_import_is_quick() -> None:
-    ours = min(import_seconds("polars, fluss_df") for _ in range(3))
-    assert ours - min(import_seconds("polars") for _ in range(3)) < 0.5
+    over = [import_seconds("polars, fluss_df") - import_seconds("polars") for _ in range(6)]
+    assert min(over) < 0.5, over
 
 
 def test_import_brings_no_extras_and_starts_nothing() -> None:
