@@ -11,18 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import re
 import threading
 import uuid
 import weakref
-from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
-import pyarrow as pa
 from polars.io.external_reader import (
     FileReader,
     FileReaderBuilder,
@@ -31,12 +27,10 @@ from polars.io.external_reader import (
 )
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
-from fluss_df.client.encode_pool import encode_pool
-from fluss_df.client.log_decode import TableDecoder
-from fluss_df.client.log_fetch import Chunk, Position
 from fluss_df.client.metrics import ScanMetrics
-from fluss_df.client.reader import OrderedRead, positions_of
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.ahead import ReadAhead
+from fluss_df.io.arrow import polars_schema
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import plan_scan
 from fluss_df.io.report import ScanRun, began
@@ -56,52 +50,14 @@ _SOURCE_ROWS = 65_536
 _REMEMBERED_SHAPES = 64
 # rows of a frame that is made without reading anything
 _MADE_ROWS = 1 << 20
-# so many chunks of a source are decoded ahead of the one that is handed on
-_CHUNKS_AHEAD = max(1, min(4, (os.cpu_count() or 1) // 2))
-_BYTES_AHEAD = 16 << 20
 # Polars keeps some frames of each source ahead
-_MORSEL_BYTES = 4 << 20
+_MORSEL_BYTES = 2 << 20
 # columns that are known from the plan alone
 _PLANNED_COLUMNS = frozenset({PARTITION_COLUMN, BUCKET_COLUMN, LOG_OFFSET_COLUMN})
 _NOTHING = "nothing to read"
 
-_VIEWS = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
-
-
-def _can_view() -> bool:
-    try:
-        for kind, view in _VIEWS.items():
-            pa.nulls(1, kind).cast(view)
-    except pa.ArrowNotImplementedError:
-        return False
-    return True
-
-
-# what releases of Arrow cannot do yet
-_CAN_VIEW = _can_view()
-
-_Begun: TypeAlias = "Future[tuple[list[pl.DataFrame], Iterator[pa.Table]]]"
-
 _numbers = itertools.count(1)
 _plans: weakref.WeakValueDictionary[int, FlussReaderBuilder] = weakref.WeakValueDictionary()
-
-
-def polars_schema(schema: pa.Schema) -> pl.Schema:
-    """Return the Polars types that Arrow data of a schema is read with."""
-    return to_polars(schema.empty_table()).schema
-
-
-def to_polars(table: pa.Table) -> pl.DataFrame:
-    """Return Arrow data as a frame, without a copy where Polars has the same layout."""
-    if _CAN_VIEW:
-        # Arrow makes the views that Polars wants in a fifth of the time that Polars takes
-        for i, field in enumerate(table.schema):
-            view = _VIEWS.get(field.type)
-            if view is not None:
-                table = table.set_column(i, field.with_type(view), table.column(i).cast(view))
-    frame = pl.from_arrow(table, rechunk=False)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
 
 
 class FlussScan(LazyFrameResolver):
@@ -294,17 +250,24 @@ class FlussReader(FileReader):
         )
         if splits:
             self._run.reads(plan.columns, splits)
-        decoder = _DecodesAhead(
+        ahead = ReadAhead(
             builder.source.connection,
             builder.info,
             plan.columns,
             plan.metadata_columns,
             self._run.metrics,
+            splits,
         )
+        nothing_yet = pl.DataFrame(schema={name: builder.schema[name] for name in columns})
         rows = 0
-        for frame in decoder.frames(splits):
-            rows += frame.height
-            yield from _morsels(frame.select(columns))
+        with ahead:
+            for frame in ahead:
+                if frame is None:
+                    # has Polars take this thread back when the query is over, or interrupted
+                    yield nothing_yet
+                else:
+                    rows += frame.height
+                    yield from _morsels(frame.select(columns))
         expected = sum(split.rows for split in splits)
         if rows != expected:
             raise FlussError(
@@ -312,57 +275,6 @@ class FlussReader(FileReader):
                 f" {', '.join(map(str, splits))} promise {expected}",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
             )
-
-
-class _DecodesAhead(TableDecoder):
-    """Decodes on the threads of the process, and converts to Polars, while the next bytes come.
-
-    So one bucket alone, the last of several for example, keeps several cores busy.
-    """
-
-    def frames(self, splits: tuple[Split, ...]) -> Iterator[pl.DataFrame]:
-        """Read splits in their order; closing the iterator ends the read at once."""
-        read = OrderedRead(
-            self._connection,
-            self._info,
-            self,
-            positions_of(self._info.table_id, splits),
-            self._metrics,
-        )
-        ahead: deque[_Begun] = deque()
-        try:
-            for begun in cast("Iterator[_Begun]", read):
-                ahead.append(begun)
-                if len(ahead) > _CHUNKS_AHEAD:
-                    yield from self._finish(ahead.popleft())
-            while ahead:
-                yield from self._finish(ahead.popleft())
-        finally:
-            for begun in ahead:
-                begun.cancel()
-
-    def decode(self, position: Position, chunk: Chunk) -> Iterator[Any]:
-        """Yield the future of a chunk's first frames, and of what is still to decode of it."""
-        yield encode_pool().submit(self._begin, position, chunk)
-
-    def _begin(
-        self, position: Position, chunk: Chunk
-    ) -> tuple[list[pl.DataFrame], Iterator[pa.Table]]:
-        # a chunk of few distinct values is a few MB here and gigabytes when decoded
-        pieces = super().decode(position, chunk)
-        frames: list[pl.DataFrame] = []
-        size = 0
-        for piece in pieces:
-            frames.append(to_polars(piece))
-            size += piece.nbytes
-            if size > _BYTES_AHEAD:
-                break
-        return frames, pieces
-
-    def _finish(self, begun: _Begun) -> Iterator[pl.DataFrame]:
-        frames, pieces = begun.result()
-        yield from frames
-        yield from map(to_polars, pieces)
 
 
 def _morsels(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:

@@ -9,12 +9,14 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.cluster import LocalCluster
 from fluss_df.io import read_fluss, scan_fluss
 from fluss_df.metadata import TablePath
 from tests.io.conftest import MakeTable
@@ -95,6 +97,51 @@ frame.sink_batches(lambda batch: time.sleep(0.2), chunk_size=1000)
         _, errors = program.communicate(timeout=30)
     assert time.monotonic() - began < 5
     assert program.returncode in (1, -signal.SIGINT, 130)
+    assert "KeyboardInterrupt" in errors
+    assert "Fatal" not in errors
+
+
+SILENT = """
+import dataclasses
+from fluss_df.client.cluster import Cluster
+from tests.faults.fault_proxy import FETCH_LOG, FaultProxy, Rule
+
+# fetches are answered never, and waited for up to 30 seconds
+proxy, direct = FaultProxy(), Cluster.endpoint
+proxy.target = lambda: ("127.0.0.1", int(sys.argv[3]))
+proxy.rules.append(Rule(FETCH_LOG, "silent", times=1000))
+
+def redirected(cluster, node):
+    endpoint = direct(cluster, node)
+    if endpoint.port != int(sys.argv[3]):
+        return endpoint
+    return dataclasses.replace(endpoint, port=proxy.port)
+
+Cluster.endpoint = redirected
+print("ready", flush=True)
+"""
+
+
+@pytest.mark.parametrize("query", ["frame.collect()", "next(frame.collect_batches())"])
+def test_an_interrupt_ends_the_wait_for_a_silent_server(
+    table: TablePath, fluss_cluster: LocalCluster, query: str
+) -> None:
+    server = fluss_cluster.tablet_servers[0].port
+    arguments = [str(table), fluss_cluster.bootstrap_servers, str(server)]
+    with subprocess.Popen(
+        [sys.executable, "-c", HEAD + SILENT + query, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    ) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        time.sleep(1)
+        program.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        _, errors = program.communicate(timeout=60)
+    assert time.monotonic() - began < 5
     assert "KeyboardInterrupt" in errors
     assert "Fatal" not in errors
 
