@@ -24,6 +24,8 @@ from benchmarks.limits import InMemory
 from benchmarks.official import Official
 from fluss_df.cluster import LocalCluster
 
+SETTLE_S = 15.0
+
 
 def scan(table: fluss.FlussTable, columns: Sequence[str] | None = None) -> pa.Table:
     builder = table.new_scan()
@@ -217,6 +219,9 @@ def main(
             cases = scan_cases(ours, official, source, mixed)
             cases += polars_cases(ours, source, mixed, Path(folder))
             cases += append_cases(ours, official, source)
+            # the server has just written what is read now: let it come to rest
+            os.sync()
+            time.sleep(SETTLE_S)
             results = harness.run([case for case in cases if only in case.name], rounds, console)
             official.close()
     finally:
