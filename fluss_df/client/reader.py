@@ -248,7 +248,8 @@ def read_table(
             raise
         pool.shutdown()
     tables = [table for part in parts for table in part]
-    return pa.concat_tables([decoder.schema.empty_table(), *tables])
+    # not empty_table(): it would import pandas, where that is installed, for a third of a second
+    return pa.concat_tables([pa.Table.from_batches([], decoder.schema), *tables])
 
 
 def _groups(positions: list[Position], threads: int) -> list[list[Position]]:

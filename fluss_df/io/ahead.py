@@ -28,6 +28,8 @@ _CHUNKS_AHEAD = max(1, min(4, (os.cpu_count() or 1) // 2))
 # A chunk of few distinct values is a few MB here, and gigabytes when decoded: only so much of it is
 # decoded ahead.
 _BYTES_AHEAD = 8 << 20
+# Polars keeps some frames of each source: they are cut, without a copy, to about this size
+_FRAME_BYTES = 2 << 20
 # the longest wait without giving the caller a chance to stop
 _WAIT_S = 0.2
 
@@ -161,7 +163,10 @@ def _decode_some(pieces: Iterator[pa.Table]) -> _Begun:
     frames: deque[pl.DataFrame] = deque()
     size = 0
     for piece in pieces:
-        frames.append(to_polars(piece))
+        # by the size that Arrow knows: Polars would look at every string for its own
+        count = max(1, -(-piece.nbytes // _FRAME_BYTES))
+        rows = max(1, -(-piece.num_rows // count))
+        frames += to_polars(piece).iter_slices(rows)
         size += piece.nbytes
         if size > _BYTES_AHEAD:
             return frames, pieces

