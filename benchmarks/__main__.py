@@ -96,6 +96,7 @@ def polars_cases(
             {
                 "pl.scan_fluss": lambda: check(rows, lazy().collect()),
                 "fluss_df to_arrow": lambda: check(rows, scan(table)),
+                "the same, to Polars": lambda: check(rows, pl.DataFrame(scan(table).to_reader())),
                 "decode from memory": lambda: check(rows, memory.decode()),
                 "pl.scan_ipc (zstd)": lambda: check(rows, pl.scan_ipc(ipc).collect()),
                 "pl.scan_parquet (zstd)": lambda: check(rows, pl.scan_parquet(parquet).collect()),

@@ -39,13 +39,11 @@ from fluss_df.metadata import (
     LakeSnapshot,
     OffsetSpec,
     PartitionInfo,
-    Schema,
     ServerNode,
     TableBucket,
-    TableDescriptor,
-    TableInfo,
     TablePath,
 )
+from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.version import __version__
 
 __all__ = [

@@ -18,17 +18,15 @@ from fluss_df.metadata import (
     LakeSnapshot,
     OffsetSpec,
     PartitionInfo,
-    Schema,
     ServerNode,
     TableBucket,
-    TableDescriptor,
-    TableInfo,
     TablePath,
     check_name,
 )
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import server_error
+from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 if TYPE_CHECKING:
     from fluss_df.client.cluster import Cluster

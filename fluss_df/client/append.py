@@ -19,10 +19,10 @@ from fluss_df.client.routing import PartitionRouter, bucket_assigner
 from fluss_df.client.sender import Sender
 from fluss_df.client.write_batch import BucketResult, BufferMemory, WriteBatch, WriteResultHandle
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
-from fluss_df.metadata import TableInfo
 from fluss_df.record.coerce import coerce
 from fluss_df.record.log_batch import Compression, encode_log_batch
 from fluss_df.record.row_collector import RowCollector
+from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,11 +18,11 @@ from fluss_df.metadata import (
     COMMIT_TIMESTAMP_COLUMN,
     LOG_OFFSET_COLUMN,
     PARTITION_COLUMN,
-    TableInfo,
     require_columns,
 )
 from fluss_df.record.headers import LogHeaders, verify_crcs
 from fluss_df.record.log_decode import DecodedBatch, LogDecoder
+from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection

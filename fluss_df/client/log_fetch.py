@@ -20,12 +20,13 @@ from fluss_df.client.metrics import Metrics
 from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.client.server_connection import Endpoint
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import TableBucket, TableInfo
+from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import FETCH_LOG
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
 from fluss_df.protocol.frames import raise_error_response, server_error
 from fluss_df.record.headers import LogHeaders, scan_headers
+from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
 

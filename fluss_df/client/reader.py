@@ -24,7 +24,8 @@ from fluss_df.client.metrics import Metrics
 from fluss_df.client.remote_log import RemoteRead
 from fluss_df.client.server_connection import Endpoint
 from fluss_df.errors import FlussError
-from fluss_df.metadata import TableBucket, TableInfo
+from fluss_df.metadata import TableBucket
+from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection

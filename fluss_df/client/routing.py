@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import TableBucket, TableInfo
+from fluss_df.metadata import TableBucket
 from fluss_df.record.bucketing import bucket_ids
 from fluss_df.record.keys import encode_keys
 from fluss_df.record.partitions import split_by_partition
+from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection

@@ -22,14 +22,9 @@ from fluss_df.client.remote_log import RemoteRead
 from fluss_df.client.scan_records import RecordBatch, ScanRecords
 from fluss_df.client.server_connection import Endpoint
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    OffsetSpec,
-    TableBucket,
-    TableInfo,
-)
+from fluss_df.metadata import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec, TableBucket
 from fluss_df.record.log_decode import DecodedBatch
+from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,11 +23,12 @@ from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.client.write_batch import BucketResult, BufferMemory, WriteBatch
 from fluss_df.config import Config
 from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
-from fluss_df.metadata import ServerNode, TableBucket, TableInfo
+from fluss_df.metadata import ServerNode, TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import INIT_WRITER, PRODUCE_LOG
 from fluss_df.protocol.frames import parse_response, server_error
 from fluss_df.protocol.produce import produce_log_body
+from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
 

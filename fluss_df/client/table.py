@@ -10,7 +10,8 @@ from fluss_df.client.append import AppendWriter
 from fluss_df.client.facade import Ready
 from fluss_df.client.scanner import LogScanner
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import TableInfo, TablePath, require_columns
+from fluss_df.metadata import TablePath, require_columns
+from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection

@@ -20,8 +20,8 @@ from fluss_df.client.log_fetch import Chunk, Position
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.reader import OrderedRead, positions_of
 from fluss_df.io.arrow import to_polars
-from fluss_df.metadata import TableInfo
 from fluss_df.pushdown.plan import Split
+from fluss_df.schema import TableInfo
 
 # so many chunks are decoded ahead of the one that is handed on
 _CHUNKS_AHEAD = max(1, min(4, (os.cpu_count() or 1) // 2))

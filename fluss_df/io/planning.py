@@ -11,9 +11,10 @@ import pyarrow as pa
 from fluss_df.client.log_decode import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.source import OffsetChoice, ScanSource, choose_partitions
-from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket, TableInfo
+from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket
 from fluss_df.pushdown.plan import Bucket, ScanPlan, slice_splits
 from fluss_df.pushdown.prune import Conjunct, all_buckets, make_splits, prune
+from fluss_df.schema import TableInfo
 
 Offsets: TypeAlias = dict[Bucket, int]
 

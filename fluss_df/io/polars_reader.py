@@ -35,9 +35,10 @@ from fluss_df.io.live import live_queries
 from fluss_df.io.planning import plan_scan
 from fluss_df.io.report import ScanRun, began
 from fluss_df.io.source import ScanSource
-from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN, TableInfo
+from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.plan import ScanPlan, Split, slice_splits
+from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     from polars._typing import SchemaDict

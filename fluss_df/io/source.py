@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import PartitionInfo, TableInfo, TablePath
+from fluss_df.metadata import PartitionInfo, TablePath
 from fluss_df.record.partitions import partition_names
+from fluss_df.schema import TableInfo
 from fluss_df.types import to_arrow
 
 Offset: TypeAlias = "str | int | dt.datetime | Mapping[int | tuple[str, int], int]"

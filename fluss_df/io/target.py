@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
-from fluss_df.metadata import Schema, TableDescriptor, TableInfo, TablePath
+from fluss_df.metadata import TablePath
+from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.types import Column, from_arrow
 
 MODES = ("auto", "append", "upsert", "delete", "partial_update", "overwrite")

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fluss_df.errors import FlussError
-from fluss_df.metadata import METADATA_COLUMNS, TableInfo, TablePath, require_columns
+from fluss_df.metadata import METADATA_COLUMNS, TablePath, require_columns
+from fluss_df.schema import TableInfo
 
 # so many names or splits are listed in an explanation
 _SHOWN = 12

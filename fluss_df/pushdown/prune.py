@@ -12,13 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss_df.errors import FlussError, ProtocolError
-from fluss_df.metadata import (
-    BUCKET_COLUMN,
-    LOG_OFFSET_COLUMN,
-    PARTITION_COLUMN,
-    PartitionInfo,
-    TableInfo,
-)
+from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN, PartitionInfo
 from fluss_df.pushdown.evaluate import evaluate, project, selected_values
 from fluss_df.pushdown.plan import Bucket, Split
 from fluss_df.pushdown.predicate import (
@@ -32,6 +26,7 @@ from fluss_df.pushdown.predicate import (
 from fluss_df.record.bucketing import bucket_ids
 from fluss_df.record.keys import encode_keys
 from fluss_df.record.partitions import partition_scalars
+from fluss_df.schema import TableInfo
 from fluss_df.types import Column, TypeRoot, to_arrow
 
 # so many combinations of bucket key values are hashed at most

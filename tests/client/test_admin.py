@@ -13,7 +13,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError, TablePath
 from tests.client.support import Official, Tables
-from tests.test_metadata import ALL_TYPES
+from tests.test_schema import ALL_TYPES
 
 ID = pa.schema([("id", pa.int64())])
 DAYS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("hour", pa.string())])

@@ -10,7 +10,8 @@ import pytest
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
-from fluss_df.metadata import Schema, TableDescriptor, TablePath
+from fluss_df.metadata import TablePath
+from fluss_df.schema import Schema, TableDescriptor
 
 MakeTable = Callable[..., TablePath]
 

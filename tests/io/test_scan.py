@@ -274,7 +274,7 @@ def test_the_schema_of_a_frame_stays(make_table: MakeTable, connection: FlussCon
 
 
 def recreate(connection: FlussConnection, path: TablePath, schema: pa.Schema) -> None:
-    from fluss_df.metadata import Schema, TableDescriptor
+    from fluss_df.schema import Schema, TableDescriptor
 
     connection.get_admin().create_table(path, TableDescriptor(Schema(schema), bucket_count=1))
 

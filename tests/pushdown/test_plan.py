@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.errors import FlussError
-from fluss_df.metadata import Schema, TableDescriptor, TableInfo, TablePath
+from fluss_df.metadata import TablePath
 from fluss_df.pushdown.plan import ScanPlan, Split, bind_columns, bind_metadata, slice_splits
+from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 
 def table(*names: str, partition_keys: tuple[str, ...] = ()) -> TableInfo:

@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from fluss_df.metadata import PartitionInfo, Schema, TableDescriptor, TableInfo, TablePath
+from fluss_df.metadata import PartitionInfo, TablePath
 from fluss_df.pushdown.evaluate import bind
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.plan import Bucket
@@ -22,6 +22,7 @@ from fluss_df.pushdown.prune import (
 )
 from fluss_df.record.bucketing import bucket_ids
 from fluss_df.record.keys import encode_keys
+from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 FIELDS = {
     "origin": pa.string(),

@@ -19,8 +19,8 @@ from fluss_df.client import remote_fs, remote_log
 from fluss_df.client.log_fetch import LogFetcher
 from fluss_df.client.metrics import Metrics
 from fluss_df.errors import ErrorCode
-from fluss_df.metadata import TableInfo
 from fluss_df.protocol.fetch import FetchedBucket
+from fluss_df.schema import TableInfo
 from tests.record.batches import rows, stored
 from tests.remote.support import LonelyConnection, Segments, offsets, take_all
 
