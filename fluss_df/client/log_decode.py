@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -134,6 +135,13 @@ class TableDecoder:
 
     def decode(self, position: Position, chunk: Chunk) -> Iterator[pa.Table]:
         """Decode a chunk, a few MB at a time."""
+        for piece in self.pieces(position, chunk):
+            table = piece()
+            if table.num_rows:
+                yield table
+
+    def pieces(self, position: Position, chunk: Chunk) -> list[Callable[[], pa.Table]]:
+        """Verify a chunk, and return what decodes its parts: each once, on any thread."""
         if not chunk.projected and self._check_crc:
             verify_crcs(chunk.records, chunk.headers)
         headers = chunk.headers
@@ -142,21 +150,26 @@ class TableDecoder:
         rows = np.cumsum(headers.record_count) // _PIECE_ROWS
         cuts = np.flatnonzero((sizes[1:] != sizes[:-1]) | (rows[1:] != rows[:-1])) + 1
         bounds = [0, *cuts.tolist(), len(headers)]
-        for first, last in itertools.pairwise(bounds):
-            table = decoder.decode_table(
-                chunk.records,
-                headers,
-                first,
-                last,
-                start_offset=chunk.start,
-                stop_offset=position.stop,
-            )
-            if not table.num_rows:
-                continue
-            self._metrics.add(rows=table.num_rows, batches=last - first)
-            if self._metadata_columns:
-                table = self._with_metadata(table, position, chunk, first, last)
-            yield table
+        return [
+            functools.partial(self._piece, decoder, position, chunk, first, last)
+            for first, last in itertools.pairwise(bounds)
+        ]
+
+    def _piece(
+        self, decoder: LogDecoder, position: Position, chunk: Chunk, first: int, last: int
+    ) -> pa.Table:
+        table = decoder.decode_table(
+            chunk.records,
+            chunk.headers,
+            first,
+            last,
+            start_offset=chunk.start,
+            stop_offset=position.stop,
+        )
+        self._metrics.add(rows=table.num_rows, batches=last - first)
+        if self._metadata_columns and table.num_rows:
+            table = self._with_metadata(table, position, chunk, first, last)
+        return table
 
     def _with_metadata(
         self, table: pa.Table, position: Position, chunk: Chunk, first: int, last: int

@@ -8,11 +8,13 @@ of its own (:func:`read_table`, or a dataframe engine that iterates several).
 
 from __future__ import annotations
 
+import concurrent.futures
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -227,7 +229,7 @@ def read_table(
     metadata_columns: Sequence[str] = (),
 ) -> pa.Table:
     """Read positions with several threads, into one table in their order."""
-    decoder = TableDecoder(connection, info, columns, metadata_columns, metrics)
+    decoder = _SharingDecoder(connection, info, columns, metadata_columns, metrics)
     servers = len({connection.cluster.known_leader(p.bucket) for p in positions})
     threads = max(1, connection.config.scanner_fetch_connections * max(1, servers))
     reads = [
@@ -235,22 +237,101 @@ def read_table(
         for group in _groups(list(positions), threads)
     ]
     if len(reads) <= 1:
-        parts = [list(read) for read in reads]
+        parts = [decoder.read(read) for read in reads]
     else:
         pool = ThreadPoolExecutor(threads, thread_name_prefix="fluss-df-read")
         try:
-            futures = [pool.submit(list, read) for read in reads]
+            decoder.reading = len(reads)
+            futures = [pool.submit(decoder.read, read) for read in reads]
+            for _ in range(threads - 1):
+                pool.submit(decoder.help)
             parts = [result_of(future) for future in futures]
         except BaseException:
+            decoder.reading = 0
             for read in reads:
                 read.abort()
             # Ctrl-C too must not wait for the others: one may be connecting to a silent server
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         pool.shutdown()
-    tables = [table for part in parts for table in part]
+    tables = [piece.table() for part in parts for piece in part]
     # not empty_table(): it would import pandas, where that is installed, for a third of a second
     return pa.concat_tables([pa.Table.from_batches([], decoder.schema), *tables])
+
+
+class _Piece:
+    """A part of a chunk, decoded by the first thread that comes by."""
+
+    def __init__(self, decode: Callable[[], pa.Table]) -> None:
+        self._decode: Callable[[], pa.Table] | None = decode
+        self._begun = threading.Lock()
+        self._decoded: concurrent.futures.Future[pa.Table] = concurrent.futures.Future()
+
+    def run(self) -> None:
+        if not self._begun.acquire(blocking=False):
+            return
+        decode, self._decode = self._decode, None
+        assert decode is not None
+        try:
+            self._decoded.set_result(decode())
+        except BaseException as error:
+            self._decoded.set_exception(error)
+
+    @property
+    def failed(self) -> bool:
+        return self._decoded.done() and self._decoded.exception() is not None
+
+    def table(self) -> pa.Table:
+        return result_of(self._decoded)
+
+
+class _SharingDecoder(TableDecoder):
+    """Lets threads that have nothing more to read decode what others received.
+
+    Buckets are never done at the same time: the last one alone took a tenth of a scan.
+    """
+
+    reading = 0
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._open: deque[_Piece] = deque()
+        self._changed = threading.Condition()
+
+    def decode(self, position: Position, chunk: Chunk) -> Iterator[Any]:
+        """Yield pieces that are still to decode."""
+        pieces = [_Piece(piece) for piece in self.pieces(position, chunk)]
+        with self._changed:
+            self._open.extend(pieces)
+            self._changed.notify_all()
+        yield from pieces
+
+    def read(self, read: OrderedRead) -> list[_Piece]:
+        """Read to the end."""
+        pieces = []
+        try:
+            for piece in cast("Iterator[_Piece]", iter(read)):
+                piece.run()
+                pieces.append(piece)
+                if piece.failed:
+                    break
+        finally:
+            with self._changed:
+                self.reading -= 1
+                self._changed.notify_all()
+        return pieces
+
+    def help(self) -> None:
+        """Decode until all reads have ended."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._open or self.reading <= 0, _WAIT_S)
+                if not self._open:
+                    if self.reading <= 0:
+                        return
+                    continue
+                piece = self._open.pop()
+            piece.run()
 
 
 def _groups(positions: list[Position], threads: int) -> list[list[Position]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import threading
 import time
@@ -200,7 +201,9 @@ def _segment_files(cluster: LocalCluster, table: fluss.FlussTable) -> list[str]:
     path = table.get_table_path()
     folder = cluster.dir / "remote" / "log" / path.database_name
     name = f"{path.table_name}-{table.get_table_info().table_id}"
-    return sorted(map(str, (folder / name).rglob("*.log")), key=lambda text: text[-24:])
+    # unlike rglob, it bears folders that vanish under it
+    found = glob.glob(str(folder / name / "**" / "*.log"), recursive=True)
+    return sorted(found, key=lambda text: text[-24:])
 
 
 def test_a_corrupt_file_is_never_skipped(tiered: Tiered, tiering_cluster: LocalCluster) -> None:
