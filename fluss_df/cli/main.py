@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fluss_df.cli import cluster
+from fluss_df.cli import cluster, rows, tables
 from fluss_df.cli.demo import demo
 from fluss_df.version import __version__
 
@@ -17,6 +17,13 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # locals hold passwords
 )
 app.add_typer(cluster.app, name="cluster")
+app.command()(tables.tables)
+app.command()(tables.describe)
+app.command()(tables.count)
+app.command()(rows.head)
+app.command()(rows.tail)
+app.command()(rows.load)
+app.command()(rows.dump)
 app.command()(demo)
 
 

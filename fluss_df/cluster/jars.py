@@ -144,7 +144,7 @@ def _fetched(name: str, purpose: str, artifacts: dict[str, str]) -> Path:
         pom = Path(work, "pom.xml")
         pom.write_text(_pom(artifacts), encoding="utf-8")
         output = Path(work, "jars")
-        _run_maven(
+        run_maven(
             [str(maven), "-B", "-q", "-f", str(pom), _COPY, f"-DoutputDirectory={output}"], purpose
         )
         try:
@@ -155,7 +155,8 @@ def _fetched(name: str, purpose: str, artifacts: dict[str, str]) -> Path:
     return folder
 
 
-def _run_maven(command: list[str], purpose: str) -> None:
+def run_maven(command: list[str], purpose: str) -> None:
+    """Run Maven; raise ClusterUnavailableError, with what it said, where it cannot do it."""
     try:
         result = subprocess.run(
             command,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from fluss_df.cluster.jars import SERVER_VERSION, _run_maven
+from fluss_df.cluster.jars import SERVER_VERSION, run_maven
 from fluss_df.cluster.java import find_maven
 from fluss_df.cluster.places import cache_dir
 
@@ -25,7 +25,7 @@ def s3_plugins() -> Path:
         with tempfile.TemporaryDirectory(prefix=".plugins-", dir=folder.parent) as work:
             made = Path(work, "plugins")
             output = f"-DoutputDirectory={made / 's3'}"
-            _run_maven([str(maven), "-B", "-q", _COPY, f"-Dartifact={_ARTIFACT}", output], purpose)
+            run_maven([str(maven), "-B", "-q", _COPY, f"-Dartifact={_ARTIFACT}", output], purpose)
             try:
                 made.rename(folder)
             except OSError:

@@ -1,0 +1,41 @@
+"""Options that commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fluss_df.client.connection import FlussConnection, resolve_connection
+from fluss_df.metadata import TablePath
+
+Connection = Annotated[
+    str | None,
+    typer.Option(
+        "--connection",
+        "-c",
+        metavar="ADDRESS",
+        envvar="FLUSS_BOOTSTRAP_SERVERS",
+        help="host:port[,host:port] or fluss://user:password@host:port/database.",
+    ),
+]
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="table or database.table")]
+Columns = Annotated[
+    str | None,
+    typer.Option(metavar="NAME,NAME", help="Only these columns.", show_default="all"),
+]
+Metadata = Annotated[
+    bool, typer.Option("--metadata", help="With partition, bucket, offset and time of each row.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
+
+
+def open_table(connection: str | None, table: str) -> tuple[FlussConnection, TablePath]:
+    """Return a connection and the path that a table's name means on it."""
+    opened = resolve_connection(connection)
+    return opened, TablePath.parse(table, opened.default_database)
+
+
+def split_names(names: str | None) -> list[str] | None:
+    """Return the names in a list that is separated by commas."""
+    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]

@@ -1,0 +1,175 @@
+"""``fluss-df tables``, ``describe`` and ``count``: what there is, without reading a row."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table as Grid
+from rich.text import Text
+
+from fluss_df.cli.console import errors_as_messages, out
+from fluss_df.cli.options import AsJson, Connection, Table, open_table
+from fluss_df.client.connection import FlussConnection, resolve_connection
+from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
+from fluss_df.pushdown.plan import Bucket
+from fluss_df.pushdown.prune import all_buckets
+from fluss_df.schema import TableInfo
+
+
+def tables(
+    database: Annotated[
+        str | None, typer.Argument(help="Only this database.", show_default="all")
+    ] = None,
+    like: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Only names such as 'flight*'.")
+    ] = None,
+    connection: Connection = None,
+    as_json: AsJson = False,
+) -> None:
+    """List tables."""
+    with errors_as_messages():
+        opened = resolve_connection(connection)
+        admin = opened.get_admin()
+        databases = [database] if database is not None else admin.list_databases()
+        found = [
+            admin.get_table_info(TablePath(name, table))
+            for name in databases
+            for table in admin.list_tables(name)
+            if like is None or fnmatch.fnmatchcase(table, like)
+        ]
+        show_rows([_summary(info) for info in found], as_json=as_json, nothing="no tables")
+
+
+def _summary(info: TableInfo) -> dict[str, Any]:
+    return {
+        "table": str(info.table_path),
+        "kind": "primary key" if info.has_primary_key() else "log",
+        "columns": info.get_column_count(),
+        "primary key": ", ".join(info.get_primary_keys()),
+        "partitioned by": ", ".join(info.get_partition_keys()),
+        "buckets": info.num_buckets,
+        "comment": info.comment or "",
+    }
+
+
+def describe(table: Table, connection: Connection = None, as_json: AsJson = False) -> None:
+    """Show columns, keys, properties, and the offsets of each bucket."""
+    with errors_as_messages():
+        opened, path = open_table(connection, table)
+        info = opened.get_admin().get_table_info(path)
+        offsets = bucket_offsets(opened, info)
+        columns = [
+            {
+                "column": column.name,
+                "type": str(column.type),
+                "key": "primary" if column.name in info.get_primary_keys() else "",
+                "comment": column.comment or "",
+            }
+            for column in info.schema.columns
+        ]
+        buckets = [
+            {
+                **({"partition": bucket.partition_name} if info.is_partitioned() else {}),
+                "bucket": bucket.bucket_id,
+                "earliest offset": first,
+                "latest offset": last,
+            }
+            for bucket, (first, last) in offsets.items()
+        ]
+        about = {
+            **_summary(info),
+            "bucket key": ", ".join(info.get_bucket_keys()),
+            "table id": info.table_id,
+            "schema id": info.schema_id,
+            "properties": info.get_properties(),
+            "custom properties": info.get_custom_properties(),
+        }
+        if as_json:
+            typer.echo(json.dumps({**about, "schema": columns, "offsets": buckets}))
+            return
+        for name, value in about.items():
+            text = value
+            if isinstance(value, Mapping):
+                text = ", ".join(f"{key}={item}" for key, item in sorted(value.items()))
+            if text != "":
+                out.print(Text.assemble((f"{name:<18}", "bold"), str(text)))
+        show_rows(columns)
+        show_rows(buckets, nothing="no partitions yet")
+
+
+def count(
+    table: Table,
+    connection: Connection = None,
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="The rows of each partition.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Count the rows of a log table, from its offsets."""
+    with errors_as_messages():
+        opened, path = open_table(connection, table)
+        info = opened.get_admin().get_table_info(path)
+        if info.has_primary_key():
+            from fluss_df.io.scan import scan_fluss
+
+            rows = scan_fluss(path, connection=opened).select("").collect().height
+            counted: dict[str | None, int] = {None: rows}
+        else:
+            counted = {}
+            for bucket, (first, last) in bucket_offsets(opened, info).items():
+                name = bucket.partition_name
+                counted[name] = counted.get(name, 0) + last - first
+        if partitions and info.is_partitioned():
+            rows_of = [{"partition": name, "rows": rows} for name, rows in counted.items()]
+            show_rows(rows_of, as_json=as_json, nothing="no partitions yet")
+            return
+        total = sum(counted.values())
+        if as_json:
+            typer.echo(json.dumps({"table": str(path), "rows": total}))
+        else:
+            typer.echo(total)
+
+
+def bucket_offsets(connection: FlussConnection, info: TableInfo) -> dict[Bucket, tuple[int, int]]:
+    """Return the first offset of each bucket, and the one after its last."""
+    admin = connection.get_admin()
+    partitions = admin.list_partition_infos(info.table_path) if info.is_partitioned() else []
+    buckets = all_buckets(info, partitions)
+    keys = [TableBucket(info.table_id, b.bucket_id, b.partition_id) for b in buckets]
+    if not keys:
+        return {}
+    first, last = (
+        connection.io.run(admin.bucket_offsets(info, keys, spec))
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+    )
+    return {b: (first[k], last[k]) for b, k in zip(buckets, keys, strict=True)}
+
+
+def show_rows(
+    rows: Sequence[Mapping[str, Any]], *, as_json: bool = False, nothing: str = "no rows"
+) -> None:
+    """Print rows that have the same names, without the columns in which nothing stands."""
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(dict(row)))
+        return
+    if not rows:
+        out.print(f"[dim]{nothing}[/]")
+        return
+    grid = Grid(box=box.SIMPLE_HEAD)
+    names = [name for name in rows[0] if any(row[name] != "" for row in rows)]
+    for name in names:
+        number = isinstance(rows[0][name], int)
+        grid.add_column(name, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(_text(row[name])) for name in names))
+    out.print(grid, soft_wrap=False)
+
+
+def _text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

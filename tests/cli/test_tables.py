@@ -1,0 +1,140 @@
+"""Commands that list, count, print, load and dump tables, on a real server."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner, Result
+
+from fluss_df.cli import app
+from fluss_df.cluster import LocalCluster
+
+FRAME = pl.DataFrame(
+    {
+        "id": range(100),
+        "region": ["EU", "US"] * 50,
+        "at": [dt.datetime(2026, 1, 1) + dt.timedelta(hours=i) for i in range(100)],
+        "note": [None if i % 7 == 0 else f"note [{i}]" for i in range(100)],
+    },
+    schema_overrides={"at": pl.Datetime("us")},
+)
+
+READ: dict[str, Callable[[Path], pl.DataFrame]] = {
+    ".parquet": pl.read_parquet,
+    ".ndjson": pl.read_ndjson,
+    ".arrow": pl.read_ipc,
+    ".csv": pl.read_csv,
+}
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(fluss_cluster: LocalCluster) -> Run:
+    def call(*arguments: str) -> Result:
+        return CliRunner().invoke(
+            app, [*arguments, "--connection", fluss_cluster.bootstrap_servers]
+        )
+
+    return call
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.parquet"
+    FRAME.write_parquet(path)
+    return path
+
+
+def ok(result: Result) -> str:
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def lines(result: Result) -> list[Any]:
+    return [json.loads(line) for line in ok(result).splitlines()]
+
+
+def test_a_table_from_a_file_and_back(run: Run, parquet: Path, tmp_path: Path) -> None:
+    loaded = run(
+        "load", str(parquet), "--into", "cli_events", "--create", "--create-partitions",
+        "--partition-by", "region", "--buckets", "1",
+    )  # fmt: skip
+    assert "100 rows" in ok(loaded)
+    assert ok(run("count", "cli_events")) == "100\n"
+    counted = lines(run("count", "cli_events", "--partitions", "--json"))
+    assert counted == [{"partition": "EU", "rows": 50}, {"partition": "US", "rows": 50}]
+
+    listed = lines(run("tables", "fluss", "--like", "cli_ev*", "--json"))
+    assert [row["table"] for row in listed] == ["fluss.cli_events"]
+    assert listed[0]["partitioned by"] == "region"
+    assert "cli_events" in ok(run("tables", "fluss"))
+
+    described = json.loads(ok(run("describe", "cli_events", "--json")))
+    assert [column["column"] for column in described["schema"]] == FRAME.columns
+    assert [row["latest offset"] for row in described["offsets"]] == [50, 50]
+    text = ok(run("describe", "cli_events"))
+    assert "timestamp" in text
+    assert "EU" in text
+
+    first = lines(run("head", "cli_events", "-n", "3", "--columns", "id,note", "--json"))
+    assert first == [{"id": i, "note": None if i == 0 else f"note [{i}]"} for i in (0, 2, 4)]
+    last = lines(run("tail", "cli_events", "-n", "1", "--metadata", "--json"))
+    assert (last[0]["id"], last[0]["_partition"], last[0]["_log_offset"]) == (99, "US", 49)
+    assert "note [2]" in ok(run("head", "cli_events"))
+
+    for name in ("out.parquet", "out.ndjson", "out.arrow", "out.csv"):
+        file = tmp_path / name
+        assert "bytes" in ok(run("dump", "cli_events", str(file)))
+        read = READ[file.suffix](file)
+        assert read.sort("id")["id"].to_list() == FRAME["id"].to_list()
+    assert pl.read_parquet(tmp_path / "out.parquet").sort("id").equals(FRAME)
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_a_file_is_not_replaced_unasked(run: Run, parquet: Path) -> None:
+    ok(run("load", str(parquet), "--into", "cli_forced", "--create"))
+    before = parquet.read_bytes()
+    refused = run("dump", "cli_forced", str(parquet))
+    assert refused.exit_code == 1
+    assert "--force" in refused.output
+    assert parquet.read_bytes() == before
+    ok(run("dump", "cli_forced", str(parquet), "--force"))
+    assert pl.read_parquet(parquet).sort("id").equals(FRAME)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("head", "cli_nothing"), "cli_nothing does not exist"),
+        (("describe", "no_db.t"), "no database 'no_db'"),
+        (("count", "a.b.c"), "a.b"),
+        (("dump", "cli_nothing", "rows.xlsx"), "ends in none of"),
+    ],
+)
+def test_what_cannot_be_done_is_said(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert message in result.output.replace("\n", "")
+
+
+def test_a_file_that_does_not_fit_leaves_nothing_behind(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.csv"
+    path.write_text("id,region\nx,EU\n")
+    ok(run("load", str(_ids(tmp_path)), "--into", "cli_ids", "--create"))
+    result = run("load", str(path), "--into", "cli_ids")
+    assert result.exit_code == 1
+    assert "region" in result.output
+    assert ok(run("count", "cli_ids")) == "2\n"
+
+
+def _ids(folder: Path) -> Path:
+    path = folder / "ids.csv"
+    path.write_text("id\n1\n2\n")
+    return path
