@@ -199,7 +199,7 @@ def append_cases(
 
 def main(
     rows: Annotated[int, typer.Option(help="Rows of the large table.")] = 4_000_000,
-    rounds: Annotated[int, typer.Option(help="Rounds that count, after one that does not.")] = 7,
+    rounds: Annotated[int, typer.Option(help="Rounds that count, after some that do not.")] = 7,
     connection: Annotated[str, typer.Option(help="host:port; else a server is started.")] = "",
     only: Annotated[str, typer.Option(help="Only cases whose name contains this.")] = "",
 ) -> None:
