@@ -18,6 +18,9 @@ from fluss_df.client.write_batch import BucketResult, WriteResultHandle
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import (
+    MicroBatch,
+    MicroBatches,
+    RunResult,
     ScanReport,
     SinkResult,
     explain,
@@ -25,6 +28,7 @@ from fluss_df.io import (
     last_scan,
     read_fluss,
     register,
+    run,
     scan_fluss,
     sink_fluss,
     track_scans,
@@ -62,9 +66,12 @@ __all__ = [
     "FlussTable",
     "LakeSnapshot",
     "LogScanner",
+    "MicroBatch",
+    "MicroBatches",
     "OffsetSpec",
     "PartitionInfo",
     "RecordBatch",
+    "RunResult",
     "ScanRecord",
     "ScanRecords",
     "ScanReport",
@@ -84,6 +91,7 @@ __all__ = [
     "fetched",
     "last_scan",
     "read_fluss",
+    "run",
     "scan_fluss",
     "set_default_connection",
     "sink_fluss",

@@ -1,11 +1,16 @@
 """Polars over Fluss: lazy scans that fetch only what a query needs, and sinks."""
 
+from fluss_df.io.micro_batches import MicroBatch, MicroBatches
 from fluss_df.io.register import register
 from fluss_df.io.report import ScanReport, last_scan, track_scans
+from fluss_df.io.runner import RunResult, run
 from fluss_df.io.scan import explain, fetched, read_fluss, scan_fluss
 from fluss_df.io.sink import SinkResult, sink_fluss, write_fluss
 
 __all__ = [
+    "MicroBatch",
+    "MicroBatches",
+    "RunResult",
     "ScanReport",
     "SinkResult",
     "explain",
@@ -13,6 +18,7 @@ __all__ = [
     "last_scan",
     "read_fluss",
     "register",
+    "run",
     "scan_fluss",
     "sink_fluss",
     "track_scans",

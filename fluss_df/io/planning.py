@@ -54,13 +54,16 @@ def plan_scan(
     partitions: list[PartitionInfo] = []
     if info.is_partitioned():
         partitions = connection.get_admin().list_partition_infos(source.table)
-    check_offset_partitions(info, source, partitions)
-    chosen = choose_partitions(info, partitions, source.partitions)
-    buckets = all_buckets(info, chosen)
-    if source.buckets is not None:
-        buckets = tuple(bucket for bucket in buckets if bucket.bucket_id in source.buckets)
+    if source.pinned is None:
+        buckets = chosen_buckets(info, source, partitions)
+    else:
+        buckets = tuple(split.bucket for split in source.pinned)
     pruned = prune(info, buckets, conditions if limit is None else (), source.metadata_columns)
-    starts, stops = find_offsets(source, info, pruned.buckets)
+    if source.pinned is None:
+        starts, stops = find_offsets(source, info, pruned.buckets)
+    else:
+        starts = {split.bucket: split.start for split in source.pinned}
+        stops = {split.bucket: split.stop for split in source.pinned}
     splits = make_splits(pruned.buckets, starts, stops, pruned.low, pruned.high)
     if limit is not None:
         splits = slice_splits(splits, 0, limit)
@@ -79,6 +82,18 @@ def plan_scan(
         of_partitions=len(partitions) if info.is_partitioned() else None,
         of_buckets=(len(partitions) if info.is_partitioned() else 1) * info.num_buckets,
     )
+
+
+def chosen_buckets(
+    info: TableInfo, source: ScanSource, partitions: Sequence[PartitionInfo]
+) -> tuple[Bucket, ...]:
+    """Return the buckets that a scan asks for, in the order of its rows."""
+    check_offset_partitions(info, source, partitions)
+    chosen = choose_partitions(info, partitions, source.partitions)
+    buckets = all_buckets(info, chosen)
+    if source.buckets is not None:
+        buckets = tuple(bucket for bucket in buckets if bucket.bucket_id in source.buckets)
+    return buckets
 
 
 def check_schema(info: TableInfo, source: ScanSource) -> None:

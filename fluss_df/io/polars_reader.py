@@ -10,7 +10,9 @@ What is relied on is named by the tests of this module.
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
+import pickle
 import re
 import threading
 import uuid
@@ -124,13 +126,44 @@ class FlussScan(LazyFrameResolver):
             return self._runs.get(_shape(plan))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"source": self.source}
+        copied = getattr(_copying, "scans", None)
+        if copied is None:
+            return {"source": self.source}
+        # a copy for this process: it keeps the open connection
+        copied.append(FlussScan(self.source))
+        return {"copy": len(copied) - 1}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(state["source"])  # type: ignore[misc]
+        if "copy" in state:
+            scan = _copying.scans[state["copy"]]
+            self.__init__(scan.source)  # type: ignore[misc]
+            _copying.scans[state["copy"]] = self
+        else:
+            self.__init__(state["source"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"FlussScan({str(self.source.table)!r})"
+
+
+_copying = threading.local()
+
+
+def copy_with_scans(frame: pl.LazyFrame) -> tuple[pl.LazyFrame, list[FlussScan]]:
+    """Return a copy of a query, and the Fluss scans in it, which no other query has.
+
+    Raises
+    ------
+    FlussError
+        For a query that cannot be copied, as with a lambda that cannot be pickled.
+    """
+    _copying.scans = []
+    try:
+        copy = pl.LazyFrame.deserialize(io.BytesIO(frame.serialize()))
+        return copy, _copying.scans
+    except (pl.exceptions.PolarsError, pickle.PicklingError, AttributeError, TypeError) as error:
+        raise FlussError(f"the query cannot be copied for its batches: {error}") from error
+    finally:
+        _copying.scans = None
 
 
 def _shape(plan: ScanPlan) -> Hashable:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from typing import Any
+
 import polars as pl
 
+from fluss_df.io.micro_batches import MicroBatches
 from fluss_df.io.report import ScanReport
+from fluss_df.io.runner import RunResult, run
 from fluss_df.io.scan import explain, fetched, read_fluss, scan_fluss
 from fluss_df.io.sink import sink_fluss, write_fluss
+from fluss_df.metadata import TablePath
 
 
 class FlussFrame:
@@ -29,6 +36,32 @@ class FlussFrame:
     def fetched(self) -> list[ScanReport]:
         """Return what the query fetched when it last ran; see :func:`fluss_df.fetched`."""
         return fetched(self._frame)
+
+    def run(self, **options: Any) -> RunResult:
+        """Run the query batch by batch as the log grows; see :func:`fluss_df.io.runner.run`."""
+        return run(self._frame, **options)
+
+    def micro_batches(
+        self,
+        checkpoint: str | os.PathLike[str],
+        *,
+        stream: str | TablePath | None = None,
+        max_rows: int | None = None,
+        poll_s: float | None = None,
+        stop: threading.Event | None = None,
+    ) -> MicroBatches:
+        """Return the batches of the query, each to be committed; at least once each.
+
+        Examples
+        --------
+        >>> with lf.fluss.micro_batches("checkpoint") as batches:  # doctest: +SKIP
+        ...     for batch in batches:
+        ...         process(batch.frame.collect())
+        ...         batch.commit()
+        """
+        return MicroBatches(
+            self._frame, checkpoint, stream=stream, max_rows=max_rows, poll_s=poll_s, stop=stop
+        )
 
 
 def register() -> None:

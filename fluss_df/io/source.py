@@ -12,6 +12,7 @@ import pyarrow as pa
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import PartitionInfo, TablePath
+from fluss_df.pushdown.plan import Split
 from fluss_df.record.partitions import partition_names
 from fluss_df.schema import TableInfo
 from fluss_df.types import to_arrow
@@ -43,6 +44,8 @@ class ScanSource:
         Which ones; None for all.
     start, stop
         From which offsets to which.
+    pinned
+        Exactly these offsets of exactly these buckets, whatever the others say; None as usual.
     """
 
     connection: FlussConnection
@@ -54,6 +57,7 @@ class ScanSource:
     buckets: tuple[int, ...] | None = None
     start: OffsetChoice = "earliest"
     stop: OffsetChoice = "latest"
+    pinned: tuple[Split, ...] | None = None
 
     def same_rows(self, other: object) -> bool:
         """Whether a query may read once for both."""
@@ -64,6 +68,7 @@ class ScanSource:
             == (other.table, other.columns, other.metadata_columns, other.schema)
             and (self.partitions, self.buckets) == (other.partitions, other.buckets)
             and (self.start, self.stop) == (other.start, other.stop)
+            and self.pinned == other.pinned
         )
 
 

@@ -37,6 +37,11 @@ class Split:
     stop: int
 
     @property
+    def bucket(self) -> Bucket:
+        """Of which bucket."""
+        return Bucket(self.partition_id, self.partition_name, self.bucket_id)
+
+    @property
     def rows(self) -> int:
         """How many rows that is: in the log of a table without primary key, one per offset."""
         return max(0, self.stop - self.start)

@@ -1,0 +1,243 @@
+"""The folder in which a run of micro-batches remembers how far it got.
+
+``offsets/N.json`` says which offsets batch N reads, and is written before the batch is run;
+``commits/N.json`` says that its output is there. A batch with the one file and without the other
+is run again, with the same offsets. Files appear whole: written beside their place, synced, and
+renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from fluss_df.errors import FlussError
+from fluss_df.metadata import TablePath
+from fluss_df.pushdown.plan import Split
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOffsets:
+    """What a micro-batch reads.
+
+    Parameters
+    ----------
+    number
+        From 0, without gaps.
+    table_id
+        The id of the table; another one means that it was dropped and made anew.
+    splits
+        A range of offsets for each bucket that the run knows; empty where nothing is new.
+    """
+
+    number: int
+    table_id: int
+    splits: tuple[Split, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows of the table that is."""
+        return sum(split.rows for split in self.splits)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of its file."""
+        return {
+            "version": _VERSION,
+            "table_id": self.table_id,
+            "splits": [
+                [s.partition_id, s.partition_name, s.bucket_id, s.start, s.stop]
+                for s in self.splits
+            ],
+        }
+
+
+class Checkpoint:
+    """A checkpoint folder, owned by one run at a time; use it in a ``with`` statement.
+
+    Parameters
+    ----------
+    folder
+        Made where it does not exist.
+    table
+        The table that is read: a folder serves one table.
+
+    Attributes
+    ----------
+    run_id
+        Of all runs with this folder; known within the ``with`` statement.
+
+    Raises
+    ------
+    FlussError
+        When another process uses the folder, or it is of another table or a later version.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], table: TablePath) -> None:
+        self.folder = Path(folder)
+        self._table = table
+        self._lock: IO[str] | None = None
+        self.run_id = ""
+
+    def __enter__(self) -> Checkpoint:
+        for name in ("offsets", "commits"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self.folder / "lock")
+        try:
+            for leftover in self.folder.glob("**/.*.json-*"):
+                leftover.unlink(missing_ok=True)
+            self.run_id = self._identify()
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def _identify(self) -> str:
+        path = self.folder / "metadata.json"
+        if path.exists():
+            found = _read(path)
+            if found.get("table") != str(self._table):
+                raise FlussError(
+                    f"checkpoint {self.folder} is of table {found.get('table')}, not of"
+                    f" {self._table}: every query needs a folder of its own"
+                )
+            return str(found.get("run_id"))
+        run_id = uuid.uuid4().hex
+        about = {"version": _VERSION, "table": str(self._table), "run_id": run_id}
+        write_atomically(path, about)
+        return run_id
+
+    def planned(self) -> BatchOffsets | None:
+        """Return the newest batch that was begun; None before the first."""
+        numbers = _numbers(self.folder / "offsets")
+        return self.offsets(max(numbers)) if numbers else None
+
+    def offsets(self, number: int) -> BatchOffsets:
+        """Return what a batch reads."""
+        path = self.folder / "offsets" / f"{number:010}.json"
+        found = _read(path)
+        try:
+            splits = tuple(Split(*entry) for entry in found["splits"])
+            return BatchOffsets(number, int(found["table_id"]), splits)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FlussError(f"checkpoint file {path} is damaged: {error!r}") from None
+
+    def is_committed(self, number: int) -> bool:
+        """Whether the output of a batch is there."""
+        return (self.folder / "commits" / f"{number:010}.json").exists()
+
+    def plan(self, batch: BatchOffsets) -> None:
+        """Remember what a batch reads, before it is run."""
+        write_atomically(self.folder / "offsets" / f"{batch.number:010}.json", batch.to_json())
+
+    def commit(self, number: int, about: Mapping[str, Any]) -> None:
+        """Remember that the output of a batch is there; forget old batches."""
+        path = self.folder / "commits" / f"{number:010}.json"
+        write_atomically(path, {"version": _VERSION, **about})
+        # the newest one is needed, and one more helps whoever looks
+        for kind in ("commits", "offsets"):
+            for old in _numbers(self.folder / kind):
+                if old < number - 1:
+                    (self.folder / kind / f"{old:010}.json").unlink(missing_ok=True)
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise FlussError(f"checkpoint file {path} cannot be read: {error}") from None
+    if not isinstance(value, dict) or value.get("version") != _VERSION:
+        raise FlussError(
+            f"checkpoint file {path} is not of version {_VERSION}: a later fluss_df wrote it"
+        )
+    return value
+
+
+def write_atomically(path: Path, value: Mapping[str, Any]) -> None:
+    """Write JSON so that the file is there as a whole or not at all, also after a power loss."""
+    with replacing(path) as name, open(name, "w", encoding="utf-8") as file:
+        json.dump(value, file)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, folder: Path | None = None, prefix: str = "") -> Iterator[str]:
+    """Give the name of a new file, which at the end is synced and put in place of ``path``.
+
+    Until then it is in ``folder``, by default that of ``path``, under a name that begins with
+    ``prefix``.
+    """
+    handle, name = tempfile.mkstemp(dir=folder or path.parent, prefix=prefix or f".{path.name}-")
+    os.close(handle)
+    try:
+        yield name
+        with open(name, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where the system can."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _locked(path: Path) -> IO[str]:
+    """Return the file, locked until it is closed or the process ends."""
+    file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - stays open
+    try:
+        _lock(file)
+    except OSError:
+        file.seek(0)
+        owner = file.read().strip()
+        file.close()
+        raise FlussError(
+            f"checkpoint {path.parent} is in use by process {owner or 'unknown'}:"
+            " a run needs a folder of its own"
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(file: IO[str]) -> None:
+        # far behind the process id, which others may read
+        file.seek(1 << 20)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        file.seek(0)
+
+else:
+    import fcntl
+
+    def _lock(file: IO[str]) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

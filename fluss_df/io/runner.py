@@ -1,0 +1,201 @@
+"""Running a query over a log as it grows, with each row counted exactly once."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import os
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from fluss_df.errors import FlussError
+from fluss_df.io.checkpoint import replacing, sync_folder
+from fluss_df.io.micro_batches import MicroBatch, MicroBatches
+from fluss_df.metadata import TablePath
+
+#: A folder of Parquet files, or what is called with each batch.
+Destination: TypeAlias = "str | os.PathLike[str] | Callable[[pl.DataFrame, int], None]"
+
+# in the metadata of files
+_RUN_ID = "fluss_df.run"
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run did before it ended.
+
+    Parameters
+    ----------
+    table
+        What was read.
+    batches, rows_read, rows_written
+        Micro-batches that were committed, the rows of the table in them, and the rows that the
+        query made of these.
+    """
+
+    table: TablePath
+    batches: int
+    rows_read: int
+    rows_written: int
+
+    def __repr__(self) -> str:
+        return (
+            f"RunResult({self.table}: {self.batches} batches, {self.rows_read:,} rows read,"
+            f" {self.rows_written:,} written)"
+        )
+
+
+def run(
+    frame: pl.LazyFrame,
+    *,
+    to: Destination,
+    checkpoint: str | os.PathLike[str],
+    trigger: str = "available-now",
+    stream: str | TablePath | None = None,
+    max_batch_rows: int | None = None,
+    stop: threading.Event | None = None,
+    on_batch: Callable[[int, int, int], None] | None = None,
+) -> RunResult:
+    """Run a query over a log batch by batch; also ``lf.fluss.run(...)``.
+
+    Every batch is the whole query, with every pushdown, over the rows that came since the batch
+    before. The offsets are written down before a batch runs, and the batch is committed when its
+    output is in place: a run that was killed at any moment goes on where it was, and a batch that
+    was not committed runs again over the same rows. Into a folder of Parquet files every row is
+    written exactly once: a batch is one file, which appears whole and under the batch's number.
+    A function is called at least once for every batch, and with the same number again.
+
+    Aggregates, sorts and joins see one batch at a time. Tables besides the streamed one are read
+    whole for every batch.
+
+    Parameters
+    ----------
+    frame
+        The query, on a log table.
+    to
+        A folder for Parquet files ``batch-0000000000.parquet``, ..., or a function of a frame and
+        the number of its batch.
+    checkpoint
+        A folder of this run alone.
+    trigger
+        ``"available-now"`` ends when nothing is left; ``"1s"``, ``"500ms"``, ``"5m"`` looks for new
+        rows so often, until ``stop`` is set or Ctrl-C.
+    stream
+        Which table is read batch by batch, where the query reads several.
+    max_batch_rows
+        The most rows of the table in a batch; all there are by default.
+    stop
+        An event that ends the run after the batch at hand.
+    on_batch
+        Called after every commit with the batch's number, the rows read and the rows written.
+
+    Returns
+    -------
+    RunResult
+
+    Raises
+    ------
+    FlussError
+        For a checkpoint of another table or in use, a table that was made anew, rows that expired
+        before they were read; and what the query raises. The batch at hand is not committed then.
+
+    Examples
+    --------
+    >>> late = pl.scan_fluss("flights").filter(pl.col("dep_delay") > 60)  # doctest: +SKIP
+    >>> late.fluss.run(to="late/", checkpoint="late.checkpoint")  # doctest: +SKIP
+    RunResult(fluss.flights: 1 batches, 336,776 rows read, 26,581 written)
+    """
+    batches = MicroBatches(
+        frame,
+        checkpoint,
+        stream=stream,
+        max_rows=max_batch_rows,
+        poll_s=_interval(trigger),
+        stop=stop,
+    )
+    count = rows_read = rows_written = 0
+    with batches:
+        write: Callable[[MicroBatch], int]
+        if callable(to):
+            write = functools.partial(_call, to)
+        else:
+            write = _ParquetFolder(to, batches.run_id).write
+        for batch in batches:
+            written = write(batch)
+            batch.commit(rows_read=batch.rows, rows_written=written)
+            count += 1
+            rows_read += batch.rows
+            rows_written += written
+            if on_batch is not None:
+                on_batch(batch.number, batch.rows, written)
+    return RunResult(batches.table, count, rows_read, rows_written)
+
+
+def _interval(trigger: str) -> float | None:
+    """Return the seconds of a trigger; None for ``"available-now"``."""
+    if trigger == "available-now":
+        return None
+    found = _DURATION.fullmatch(trigger) if isinstance(trigger, str) else None
+    if found is None:
+        raise FlussError(
+            f"trigger={trigger!r}: expected 'available-now', or how often to look, as in '1s',"
+            " '500ms' or '5m'"
+        )
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _call(function: Callable[[pl.DataFrame, int], Any], batch: MicroBatch) -> int:
+    frame = batch.frame.collect()
+    function(frame, batch.number)
+    return frame.height
+
+
+class _ParquetFolder:
+    """One file for each batch that has rows, marked with the run that it is of.
+
+    Files are written beside the folder: whoever reads the folder sees whole files only.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], run_id: str) -> None:
+        self._folder = Path(folder).resolve()
+        self._run_id = run_id
+        if self._folder.exists() and not self._folder.is_dir():
+            raise FlussError(f"to={str(folder)!r} is a file: expected a folder for Parquet files")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._prefix = f".{self._folder.name}-{run_id}-"
+        for leftover in self._folder.parent.glob(f"{glob.escape(self._prefix)}*"):
+            leftover.unlink(missing_ok=True)
+        for path in sorted(self._folder.glob("batch-*.parquet"))[-1:]:
+            self._check(path)
+
+    def _check(self, path: Path) -> None:
+        """Refuse to touch what another run wrote."""
+        found = (pq.read_metadata(path).metadata or {}).get(_RUN_ID.encode())
+        if found != self._run_id.encode():
+            raise FlussError(
+                f"{path} was not written with this checkpoint: a run needs a folder of its own,"
+                " and the checkpoint that belongs to it"
+            )
+
+    def write(self, batch: MicroBatch) -> int:
+        """Write the file of a batch; return its rows."""
+        path = self._folder / f"batch-{batch.number:010}.parquet"
+        if path.exists():
+            self._check(path)
+        with replacing(path, self._folder.parent, self._prefix) as name:
+            batch.frame.sink_parquet(name, metadata={_RUN_ID: self._run_id})
+            rows: int = pq.read_metadata(name).num_rows
+        if not rows:
+            path.unlink()
+            sync_folder(self._folder)
+        return rows
