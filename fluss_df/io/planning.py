@@ -61,6 +61,9 @@ def plan_scan(
     pruned = prune(info, buckets, conditions if limit is None else (), source.metadata_columns)
     if source.pinned is None:
         starts, stops = find_offsets(source, info, pruned.buckets)
+        if pruned.since and pruned.buckets:
+            after = offsets_since(source, info, pruned.buckets, pruned.since)
+            starts = {bucket: max(start, after[bucket]) for bucket, start in starts.items()}
     else:
         starts = {split.bucket: split.start for split in source.pinned}
         stops = {split.bucket: split.stop for split in source.pinned}
@@ -165,6 +168,25 @@ def find_offsets(
                 ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
             )
     return starts, stops
+
+
+def offsets_since(
+    source: ScanSource, info: TableInfo, buckets: Sequence[Bucket], since_ms: int
+) -> Offsets:
+    """Return the first offset of each bucket with a commit timestamp from a moment on."""
+    by_key = {TableBucket(info.table_id, b.bucket_id, b.partition_id): b for b in buckets}
+    admin = source.connection.get_admin()
+    try:
+        found = source.connection.io.run(
+            admin.bucket_offsets(info, list(by_key), OffsetSpec.timestamp(since_ms))
+        )
+    except FlussError as error:
+        # A moment that has not come yet by the clock of the server; rows may have come by that of
+        # another one.
+        if error.error_code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
+            raise
+        return dict.fromkeys(buckets, 0)
+    return {by_key[bucket]: offset for bucket, offset in found.items()}
 
 
 async def _bounds(

@@ -12,17 +12,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss_df.errors import FlussError, ProtocolError
-from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN, PartitionInfo
+from fluss_df.metadata import (
+    BUCKET_COLUMN,
+    COMMIT_TIMESTAMP_COLUMN,
+    LOG_OFFSET_COLUMN,
+    PARTITION_COLUMN,
+    PartitionInfo,
+)
 from fluss_df.pushdown.evaluate import evaluate, project, selected_values
 from fluss_df.pushdown.plan import Bucket, Split
 from fluss_df.pushdown.predicate import (
-    Comparison,
     Constant,
-    Op,
     Predicate,
     UnsupportedExpression,
     conjuncts,
 )
+from fluss_df.pushdown.window import ANY, MAX_VALUE, Window, window_of
 from fluss_df.record.bucketing import bucket_ids
 from fluss_df.record.keys import encode_keys
 from fluss_df.record.partitions import partition_scalars
@@ -31,8 +36,6 @@ from fluss_df.types import Column, TypeRoot, to_arrow
 
 # so many combinations of bucket key values are hashed at most
 _MAX_KEYS = 65_536
-# the largest offset there can be
-_MAX_OFFSET = 2**63 - 1
 _FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 
 Mask = npt.NDArray[np.bool_]
@@ -95,6 +98,8 @@ class Pruned:
         In the order they came.
     low, high
         Only offsets from ``low`` up to, not including, ``high`` are needed.
+    since
+        Only rows with a commit timestamp from so many ms since 1970 on are needed.
     pushed
         The conditions that were used, as text.
     residual
@@ -104,6 +109,7 @@ class Pruned:
     buckets: tuple[Bucket, ...]
     low: int
     high: int
+    since: int
     pushed: tuple[str, ...]
     residual: tuple[str, ...]
 
@@ -148,7 +154,7 @@ def prune(
     keep: Mask = np.ones(len(buckets), bool)
     pushed: list[str] = []
     residual: list[str] = []
-    low, high = 0, _MAX_OFFSET
+    low, high, since = 0, MAX_VALUE, 0
     for condition in conditions:
         known = frozenset(frame.column_names)
         if condition.columns <= known:
@@ -159,11 +165,17 @@ def prune(
             except UnsupportedExpression:
                 residual.append(condition.text)
                 continue
-        window = _offset_window(condition, metadata_columns)
-        if window is not None:
-            low, high = max(low, window[0]), min(high, window[1])
+        window = _window(condition, LOG_OFFSET_COLUMN, metadata_columns)
+        low, high = max(low, window.low), min(high, window.high)
+        time = _window(condition, COMMIT_TIMESTAMP_COLUMN, metadata_columns)
+        since = max(since, time.low)
+        if window.exact:
             pushed.append(condition.text)
             continue
+        if window != ANY:
+            pushed.append(f"{LOG_OFFSET_COLUMN} in {window}")
+        if time.low > 0:
+            pushed.append(f"{COMMIT_TIMESTAMP_COLUMN} from {time.low} ms on")
         residual.append(condition.text)
         if condition.predicate is not None:
             part = project(condition.predicate, known)
@@ -176,7 +188,7 @@ def prune(
         keep &= np.isin([bucket.bucket_id for bucket in buckets], numbers)
         pushed.append(text)
     left = tuple(itertools.compress(buckets, keep))
-    return Pruned(left, low, high, tuple(pushed), tuple(residual))
+    return Pruned(left, low, high, since, tuple(pushed), tuple(residual))
 
 
 def make_splits(
@@ -184,7 +196,7 @@ def make_splits(
     starts: Mapping[Bucket, int],
     stops: Mapping[Bucket, int],
     low: int = 0,
-    high: int = _MAX_OFFSET,
+    high: int = MAX_VALUE,
 ) -> tuple[Split, ...]:
     """Return the splits of the buckets that are not empty, in the buckets' order."""
     splits = (
@@ -198,6 +210,13 @@ def make_splits(
         for bucket in buckets
     )
     return tuple(split for split in splits if split.rows)
+
+
+def _window(condition: Conjunct, column: str, metadata_columns: Sequence[str]) -> Window:
+    """Return the values of a metadata column for which a condition can be true."""
+    if condition.predicate is None or column not in metadata_columns:
+        return ANY
+    return window_of(condition.predicate, column)
 
 
 def _mask(predicate: Predicate, rows: pa.Table) -> Mask:
@@ -242,25 +261,6 @@ def _partition_columns(names: Sequence[str], keys: Sequence[Column]) -> dict[str
             continue
         found[key.name] = pa.array([row[i] for row in rows], to_arrow(key.type))
     return found
-
-
-def _offset_window(condition: Conjunct, metadata_columns: Sequence[str]) -> tuple[int, int] | None:
-    """Return the offsets [low, high) that a condition on ``_log_offset`` alone is true for."""
-    node = condition.predicate
-    if (
-        LOG_OFFSET_COLUMN not in metadata_columns
-        or not isinstance(node, Comparison)
-        or node.column != LOG_OFFSET_COLUMN
-    ):
-        return None
-    value = node.literal.as_py()
-    return {
-        Op.EQ: (value, value + 1),
-        Op.LT: (0, value),
-        Op.LE: (0, value + 1),
-        Op.GT: (value + 1, _MAX_OFFSET),
-        Op.GE: (value, _MAX_OFFSET),
-    }.get(node.op)
 
 
 def _hashed_buckets(

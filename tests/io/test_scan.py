@@ -1,6 +1,7 @@
 import datetime as dt
 import decimal
 import itertools
+import time
 from typing import Any, Literal
 
 import polars as pl
@@ -488,3 +489,44 @@ def test_partition_values_of_any_type(make_table: MakeTable, connection: FlussCo
     assert last().partitions == ("2024-02-01$7",)
     chosen = {"day": dt.date(2024, 1, 31)}
     assert sorted(read_fluss(path, connection=connection, partitions=chosen)["x"]) == [0, 1]
+
+
+def test_a_filter_on_the_commit_timestamp_reads_only_what_came_since(
+    connection: FlussConnection, make_table: MakeTable
+) -> None:
+    schema = pa.schema({"x": pa.int64()})
+    path = make_table(schema, bucket_count=2)
+    for start in (0, 1000, 2000):
+        write(connection, path, pl.DataFrame({"x": range(start, start + 1000)}))
+        time.sleep(0.05)
+    scan = scan_fluss(path, connection=connection, include_metadata=["_commit_timestamp"])
+    everything = scan.collect()
+    moments = everything["_commit_timestamp"].unique().sort()
+    assert len(moments) >= 3
+    for condition in (
+        pl.col("_commit_timestamp") > moments[0],
+        pl.col("_commit_timestamp") >= moments[-1],
+        pl.col("_commit_timestamp").is_between(moments[1], moments[1]),
+        pl.col("_commit_timestamp") == moments[0],
+        pl.col("_commit_timestamp") > dt.datetime(2100, 1, 1, tzinfo=dt.UTC),
+    ):
+        query = scan.filter(condition)
+        assert query.collect().equals(everything.filter(condition))
+    last = scan.filter(pl.col("_commit_timestamp") >= moments[-1])
+    last.collect()
+    (report,) = fetched(last)
+    assert report.rows == everything.filter(pl.col("_commit_timestamp") >= moments[-1]).height
+    assert report.rows < 3000
+    assert "_commit_timestamp from" in explain(last)
+
+
+def test_several_offsets_are_a_window(connection: FlussConnection, make_table: MakeTable) -> None:
+    path = make_table(pa.schema({"x": pa.int64()}), pl.DataFrame({"x": range(1000)}))
+    scan = scan_fluss(path, connection=connection, include_metadata=["_log_offset"])
+    some = scan.filter(pl.col("_log_offset").is_in([10, 14]))
+    assert some.collect()["x"].to_list() == [10, 14]
+    assert fetched(some)[0].rows == 5
+    part = scan.filter(pl.col("_log_offset").is_between(20, 29))
+    assert part.collect()["x"].to_list() == list(range(20, 30))
+    assert fetched(part)[0].rows == 10
+    assert "residual   none" in explain(part)
