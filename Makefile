@@ -11,13 +11,14 @@ PYTEST_ARGS ?=
 PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CURDIR)/constraints.txt" \
 	PIP_DISABLE_PIP_VERSION_CHECK=1
 
-.PHONY: help venv demo test bench lint proto proto-check clean
+.PHONY: help venv demo test campaigns bench lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
 	@echo "make demo         a tour of fluss_df in the terminal"
 	@echo "make test         all tests; those on a real Fluss server need Java 11+, and Maven once"
 	@echo "make bench        the benchmarks"
+	@echo "make campaigns    long trials: servers and processes killed under load (half an hour)"
 	@echo "make lint         ruff, mypy --strict, generated code up to date"
 	@echo "make proto        generate the protobuf code again"
 	@echo "make clean        remove $(VENV), caches and build output"
@@ -41,6 +42,12 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
+
+# long trials: servers killed under load, processes that exit without close()
+campaigns: $(STAMP)
+	@"$(BIN)/python" -m tests.campaigns.failover
+	@"$(BIN)/python" -m tests.campaigns.exits
+	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/io/test_run.py -k killed
 
 bench: $(STAMP)
 	@"$(BIN)/python" -m benchmarks

@@ -1,0 +1,1 @@
+"""Long trials, run by hand: each is a program with ``--help``."""
