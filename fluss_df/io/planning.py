@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import time
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -210,6 +212,8 @@ async def _bounds(
         if isinstance(choice, frozenset):
             given = dict(choice)
             return {b: given.get((b.partition_name, b.bucket_id), default[b]) for b in buckets}
+        if isinstance(choice, dt.timedelta):
+            choice = (int((time.time() - choice.total_seconds()) * 1000),)
         try:
             return await ask(OffsetSpec.timestamp(choice[0]))
         except FlussError as error:

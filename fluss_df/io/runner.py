@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import glob
 import os
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from fluss_df.errors import FlussError
 from fluss_df.io.checkpoint import replacing, sync_folder
+from fluss_df.io.durations import parse_duration
 from fluss_df.io.micro_batches import MicroBatch, MicroBatches
 from fluss_df.metadata import TablePath
 
@@ -25,9 +26,6 @@ Destination: TypeAlias = "str | os.PathLike[str] | Callable[[pl.DataFrame, int],
 
 # in the metadata of files
 _RUN_ID = "fluss_df.run"
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ def run(
     *,
     to: Destination,
     checkpoint: str | os.PathLike[str],
-    trigger: str = "available-now",
+    trigger: str | float | dt.timedelta = "available-now",
     stream: str | TablePath | None = None,
     max_batch_rows: int | None = None,
     stop: threading.Event | None = None,
@@ -88,8 +86,8 @@ def run(
     checkpoint
         A folder of this run alone.
     trigger
-        ``"available-now"`` ends when nothing is left; ``"1s"``, ``"500ms"``, ``"5m"`` looks for new
-        rows so often, until ``stop`` is set or Ctrl-C.
+        ``"available-now"`` ends when nothing is left; ``"1s"``, ``"500ms"``, ``"5m"``, a timedelta
+        or a number of seconds looks for new rows so often, until ``stop`` is set or Ctrl-C.
     stream
         Which table is read batch by batch, where the query reads several.
     max_batch_rows
@@ -141,17 +139,9 @@ def run(
     return RunResult(batches.table, count, rows_read, rows_written)
 
 
-def _interval(trigger: str) -> float | None:
+def _interval(trigger: str | float | dt.timedelta) -> float | None:
     """Return the seconds of a trigger; None for ``"available-now"``."""
-    if trigger == "available-now":
-        return None
-    found = _DURATION.fullmatch(trigger) if isinstance(trigger, str) else None
-    if found is None:
-        raise FlussError(
-            f"trigger={trigger!r}: expected 'available-now', or how often to look, as in '1s',"
-            " '500ms' or '5m'"
-        )
-    return float(found[1]) * _UNITS[found[2]]
+    return None if trigger == "available-now" else parse_duration("trigger", trigger)
 
 
 def _call(function: Callable[[pl.DataFrame, int], Any], batch: MicroBatch) -> int:

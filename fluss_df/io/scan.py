@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 
 import polars as pl
 
 from fluss_df.client.connection import resolve_connection
+from fluss_df.errors import FlussError
+from fluss_df.io.durations import parse_duration
+from fluss_df.io.follow import FlussFollow, FollowOptions
 from fluss_df.io.planning import check_offset_partitions, frame_schema, refuse_primary_key
 from fluss_df.io.polars_reader import FlussScan, planned_scans
 from fluss_df.io.report import ScanReport
@@ -33,6 +37,9 @@ def scan_fluss(
     start: Offset = "earliest",
     stop: Offset = "latest",
     include_metadata: bool | Iterable[str] = False,
+    follow: bool = False,
+    max_rows: int | None = None,
+    duration: str | float | dt.timedelta | None = None,
 ) -> pl.LazyFrame:
     """Lazily read a log table of a Fluss cluster.
 
@@ -65,7 +72,8 @@ def scan_fluss(
         The buckets to read, by number; all by default.
     start
         Where to begin in each bucket: ``"earliest"``, ``"latest"``, an offset, a datetime with time
-        zone (the first rows committed from then on), or a dict of offsets by bucket number, or by
+        zone (the first rows committed from then on), a timedelta (the same, so long before the
+        query starts), or a dict of offsets by bucket number, or by
         ``(partition name, bucket number)``; ``"earliest"`` for buckets that it does not have.
         An offset whose row has expired is an error.
     stop
@@ -73,6 +81,14 @@ def scan_fluss(
     include_metadata
         True to append ``_partition`` (of partitioned tables), ``_bucket``, ``_log_offset`` and
         ``_commit_timestamp``, or the names of some of these.
+    follow
+        True for a scan without an end, which gives rows as they come into the table, those of new
+        partitions too. Take them with ``collect_batches()``, ``sink_batches()`` or
+        ``sink_parquet``; a ``collect()`` that would never end is refused. Rows keep the order of
+        their offsets within each bucket; buckets are mixed.
+    max_rows, duration
+        End a scan that follows: after so many rows of the table, before filters; so long after the
+        query starts (``"10s"``, ``"5m"``, seconds, a timedelta).
 
     Returns
     -------
@@ -93,6 +109,7 @@ def scan_fluss(
     path = TablePath.parse(source, open_connection.default_database)
     info = open_connection.get_table(path).get_table_info()
     refuse_primary_key(info)
+    options = _follow_options(path, follow, stop, max_rows, duration)
     names = bind_columns(info, columns)
     metadata_columns = bind_metadata(info, include_metadata)
     scan = ScanSource(
@@ -112,7 +129,31 @@ def scan_fluss(
         )
         choose_partitions(info, there, scan.partitions)
         check_offset_partitions(info, scan, there)
+    if options is not None:
+        return FlussFollow(scan, options).lazy()
     return FlussScan(scan).lazy()
+
+
+def _follow_options(
+    path: TablePath,
+    follow: bool,
+    stop: Offset,
+    max_rows: int | None,
+    duration: str | float | dt.timedelta | None,
+) -> FollowOptions | None:
+    if not follow:
+        if max_rows is not None or duration is not None:
+            raise FlussError("max_rows and duration end a scan that follows: pass follow=True too")
+        return None
+    if stop != "latest":
+        raise FlussError(
+            f"follow=True reads what comes into table {path} after the query began too, so that"
+            f" stop={stop!r} means nothing: end the scan with max_rows=... or duration=..."
+        )
+    if max_rows is not None and (isinstance(max_rows, bool) or max_rows < 1):
+        raise FlussError(f"max_rows={max_rows!r}: expected at least 1")
+    seconds = None if duration is None else parse_duration("duration", duration)
+    return FollowOptions(max_rows, seconds)
 
 
 def read_fluss(

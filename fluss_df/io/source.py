@@ -17,13 +17,16 @@ from fluss_df.record.partitions import partition_names
 from fluss_df.schema import TableInfo
 from fluss_df.types import to_arrow
 
-Offset: TypeAlias = "str | int | dt.datetime | Mapping[int | tuple[str, int], int]"
+Offset: TypeAlias = "str | int | dt.datetime | dt.timedelta | Mapping[int | tuple[str, int], int]"
 PartitionsArgument: TypeAlias = "str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]"
 
 #: A partition's name, or values of some partition columns as (column, text) pairs.
 PartitionChoice: TypeAlias = "str | tuple[tuple[str, str], ...]"
-#: "earliest", "latest", an offset, ms since 1970 in a tuple, or offsets by (partition, bucket).
-OffsetChoice: TypeAlias = "str | int | tuple[int] | frozenset[tuple[tuple[str | None, int], int]]"
+#: "earliest", "latest", an offset, ms since 1970 in a tuple, how long before the query, or offsets
+#: by (partition, bucket).
+OffsetChoice: TypeAlias = (
+    "str | int | tuple[int] | dt.timedelta | frozenset[tuple[tuple[str | None, int], int]]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +204,17 @@ def parse_offset(info: TableInfo, name: str, argument: Offset) -> OffsetChoice:
                 f" as in {name}=datetime(..., tzinfo=timezone.utc)"
             )
         return (int(argument.timestamp() * 1000),)
+    elif isinstance(argument, dt.timedelta):
+        if argument < dt.timedelta(0):
+            raise FlussError(f"{name}={argument!r}: expected how long ago, not a time to come")
+        return argument
     elif isinstance(argument, Mapping):
         return frozenset(_bucket_offset(info, name, k, v) for k, v in argument.items())
     elif isinstance(argument, int) and not isinstance(argument, bool) and argument >= 0:
         return argument
     raise FlussError(
         f"{name}={argument!r}: expected 'earliest', 'latest', an offset from 0, a datetime with"
-        " time zone, or a dict of offsets by bucket"
+        " time zone, a timedelta (so long ago), or a dict of offsets by bucket"
     )
 
 

@@ -1,0 +1,290 @@
+"""Following a log: a lazy scan without an end, for queries that take rows as they come.
+
+All buckets are one source of Polars here: sources without an end, read in their order, would wait
+for the first one for ever.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from polars.io.external_reader import (
+    FileReader,
+    FileReaderBuilder,
+    ReaderCapabilities,
+    scan_external_reader,
+)
+from polars.lazyframe.engine import _LocalEngine
+from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
+
+from fluss_df.client.scanner import LogScanner
+from fluss_df.errors import FlussError
+from fluss_df.io.arrow import polars_schema, to_polars
+from fluss_df.io.live import live_queries
+from fluss_df.io.planning import check_schema, chosen_buckets, find_offsets
+from fluss_df.io.source import ScanSource
+from fluss_df.pushdown.from_polars import PolarsConjunct
+from fluss_df.pushdown.plan import Bucket
+from fluss_df.pushdown.prune import prune
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from polars._typing import SchemaDict
+    from polars.io.external_reader import FilterExpr
+
+# a wait for rows gives the query a chance to end
+_POLL_MS = 200
+# new partitions are looked for so often
+_PARTITIONS_S = 1.0
+_SOURCE = "follow"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """When a followed scan ends.
+
+    Parameters
+    ----------
+    max_rows
+        After so many rows of the table, before filters; None for no such end.
+    duration_s
+        So long after the query starts; None for no such end.
+    """
+
+    max_rows: int | None = None
+    duration_s: float | None = None
+
+    @property
+    def endless(self) -> bool:
+        """Whether the query has to end it."""
+        return self.max_rows is None and self.duration_s is None
+
+
+class FlussFollow(LazyFrameResolver):
+    """A scan that follows a log table, as a node of a Polars plan; it can be pickled.
+
+    Parameters
+    ----------
+    source
+        What is read; its stop does not count.
+    options
+        When it ends.
+    """
+
+    def __init__(self, source: ScanSource, options: FollowOptions) -> None:
+        self.source = source
+        self.options = options
+        self.polars_schema = polars_schema(source.schema)
+
+    def schema(self) -> SchemaDict:
+        """Return the schema as it was when the frame was made."""
+        return self.polars_schema
+
+    def resolve_lazyframe(
+        self,
+        *,
+        projection: list[str] | None,
+        limit: int | None,
+        filters: list[FilterExpr],
+        filter_columns: list[str],
+        filter_drop_columns_idx: int | None,
+        existing_resolved_version_key: str | None,
+    ) -> tuple[pl.LazyFrame, ResolvedLazyFrameProps]:
+        """Plan the scan for a query, unless the query would never end."""
+        if self.options.endless and limit is None and _collecting():
+            raise FlussError(
+                f"a scan that follows table {self.source.table} has no end, so it cannot be"
+                " collected into one frame: take its rows as they come with collect_batches() or"
+                " sink_batches(), or end it with head(n), max_rows=... or duration=..."
+            )
+        conditions = [PolarsConjunct(f.expr, self.source.schema) for f in filters]
+        frame = scan_external_reader(
+            _FollowBuilder(self, conditions), sources=[_SOURCE], schema=self.polars_schema
+        )
+        return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source, "options": self.options}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["source"], state["options"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"FlussFollow({str(self.source.table)!r})"
+
+
+def _collecting() -> bool:
+    """Whether a thread is in a ``collect`` of a followed scan without a ``head``.
+
+    Polars does not tell a scan what its rows are for; the thread that collects waits with the
+    query in its hands.
+    """
+    collect = _LocalEngine.collect.__code__
+    for thread, frame in sys._current_frames().items():
+        if thread == threading.get_ident() or frame.f_code is not collect:
+            continue
+        query = frame.f_locals.get("lf")
+        if isinstance(query, pl.LazyFrame):
+            plan = query.explain(optimized=False)
+            if FlussFollow.__name__ in plan and not re.search("^ *(SLICE|SINK)", plan, re.M):
+                return True
+    return False
+
+
+class _FollowBuilder(FileReaderBuilder):
+    def __init__(self, follow: FlussFollow, conditions: list[PolarsConjunct]) -> None:
+        self.follow = follow
+        self.conditions = conditions
+
+    def reader_capabilities(self) -> ReaderCapabilities:
+        return ReaderCapabilities(pre_slice=True)
+
+    def explain_properties(self) -> dict[str, str]:
+        source, options = self.follow.source, self.follow.options
+        ends = [] if options.max_rows is None else [f"after {options.max_rows} rows"]
+        if options.duration_s is not None:
+            ends.append(f"after {options.duration_s:g} s")
+        return {
+            "name": "fluss follow",
+            "table": str(source.table),
+            "ends": ", ".join(ends) or "never",
+        }
+
+    def build_file_reader(
+        self, source: str | bytes, multi_scan_context: dict[Any, Any]
+    ) -> FileReader:
+        return _FollowReader(self.follow, self.conditions)
+
+
+class _FollowReader(FileReader):
+    def __init__(self, follow: FlussFollow, conditions: list[PolarsConjunct]) -> None:
+        self._follow = follow
+        self._conditions = conditions
+        live_queries.add(self)
+
+    def schema(self) -> SchemaDict:
+        return self._follow.polars_schema
+
+    def n_rows_in_file(self, limit: int | None = None) -> int:
+        raise FlussError(
+            f"a scan that follows table {self._follow.source.table} has no last row to count from"
+        )
+
+    def on_drop(self) -> None:
+        pass
+
+    def collect_batches(
+        self,
+        *,
+        columns: Sequence[str],
+        row_index: tuple[str, int] | None,
+        pre_slice: tuple[int, int] | None,
+        filters: Sequence[FilterExpr],
+        num_pipelines: int,
+    ) -> Iterator[pl.DataFrame]:
+        """Return rows as they come; empty frames while none do."""
+        skip, most = pre_slice or (0, None)
+        for frame in self._rows(columns):
+            if skip:
+                frame, skip = frame.slice(skip), max(0, skip - frame.height)
+            if most is not None:
+                frame = frame.head(most)
+                most -= frame.height
+            yield frame
+            if most == 0:
+                return
+
+    def _rows(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        options, source = self._follow.options, self._follow.source
+        end = None if options.duration_s is None else time.monotonic() + options.duration_s
+        left = options.max_rows
+        # one column at least, to know how many rows there are
+        wanted = frozenset(columns) or frozenset(source.columns[:1])
+        with _Subscriptions(source, self._conditions, wanted) as subscriptions:
+            while left != 0:
+                wait_ms = float(_POLL_MS)
+                if end is not None:
+                    wait_ms = min(wait_ms, (end - time.monotonic()) * 1000)
+                    if wait_ms <= 0:
+                        return
+                frame = subscriptions.poll(int(wait_ms))
+                if left is not None:
+                    frame = frame.head(left)
+                    left -= frame.height
+                yield frame.select(columns) if columns else pl.DataFrame(height=frame.height)
+
+
+class _Subscriptions:
+    """A scanner of the chosen buckets, and of those of partitions that come."""
+
+    def __init__(
+        self, source: ScanSource, conditions: Sequence[PolarsConjunct], wanted: frozenset[str]
+    ) -> None:
+        self._source = source
+        self._conditions = conditions
+        self._info = source.connection.get_table(source.table).get_table_info()
+        check_schema(self._info, source)
+        self._scanner = LogScanner(
+            source.connection,
+            self._info,
+            tuple(n for n in source.columns if n in wanted),
+            records=False,
+            metadata_columns=tuple(n for n in source.metadata_columns if n in wanted),
+        )
+        self._known: set[Bucket] = set()
+        self._next_look = 0.0
+
+    def __enter__(self) -> _Subscriptions:
+        self._subscribe(self._buckets(self._info), self._source)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scanner.close()
+
+    def _buckets(self, info: TableInfo) -> list[Bucket]:
+        source = self._source
+        there = (
+            source.connection.get_admin().list_partition_infos(source.table)
+            if info.is_partitioned()
+            else []
+        )
+        buckets = chosen_buckets(info, source, there)
+        pruned = prune(info, buckets, self._conditions, source.metadata_columns)
+        self._next_look = time.monotonic() + _PARTITIONS_S
+        return [bucket for bucket in pruned.buckets if bucket not in self._known]
+
+    def _subscribe(self, buckets: Sequence[Bucket], source: ScanSource) -> None:
+        if not buckets:
+            return
+        starts, _ = find_offsets(source, self._info, buckets)
+        if self._info.is_partitioned():
+            self._scanner.subscribe_partition_buckets(
+                {
+                    (b.partition_id, b.bucket_id): starts[b]
+                    for b in buckets
+                    if b.partition_id is not None
+                }
+            )
+        else:
+            self._scanner.subscribe_buckets({b.bucket_id: starts[b] for b in buckets})
+        self._known.update(buckets)
+
+    def poll(self, timeout_ms: int) -> pl.DataFrame:
+        """Return what came; an empty frame when nothing did in time."""
+        if self._info.is_partitioned() and time.monotonic() >= self._next_look:
+            # of partitions that come later, every row is new
+            earliest = dataclasses.replace(self._source, start="earliest")
+            self._subscribe(self._buckets(self._info), earliest)
+        if not self._known:
+            time.sleep(timeout_ms / 1000)
+            return pl.DataFrame(schema=polars_schema(self._scanner.schema))
+        return to_polars(self._scanner.poll_arrow(timeout_ms))
