@@ -5,19 +5,23 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from fluss_df.client.log_fetch import Chunk, Position
 from fluss_df.client.metrics import Metrics
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import (
     BUCKET_COLUMN,
+    CHANGE_TYPE_COLUMN,
     COMMIT_TIMESTAMP_COLUMN,
     LOG_OFFSET_COLUMN,
     PARTITION_COLUMN,
+    ChangeType,
     require_columns,
 )
 from fluss_df.record.headers import LogHeaders, verify_crcs
@@ -27,9 +31,14 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
 
+_CHANGES = pa.array([kind.short_string() for kind in ChangeType])
+
 METADATA_FIELDS = {
     PARTITION_COLUMN: pa.field(PARTITION_COLUMN, pa.string()),
     BUCKET_COLUMN: pa.field(BUCKET_COLUMN, pa.int32(), nullable=False),
+    CHANGE_TYPE_COLUMN: pa.field(
+        CHANGE_TYPE_COLUMN, pa.dictionary(pa.int8(), pa.string()), nullable=False
+    ),
     LOG_OFFSET_COLUMN: pa.field(LOG_OFFSET_COLUMN, pa.int64(), nullable=False),
     COMMIT_TIMESTAMP_COLUMN: pa.field(
         COMMIT_TIMESTAMP_COLUMN, pa.timestamp("ms", "UTC"), nullable=False
@@ -52,7 +61,8 @@ class TableDecoder:
     columns
         The columns wanted, in this order.
     metadata_columns
-        Of ``_partition``, ``_bucket``, ``_log_offset`` and ``_commit_timestamp``, which to append.
+        Of ``_partition``, ``_bucket``, ``_change_type``, ``_log_offset`` and
+        ``_commit_timestamp``, which to append.
     metrics
         Where rows and batches are counted.
 
@@ -167,6 +177,9 @@ class TableDecoder:
         low = np.clip(chunk.start - base, 0, count)
         high = count if position.stop is None else np.clip(position.stop - base, 0, count)
         lengths = np.maximum(high - low, 0)
+        # the place of each row in its batch
+        begins = np.cumsum(lengths) - lengths
+        within = np.arange(table.num_rows) - np.repeat(begins - low, lengths)
         columns = table.columns
         for name in self._metadata_columns:
             column: pa.Array
@@ -177,15 +190,27 @@ class TableDecoder:
                 value = pa.scalar(position.bucket.bucket_id, pa.int32())
                 column = pa.repeat(value, table.num_rows)
             elif name == LOG_OFFSET_COLUMN:
-                # the first offset of each batch, counted up to its last
-                begins = np.cumsum(lengths) - lengths
-                within = np.arange(table.num_rows) - np.repeat(begins, lengths)
-                column = pa.array(np.repeat(base + low, lengths) + within)
+                column = pa.array(np.repeat(base, lengths) + within)
+            elif name == CHANGE_TYPE_COLUMN:
+                # one byte for each row, at the beginning of its batch's payload
+                kinds = np.frombuffer(chunk.records, np.uint8)
+                kinds = kinds[np.repeat(headers.payload[part], lengths) + within]
+                kinds[np.repeat(headers.append_only[part], lengths)] = 0
+                column = self._changes(kinds)
             else:
                 times = np.repeat(headers.timestamp[part], lengths)
                 column = pa.array(times).cast(METADATA_FIELDS[name].type)
             columns.append(pa.chunked_array([column]))
         return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _changes(self, kinds: npt.NDArray[np.uint8]) -> pa.DictionaryArray:
+        """Return change types as a column."""
+        if len(kinds) and int(kinds.max()) >= len(_CHANGES):
+            raise ProtocolError(
+                f"a log batch of table {self._info.table_path} has the change type"
+                f" {int(kinds.max())}, which does not exist"
+            )
+        return pa.DictionaryArray.from_arrays(pa.array(kinds.astype(np.int8)), _CHANGES)
 
     def decode_batches(self, position: Position, chunk: Chunk) -> list[DecodedBatch]:
         """Decode a chunk log batch by log batch, each with its offsets and timestamp."""
@@ -199,4 +224,31 @@ class TableDecoder:
             stop_offset=position.stop,
         )
         self._metrics.add(rows=sum(b.batch.num_rows for b in batches), batches=len(batches))
-        return batches
+        return [self._batch_with_metadata(batch, position) for batch in batches]
+
+    def _batch_with_metadata(self, decoded: DecodedBatch, position: Position) -> DecodedBatch:
+        """Append metadata columns to a single batch, and check its change types."""
+        rows = decoded.batch.num_rows
+        if decoded.change_types is None:
+            kinds = np.zeros(rows, np.uint8)
+        else:
+            kinds = decoded.change_types.to_numpy()
+        changes = self._changes(kinds)
+        if not self._metadata_columns:
+            return decoded
+        offsets = np.arange(decoded.base_offset, decoded.base_offset + rows)
+        time = pa.scalar(decoded.timestamp, METADATA_FIELDS[COMMIT_TIMESTAMP_COLUMN].type)
+        made = {
+            PARTITION_COLUMN: lambda: pa.repeat(
+                pa.scalar(position.partition_name, pa.string()), rows
+            ),
+            BUCKET_COLUMN: lambda: pa.repeat(
+                pa.scalar(position.bucket.bucket_id, pa.int32()), rows
+            ),
+            CHANGE_TYPE_COLUMN: lambda: changes,
+            LOG_OFFSET_COLUMN: lambda: pa.array(offsets),
+            COMMIT_TIMESTAMP_COLUMN: lambda: pa.repeat(time, rows),
+        }
+        columns = [*decoded.batch.columns, *(made[name]() for name in self._metadata_columns)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return replace(decoded, batch=batch)

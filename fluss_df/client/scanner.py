@@ -6,7 +6,7 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,7 +22,14 @@ from fluss_df.client.remote_log import RemoteRead
 from fluss_df.client.scan_records import RecordBatch, ScanRecords
 from fluss_df.client.server_connection import Endpoint
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import EARLIEST_OFFSET, LATEST_OFFSET, OffsetSpec, TableBucket
+from fluss_df.metadata import (
+    CHANGELOG_COLUMNS,
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    ChangeType,
+    OffsetSpec,
+    TableBucket,
+)
 from fluss_df.record.log_decode import DecodedBatch
 from fluss_df.schema import TableInfo
 
@@ -42,6 +49,11 @@ _Subscription = tuple[int | None, int]
 
 class LogScanner(Ready):
     """Reads subscribed buckets: what there is (``to_arrow``), or what comes (``poll``).
+
+    Of a primary-key table it reads the changelog: Arrow results have the columns
+    ``_change_type`` (``+I``, ``-U``, ``+U`` or ``-D``), ``_log_offset`` and
+    ``_commit_timestamp`` behind those of the table. The old and the new row of an update
+    always come together.
 
     Obtain one from ``table.new_scan()``. A scanner may be used from several threads, one call at
     a time.
@@ -69,17 +81,13 @@ class LogScanner(Ready):
         *,
         records: bool,
     ) -> None:
-        if info.has_primary_key():
-            raise FlussError(
-                f"table {info.table_path} has a primary key: only log tables can be scanned yet",
-                ErrorCode.INVALID_TABLE_EXCEPTION,
-            )
         self._connection = connection
         self._info = info
         self._columns = tuple(info.get_column_names()) if columns is None else columns
         self._records = records
         self.metrics = ScanMetrics(parent=connection.metrics)
-        self._decoder = TableDecoder(connection, info, self._columns, (), self.metrics)
+        self._metadata = _metadata_columns(info, self._columns, records=records)
+        self._decoder = TableDecoder(connection, info, self._columns, self._metadata, self.metrics)
         self._subscriptions: dict[_Subscription, Position] = {}
         # offsets that the caller named, which may be ones that never were
         self._named: dict[_Subscription, int] = {}
@@ -216,6 +224,8 @@ class LogScanner(Ready):
     def poll(self, timeout_ms: int) -> ScanRecords:
         """Return records, at most ``scanner.log.max-poll-records``.
 
+        One more where an update would be torn apart.
+
         Waits up to ``timeout_ms`` for the first; none is an empty result.
         """
         self._require(records=True)
@@ -266,6 +276,11 @@ class LogScanner(Ready):
             position, decoded = self._decoded.popleft()
             rows = decoded.batch.num_rows
             if room is not None and rows > room:
+                if _ends_within_update(decoded, room):
+                    room += 1
+                    if rows == room:
+                        taken.append((position, decoded))
+                        break
                 taken.append((position, _part(decoded, 0, room)))
                 self._decoded.appendleft((position, _part(decoded, room, rows - room)))
                 break
@@ -439,7 +454,14 @@ class LogScanner(Ready):
         positions = self._bounded()
         for position in positions:
             position.projected = self._decoder.projection is not None
-        return read_table(self._connection, self._info, self._columns, positions, self.metrics)
+        return read_table(
+            self._connection,
+            self._info,
+            self._columns,
+            positions,
+            self.metrics,
+            self._metadata,
+        )
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows up to the latest offset as a pandas DataFrame."""
@@ -492,6 +514,26 @@ class LogScanner(Ready):
 
 def _can_join(first: Position, other: Position) -> bool:
     return first.projected == other.projected and not first.starved
+
+
+def _metadata_columns(info: TableInfo, columns: Sequence[str], *, records: bool) -> tuple[str, ...]:
+    """Return the metadata columns of Arrow results: a changelog means nothing without them."""
+    if records or not info.has_primary_key():
+        return ()
+    for name in CHANGELOG_COLUMNS:
+        if name in columns:
+            raise FlussError(
+                f"table {info.table_path} has a column '{name}', which is also the name of a"
+                " metadata column of its changelog: leave it out with project_by_name(...)",
+                ErrorCode.INVALID_COLUMN_PROJECTION,
+            )
+    return CHANGELOG_COLUMNS
+
+
+def _ends_within_update(decoded: DecodedBatch, rows: int) -> bool:
+    """Whether the first rows of a batch end between the old and the new row of an update."""
+    changes = decoded.change_types
+    return changes is not None and changes[rows - 1].as_py() == ChangeType.UpdateBefore
 
 
 def _part(decoded: DecodedBatch, start: int, rows: int) -> DecodedBatch:
