@@ -27,7 +27,7 @@ from fluss_df.record.coerce import coerce
 from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.row_collector import RowCollector
 from fluss_df.schema import TableInfo
-from fluss_df.types import Column, arrow_schema
+from fluss_df.types import Column, TypeRoot, arrow_schema
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
@@ -247,7 +247,22 @@ class UpsertWriter(TableWriter):
                 )
 
     def _frame(self, data: pa.Table, deletes: pa.Array) -> pa.Table:
+        self._require_milliseconds(data)
         return pa.Table.from_arrays([*data.columns, deletes], schema=self._frame_schema)
+
+    def _require_milliseconds(self, data: pa.Table | pa.RecordBatch) -> None:
+        """Refuse digits of a TIME that rows of primary-key tables cannot hold."""
+        for column in self._columns:
+            t = column.type
+            if t.root is not TypeRoot.TIME_WITHOUT_TIME_ZONE or (t.precision or 0) <= 3:
+                continue
+            values = data.column(column.name)
+            whole = pc.equal(values, values.cast(pa.time32("ms"), safe=False))
+            if pc.all(whole).as_py() is False:
+                raise SchemaMismatchError(
+                    f"table {self._name}, column '{column.name}' ({t}): primary-key tables hold"
+                    " times in whole milliseconds: round them first"
+                )
 
     def _row_count(self) -> int:
         return len(self._rows) + len(self._deletes)
@@ -258,6 +273,7 @@ class UpsertWriter(TableWriter):
         rows = 0 if upserts is None else upserts.num_rows
         if not places:
             assert upserts is not None
+            self._require_milliseconds(upserts)
             flags = pa.repeat(pa.scalar(False), rows)
             return pa.RecordBatch.from_arrays([*upserts.columns, flags], schema=self._frame_schema)
         deletes = _padded(self._deletes.take(), self._frame_schema)
@@ -268,6 +284,7 @@ class UpsertWriter(TableWriter):
         order[flags] = np.arange(rows, len(flags))
         columns = deletes.columns
         if upserts is not None:
+            self._require_milliseconds(upserts)
             pairs = zip(upserts.columns, columns, strict=True)
             columns = [pa.concat_arrays(pair).take(pa.array(order)) for pair in pairs]
         return pa.RecordBatch.from_arrays([*columns, pa.array(flags)], schema=self._frame_schema)
