@@ -6,7 +6,7 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -86,7 +86,8 @@ class LogScanner(Ready):
         self._columns = tuple(info.get_column_names()) if columns is None else columns
         self._records = records
         self.metrics = ScanMetrics(parent=connection.metrics)
-        self._metadata = _metadata_columns(info, self._columns, records=records)
+        # a changelog means nothing without them; Fluss reserves their names
+        self._metadata = CHANGELOG_COLUMNS if info.has_primary_key() and not records else ()
         self._decoder = TableDecoder(connection, info, self._columns, self._metadata, self.metrics)
         self._subscriptions: dict[_Subscription, Position] = {}
         # offsets that the caller named, which may be ones that never were
@@ -514,20 +515,6 @@ class LogScanner(Ready):
 
 def _can_join(first: Position, other: Position) -> bool:
     return first.projected == other.projected and not first.starved
-
-
-def _metadata_columns(info: TableInfo, columns: Sequence[str], *, records: bool) -> tuple[str, ...]:
-    """Return the metadata columns of Arrow results: a changelog means nothing without them."""
-    if records or not info.has_primary_key():
-        return ()
-    for name in CHANGELOG_COLUMNS:
-        if name in columns:
-            raise FlussError(
-                f"table {info.table_path} has a column '{name}', which is also the name of a"
-                " metadata column of its changelog: leave it out with project_by_name(...)",
-                ErrorCode.INVALID_COLUMN_PROJECTION,
-            )
-    return CHANGELOG_COLUMNS
 
 
 def _ends_within_update(decoded: DecodedBatch, rows: int) -> bool:
