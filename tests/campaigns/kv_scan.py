@@ -60,7 +60,9 @@ def main() -> None:
         fluss.connect(cluster.bootstrap_servers) as connection,
     ):
         schema = fluss.Schema(SCHEMA, primary_keys=["id"])
-        connection.get_admin().create_table("kv", fluss.TableDescriptor(schema, bucket_count=3))
+        connection.get_admin().create_table(
+            fluss.TablePath.parse("kv"), fluss.TableDescriptor(schema, bucket_count=3)
+        )
         table = connection.get_table("kv")
         equal = 0
         for first in range(0, options.runs, 20):

@@ -244,6 +244,38 @@ def test_deletes_that_the_table_forbids(tables: Tables) -> None:
     assert list(state(table)) == [1]
 
 
+def test_aggregation(tables: Tables) -> None:
+    """Without functions of its own, a column keeps its last value that is not null."""
+    table = make(tables, properties={"table.merge-engine": "aggregation"})
+    with table.new_upsert() as writer:
+        for row in ([1, "a", None], [1, None, 2.0], [2, "b", None]):
+            writer.upsert(row)
+            writer.flush()
+    assert state(table) == {
+        1: {"id": 1, "name": "a", "score": 2.0},
+        2: {"id": 2, "name": "b", "score": None},
+    }
+
+
+def test_auto_increment(tables: Tables) -> None:
+    """The server numbers new rows; a writer leaves the column out by itself."""
+    columns = fluss.Schema(SCHEMA.append(pa.field("number", pa.int64())), ["name"]).columns
+    numbered = fluss.Schema.from_columns(columns, ["name"], auto_increment=["number"])
+    path = tables.path()
+    admin = tables.connection.get_admin()
+    admin.create_table(path, fluss.TableDescriptor(numbered, bucket_count=1))
+    table = tables.connection.get_table(path)
+    assert table.get_table_info().schema.auto_increment == ("number",)
+    with table.new_upsert() as writer:
+        writer.write_arrow(pa.table([[7, 8], ["a", "b"], [0.5, None]], schema=SCHEMA))
+        writer.upsert({"id": 9, "name": "a"})
+    rows = table.new_scan().create_snapshot_scanner().to_arrow().sort_by("name").to_pylist()
+    assert [(row["id"], row["name"]) for row in rows] == [(9, "a"), (8, "b")]
+    assert len({row["number"] for row in rows} - {None}) == 2
+    with pytest.raises(FlussError, match="'number' is numbered by the server"):
+        table.new_upsert(columns=["name", "number"])
+
+
 # ---- partitions and lakes
 
 
@@ -292,6 +324,7 @@ def test_what_is_refused_before_it_is_sent(tables: Tables) -> None:
     strict = pa.schema([SCHEMA.field(0), pa.field("name", pa.string(), nullable=False)])
     table = tables(strict, ["id"])
     with table.new_upsert() as writer:
+        bad: Any
         for bad, match in [
             ({"id": None, "name": "a"}, "'id'"),
             ({"id": 1, "name": None}, "'name'"),
