@@ -11,9 +11,13 @@ from fluss_df.client.connection import (
     connect,
     set_default_connection,
 )
+from fluss_df.client.kv_scan import SnapshotScanner
+from fluss_df.client.limit_scan import BatchScanner
+from fluss_df.client.lookup import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
 from fluss_df.client.scan_records import RecordBatch, ScanRecord, ScanRecords
 from fluss_df.client.scanner import LogScanner
 from fluss_df.client.table import FlussTable, TableAppend, TableScan
+from fluss_df.client.upsert import TableUpsert, UpsertWriter
 from fluss_df.client.write_batch import BucketResult, WriteResultHandle
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
@@ -54,6 +58,7 @@ __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
     "AppendWriter",
+    "BatchScanner",
     "BucketResult",
     "ChangeType",
     "Config",
@@ -66,10 +71,12 @@ __all__ = [
     "FlussTable",
     "LakeSnapshot",
     "LogScanner",
+    "Lookuper",
     "MicroBatch",
     "MicroBatches",
     "OffsetSpec",
     "PartitionInfo",
+    "PrefixLookuper",
     "RecordBatch",
     "RunResult",
     "ScanRecord",
@@ -78,12 +85,17 @@ __all__ = [
     "Schema",
     "ServerNode",
     "SinkResult",
+    "SnapshotScanner",
     "TableAppend",
     "TableBucket",
     "TableDescriptor",
     "TableInfo",
+    "TableLookup",
     "TablePath",
+    "TablePrefixLookup",
     "TableScan",
+    "TableUpsert",
+    "UpsertWriter",
     "WriteResultHandle",
     "__version__",
     "connect",

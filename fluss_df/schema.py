@@ -438,3 +438,8 @@ class TableInfo:
     def log_format(self) -> str:
         """``"arrow"``, ``"indexed"`` or ``"compacted"``."""
         return self.descriptor.properties.get("table.log.format", "arrow").lower()
+
+    @property
+    def kv_format(self) -> str:
+        """``"compacted"`` or ``"indexed"``: how the rows of a primary-key table are stored."""
+        return self.descriptor.properties.get("table.kv.format", "compacted").lower()

@@ -15,7 +15,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.record.bucketing import bucket_ids
 from fluss_df.record.keys import encode_keys
-from fluss_df.record.partitions import split_by_partition
+from fluss_df.record.partitions import PartitionData, split_by_partition
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -51,13 +51,29 @@ class PartitionRouter:
         """
         if not self._info.is_partitioned():
             return [(None, None, data)]
-        keys = self._info.get_partition_keys()
-        columns = [c for key in keys for c in self._info.schema.columns if c.name == key]
-        parts = split_by_partition(data, columns, table=str(self._info.table_path))
+        parts = self._parts(data)
         missing = {part.name: part.spec for part in parts if part.name not in self._ids}
         if missing:
             self._find(missing)
         return [(part.name, self._ids[part.name], part.data) for part in parts]
+
+    def split_existing(self, data: pa.Table) -> list[tuple[str | None, int | None, pa.Table]]:
+        """As :meth:`split`, without the rows of partitions that do not exist."""
+        if not self._info.is_partitioned():
+            return [(None, None, data)]
+        parts = self._parts(data)
+        if any(part.name not in self._ids for part in parts):
+            self._refresh()
+        return [(p.name, self._ids[p.name], p.data) for p in parts if p.name in self._ids]
+
+    def forget(self, partition_id: int | None) -> None:
+        """Have a partition asked for again, which may have been dropped."""
+        self._ids = {name: known for name, known in self._ids.items() if known != partition_id}
+
+    def _parts(self, data: pa.Table) -> list[PartitionData]:
+        keys = self._info.get_partition_keys()
+        columns = [c for key in keys for c in self._info.schema.columns if c.name == key]
+        return split_by_partition(data, columns, table=str(self._info.table_path))
 
     def _find(self, missing: dict[str, dict[str, str]]) -> None:
         admin = self._connection.get_admin()

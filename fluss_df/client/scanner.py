@@ -91,7 +91,9 @@ class LogScanner(Ready):
         self._records = records
         self.metrics = ScanMetrics(parent=connection.metrics)
         if metadata_columns is None:
-            metadata_columns = _metadata_columns(info, self._columns, records=records)
+            # a changelog means nothing without them; Fluss reserves their names
+            changelog = info.has_primary_key() and not records
+            metadata_columns = CHANGELOG_COLUMNS if changelog else ()
         self._metadata = tuple(metadata_columns)
         self._decoder = TableDecoder(connection, info, self._columns, self._metadata, self.metrics)
         self._subscriptions: dict[_Subscription, Position] = {}
@@ -525,20 +527,6 @@ class LogScanner(Ready):
 
 def _can_join(first: Position, other: Position) -> bool:
     return first.projected == other.projected and not first.starved
-
-
-def _metadata_columns(info: TableInfo, columns: Sequence[str], *, records: bool) -> tuple[str, ...]:
-    """Return the metadata columns of Arrow results: a changelog means nothing without them."""
-    if records or not info.has_primary_key():
-        return ()
-    for name in CHANGELOG_COLUMNS:
-        if name in columns:
-            raise FlussError(
-                f"table {info.table_path} has a column '{name}', which is also the name of a"
-                " metadata column of its changelog: leave it out with project_by_name(...)",
-                ErrorCode.INVALID_COLUMN_PROJECTION,
-            )
-    return CHANGELOG_COLUMNS
 
 
 def _ends_within_update(decoded: DecodedBatch, rows: int) -> bool:

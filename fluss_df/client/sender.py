@@ -20,14 +20,14 @@ from typing import Any
 from fluss_df.client.cluster import Cluster
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
+from fluss_df.client.write_api import UNKNOWN, WriteApi, Written
 from fluss_df.client.write_batch import BucketResult, BufferMemory, WriteBatch
 from fluss_df.config import Config
 from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
 from fluss_df.metadata import ServerNode, TableBucket
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.api import INIT_WRITER, PRODUCE_LOG
+from fluss_df.protocol.api import INIT_WRITER
 from fluss_df.protocol.frames import parse_response, server_error
-from fluss_df.protocol.produce import produce_log_body
 from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class _BucketQueue:
         self.acked_place = (0, -1)
         self.acked_end = 0
         self.backoff = Backoff(timeout_ms)
+        self.rest_until = 0.0  # a server under pressure asked for a rest
 
 
 class Sender:
@@ -82,6 +83,8 @@ class Sender:
         What is counted.
     memory
         Given back as batches are done with.
+    api
+        The request that carries batches, and what its answers mean.
     """
 
     def __init__(
@@ -91,12 +94,14 @@ class Sender:
         config: Config,
         metrics: Metrics,
         memory: BufferMemory,
+        api: WriteApi,
     ) -> None:
         self._cluster = cluster
         self._info = info
         self._config = config
         self._metrics = metrics
         self._memory = memory
+        self._api = api
         self._acks = {"all": -1, "1": 1, "0": 0}[config.writer_acks]
         self._queues: dict[TableBucket, _BucketQueue] = {}
         self._open_batches = 0
@@ -175,6 +180,8 @@ class Sender:
     def _sendable(self, queue: _BucketQueue) -> WriteBatch | None:
         """Return the next batch of a bucket that may go now."""
         if queue.paused or queue.failed or not queue.waiting:
+            return None
+        if queue.rest_until and time.monotonic() < queue.rest_until:
             return None
         # after a failure one batch at a time, until one gets through
         limit = 1 if queue.recovering else self._config.writer_max_inflight_requests_per_bucket
@@ -296,9 +303,8 @@ class Sender:
 
     async def _send(self, node: ServerNode, batches: list[WriteBatch]) -> None:
         config = self._config
-        body = produce_log_body(
+        body = self._api.body(
             acks=self._acks,
-            table_id=self._info.table_id,
             # the server gives up before this client does, so that its answer is heard
             timeout_ms=max(1, config.request_timeout_ms * 2 // 3),
             buckets=[
@@ -316,8 +322,8 @@ class Sender:
             return
         try:
             response = parse_response(
-                PRODUCE_LOG,
-                await connection.exchange(PRODUCE_LOG, body, config.request_timeout_ms),
+                self._api.api,
+                await connection.exchange(self._api.api, body, config.request_timeout_ms),
                 connection.address,
             )
         except FlussError as error:
@@ -342,8 +348,9 @@ class Sender:
                     )
                     self._batch_failed(batch, refusal)
                 else:
-                    offset = answer.base_offset if answer.HasField("base_offset") else -1
-                    self._batch_acked(batch, offset)
+                    written = self._api.written(answer, batch.rows)
+                    self._throttle(self._queues[batch.bucket], written.pressure)
+                    self._batch_acked(batch, written)
         self.wake()
 
     def _where(self, batch: WriteBatch) -> str:
@@ -352,20 +359,20 @@ class Sender:
 
     # ---- answers
 
-    def _batch_acked(self, batch: WriteBatch, base_offset: int) -> None:
+    def _batch_acked(self, batch: WriteBatch, written: Written) -> None:
         queue = self._queues[batch.bucket]
         queue.in_flight.pop(batch.sequence, None)
         queue.last_acked = max(queue.last_acked, batch.sequence)
         if queue.recovering and not queue.failed:
             queue.recovering = False
             queue.backoff.reset(self._config.writer_delivery_timeout_ms)
-        if base_offset >= 0:
-            self._note_result(batch, base_offset)
-            self._check_nothing_lost(queue, batch, base_offset)
+        if written.end_offset >= 0:
+            self._note_result(batch, written)
+            self._check_nothing_lost(queue, batch, written)
         self._finish(batch, None)
         self._resume_when_idle(queue)
 
-    def _check_nothing_lost(self, queue: _BucketQueue, batch: WriteBatch, base_offset: int) -> None:
+    def _check_nothing_lost(self, queue: _BucketQueue, batch: WriteBatch, written: Written) -> None:
         """Notice when a log became shorter than what was acknowledged in it.
 
         A server that is killed, and has no replica to get its data back from, cuts its log to the
@@ -375,28 +382,40 @@ class Sender:
         place = (queue.writer_epoch, batch.sequence)
         if place < queue.acked_place:
             return
-        if base_offset < queue.acked_end:
+        # every batch takes an offset, in primary-key tables even one that changes nothing
+        known = written.base_offset >= 0
+        first = written.base_offset if known else written.end_offset - 1
+        if first < queue.acked_end:
             self.failures.append(
                 FlussError(
                     f"the cluster lost rows that it had acknowledged: {self._where(batch)} was"
                     f" written up to offset {queue.acked_end}, and later rows got the offset"
-                    f" {base_offset}",
+                    f" {first}",
                     ErrorCode.LOG_STORAGE_EXCEPTION,
                 )
             )
         queue.acked_place = place
-        queue.acked_end = base_offset + batch.rows
+        queue.acked_end = written.end_offset
 
-    def _note_result(self, batch: WriteBatch, base_offset: int) -> None:
-        end = base_offset + batch.rows
+    def _note_result(self, batch: WriteBatch, written: Written) -> None:
+        base_offset, end, rows = written.base_offset, written.end_offset, batch.rows
         result = self._results.get(batch.bucket)
-        rows = batch.rows
         if result is not None:
             base_offset, end = min(result.base_offset, base_offset), max(result.end_offset, end)
             rows += result.rows
         self._results[batch.bucket] = BucketResult(
             batch.partition_name, batch.bucket.bucket_id, base_offset, end, rows
         )
+
+    def _throttle(self, queue: _BucketQueue, pressure: float) -> None:
+        """Let a bucket rest that a server under pressure asks for: the more, the longer."""
+        pause_ms = self._config.writer_kv_backpressure_max_throttle_ms * min(pressure, 1.0) ** 2
+        if pause_ms >= 1:
+            rest_until = time.monotonic() + pause_ms / 1000
+            if rest_until > queue.rest_until:
+                queue.rest_until = rest_until
+                loop = asyncio.get_running_loop()
+                loop.call_later(pause_ms / 1000, self.wake)
 
     def _batch_failed(self, batch: WriteBatch, error: FlussError, *, sent: bool = True) -> None:
         queue = self._queues[batch.bucket]
@@ -405,9 +424,11 @@ class Sender:
             code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION and batch.sequence <= queue.last_acked
         ):
             # an earlier attempt got through and its answer was lost
-            self._batch_acked(batch, -1)
+            self._batch_acked(batch, UNKNOWN)
             return
         queue.in_flight.pop(batch.sequence, None)
+        if code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION:
+            self._throttle(queue, 1.0)
         if sent and code in _UNCERTAIN:
             batch.uncertain = True
         if code in STALE_METADATA or isinstance(error, DeadlineExceededError):

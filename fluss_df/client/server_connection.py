@@ -273,6 +273,11 @@ class CountedConnection:
         """``host:port``."""
         return self._connection.address
 
+    @property
+    def apis(self) -> ServerApis:
+        """What the server can do."""
+        return self._connection.apis
+
     async def request(
         self, api: Api[RequestT, ResponseT], message: RequestT, timeout_ms: int
     ) -> ResponseT:

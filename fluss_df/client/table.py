@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 
 from fluss_df.client.append import AppendWriter
 from fluss_df.client.facade import Ready
+from fluss_df.client.kv_scan import SnapshotScanner
+from fluss_df.client.limit_scan import BatchScanner
+from fluss_df.client.lookup import TableLookup
 from fluss_df.client.scanner import LogScanner
+from fluss_df.client.upsert import TableUpsert
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import TablePath, require_columns
+from fluss_df.metadata import TableBucket, TablePath, require_columns
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -47,6 +51,31 @@ class FlussTable(Ready):
         """Return an append writer; the older way to say ``new_append().create_writer()``."""
         return self.new_append().create_writer()
 
+    def new_upsert(self, columns: Sequence[str] | None = None) -> TableUpsert:
+        """Return a builder of upsert writers, for primary-key tables; itself usable as one.
+
+        Parameters
+        ----------
+        columns
+            The columns of a partial update, the primary key's among them; None for all.
+
+        Raises
+        ------
+        FlussError
+            When the table has no primary key, or the columns cannot be updated in part.
+        """
+        return TableUpsert(self._connection, self._info, columns)
+
+    def new_lookup(self) -> TableLookup:
+        """Return a builder of lookupers, for primary-key tables; itself usable as one.
+
+        Raises
+        ------
+        FlussError
+            When the table has no primary key.
+        """
+        return TableLookup(self._connection, self._info)
+
     def get_table_info(self) -> TableInfo:
         """Return what the table was when it was opened."""
         return self._info
@@ -70,6 +99,7 @@ class TableScan:
         self._connection = connection
         self._info = info
         self._columns: tuple[str, ...] | None = None
+        self._limit: int | None = None
 
     def project(self, indices: Sequence[int]) -> TableScan:
         """Read some columns only, by their index, in this order."""
@@ -100,11 +130,58 @@ class TableScan:
 
     def create_log_scanner(self) -> LogScanner:
         """Return a scanner of single records, for :meth:`LogScanner.poll`."""
-        return LogScanner(self._connection, self._info, self._columns, records=True)
+        return self._log_scanner(records=True)
 
     def create_record_batch_log_scanner(self) -> LogScanner:
-        """Return a scanner of Arrow batches, for ``poll_arrow``, ``to_arrow`` and the like."""
-        return LogScanner(self._connection, self._info, self._columns, records=False)
+        """Return a scanner of Arrow batches, for ``poll_arrow``, ``to_arrow`` and the like.
+
+        Of a primary-key table it reads the changelog, with the columns ``_change_type``,
+        ``_log_offset`` and ``_commit_timestamp`` behind those of the table.
+        """
+        return self._log_scanner(records=False)
+
+    def _log_scanner(self, *, records: bool) -> LogScanner:
+        if self._limit is not None:
+            raise FlussError("a log scanner takes no limit: it is for bounded scans")
+        return LogScanner(self._connection, self._info, self._columns, records=records)
+
+    def limit(self, n: int) -> TableScan:
+        """Return at most so many rows, of snapshot scanners and bucket batch scanners."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise FlussError(f"invalid limit {n!r}: expected a positive integer")
+        scan = copy.copy(self)
+        scan._limit = n
+        return scan
+
+    def create_snapshot_scanner(
+        self, *, partitions: Sequence[str] | None = None
+    ) -> SnapshotScanner:
+        """Return a scanner of the current rows of a primary-key table.
+
+        Parameters
+        ----------
+        partitions
+            The names of the partitions to read; None for all.
+
+        Raises
+        ------
+        FlussError
+            When the table has no primary key.
+
+        Examples
+        --------
+        >>> scanner = table.new_scan().create_snapshot_scanner()  # doctest: +SKIP
+        >>> rows, offsets = scanner.to_arrow(), scanner.offsets  # doctest: +SKIP
+        """
+        return SnapshotScanner(
+            self._connection, self._info, self._columns, limit=self._limit, partitions=partitions
+        )
+
+    def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:
+        """Return a scanner of a few rows of one bucket; :meth:`limit` says how many."""
+        if self._limit is None:
+            raise FlussError("a bucket batch scanner needs a limit: call limit(n) first")
+        return BatchScanner(self._connection, self._info, self._columns, bucket, self._limit)
 
     def create_batch_scanner(self) -> LogScanner:
         """Return a scanner of Arrow batches; the older name."""

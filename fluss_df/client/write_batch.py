@@ -5,8 +5,9 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -14,7 +15,7 @@ from fluss_df.client.facade import ready
 from fluss_df.client.io_thread import WAIT_SLICE_S, result_of
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
-from fluss_df.record.log_batch import EncodedLogBatch
+from fluss_df.protocol.frames import Buffer
 
 
 class WriteResultHandle:
@@ -88,8 +89,26 @@ class WriteResultHandle:
         return f"WriteResultHandle({'failed' if self._error else 'acknowledged'})"
 
 
+class EncodedBatch(Protocol):
+    """The bytes of a batch; they can be sent once :meth:`stamp` was called."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        ...
+
+    @property
+    def buffers(self) -> Sequence[Buffer]:
+        """The bytes in order."""
+        ...
+
+    def stamp(self, writer_id: int, sequence: int) -> None:
+        """Write the writer and the sequence into it; may be called again."""
+        ...
+
+
 class WriteBatch:
-    """One log batch on its way to one bucket.
+    """One batch on its way to one bucket.
 
     Parameters
     ----------
@@ -131,7 +150,7 @@ class WriteBatch:
         self.memory = memory
         self.handle = handle
         self.created = time.monotonic()
-        self.encoded: EncodedLogBatch | None = None
+        self.encoded: EncodedBatch | None = None
         self.attempts = 0
         self.writer_id = -1
         self.sequence = -1
@@ -149,7 +168,8 @@ class BucketResult:
         Which bucket.
     base_offset, end_offset
         The first offset that was written, and the one behind the last. Other writers' rows may
-        lie between.
+        lie between. Of primary-key tables only the end of the changelog is known, and the first
+        is -1.
     rows
         How many rows were written.
     """

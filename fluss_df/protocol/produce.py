@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fluss_df.protocol.frames import Buffer
-from fluss_df.protocol.wire import bytes_header, varint_field
+from fluss_df.protocol.wire import bytes_header, encode_varint, varint_field
 
 
 def produce_log_body(
@@ -29,14 +29,44 @@ def produce_log_body(
         For each batch: partition id or None, bucket id, the buffers of the encoded log batch. A
         bucket may occur more than once; its batches are appended in this order.
     """
-    parts: list[Buffer] = [
-        varint_field(1, acks) + varint_field(2, table_id) + varint_field(3, timeout_ms)
-    ]
+    head = varint_field(1, acks) + varint_field(2, table_id) + varint_field(3, timeout_ms)
+    return [head, *_buckets(4, buckets)]
+
+
+def put_kv_body(
+    *,
+    acks: int,
+    table_id: int,
+    timeout_ms: int,
+    target_columns: Sequence[int],
+    buckets: Sequence[tuple[int | None, int, Sequence[Buffer]]],
+) -> list[Buffer]:
+    """Return the buffers of a ``PutKvRequest``.
+
+    Parameters
+    ----------
+    acks, table_id, timeout_ms, buckets
+        As of :func:`produce_log_body`, with key-value batches.
+    target_columns
+        Indexes of the columns that are updated, the key's among them; empty for all.
+    """
+    head = varint_field(1, acks) + varint_field(2, table_id) + varint_field(3, timeout_ms)
+    if target_columns:
+        packed = b"".join(encode_varint(index) for index in target_columns)
+        head += bytes_header(4, len(packed)) + packed
+    return [head, *_buckets(5, buckets)]
+
+
+def _buckets(
+    field: int, buckets: Sequence[tuple[int | None, int, Sequence[Buffer]]]
+) -> list[Buffer]:
+    """Return the buffers of the batches; puts and appends name their buckets alike."""
+    parts: list[Buffer] = []
     for partition_id, bucket_id, records in buckets:
         head = b"" if partition_id is None else varint_field(1, partition_id)
         head += varint_field(2, bucket_id)
         size = sum(len(part) for part in records)
         head += bytes_header(3, size)
-        parts.append(bytes_header(4, len(head) + size) + head)
+        parts.append(bytes_header(field, len(head) + size) + head)
         parts.extend(records)
     return parts

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.produce import produce_log_body
+from fluss_df.protocol.produce import produce_log_body, put_kv_body
 
 buckets = st.lists(
     st.tuples(
@@ -32,6 +32,26 @@ def test_equals_protobuf(
         timeout_ms=timeout_ms,
         buckets_req=[
             pb.ProduceLogRequestForBucket(
+                partition_id=partition, bucket_id=bucket, records=b"".join(records)
+            )
+            for partition, bucket, records in buckets
+        ],
+    )
+    assert b"".join(bytes(part) for part in body) == message.SerializeToString()
+
+
+@given(st.sampled_from([-1, 0, 1]), st.lists(st.integers(0, 300)), buckets)
+def test_puts_equal_protobuf(
+    acks: int, targets: list[int], buckets: list[tuple[int | None, int, list[bytes]]]
+) -> None:
+    body = put_kv_body(acks=acks, table_id=7, timeout_ms=9, target_columns=targets, buckets=buckets)
+    message = pb.PutKvRequest(
+        acks=acks,
+        table_id=7,
+        timeout_ms=9,
+        target_columns=targets,
+        buckets_req=[
+            pb.PutKvRequestForBucket(
                 partition_id=partition, bucket_id=bucket, records=b"".join(records)
             )
             for partition, bucket, records in buckets

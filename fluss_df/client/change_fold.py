@@ -1,0 +1,100 @@
+"""Folding a changelog into the rows that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from fluss_df.metadata import ChangeType
+from fluss_df.record.keys import Keys, encode_keys
+from fluss_df.types import Column
+
+# at least so many changes are gathered before the rows that they replaced are given up
+_FOLD_ROWS = 1 << 18
+
+
+class ChangeFold:
+    """The last change of each key; memory is that of these, and of a few more changes.
+
+    Parameters
+    ----------
+    key_columns
+        The columns of the key within a partition.
+    lake_format
+        How keys are encoded, see :func:`fluss_df.record.keys.encode_keys`.
+    schema
+        The columns of the changes, the key's among them.
+    """
+
+    def __init__(
+        self, key_columns: Sequence[Column], lake_format: str | None, schema: pa.Schema
+    ) -> None:
+        self._key_columns = key_columns
+        self._lake_format = lake_format
+        self._schema = schema
+        self._keys: list[pa.Array] = []
+        self._deleted: list[pa.Array] = []
+        self._rows: list[pa.Table] = []
+        self._count = 0
+        self._folded = 0
+
+    def add(self, rows: pa.Table, changes: pa.ChunkedArray) -> None:
+        """Add changes that come after all before.
+
+        Parameters
+        ----------
+        rows
+            The rows, with the columns of the schema.
+        changes
+            What each does: indexes of :class:`~fluss_df.ChangeType`.
+        """
+        kinds = changes.to_numpy()
+        wanted = kinds != ChangeType.UpdateBefore.value
+        if not wanted.all():
+            rows, kinds = rows.filter(pa.array(wanted)), kinds[wanted]
+        if not rows.num_rows:
+            return
+        self._rows.append(rows)
+        self._keys.append(self.encode(rows))
+        self._deleted.append(pa.array(kinds == ChangeType.Delete.value))
+        self._count += rows.num_rows
+        if self._count > 2 * self._folded + _FOLD_ROWS:
+            self._fold()
+
+    def encode(self, rows: pa.Table) -> pa.Array:
+        """Return the key of each row."""
+        keys = encode_keys(
+            [rows.column(column.name) for column in self._key_columns],
+            [column.type for column in self._key_columns],
+            self._lake_format,
+            names=[column.name for column in self._key_columns],
+        )
+        return key_array(keys)
+
+    def _fold(self) -> None:
+        keys = pa.chunked_array(self._keys, pa.large_binary())
+        index = pa.array(np.arange(len(keys)))
+        groups = pa.table([keys, index], names=["key", "index"]).group_by("key", use_threads=False)
+        last = groups.aggregate([("index", "max")]).column("index_max").combine_chunks().sort()
+        deleted = pa.chunked_array(self._deleted, pa.bool_())
+        self._rows = [pa.concat_tables(self._rows).take(last).combine_chunks()]
+        self._keys = [keys.take(last).combine_chunks()]
+        self._deleted = [deleted.take(last).combine_chunks()]
+        self._count = self._folded = len(last)
+
+    def finish(self) -> tuple[pa.Array, pa.Table]:
+        """Return the keys that changed, and the rows that are there of them."""
+        if not self._rows:
+            return pa.array([], pa.large_binary()), pa.Table.from_batches([], self._schema)
+        self._fold()
+        deleted = self._deleted[0].to_numpy(zero_copy_only=False)
+        return self._keys[0], self._rows[0].filter(pa.array(~deleted))
+
+
+def key_array(keys: Keys) -> pa.Array:
+    """Return encoded keys as an Arrow array."""
+    offsets = pa.py_buffer(np.ascontiguousarray(keys.offsets, np.int64))
+    data = pa.py_buffer(np.ascontiguousarray(keys.data))
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(keys), [None, offsets, data])

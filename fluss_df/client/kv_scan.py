@@ -1,0 +1,409 @@
+"""The current rows of primary-key tables: :class:`SnapshotScanner`.
+
+Each bucket is read as it was at one offset of its changelog, in the best way its server has:
+
+1. SCAN_KV, a scan of a RocksDB snapshot that the server opens (Fluss 1.0 and later);
+2. the newest snapshot in remote storage, and the changelog behind it;
+3. the changelog alone, folded, where it is there from its beginning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fluss_df.client.change_fold import ChangeFold
+from fluss_df.client.facade import Ready
+from fluss_df.client.io_thread import result_of
+from fluss_df.client.kv_keys import check_primary_key, key_columns, key_lake_format
+from fluss_df.client.kv_snapshots import newest_snapshot, snapshot_entries
+from fluss_df.client.lanes import Lane, lane_pool
+from fluss_df.client.log_decode import TableDecoder
+from fluss_df.client.log_fetch import Position
+from fluss_df.client.metrics import ScanMetrics
+from fluss_df.client.reader import OrderedRead
+from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
+from fluss_df.client.value_reader import ValueReader
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import CHANGE_TYPE_COLUMN, OffsetSpec, TableBucket
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import SCAN_KV
+from fluss_df.protocol.frames import parse_response, server_error
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fluss_df.client.connection import FlussConnection
+
+logger = logging.getLogger(__name__)
+
+_BATCH_BYTES = 4 << 20
+# what a scan that is begun anew gets over
+_BEGIN_ANEW = frozenset(
+    {
+        ErrorCode.TOO_MANY_SCANNERS,
+        ErrorCode.SCANNER_EXPIRED,
+        ErrorCode.UNKNOWN_SCANNER_ID,
+        ErrorCode.KV_SNAPSHOT_NOT_EXIST,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A bucket to scan."""
+
+    bucket: TableBucket
+    partition_name: str | None
+
+
+class SnapshotScanner(Ready):
+    """Reads the current rows of a primary-key table.
+
+    Every bucket is read as it was at one offset of its changelog, which :attr:`offsets` tells
+    then: the rows and the changelog from there on are, at any time, the table. Rows of different
+    buckets may be of different moments. Within a bucket no order is promised.
+
+    Obtain one from ``table.new_scan().create_snapshot_scanner()``; each reads once.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    columns
+        The columns to read, in this order; None for all.
+    limit
+        How many rows to return at the most; None for all.
+    partitions
+        The names of the partitions to read; None for all.
+
+    Attributes
+    ----------
+    schema
+        The schema of the result.
+    metrics
+        What was asked for, received and waited for.
+    """
+
+    def __init__(
+        self,
+        connection: FlussConnection,
+        info: TableInfo,
+        columns: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        partitions: Sequence[str] | None = None,
+    ) -> None:
+        check_primary_key(info)
+        self._connection = connection
+        self._info = info
+        self._columns = tuple(info.get_column_names() if columns is None else columns)
+        self._limit = limit
+        self._partitions = partitions
+        self._values = ValueReader(connection, info, self._columns)
+        self.schema: pa.Schema = self._values.schema
+        self.metrics = ScanMetrics(parent=connection.metrics)
+        self._offsets: dict[TableBucket, int] = {}
+        self._remaining: set[TableBucket] = set()
+        self._used = False
+
+    @property
+    def offsets(self) -> dict[TableBucket, int]:
+        """The offset of each bucket's changelog at which its rows were read.
+
+        A changelog scanner subscribed there continues exactly where the rows end.
+
+        Raises
+        ------
+        FlussError
+            Before everything was read, and after a scan with a limit, which does not read it all.
+        """
+        if self._limit is not None:
+            raise FlussError(
+                f"the scan of table {self._info.table_path} had a limit: it stands for no offsets"
+            )
+        if not self._used or self._remaining:
+            raise FlussError(
+                f"the scan of table {self._info.table_path} is not over: read it to its end first"
+            )
+        return dict(self._offsets)
+
+    # ---- reading
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as one table; buckets are read side by side."""
+        targets = self._start()
+        if self._limit is not None:
+            return pa.Table.from_batches(list(self._limited(targets)), self.schema)
+        threads = max(1, self._connection.config.scanner_fetch_connections)
+        if len(targets) <= 1 or threads == 1:
+            parts = [self._collect(target) for target in targets]
+        else:
+            pool = ThreadPoolExecutor(threads, thread_name_prefix="fluss-df-kv-scan")
+            try:
+                futures = [pool.submit(self._collect, target) for target in targets]
+                parts = [result_of(future) for future in futures]
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+        tables = [table for part in parts for table in part]
+        return pa.concat_tables([pa.Table.from_batches([], self.schema), *tables])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows as a pandas DataFrame."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Iterate over the rows in bounded memory, bucket after bucket.
+
+        Raises
+        ------
+        FlussError
+            Also when a server is lost in the middle of a bucket: what was returned of it stands
+            for no offset then, and the scan has to begin anew.
+        """
+        targets = self._start()
+        if self._limit is not None:
+            return self._limited(targets)
+        return self._batches(targets)
+
+    def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
+        """Return a lazy reader of :meth:`batches`."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches())
+
+    def _start(self) -> list[_Target]:
+        if self._used:
+            raise FlussError("a snapshot scanner reads once: create a new one")
+        self._used = True
+        info = self._info
+        partitions: list[tuple[int | None, str | None]] = [(None, None)]
+        if info.is_partitioned():
+            found = self._connection.get_admin().list_partition_infos(info.table_path)
+            partitions = [(p.partition_id, p.partition_name) for p in found]
+            if self._partitions is not None:
+                missing = set(self._partitions) - {p.partition_name for p in found}
+                if missing:
+                    raise FlussError(
+                        f"table {info.table_path} has no partition '{min(missing)}'",
+                        ErrorCode.PARTITION_NOT_EXISTS,
+                    )
+                partitions = [p for p in partitions if p[1] in self._partitions]
+        elif self._partitions is not None:
+            raise FlussError(
+                f"table {info.table_path} has no partitions",
+                ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
+            )
+        targets = [
+            _Target(TableBucket(info.table_id, bucket, partition_id), name)
+            for partition_id, name in sorted(partitions, key=lambda p: p[1] or "")
+            for bucket in range(info.num_buckets)
+        ]
+        self._remaining = {target.bucket for target in targets}
+        return targets
+
+    def _batches(self, targets: Sequence[_Target]) -> Generator[pa.RecordBatch, None, None]:
+        for target in targets:
+            for table in self._retried(target):
+                yield from table.to_batches()
+
+    def _limited(self, targets: Sequence[_Target]) -> Iterator[pa.RecordBatch]:
+        left = self._limit or 0
+        with contextlib.closing(self._batches(targets)) as batches:
+            while left > 0:
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch.slice(0, left)
+                left -= batch.num_rows
+
+    def _collect(self, target: _Target) -> list[pa.Table]:
+        """Read a whole bucket, from its beginning again where it is interrupted."""
+        backoff = Backoff(self._connection.config.retry_timeout_ms)
+        while True:
+            try:
+                return list(self._bucket(target))
+            except FlussError as error:
+                self._pause(target, error, backoff)
+
+    def _retried(self, target: _Target) -> Iterator[pa.Table]:
+        """Read a bucket; begin anew only as long as nothing of it was handed on."""
+        backoff = Backoff(self._connection.config.retry_timeout_ms)
+        while True:
+            begun = False
+            try:
+                for table in self._bucket(target):
+                    begun = True
+                    yield table
+                return
+            except FlussError as error:
+                if begun:
+                    raise FlussError(
+                        f"the scan of {self._where(target)} was interrupted: {error.message};"
+                        " begin it anew, or use to_arrow(), which does so itself",
+                        error.error_code,
+                    ) from error
+                self._pause(target, error, backoff)
+
+    def _pause(self, target: _Target, error: FlussError, backoff: Backoff) -> None:
+        """Wait before the next try, or raise the error where none is of use."""
+        code = error.error_code
+        passing = is_transient(error) or code in STALE_METADATA or code in _BEGIN_ANEW
+        if not passing or backoff.expired:
+            raise error
+        cluster = self._connection.cluster
+        if code in STALE_METADATA or isinstance(error, TimeoutError):
+            self._connection.io.call(cluster.forget_leader, target.bucket)
+        self._connection.io.call(cluster.note_retry, error)
+        time.sleep(backoff.next_pause())
+
+    def _where(self, target: _Target) -> str:
+        partition = f", partition '{target.partition_name}'" if target.partition_name else ""
+        return f"table {self._info.table_path}{partition}, bucket {target.bucket.bucket_id}"
+
+    def _bucket(self, target: _Target) -> Iterator[pa.Table]:
+        """Read a bucket in the best way its server has."""
+        cluster = self._connection.cluster
+        node = cluster.known_leader(target.bucket)
+        if node is None:
+            node = cluster.io.run(cluster.leader(self._info.table_path, target.bucket))
+        lane = lane_pool().take(cluster, cluster.endpoint(node))
+        if SCAN_KV.key in lane.apis.versions:
+            yield from self._server_scan(target, lane)
+        else:
+            lane_pool().give_back(lane)
+            yield from self._merged(target)
+        self._remaining.discard(target.bucket)
+
+    # ---- SCAN_KV
+
+    def _server_scan(self, target: _Target, lane: Lane) -> Iterator[pa.Table]:
+        """Read a bucket with SCAN_KV.
+
+        One request at a time: two of one scanner at once crash a server (1.0 of August 2026).
+        """
+        bucket = target.bucket
+        opening = pb.ScanKvRequestForBucket(
+            table_id=bucket.table_id,
+            partition_id=bucket.partition_id,
+            bucket_id=bucket.bucket_id,
+            limit=self._limit,
+        )
+        request = pb.ScanKvRequest(
+            bucket_scan_req=opening, call_seq_id=0, batch_size_bytes=_BATCH_BYTES
+        )
+        calls = 0
+        scanner_id = b""
+        open_there = False
+        try:
+            lane.send(SCAN_KV, [request.SerializeToString()], self.metrics)
+            while True:
+                answer = self._answer(target, lane)
+                if not calls:
+                    self._offsets[bucket] = answer.log_offset
+                scanner_id = answer.scanner_id or scanner_id
+                open_there = answer.has_more_results
+                if open_there:
+                    calls += 1
+                    request = pb.ScanKvRequest(
+                        scanner_id=scanner_id, call_seq_id=calls, batch_size_bytes=_BATCH_BYTES
+                    )
+                    # the server reads on while this side decodes
+                    lane.send(SCAN_KV, [request.SerializeToString()], self.metrics)
+                if answer.records:
+                    table = self._values.decode_batch(answer.records)
+                    self.metrics.add(rows=table.num_rows, batches=1)
+                    if table.num_rows:
+                        yield table
+                if not open_there:
+                    return
+        finally:
+            if open_there and not lane.failed:
+                self._close_scan(lane, scanner_id)
+            lane_pool().give_back(lane)
+
+    def _answer(self, target: _Target, lane: Lane) -> pb.ScanKvResponse:
+        answer = parse_response(SCAN_KV, lane.receive(self.metrics), lane.address)
+        if answer.error_code:
+            raise server_error(answer.error_code, answer.error_message, self._where(target))
+        return answer
+
+    def _close_scan(self, lane: Lane, scanner_id: bytes) -> None:
+        """Have the server give up what it holds for a scan that nobody reads on."""
+        request = pb.ScanKvRequest(scanner_id=scanner_id, close_scanner=True)
+        try:
+            if lane.busy:
+                lane.receive(self.metrics)
+            lane.send(SCAN_KV, [request.SerializeToString()], self.metrics)
+            lane.receive(self.metrics)
+        except FlussError as error:
+            # the server gives it up itself after a while
+            logger.debug("a scan could not be closed: %s", error)
+
+    # ---- snapshot and changelog
+
+    def _merged(self, target: _Target) -> Iterator[pa.Table]:
+        """Read the newest snapshot and the changelog behind it, up to its end as it is now."""
+        bucket = target.bucket
+        snapshot = newest_snapshot(self._connection, self._info, bucket, target.partition_name)
+        start = 0
+        if snapshot is not None:
+            start = snapshot.log_offset
+        else:
+            earliest = self._offset(bucket, OffsetSpec.earliest())
+            if earliest > 0:
+                raise FlussError(
+                    f"{self._where(target)} cannot be scanned exactly: its server knows no"
+                    f" SCAN_KV (Fluss 1.0), there is no snapshot of it, and its changelog begins at"
+                    f" offset {earliest}; wait for a snapshot (kv.snapshot.interval), or use"
+                    " limit(n) and create_bucket_batch_scanner(bucket) for rows of any moment",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
+        end = max(start, self._offset(bucket, OffsetSpec.latest()))
+        fold = self._fold(target, start, end)
+        changed, rows = fold.finish()
+        if snapshot is not None:
+            for keys, values in snapshot_entries(self._connection, snapshot):
+                if len(changed):
+                    kept = pc.invert(pc.is_in(keys, value_set=changed)).to_pylist()
+                    values = [v for v, keep in zip(values, kept, strict=True) if keep]
+                table = self._values.decode(values)
+                if table.num_rows:
+                    self.metrics.add(rows=table.num_rows, batches=1)
+                    yield table
+        if rows.num_rows:
+            yield rows.select(self._columns)
+        self._offsets[bucket] = end
+
+    def _offset(self, bucket: TableBucket, spec: OffsetSpec) -> int:
+        admin = self._connection.get_admin()
+        found = self._connection.io.run(admin.bucket_offsets(self._info, [bucket], spec))
+        return found[bucket]
+
+    def _fold(self, target: _Target, start: int, end: int) -> ChangeFold:
+        keys = key_columns(self._info)
+        columns = list(dict.fromkeys([*self._columns, *(column.name for column in keys)]))
+        decoder = TableDecoder(
+            self._connection, self._info, columns, (CHANGE_TYPE_COLUMN,), self.metrics
+        )
+        schema = pa.schema(list(decoder.schema)[:-1])
+        fold = ChangeFold(keys, key_lake_format(self._info), schema)
+        if end > start:
+            position = Position(target.bucket, target.partition_name, start, end)
+            read = OrderedRead(self._connection, self._info, decoder, [position], self.metrics)
+            for table in read:
+                changes = table.column(table.num_columns - 1)
+                codes = pa.chunked_array([chunk.indices for chunk in changes.chunks], pa.int8())
+                fold.add(table.select(range(table.num_columns - 1)), codes)
+        return fold
+
+    def __repr__(self) -> str:
+        return f"SnapshotScanner({str(self._info.table_path)!r})"

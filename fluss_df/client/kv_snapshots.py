@@ -1,0 +1,159 @@
+"""The snapshots of primary-key tables that servers keep in remote storage: RocksDB checkpoints."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from fluss_df.client.cluster import path_message
+from fluss_df.client.remote_fs import RemoteFileSystems
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.metadata import TableBucket
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import GET_KV_SNAPSHOT_METADATA, GET_LATEST_KV_SNAPSHOTS
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from fluss_df.client.connection import FlussConnection
+
+# what is handed on at once
+_PIECE_BYTES = 4 << 20
+_PIECE_ROWS = 1 << 17
+_COPY_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class KvSnapshot:
+    """A snapshot of one bucket.
+
+    Attributes
+    ----------
+    bucket
+        The bucket.
+    snapshot_id
+        Its id.
+    log_offset
+        The changes below this offset are in it, and no others.
+    files
+        (URI, local name) of its files.
+    """
+
+    bucket: TableBucket
+    snapshot_id: int
+    log_offset: int
+    files: tuple[tuple[str, str], ...]
+
+
+def newest_snapshot(
+    connection: FlussConnection, info: TableInfo, bucket: TableBucket, partition_name: str | None
+) -> KvSnapshot | None:
+    """Return the newest snapshot of a bucket, or None where there is none yet."""
+    cluster = connection.cluster
+    latest = connection.io.run(
+        cluster.request_any(
+            GET_LATEST_KV_SNAPSHOTS,
+            pb.GetLatestKvSnapshotsRequest(
+                table_path=path_message(info.table_path), partition_name=partition_name
+            ),
+        )
+    )
+    if latest.table_id != bucket.table_id:
+        raise FlussError(
+            f"table {info.table_path} was dropped and created again since it was opened: open it"
+            " again",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+    ids = {s.bucket_id: s.snapshot_id for s in latest.latest_snapshots if s.HasField("snapshot_id")}
+    snapshot_id = ids.get(bucket.bucket_id)
+    if snapshot_id is None:
+        return None
+    metadata = connection.io.run(
+        cluster.request_any(
+            GET_KV_SNAPSHOT_METADATA,
+            pb.GetKvSnapshotMetadataRequest(
+                table_id=bucket.table_id,
+                partition_id=bucket.partition_id,
+                bucket_id=bucket.bucket_id,
+                snapshot_id=snapshot_id,
+            ),
+        )
+    )
+    files = tuple((f.remote_path, f.local_file_name) for f in metadata.snapshot_files)
+    return KvSnapshot(bucket, snapshot_id, metadata.log_offset, files)
+
+
+def snapshot_entries(
+    connection: FlussConnection, snapshot: KvSnapshot
+) -> Iterator[tuple[pa.Array, list[bytes]]]:
+    """Read a snapshot, a few MB at a time.
+
+    Yields
+    ------
+    tuple
+        The keys, and the value of each.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` when a file cannot be read; ``KV_SNAPSHOT_NOT_EXIST_EXCEPTION`` when
+        one is gone, because a newer snapshot took its place.
+    """
+    # RocksDB is needed here only: it costs every import of the package a moment
+    from rocksdict import AccessType, Options, Rdict
+
+    with tempfile.TemporaryDirectory(prefix="fluss-df-snapshot-") as folder:
+        _download(connection, snapshot, Path(folder))
+        options = Options(raw_mode=True)
+        try:
+            database = Rdict(folder, options=options, access_type=AccessType.read_only())
+        except Exception as error:
+            raise ProtocolError(
+                f"snapshot {snapshot.snapshot_id} of {snapshot.bucket} cannot be opened: {error}"
+            ) from error
+        with closing(database):
+            keys: list[bytes] = []
+            values: list[bytes] = []
+            size = 0
+            for key, value in cast("Iterator[tuple[bytes, bytes]]", database.items()):
+                keys.append(key)
+                values.append(value)
+                size += len(key) + len(value)
+                if size >= _PIECE_BYTES or len(keys) >= _PIECE_ROWS:
+                    yield pa.array(keys, pa.large_binary()), values
+                    keys, values, size = [], [], 0
+            if keys:
+                yield pa.array(keys, pa.large_binary()), values
+
+
+def _download(connection: FlussConnection, snapshot: KvSnapshot, folder: Path) -> None:
+    filesystems = RemoteFileSystems.of(connection)
+    for uri, name in snapshot.files:
+        if Path(name).name != name:
+            raise ProtocolError(f"a file of {snapshot.bucket} has the name {name!r}")
+        place = filesystems.locate(uri)
+        try:
+            with (
+                place.filesystem.open_input_stream(place.path) as source,
+                (folder / name).open("wb") as target,
+            ):
+                shutil.copyfileobj(source, target, _COPY_BYTES)
+        except FileNotFoundError as error:
+            raise FlussError(
+                f"file {uri} of snapshot {snapshot.snapshot_id} is gone; or it is on a disk of the"
+                " cluster, which must be mounted here at the same path",
+                ErrorCode.KV_SNAPSHOT_NOT_EXIST,
+            ) from error
+        except OSError as error:
+            filesystems.forget(place)
+            text = place.token.redact(str(error).partition("\n")[0])
+            raise FlussError(
+                f"file {uri} of snapshot {snapshot.snapshot_id} cannot be read: {text}",
+                ErrorCode.STORAGE_EXCEPTION,
+            ) from None

@@ -1,0 +1,109 @@
+"""Values of primary-key tables as Arrow, whatever schema each of them was written with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.metadata import require_columns
+from fluss_df.record.headers import Bytes
+from fluss_df.record.values import ValueDecoder
+from fluss_df.schema import TableInfo
+from fluss_df.types import Column
+
+if TYPE_CHECKING:
+    from fluss_df.client.connection import FlussConnection
+
+# schemas that a table can gain while it is read
+_MOST_NEW_SCHEMAS = 100
+
+
+class ValueReader:
+    """Decodes what servers send of a primary-key table; for any number of threads.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    columns
+        The columns wanted, in this order; None for all. One that a value's schema lacks is null.
+
+    Attributes
+    ----------
+    schema
+        The schema of the result; every column may be null, since older rows can lack it.
+    """
+
+    def __init__(
+        self, connection: FlussConnection, info: TableInfo, columns: Sequence[str] | None = None
+    ) -> None:
+        names = info.get_column_names() if columns is None else list(columns)
+        require_columns(names, info.get_column_names(), f"table {info.table_path}:")
+        self._connection = connection
+        self._info = info
+        arrow = info.schema.arrow_schema
+        self.schema = pa.schema([arrow.field(name).with_nullable(True) for name in names])
+        self._lock = threading.Lock()
+        self._schemas: dict[int, Sequence[Column]] = {info.schema_id: info.schema.columns}
+        self._decoder = self._made_decoder()
+
+    def _made_decoder(self) -> ValueDecoder:
+        return ValueDecoder(self._schemas, self.schema, self._info.kv_format)
+
+    def _learn(self, schema_id: int) -> None:
+        schema = self._connection.io.run(
+            self._connection.get_admin().table_schema(self._info.table_path, schema_id)
+        )
+        with self._lock:
+            self._schemas = {**self._schemas, schema_id: schema.columns}
+            self._decoder = self._made_decoder()
+
+    def decode(self, values: Sequence[bytes]) -> pa.Table:
+        """Return the rows of values, none of which is empty, in their order."""
+        array = pa.array(values, pa.large_binary())
+        _, offsets, data = array.buffers()
+        bounds = np.frombuffer(offsets, np.int64)[: len(array) + 1]
+        content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+        return self.decode_parts(content, bounds[:-1], bounds[1:])
+
+    def decode_parts(
+        self, data: Bytes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    ) -> pa.Table:
+        """Return the rows of values that stand in ``data``."""
+        if not len(starts):
+            return pa.Table.from_batches([], self.schema)
+        if (ends - starts < 2).any():
+            raise ProtocolError(f"a value of table {self._info.table_path} has no schema id")
+        content = np.frombuffer(data, np.uint8)
+        ids = content[starts].astype(np.int64) | content[starts + 1].astype(np.int64) << 8
+        for schema_id in np.unique(ids).tolist():
+            if schema_id not in self._schemas:
+                self._learn(schema_id)
+        return self._decoder.decode_values((content, starts, ends))
+
+    def decode_batch(self, data: Bytes) -> pa.Table:
+        """Return the rows of a value batch."""
+        for _ in range(_MOST_NEW_SCHEMAS):
+            try:
+                return self._decoder.decode_batch(data)
+            except FlussError as error:
+                if error.error_code != ErrorCode.SCHEMA_NOT_EXIST:
+                    raise
+                if not self._learn_newest():
+                    raise
+        raise ProtocolError(f"table {self._info.table_path} has too many schemas")
+
+    def _learn_newest(self) -> bool:
+        """Learn all schemas up to the newest; whether there were any that were not known."""
+        path = self._info.table_path
+        info = self._connection.get_table(path).get_table_info()
+        missing = [i for i in range(1, info.schema_id + 1) if i not in self._schemas]
+        for schema_id in missing:
+            self._learn(schema_id)
+        return bool(missing)

@@ -1,0 +1,108 @@
+"""The requests that carry batches: produce for log tables, put for primary-key tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import PRODUCE_LOG, PUT_KV, Api
+from fluss_df.protocol.frames import Buffer
+from fluss_df.protocol.produce import produce_log_body, put_kv_body
+from fluss_df.schema import TableInfo
+
+Buckets = Sequence[tuple[int | None, int, Sequence[Buffer]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a server said of a batch that it took.
+
+    Attributes
+    ----------
+    base_offset
+        The offset of its first row; -1 where the server does not say.
+    end_offset
+        The offset behind it; -1 where the server does not say.
+    pressure
+        From 0 to 1, how much the server would like a rest.
+    """
+
+    base_offset: int
+    end_offset: int
+    pressure: float = 0.0
+
+
+UNKNOWN = Written(-1, -1)
+
+
+class WriteApi(Protocol):
+    """A request that carries batches of one table."""
+
+    @property
+    def api(self) -> Api[Any, Any]:
+        """The request."""
+        ...
+
+    def body(self, *, acks: int, timeout_ms: int, buckets: Buckets) -> list[Buffer]:
+        """Return the buffers of a request, at most one batch for each bucket."""
+        ...
+
+    def written(self, answer: Any, rows: int) -> Written:
+        """Return what the answer for one bucket says of its batch of so many rows."""
+        ...
+
+
+class ProduceLog:
+    """Log batches for a log table."""
+
+    api = PRODUCE_LOG
+
+    def __init__(self, info: TableInfo) -> None:
+        self._table_id = info.table_id
+
+    def body(self, *, acks: int, timeout_ms: int, buckets: Buckets) -> list[Buffer]:
+        """Return the buffers of a produce request."""
+        return produce_log_body(
+            acks=acks, table_id=self._table_id, timeout_ms=timeout_ms, buckets=buckets
+        )
+
+    def written(self, answer: pb.ProduceLogResponseForBucket, rows: int) -> Written:
+        """Return the offsets of the batch."""
+        if not answer.HasField("base_offset"):
+            return UNKNOWN
+        return Written(answer.base_offset, answer.base_offset + rows)
+
+
+class PutKv:
+    """Key-value batches for a primary-key table.
+
+    Parameters
+    ----------
+    info
+        The table.
+    target_columns
+        Indexes of the columns that are updated; None for all.
+    """
+
+    api = PUT_KV
+
+    def __init__(self, info: TableInfo, target_columns: Sequence[int] | None) -> None:
+        self._table_id = info.table_id
+        self._target_columns = tuple(target_columns or ())
+
+    def body(self, *, acks: int, timeout_ms: int, buckets: Buckets) -> list[Buffer]:
+        """Return the buffers of a put request."""
+        return put_kv_body(
+            acks=acks,
+            table_id=self._table_id,
+            timeout_ms=timeout_ms,
+            target_columns=self._target_columns,
+            buckets=buckets,
+        )
+
+    def written(self, answer: pb.PutKvResponseForBucket, rows: int) -> Written:
+        """Return the end of the changelog behind the batch: how many changes it made is open."""
+        end = answer.log_end_offset if answer.HasField("log_end_offset") else -1
+        return Written(-1, end, answer.pressure)
