@@ -32,7 +32,7 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
 
-_CHANGES = pa.array([kind.short_string() for kind in ChangeType])
+_CHANGES = [kind.short_string() for kind in ChangeType]
 
 METADATA_FIELDS = {
     PARTITION_COLUMN: pa.field(PARTITION_COLUMN, pa.string()),
@@ -223,7 +223,8 @@ class TableDecoder:
                 f"a log batch of table {self._info.table_path} has the change type"
                 f" {int(kinds.max())}, which does not exist"
             )
-        return pa.DictionaryArray.from_arrays(pa.array(kinds.astype(np.int8)), _CHANGES)
+        # made here: an array of Python values imports pandas, where that is installed
+        return pa.DictionaryArray.from_arrays(pa.array(kinds.astype(np.int8)), pa.array(_CHANGES))
 
     def decode_batches(self, position: Position, chunk: Chunk) -> list[DecodedBatch]:
         """Decode a chunk log batch by log batch, each with its offsets and timestamp."""
