@@ -113,16 +113,10 @@ def check_schema(info: TableInfo, source: ScanSource) -> None:
                 f"table {info.table_path} changed since the frame was made: column '{name}'"
                 f" ({promised}) {what}; make the frame anew with scan_fluss"
             )
-    refuse_primary_key(info)
-
-
-def refuse_primary_key(info: TableInfo) -> None:
-    """Raise for a table that cannot be scanned as a log."""
-    if info.has_primary_key():
-        raise FlussError(
-            f"table {info.table_path} has a primary key: scan_fluss reads log tables only;"
-            " look rows up by their key, or append the rows to a table without primary key",
-            ErrorCode.INVALID_TABLE_EXCEPTION,
+    if info.has_primary_key() != source.keyed:
+        raise SchemaMismatchError(
+            f"table {info.table_path} changed since the frame was made: a primary key came or went;"
+            " make the frame anew with scan_fluss"
         )
 
 

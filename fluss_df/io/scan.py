@@ -8,12 +8,13 @@ from collections.abc import Iterable
 import polars as pl
 
 from fluss_df.client.connection import resolve_connection
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.durations import parse_duration
 from fluss_df.io.follow import FlussFollow, FollowOptions
-from fluss_df.io.planning import check_offset_partitions, frame_schema, refuse_primary_key
+from fluss_df.io.planning import check_offset_partitions, frame_schema
 from fluss_df.io.polars_reader import FlussScan, planned_scans
 from fluss_df.io.report import ScanReport
+from fluss_df.io.snapshot import FlussSnapshot
 from fluss_df.io.source import (
     Offset,
     PartitionsArgument,
@@ -41,15 +42,21 @@ def scan_fluss(
     max_rows: int | None = None,
     duration: str | float | dt.timedelta | None = None,
 ) -> pl.LazyFrame:
-    """Lazily read a log table of a Fluss cluster.
+    """Lazily read a table of a Fluss cluster: a log, or the current rows of a primary-key table.
 
     The table's schema is looked up now, and stays the schema of the frame: a column that is added
     later shows in a new frame. Which rows there are is decided when a query starts, at each
     ``collect``: rows that are appended meanwhile are not part of its result. Rows come ordered by
     partition name, bucket and offset.
 
-    Only the columns that a query needs are fetched, only of the partitions and buckets that its
-    filters leave, and only as many rows as ``head`` asks for; ``LazyFrame.explain`` and
+    Of a primary-key table the current rows are read, each bucket as it is at one moment, in no
+    order; a filter that names all of the primary key by ``==`` or ``is_in`` looks the rows up
+    instead. What concerns offsets (``buckets``, ``start``, ``stop``, ``include_metadata``,
+    ``follow``) is for log tables.
+
+    Of a log table only the columns that a query needs are fetched, only of the partitions and
+    buckets that its filters leave, and only as many rows as ``head`` asks for;
+    ``LazyFrame.explain`` and
     :func:`fluss_df.explain` show it, :func:`fluss_df.last_scan` tells what was fetched. Buckets are
     read in parallel. With ``collect(engine="streaming")``, ``sink_parquet`` and the like, memory
     stays bounded whatever the size of the table.
@@ -108,7 +115,17 @@ def scan_fluss(
     open_connection = resolve_connection(connection)
     path = TablePath.parse(source, open_connection.default_database)
     info = open_connection.get_table(path).get_table_info()
-    refuse_primary_key(info)
+    if info.has_primary_key():
+        _refuse_log_options(
+            path,
+            buckets=(buckets, None),
+            start=(start, "earliest"),
+            stop=(stop, "latest"),
+            include_metadata=(include_metadata, False),
+            follow=(follow, False),
+            max_rows=(max_rows, None),
+            duration=(duration, None),
+        )
     options = _follow_options(path, follow, stop, max_rows, duration)
     names = bind_columns(info, columns)
     metadata_columns = bind_metadata(info, include_metadata)
@@ -122,6 +139,7 @@ def scan_fluss(
         buckets=parse_buckets(info, buckets),
         start=parse_offset(info, "start", start),
         stop=parse_offset(info, "stop", stop),
+        keyed=info.has_primary_key(),
     )
     if scan.partitions is not None or frozenset in (type(scan.start), type(scan.stop)):
         there = (
@@ -129,9 +147,23 @@ def scan_fluss(
         )
         choose_partitions(info, there, scan.partitions)
         check_offset_partitions(info, scan, there)
+    if scan.keyed:
+        return FlussSnapshot(scan).lazy()
     if options is not None:
         return FlussFollow(scan, options).lazy()
     return FlussScan(scan).lazy()
+
+
+def _refuse_log_options(path: TablePath, **options: tuple[object, object]) -> None:
+    """Raise for arguments that mean nothing for the current rows of a primary-key table."""
+    for name, (given, default) in options.items():
+        if given is not default and given != default:
+            raise FlussError(
+                f"{name}={given!r}: table {path} has a primary key, and scan_fluss reads its"
+                " current rows, which are not a log; its changelog is read with"
+                " table.new_scan().create_record_batch_log_scanner()",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
 
 
 def _follow_options(

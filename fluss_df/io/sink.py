@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pyarrow as pa
 
-from fluss_df.client.append import AppendWriter
 from fluss_df.client.connection import resolve_connection
 from fluss_df.client.write_batch import BucketResult
-from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.target import TableLayout, Target, arrow_types, find_target
+from fluss_df.io.writing import SHOWN, Progress, Writing
 from fluss_df.metadata import TablePath
 from fluss_df.record.coerce import coerce
 from fluss_df.record.partitions import partition_names
 
 if TYPE_CHECKING:
     from polars._typing import EngineType
-
-Progress: TypeAlias = Callable[[int], object]
-
-# a frame is handed to the writer in slices of about so many bytes
-_SLICE_BYTES = 16 << 20
-# so many buckets or partitions are listed in a message
-_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +82,11 @@ def sink_fluss(
     bucket_keys: Sequence[str] | None = None,
     bucket_count: int | None = None,
     properties: Mapping[str, str] | None = None,
+    change_type_column: str | None = None,
     progress: Progress | None = None,
     engine: EngineType = "auto",
 ) -> SinkResult:
-    """Run a query, and append its rows to a log table as they come.
+    """Run a query, and write its rows to a table as they come.
 
     Columns are matched by name and converted to the table's types where nothing is lost, as the
     module :mod:`fluss_df.record.coerce` says. Names, types, and what else can be known without the
@@ -112,7 +104,10 @@ def sink_fluss(
     target
         ``"table"``, ``"database.table"`` or a :class:`TablePath`.
     mode
-        ``"auto"`` and ``"append"`` append to log tables.
+        ``"auto"`` appends to log tables and upserts into primary-key tables; ``"append"`` and
+        ``"upsert"`` say which. ``"delete"`` deletes the rows whose primary keys the frame has;
+        ``"partial_update"`` writes the columns that the frame has, the primary key among them, and
+        keeps the others. Rows count in their order: the last one of a key wins.
     connection
         As for :func:`scan_fluss`.
     create_if_not_exists
@@ -121,6 +116,10 @@ def sink_fluss(
         Create the partitions of the rows that do not exist; an error otherwise.
     primary_keys, partition_keys, bucket_keys, bucket_count, properties
         Of the table to create. An existing table must have them as given.
+    change_type_column
+        A column that says what each row does to a primary-key table: ``"+I"`` and ``"+U"`` upsert
+        it, ``"-D"`` deletes it, ``"-U"`` is passed over. What a scan of a changelog returns can be
+        written so.
     progress
         Called with the number of rows that are acknowledged, as it grows.
     engine
@@ -152,12 +151,14 @@ def sink_fluss(
         TableLayout(primary_keys, partition_keys, bucket_keys, bucket_count, properties),
         mode=mode,
         create_if_not_exists=create_if_not_exists,
+        change_type_column=change_type_column,
     )
     nothing = pa.Table.from_batches([], arrow_types(table.path, schema))
-    coerce(nothing, table.columns, table=str(table.path))
-    with _Writing(table, create_partitions=create_partitions, progress=progress) as writing:
+    if table.change_type_column is None:
+        coerce(nothing, table.columns, table=str(table.path))
+    with Writing(table, create_partitions=create_partitions, progress=progress) as writing:
         frame.sink_batches(writing.write, engine=engine)
-    return writing.result()
+    return _result(table, writing)
 
 
 def write_fluss(
@@ -173,9 +174,10 @@ def write_fluss(
     bucket_keys: Sequence[str] | None = None,
     bucket_count: int | None = None,
     properties: Mapping[str, str] | None = None,
+    change_type_column: str | None = None,
     progress: Progress | None = None,
 ) -> SinkResult:
-    """Append a frame to a log table.
+    """Write a frame to a table.
 
     Everything is checked before the first row is sent: each value fits its column, and each
     partition exists (or may be created). A frame that does not fit leaves nothing behind.
@@ -185,7 +187,7 @@ def write_fluss(
     frame
         The rows.
     target, mode, connection, create_if_not_exists, create_partitions, primary_keys, \
-partition_keys, bucket_keys, bucket_count, properties, progress
+partition_keys, bucket_keys, bucket_count, properties, change_type_column, progress
         As for :func:`sink_fluss`.
 
     Returns
@@ -213,14 +215,17 @@ partition_keys, bucket_keys, bucket_count, properties, progress
         TableLayout(primary_keys, partition_keys, bucket_keys, bucket_count, properties),
         mode=mode,
         create_if_not_exists=create_if_not_exists,
+        change_type_column=change_type_column,
     )
     arrow_types(table.path, frame.schema)
-    rows = coerce(frame.to_arrow(), table.columns, table=str(table.path))
+    rows = frame.to_arrow()
+    if table.change_type_column is None:
+        rows = coerce(rows, table.columns, table=str(table.path))
     if not create_partitions:
         _require_partitions(table, rows)
-    with _Writing(table, create_partitions=create_partitions, progress=progress) as writing:
+    with Writing(table, create_partitions=create_partitions, progress=progress) as writing:
         writing.write_arrow(rows)
-    return writing.result()
+    return _result(table, writing)
 
 
 def _require_partitions(target: Target, rows: pa.Table) -> None:
@@ -237,8 +242,8 @@ def _require_partitions(target: Target, rows: pa.Table) -> None:
     ).dictionary.to_pylist()
     missing = sorted(set(wanted) - target.partitions())
     if missing:
-        shown = ", ".join(f"'{name}'" for name in missing[:_SHOWN])
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        shown = ", ".join(f"'{name}'" for name in missing[:SHOWN])
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
         raise FlussError(
             f"table {target.path} has no partition {shown}{more}: nothing was written;"
             " create_partitions=True creates what is missing",
@@ -246,101 +251,13 @@ def _require_partitions(target: Target, rows: pa.Table) -> None:
         )
 
 
-class _Writing:
-    """Writes frames to a table; in a ``with`` statement, whose end waits for acknowledgements.
-
-    Parameters
-    ----------
-    target
-        The table.
-    create_partitions
-        Whether to create partitions.
-    progress
-        Called with the rows acknowledged so far.
-    """
-
-    def __init__(
-        self, target: Target, *, create_partitions: bool, progress: Progress | None
-    ) -> None:
-        self._target = target
-        self._progress = progress
-        self._began = time.monotonic()
-        self._partitions = target.partitions()
-        self._writer = AppendWriter(
-            target.connection, target.create(), create_partitions=create_partitions
-        )
-        self._given = 0
-        self._told = 0
-
-    def write(self, frame: pl.DataFrame) -> None:
-        """Hand a frame to the writer, which sends it in the background."""
-        self.write_arrow(frame.to_arrow())
-
-    def write_arrow(self, rows: pa.Table) -> None:
-        """Hand Arrow data to the writer, in slices that keep memory bounded."""
-        step = max(1, rows.num_rows * _SLICE_BYTES // max(1, rows.nbytes))
-        for start in range(0, rows.num_rows, step):
-            part = rows.slice(start, step)
-            self._writer.write_arrow(part)
-            self._given += part.num_rows
-            self._tell()
-
-    def _tell(self) -> None:
-        if self._progress is not None:
-            written = sum(bucket.rows for bucket in self._writer.offsets())
-            if written > self._told:
-                self._told = written
-                self._progress(written)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            self._writer.close()
-        except FlussError as error:
-            if exc_value is None:
-                self._explain(error)
-                raise
-        if exc_value is not None:
-            self._explain(exc_value)
-        self._tell()
-
-    def _explain(self, error: BaseException) -> None:
-        """Say in an error what was written before it."""
-        buckets = self.buckets()
-        rows = sum(bucket.rows for bucket in buckets)
-        text = f"table {self._target.path}: nothing was written before"
-        if rows:
-            shown = ", ".join(map(str, buckets[:_SHOWN]))
-            more = f", ... {len(buckets) - _SHOWN} more" if len(buckets) > _SHOWN else ""
-            text = f"{rows} rows were written to {self._target.path} before: {shown}{more}"
-        if not isinstance(error, FlussError):
-            error.add_note(text)
-            return
-        if isinstance(error, SchemaMismatchError) and self._given:
-            text = f"rows count from row {self._given} of the frame here; {text}"
-        error.message = f"{error.message}; {text}"
-        error.args = (error.message, error.error_code)
-
-    def buckets(self) -> tuple[BucketResult, ...]:
-        """Return what is acknowledged, by partition and bucket."""
-        return tuple(self._writer.offsets())
-
-    def result(self) -> SinkResult:
-        """Return what was written."""
-        buckets = self.buckets()
-        there = {b.partition_name for b in buckets if b.partition_name is not None}
-        return SinkResult(
-            table=self._target.path,
-            rows=sum(bucket.rows for bucket in buckets),
-            buckets=buckets,
-            table_created=self._target.info is None,
-            partitions_created=tuple(sorted(there - self._partitions)),
-            seconds=time.monotonic() - self._began,
-        )
+def _result(target: Target, writing: Writing) -> SinkResult:
+    buckets = writing.buckets()
+    return SinkResult(
+        table=target.path,
+        rows=sum(bucket.rows for bucket in buckets),
+        buckets=buckets,
+        table_created=target.info is None,
+        partitions_created=writing.partitions_created(),
+        seconds=writing.seconds,
+    )

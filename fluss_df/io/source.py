@@ -49,6 +49,8 @@ class ScanSource:
         From which offsets to which.
     pinned
         Exactly these offsets of exactly these buckets, whatever the others say; None as usual.
+    keyed
+        Whether the table has a primary key, and its current rows are read.
     """
 
     connection: FlussConnection
@@ -61,6 +63,7 @@ class ScanSource:
     start: OffsetChoice = "earliest"
     stop: OffsetChoice = "latest"
     pinned: tuple[Split, ...] | None = None
+    keyed: bool = False
 
     def same_rows(self, other: object) -> bool:
         """Whether a query may read once for both."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
-from fluss_df.metadata import TablePath
+from fluss_df.metadata import TablePath, require_columns
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.types import Column, from_arrow
 
@@ -41,21 +41,25 @@ class Target:
         What it is, or will be.
     info
         What the server says of it; None for a table that is still to be created.
+    mode
+        ``"append"``, ``"upsert"``, ``"delete"`` or ``"partial_update"``.
+    columns
+        The columns that are written.
+    change_type_column
+        The column of a frame that says what its rows do, or None.
     """
 
     connection: FlussConnection
     path: TablePath
     descriptor: TableDescriptor
     info: TableInfo | None
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns."""
-        return self.descriptor.schema.columns
+    mode: str
+    columns: tuple[Column, ...]
+    change_type_column: str | None = None
 
     def partition_columns(self) -> list[Column]:
         """Return the partition columns, in order."""
-        by_name = {column.name: column for column in self.columns}
+        by_name = {column.name: column for column in self.descriptor.schema.columns}
         return [by_name[key] for key in self.descriptor.partition_keys]
 
     def partitions(self) -> set[str]:
@@ -83,6 +87,7 @@ def find_target(
     *,
     mode: str,
     create_if_not_exists: bool,
+    change_type_column: str | None = None,
 ) -> Target:
     """Return the table that a frame is to be written to.
 
@@ -115,19 +120,24 @@ def find_target(
             ) from None
         info = None
     if info is None:
-        found = Target(connection, path, describe(path, schema, layout), None)
+        descriptor = describe(path, schema, layout, change_type_column)
     else:
         check_layout(info, layout)
-        found = Target(connection, path, info.descriptor, info)
-    check_mode(found, mode)
-    return found
+        descriptor = info.descriptor
+    mode = resolve_mode(path, descriptor, mode, change_type_column)
+    columns = written_columns(path, descriptor, mode, schema)
+    return Target(connection, path, descriptor, info, mode, columns, change_type_column)
 
 
-def describe(path: TablePath, schema: pl.Schema, layout: TableLayout) -> TableDescriptor:
+def describe(
+    path: TablePath, schema: pl.Schema, layout: TableLayout, change_type_column: str | None = None
+) -> TableDescriptor:
     """Return the table to create for the columns of a frame."""
     keys = tuple(layout.primary_keys or ())
     columns = []
     for field in arrow_types(path, schema):
+        if field.name == change_type_column:
+            continue
         try:
             kind = from_arrow(field.type, field.name not in keys, coerce=True)
         except FlussError as error:
@@ -189,18 +199,45 @@ def check_layout(info: TableInfo, layout: TableLayout) -> None:
             )
 
 
-def check_mode(target: Target, mode: str) -> None:
-    """Raise when a table does not take what the mode does."""
-    keys = ", ".join(target.descriptor.schema.primary_keys)
-    if keys:
+def resolve_mode(
+    path: TablePath, descriptor: TableDescriptor, mode: str, change_type_column: str | None
+) -> str:
+    """Return what the mode means for a table; raise when the table does not take it."""
+    keys = ", ".join(descriptor.schema.primary_keys)
+    if mode == "auto":
+        mode = "upsert" if keys else "append"
+    if keys and mode == "append":
         raise FlussError(
-            f"mode={mode!r}: table {target.path} has a primary key ({keys}), and frames can be"
-            " appended to tables without primary key only; write to a log table",
+            f"mode='append': table {path} has a primary key ({keys}), and rows can be appended to"
+            " tables without primary key only; mode='upsert' writes to it",
             ErrorCode.INVALID_TABLE_EXCEPTION,
         )
-    if mode not in ("auto", "append"):
+    if not keys and mode != "append":
         raise FlussError(
-            f"mode={mode!r}: table {target.path} has no primary key, so rows can only be appended;"
+            f"mode={mode!r}: table {path} has no primary key, so rows can only be appended;"
             " use mode='append'",
             ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
         )
+    if change_type_column is not None and mode != "upsert":
+        raise FlussError(
+            f"change_type_column={change_type_column!r}: changes are written to primary-key tables"
+            f" with mode='upsert', not with mode={mode!r} to table {path}",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+    return mode
+
+
+def written_columns(
+    path: TablePath, descriptor: TableDescriptor, mode: str, schema: pl.Schema
+) -> tuple[Column, ...]:
+    """Return the columns of a table that a frame has to have, or may have."""
+    columns = descriptor.schema.columns
+    if mode == "delete":
+        by_name = {column.name: column for column in columns}
+        return tuple(by_name[key] for key in descriptor.schema.primary_keys)
+    if mode == "partial_update":
+        names = [column.name for column in columns]
+        require_columns(schema.names(), names, f"table {path}:")
+        return tuple(column for column in columns if column.name in schema.names())
+    numbered = set(descriptor.schema.auto_increment)
+    return tuple(column for column in columns if column.name not in numbered)

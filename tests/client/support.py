@@ -44,10 +44,10 @@ class Tables:
         while True:
             path = self.path()
             self.connection.get_admin().create_table(path, descriptor)
-            if descriptor.partition_keys or self._has_leader(path):
+            if descriptor.partition_keys or self.has_leader(path):
                 return self.connection.get_table(path)
 
-    def _has_leader(self, path: fluss.TablePath) -> bool:
+    def has_leader(self, path: fluss.TablePath) -> bool:
         """Whether the coordinator took note of a table.
 
         That of 0.9.1 misses one now and then, which then never has a leader: its watcher of new

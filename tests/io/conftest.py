@@ -12,6 +12,7 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
+from tests.client.support import Tables
 
 MakeTable = Callable[..., TablePath]
 
@@ -24,8 +25,9 @@ def connection(fluss_cluster: LocalCluster) -> Iterator[FlussConnection]:
 
 
 @pytest.fixture(scope="session")
-def make_table(connection: FlussConnection) -> MakeTable:
+def make_table(connection: FlussConnection) -> Iterator[MakeTable]:
     """Return a function that creates a table and writes frames to it, each as batches."""
+    tables = Tables(connection, "io")
 
     def make(
         schema: pa.Schema,
@@ -33,14 +35,18 @@ def make_table(connection: FlussConnection) -> MakeTable:
         primary_keys: Sequence[str] | None = None,
         **layout: Any,
     ) -> TablePath:
-        path = TablePath("io", f"t_{uuid.uuid4().hex[:12]}")
         layout.setdefault("bucket_count", 1)
         descriptor = TableDescriptor(Schema(schema, primary_keys), **layout)
-        connection.get_admin().create_table(path, descriptor)
+        while True:
+            path = TablePath("io", f"t_{uuid.uuid4().hex[:12]}")
+            connection.get_admin().create_table(path, descriptor)
+            if descriptor.partition_keys or tables.has_leader(path):
+                break
         write(connection, path, *frames)
         return path
 
-    return make
+    yield make
+    tables.close()
 
 
 def write(connection: FlussConnection, path: TablePath, *frames: pl.DataFrame) -> None:

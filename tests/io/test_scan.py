@@ -436,12 +436,7 @@ def test_an_offset_out_of_range_is_named(flights: TablePath, connection: FlussCo
     assert caught.value.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
 
 
-def test_tables_that_cannot_be_scanned_are_named(
-    make_table: MakeTable, connection: FlussConnection
-) -> None:
-    path = make_table(pa.schema({"k": pa.int64(), "v": pa.string()}), primary_keys=["k"])
-    with pytest.raises(FlussError, match="has a primary key: scan_fluss reads log tables only"):
-        scan_fluss(path, connection=connection)
+def test_tables_that_cannot_be_scanned_are_named(connection: FlussConnection) -> None:
     for name, code in (
         ("io.missing", ErrorCode.TABLE_NOT_EXIST),
         ("nowhere.missing", ErrorCode.DATABASE_NOT_EXIST),

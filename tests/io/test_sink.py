@@ -195,7 +195,7 @@ def test_an_error_amid_a_query_says_what_was_written(
     make_table: MakeTable, connection: FlussConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_table(SCHEMA)
-    monkeypatch.setattr("fluss_df.io.sink._SLICE_BYTES", 100 * ROWS.estimated_size() // 600)
+    monkeypatch.setattr("fluss_df.io.writing._SLICE_BYTES", 100 * ROWS.estimated_size() // 600)
     frame = ROWS.with_columns(x=pl.when(pl.col("x") == 599).then(None).otherwise("x"))
     with pytest.raises(SchemaMismatchError, match="null in row") as caught:
         sink_fluss(frame.lazy(), path, connection=connection)
@@ -226,8 +226,8 @@ def test_modes(make_table: MakeTable, connection: FlussConnection) -> None:
         (path, "delete", ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION, "no primary key"),
         (path, "partial_update", ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION, "no primary key"),
         (path, "apend", ErrorCode.CLIENT_ERROR, "did you mean 'append'"),
-        (keyed, "auto", ErrorCode.INVALID_TABLE_EXCEPTION, r"has a primary key \(x\)"),
-        (keyed, "append", ErrorCode.INVALID_TABLE_EXCEPTION, "write to a log table"),
+        (keyed, "append", ErrorCode.INVALID_TABLE_EXCEPTION, r"has a primary key \(x\)"),
+        (keyed, "overwrite", ErrorCode.CLIENT_ERROR, "cannot be overwritten"),
     ):
         sinks: list[tuple[Any, Any]] = [(ROWS, write_fluss), (ROWS.lazy(), sink_fluss)]
         for frame, write in sinks:

@@ -1,0 +1,206 @@
+"""The current rows of a primary-key table as a lazy frame: looked up by key, or scanned."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from polars.io.external_reader import (
+    FileReader,
+    FileReaderBuilder,
+    ReaderCapabilities,
+    scan_external_reader,
+)
+from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
+
+from fluss_df.client.kv_scan import SnapshotScanner
+from fluss_df.io.arrow import polars_schema, to_polars
+from fluss_df.io.live import live_queries
+from fluss_df.io.planning import check_schema
+from fluss_df.io.source import ScanSource, choose_partitions
+from fluss_df.pushdown.evaluate import selected_values
+from fluss_df.pushdown.from_polars import PolarsConjunct
+from fluss_df.pushdown.prune import all_buckets, prune
+from fluss_df.schema import TableInfo
+from fluss_df.types import TypeRoot
+
+if TYPE_CHECKING:
+    from polars._typing import SchemaDict
+    from polars.io.external_reader import FilterExpr
+
+# more keys than this are not looked up one by one
+_MAX_KEYS = 10_000
+_FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
+_SOURCE = "current rows"
+
+
+class FlussSnapshot(LazyFrameResolver):
+    """The current rows of a primary-key table, as a node of a Polars plan; it can be pickled.
+
+    Parameters
+    ----------
+    source
+        What is read.
+    """
+
+    def __init__(self, source: ScanSource) -> None:
+        self.source = source
+        self.polars_schema = polars_schema(source.schema)
+
+    def schema(self) -> SchemaDict:
+        """Return the schema as it was when the frame was made."""
+        return self.polars_schema
+
+    def cse_eq(self, other: object) -> bool:
+        """Have a query read once for two uses of equal scans."""
+        return isinstance(other, FlussSnapshot) and self.source.same_rows(other.source)
+
+    def resolve_lazyframe(
+        self,
+        *,
+        projection: list[str] | None,
+        limit: int | None,
+        filters: list[FilterExpr],
+        filter_columns: list[str],
+        filter_drop_columns_idx: int | None,
+        existing_resolved_version_key: str | None,
+    ) -> tuple[pl.LazyFrame, ResolvedLazyFrameProps]:
+        """Plan the scan for a query."""
+        conditions = [PolarsConjunct(f.expr, self.source.schema) for f in filters]
+        builder = _SnapshotBuilder(self, conditions, None if conditions else limit)
+        frame = scan_external_reader(builder, sources=[_SOURCE], schema=self.polars_schema)
+        return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["source"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"FlussSnapshot({str(self.source.table)!r})"
+
+
+class _SnapshotBuilder(FileReaderBuilder):
+    """What is read for one query: keys to look up, or partitions to scan."""
+
+    def __init__(
+        self, snapshot: FlussSnapshot, conditions: Sequence[PolarsConjunct], limit: int | None
+    ) -> None:
+        self.source = source = snapshot.source
+        self.polars_schema = snapshot.polars_schema
+        self.limit = limit
+        self.info = source.connection.get_table(source.table).get_table_info()
+        check_schema(self.info, source)
+        self.keys = None if source.partitions else _keys(self.info, conditions)
+        self.partitions: list[str] | None = None
+        if self.keys is None and self.info.is_partitioned():
+            there = source.connection.get_admin().list_partition_infos(source.table)
+            chosen = choose_partitions(self.info, there, source.partitions)
+            pruned = prune(self.info, all_buckets(self.info, chosen), conditions)
+            names = (bucket.partition_name for bucket in pruned.buckets)
+            self.partitions = list(dict.fromkeys(name for name in names if name is not None))
+
+    def reader_capabilities(self) -> ReaderCapabilities:
+        return ReaderCapabilities(pre_slice=True)
+
+    def explain_properties(self) -> dict[str, str]:
+        how = "scan of the current rows"
+        if self.keys is not None:
+            how = f"lookup of {self.keys.num_rows} keys"
+        found = {"name": "fluss", "table": str(self.source.table), "reads": how}
+        if self.partitions is not None:
+            found["partitions"] = ", ".join(self.partitions) or "none"
+        return found
+
+    def build_file_reader(
+        self, source: str | bytes, multi_scan_context: dict[Any, Any]
+    ) -> FileReader:
+        return _SnapshotReader(self)
+
+
+class _SnapshotReader(FileReader):
+    def __init__(self, builder: _SnapshotBuilder) -> None:
+        self._builder = builder
+        live_queries.add(self)
+
+    def schema(self) -> SchemaDict:
+        return self._builder.polars_schema
+
+    def n_rows_in_file(self, limit: int | None = None) -> int:
+        return sum(frame.height for frame in self._frames(self._builder.source.columns[:1], None))
+
+    def on_drop(self) -> None:
+        pass
+
+    def collect_batches(
+        self,
+        *,
+        columns: Sequence[str],
+        row_index: tuple[str, int] | None,
+        pre_slice: tuple[int, int] | None,
+        filters: Sequence[FilterExpr],
+        num_pipelines: int,
+    ) -> Iterator[pl.DataFrame]:
+        """Return the rows, a few MB at a time."""
+        skip, most = pre_slice or (0, None)
+        names = list(columns) or list(self._builder.source.columns[:1])
+        for frame in self._frames(names, None if most is None else skip + most):
+            if skip:
+                frame, skip = frame.slice(skip), max(0, skip - frame.height)
+            if most is not None:
+                frame = frame.head(most)
+                most -= frame.height
+            yield frame.select(columns) if columns else pl.DataFrame(height=frame.height)
+            if most == 0:
+                return
+
+    def _frames(self, names: Sequence[str], limit: int | None) -> Iterator[pl.DataFrame]:
+        builder = self._builder
+        connection, info = builder.source.connection, builder.info
+        if builder.keys is not None:
+            lookuper = connection.get_table(info.table_path).new_lookup().create_lookuper()
+            flag = "_found"
+            while flag in info.get_column_names():
+                flag += "_"
+            rows = lookuper.lookup_arrow(builder.keys, found_column=flag)
+            yield to_polars(rows.filter(rows.column(flag)).select(list(names)))
+            return
+        limits = [n for n in (limit, builder.limit) if n is not None]
+        if limits and not min(limits):
+            return
+        scanner = SnapshotScanner(
+            connection,
+            info,
+            list(names),
+            limit=min(limits) if limits else None,
+            partitions=builder.partitions,
+        )
+        for batch in scanner.batches():
+            yield to_polars(pa.Table.from_batches([batch]))
+
+
+def _keys(info: TableInfo, conditions: Sequence[PolarsConjunct]) -> pa.Table | None:
+    """Return the primary keys that the conditions name; None where they leave one open."""
+    predicates = [c.predicate for c in conditions if c.predicate is not None]
+    by_name = {column.name: column for column in info.schema.columns}
+    values = {}
+    for name in info.get_primary_keys():
+        # -0.0 equals 0.0, and is another key
+        found = selected_values(predicates, name)
+        if found is None or by_name[name].type.root in _FLOATS:
+            return None
+        values[name] = found
+    sizes = [len(array) for array in values.values()]
+    if np.prod([float(size) for size in sizes]) > _MAX_KEYS:
+        return None
+    rows = np.array(list(itertools.product(*map(range, sizes))), np.int64).reshape(-1, len(sizes))
+    columns = {
+        name: array.take(pa.array(rows[:, i])) for i, (name, array) in enumerate(values.items())
+    }
+    return pa.table(columns)
