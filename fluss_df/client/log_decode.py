@@ -32,8 +32,6 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
 
-_CHANGES = [kind.short_string() for kind in ChangeType]
-
 METADATA_FIELDS = {
     PARTITION_COLUMN: pa.field(PARTITION_COLUMN, pa.string()),
     BUCKET_COLUMN: pa.field(BUCKET_COLUMN, pa.int32(), nullable=False),
@@ -50,6 +48,12 @@ METADATA_FIELDS = {
 # tiny on the wire.
 _PIECE_BYTES = 4 << 20
 _PIECE_ROWS = 1 << 19
+
+
+@functools.cache
+def _change_names() -> pa.Array:
+    """Return the names of change types; made when needed, since it imports pandas."""
+    return pa.array([kind.short_string() for kind in ChangeType])
 
 
 class TableDecoder:
@@ -218,13 +222,12 @@ class TableDecoder:
 
     def _changes(self, kinds: npt.NDArray[np.uint8]) -> pa.DictionaryArray:
         """Return change types as a column."""
-        if len(kinds) and int(kinds.max()) >= len(_CHANGES):
+        if len(kinds) and int(kinds.max()) >= len(ChangeType):
             raise ProtocolError(
                 f"a log batch of table {self._info.table_path} has the change type"
                 f" {int(kinds.max())}, which does not exist"
             )
-        # made here: an array of Python values imports pandas, where that is installed
-        return pa.DictionaryArray.from_arrays(pa.array(kinds.astype(np.int8)), pa.array(_CHANGES))
+        return pa.DictionaryArray.from_arrays(pa.array(kinds.astype(np.int8)), _change_names())
 
     def decode_batches(self, position: Position, chunk: Chunk) -> list[DecodedBatch]:
         """Decode a chunk log batch by log batch, each with its offsets and timestamp."""

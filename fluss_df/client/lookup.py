@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from fluss_df.client.change_fold import key_array
@@ -19,6 +20,7 @@ from fluss_df.client.routing import PartitionRouter, bucket_assigner
 from fluss_df.client.value_reader import ValueReader
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket, require_columns
+from fluss_df.record.bucketing import bucket_ids
 from fluss_df.record.coerce import coerce
 from fluss_df.record.keys import Keys, encode_keys
 from fluss_df.record.rows import RowChecker, rows_to_batch
@@ -64,6 +66,11 @@ class _Asker:
         self._prefix = prefix
         self._name = str(info.table_path)
         self._lake_format = key_lake_format(info)
+        by_name = {column.name: column for column in columns}
+        self._bucket_columns = [by_name[name] for name in info.get_bucket_keys()]
+        self._one_encoding = (
+            list(encoded) == self._bucket_columns and self._lake_format == info.lake_format
+        )
         self._check_row = RowChecker(columns, self._name)
         self._assign = bucket_assigner(info, connection.config)
         self.values = ValueReader(connection, info)
@@ -81,9 +88,21 @@ class _Asker:
     def ask_one(self, key: Row) -> Any:
         """Return what a server has for one key: a value or None, or a list of values."""
         self._check_row(key)
-        return self._ask(pa.Table.from_batches([rows_to_batch([key], self._columns, self._name)]))[
-            0
-        ]
+        batch = rows_to_batch([key], self._columns, self._name)
+        info = self._info
+        if info.is_partitioned():
+            return self._ask(pa.Table.from_batches([batch]))[0]
+        # the same without frames, whose price is that of a round trip
+        keys = self._keys(batch)
+        bucket_keys = (
+            keys
+            if self._one_encoding
+            else self._encode(batch, self._bucket_columns, info.lake_format)
+        )
+        bucket_id = int(bucket_ids(bucket_keys, info.num_buckets, info.lake_format)[0])
+        bucket = TableBucket(info.table_id, bucket_id)
+        answer = self._connection.io.run(self._started_queue().ask(bucket, [keys[0]]))
+        return None if answer is None else answer[0]
 
     def ask_many(self, keys: Any) -> list[Any]:
         """Return what servers have for each row of a frame of keys."""
@@ -102,12 +121,7 @@ class _Asker:
                     rows.append(found.column(_ROW).to_pylist())
         if not parts:
             return results
-        if self._queue is None:
-            self._queue = LookupQueue(self._connection.cluster, self._info, prefix=self._prefix)
-        if len(parts) == 1 and len(parts[0][1]) == 1:
-            answers = [self._connection.io.run(self._queue.ask(*parts[0]))]
-        else:
-            answers = list(self._connection.io.run(self._queue.ask_all(parts)))
+        answers = self._connection.io.run(self._started_queue().ask_all(parts))
         for (bucket, _), at, answer in zip(parts, rows, answers, strict=True):
             if answer is None:
                 self._partitions.forget(bucket.partition_id)
@@ -116,12 +130,22 @@ class _Asker:
                 results[row] = value
         return results
 
+    def _started_queue(self) -> LookupQueue:
+        if self._queue is None:
+            self._queue = LookupQueue(self._connection.cluster, self._info, prefix=self._prefix)
+        return self._queue
+
     def _keys(self, batch: pa.RecordBatch) -> Keys:
+        return self._encode(batch, self._encoded, self._lake_format)
+
+    def _encode(
+        self, batch: pa.RecordBatch, columns: Sequence[Column], lake_format: str | None = None
+    ) -> Keys:
         return encode_keys(
-            [batch.column(column.name) for column in self._encoded],
-            [column.type for column in self._encoded],
-            self._lake_format,
-            names=[column.name for column in self._encoded],
+            [batch.column(column.name) for column in columns],
+            [column.type for column in columns],
+            lake_format,
+            names=[column.name for column in columns],
             table=self._name,
         )
 
@@ -183,8 +207,8 @@ class Lookuper(Ready):
         if not value:
             # a None that can be awaited, where that is likely
             return ready(None) if _in_event_loop() else None
-        row: dict[str, Any] = self._asker.values.decode([value]).to_pylist()[0]
-        return ReadyDict(row)
+        found = self._asker.values.decode_parts(value, np.zeros(1, np.int64), _end(value))
+        return ReadyDict(found.to_pylist()[0])
 
     def lookup_arrow(self, keys: Any, *, found_column: str | None = None) -> pa.Table:
         """Return the rows of many keys, row for row.
@@ -415,6 +439,10 @@ def _as_table(keys: Any, table: str) -> pa.Table:
         f"cannot look up {type(keys).__name__} in table {table}: expected a pyarrow Table or"
         " RecordBatch, or anything that exports __arrow_c_stream__"
     )
+
+
+def _end(value: bytes) -> npt.NDArray[np.int64]:
+    return np.array([len(value)])
 
 
 def _in_event_loop() -> bool:

@@ -79,8 +79,9 @@ class ValueDecoder:
             data, starts, ends = values
         else:
             data = np.frombuffer(b"".join(values), np.uint8)
-            ends = np.cumsum([len(value) for value in values], dtype=np.int64)
-            starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+            lengths = np.fromiter(map(len, values), np.int64, len(values))
+            ends = np.cumsum(lengths)
+            starts = ends - lengths
         if not len(starts):
             return pa.Table.from_batches([], self._target)
         if (ends - starts < 2).any():

@@ -13,6 +13,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError
+from fluss_df.client.write_api import PutKv, Written
 from fluss_df.errors import SchemaMismatchError
 from tests.client.kv_support import (
     SCHEMA,
@@ -398,3 +399,34 @@ def test_results_tell_where_the_changelog_ends(tables: Tables) -> None:
         writer.flush()
         results = writer.offsets()
     assert [(r.base_offset, r.end_offset, r.rows) for r in results] == [(-1, 3, 2)]
+
+
+def test_a_server_under_pressure_gets_its_rest(
+    address: str, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each bucket pauses by the square of the pressure; what it wrote still counts once."""
+    table = make(tables)
+    pressure = 1.0
+    written = PutKv.written
+
+    def pressed(self: PutKv, answer: Any, rows: int) -> Written:
+        answer.pressure = pressure  # servers of 1.0 set it when RocksDB cannot keep up
+        return written(self, answer, rows)
+
+    monkeypatch.setattr(PutKv, "written", pressed)
+    config = fluss.Config({"bootstrap.servers": address}).copy(
+        writer_kv_backpressure_max_throttle_ms=300
+    )
+    took = []
+    with fluss.connect(config) as connection:
+        opened = connection.get_table(table.get_table_path())
+        for pressure in (1.0, 0.0):  # noqa: B007
+            with opened.new_upsert().create_writer() as writer:
+                writer.upsert([0, "", None]).wait()
+                began = time.monotonic()
+                for i in range(1, 4):
+                    writer.upsert([i, "", None]).wait()
+                took.append(time.monotonic() - began)
+    assert took[0] >= 0.9
+    assert took[1] < took[0]
+    assert sorted(state(table)) == [0, 1, 2, 3]
