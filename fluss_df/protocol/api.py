@@ -56,7 +56,23 @@ GET_TABLE_SCHEMA = Api(
 GET_METADATA = Api(1012, "GET_METADATA", pb.MetadataRequest, pb.MetadataResponse)
 PRODUCE_LOG = Api(1014, "PRODUCE_LOG", pb.ProduceLogRequest, pb.ProduceLogResponse)
 FETCH_LOG = Api(1015, "FETCH_LOG", pb.FetchLogRequest, pb.FetchLogResponse)
+# From version 1 on clients say that they encode keys as the table's kv format version asks
+# (fluss_df.record.keys), from 2 on that they know STORAGE_BACKPRESSURE_EXCEPTION.
+PUT_KV = Api(1016, "PUT_KV", pb.PutKvRequest, pb.PutKvResponse, 2)
+LOOKUP = Api(1017, "LOOKUP", pb.LookupRequest, pb.LookupResponse, 1)
 LIST_OFFSETS = Api(1021, "LIST_OFFSETS", pb.ListOffsetsRequest, pb.ListOffsetsResponse)
+GET_LATEST_KV_SNAPSHOTS = Api(
+    1023,
+    "GET_LATEST_KV_SNAPSHOTS",
+    pb.GetLatestKvSnapshotsRequest,
+    pb.GetLatestKvSnapshotsResponse,
+)
+GET_KV_SNAPSHOT_METADATA = Api(
+    1024,
+    "GET_KV_SNAPSHOT_METADATA",
+    pb.GetKvSnapshotMetadataRequest,
+    pb.GetKvSnapshotMetadataResponse,
+)
 GET_FILESYSTEM_SECURITY_TOKEN = Api(
     1025,
     "GET_FILESYSTEM_SECURITY_TOKEN",
@@ -67,6 +83,8 @@ INIT_WRITER = Api(1026, "INIT_WRITER", pb.InitWriterRequest, pb.InitWriterRespon
 GET_LAKE_SNAPSHOT = Api(
     1032, "GET_LAKE_SNAPSHOT", pb.GetLakeSnapshotRequest, pb.GetLakeSnapshotResponse
 )
+LIMIT_SCAN = Api(1033, "LIMIT_SCAN", pb.LimitScanRequest, pb.LimitScanResponse)
+PREFIX_LOOKUP = Api(1034, "PREFIX_LOOKUP", pb.PrefixLookupRequest, pb.PrefixLookupResponse, 1)
 GET_DATABASE_INFO = Api(
     1035, "GET_DATABASE_INFO", pb.GetDatabaseInfoRequest, pb.GetDatabaseInfoResponse
 )
@@ -75,10 +93,20 @@ CREATE_PARTITION = Api(
 )
 DROP_PARTITION = Api(1037, "DROP_PARTITION", pb.DropPartitionRequest, pb.DropPartitionResponse)
 AUTHENTICATE = Api(1038, "AUTHENTICATE", pb.AuthenticateRequest, pb.AuthenticateResponse)
+ACQUIRE_KV_SNAPSHOT_LEASE = Api(
+    1056,
+    "ACQUIRE_KV_SNAPSHOT_LEASE",
+    pb.AcquireKvSnapshotLeaseRequest,
+    pb.AcquireKvSnapshotLeaseResponse,
+)
+DROP_KV_SNAPSHOT_LEASE = Api(
+    1058, "DROP_KV_SNAPSHOT_LEASE", pb.DropKvSnapshotLeaseRequest, pb.DropKvSnapshotLeaseResponse
+)
 
 # Key of a request that only servers of 1.0 and later know: by it a server's log batch magic 1
 # is told apart from that of 0.9.1 (facts of the protocol: the two layouts conflict).
 SCAN_KV_KEY = 1061
+SCAN_KV = Api(SCAN_KV_KEY, "SCAN_KV", pb.ScanKvRequest, pb.ScanKvResponse)
 
 
 @dataclass(frozen=True, slots=True)
