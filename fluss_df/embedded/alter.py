@@ -84,9 +84,7 @@ def _with_columns(old: TableDescriptor, request: pb.AlterTableRequest) -> TableD
         ("modify", request.modify_columns),
     ):
         if changes:
-            raise FlussError(
-                f"Not support {kind} column now.", ErrorCode.UNKNOWN_SERVER_ERROR
-            )
+            raise FlussError(f"Not support {kind} column now.", ErrorCode.UNKNOWN_SERVER_ERROR)
     columns = list(old.schema.columns)
     for added in request.add_columns:
         if added.column_position_type != _LAST:

@@ -277,9 +277,7 @@ class Catalog:
         with self._lock:
             found = self._databases.get(name)
         if found is None:
-            raise FlussError(
-                f"Database '{name}' does not exist.", ErrorCode.DATABASE_NOT_EXIST
-            )
+            raise FlussError(f"Database '{name}' does not exist.", ErrorCode.DATABASE_NOT_EXIST)
         return found
 
     def has_database(self, name: str) -> bool:

@@ -113,14 +113,16 @@ class FolderLock:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            owner = os.pread(self._fd, 64, 0).decode("ascii", "replace").strip()
+            try:
+                owner = json.loads(os.pread(self._fd, 4096, 0))["pid"]
+            except (ValueError, LookupError, TypeError):
+                owner = "unknown"
             raise FlussError(
-                f"the folder {folder} is in use by process {owner or 'unknown'}: close that"
-                " engine, or connect to its address",
+                f"the folder {folder} is in use by process {owner}: close that engine, or connect"
+                " to its address",
                 ErrorCode.STORAGE_EXCEPTION,
             ) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        self.announce(None)
         if not marker.exists():
             write_json(marker, {"format": FORMAT, "kind": "fluss_df embedded"})
         found = read_json(marker)
@@ -130,6 +132,11 @@ class FolderLock:
                 f"the folder {folder} has storage format {version}; this version reads {FORMAT}",
                 ErrorCode.STORAGE_EXCEPTION,
             )
+
+    def announce(self, socket: str | None) -> None:
+        """Write down who has the folder, and the Unix socket by which others use it."""
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "socket": socket}).encode(), 0)
 
     def release(self) -> None:
         """Give the folder up."""

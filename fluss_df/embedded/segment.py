@@ -217,6 +217,4 @@ class Segment:
 
 def segment_offsets(folder: Path) -> list[int]:
     """Return the base offsets of the segments in a folder, ascending."""
-    return sorted(
-        int(path.stem) for path in folder.glob("*" + _SUFFIX) if path.stem.isdigit()
-    )
+    return sorted(int(path.stem) for path in folder.glob("*" + _SUFFIX) if path.stem.isdigit())

@@ -162,9 +162,7 @@ class Tablet:
             self._require_usable()
             return self._append(records, headers)
 
-    def _check(
-        self, records: memoryview, layouts: dict[int, ColumnLayout] | None
-    ) -> LogHeaders:
+    def _check(self, records: memoryview, layouts: dict[int, ColumnLayout] | None) -> LogHeaders:
         try:
             headers = scan_headers(records, ascending=False)
             if headers.consumed != len(records):
@@ -367,9 +365,11 @@ class Tablet:
             while True:  # at most an index interval and a batch
                 base, length = struct.unpack_from("<qi", view, at)
                 size = length + 12
-                next_base = _BASE_OFFSET.unpack_from(view, at + size)[0] if (
-                    at + size + 8 <= len(view)
-                ) else None
+                next_base = (
+                    _BASE_OFFSET.unpack_from(view, at + size)[0]
+                    if (at + size + 8 <= len(view))
+                    else None
+                )
                 if size < 48 or next_base is None or next_base > offset:
                     break
                 at += size
@@ -484,4 +484,3 @@ def unknown_bucket(name: str) -> FlussError:
     return FlussError(
         f"Unknown table or bucket: {name}", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
     )
-

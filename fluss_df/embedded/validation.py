@@ -107,9 +107,7 @@ def read_descriptor(text: bytes, default_buckets: int) -> TableDescriptor:
     value["properties"] = properties
     buckets = value.setdefault("bucket_count", default_buckets)
     if not isinstance(buckets, int) or buckets < 1:
-        raise FlussError(
-            "Number of buckets must be larger than 0.", ErrorCode.UNKNOWN_SERVER_ERROR
-        )
+        raise FlussError("Number of buckets must be larger than 0.", ErrorCode.UNKNOWN_SERVER_ERROR)
     try:
         descriptor = TableDescriptor.from_json(json.dumps(value).encode())
     except FlussError as error:
@@ -272,8 +270,7 @@ def partition_values(
 
     if len(spec) != len(keys):
         raise invalid(
-            "PartitionSpec size is not equal to partition keys size for partitioned table"
-            f" {path}."
+            f"PartitionSpec size is not equal to partition keys size for partitioned table {path}."
         )
     for key in keys:
         if key not in spec:

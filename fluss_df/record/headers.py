@@ -229,9 +229,7 @@ def _read(
     return fields
 
 
-def _check(
-    fields: dict[str, Int64s], position: Int64s, size: Int64s, ascending: bool
-) -> None:
+def _check(fields: dict[str, Int64s], position: Int64s, size: Int64s, ascending: bool) -> None:
     base, delta, count = fields["base_offset"], fields["last_offset_delta"], fields["record_count"]
     change_types = np.where(fields["attributes"] & APPEND_ONLY, 0, count)
     bad = (base < 0) | (delta < 0) | (count < 0) | (count > delta + 1)
