@@ -13,6 +13,7 @@ from typing import Any
 
 from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.cluster import Cluster, release
+from fluss_df.client.embedded import attach, embedded_folder
 from fluss_df.client.facade import Ready, blocking
 from fluss_df.client.io_thread import IOThread, io_thread, reset_after_fork
 from fluss_df.client.lanes import lane_pool
@@ -224,7 +225,10 @@ def connect(connection: object | None = None) -> FlussConnection:
     ----------
     connection
         ``"host:port[,host:port]"``, ``"fluss://[user:password@]host:port[/database]"``, a
-        :class:`Config`, or a dict of properties; None for ``FLUSS_BOOTSTRAP_SERVERS``.
+        :class:`Config`, or a dict of properties; None for ``FLUSS_BOOTSTRAP_SERVERS``. A folder
+        (a ``Path``, ``"file:..."``, a string with a slash, or ``":memory:"`` for a temporary one)
+        is an embedded Fluss: it is opened in this process, or used through the process that has
+        it.
 
     Examples
     --------
@@ -291,6 +295,9 @@ def _from_description(description: object) -> FlussConnection:
         return FlussConnection(description.copy())
     if isinstance(description, Mapping):
         return FlussConnection(Config(description))
+    folder = embedded_folder(description)
+    if folder is not None:
+        return attach(folder)
     if isinstance(description, str) and description.startswith("fluss://"):
         config, database = Config.from_url(description)
         return FlussConnection(config, database)
@@ -302,8 +309,9 @@ def _from_description(description: object) -> FlussConnection:
         else repr(str(description))
     )
     raise FlussError(
-        f"cannot connect to {shown}: expected 'host:port', 'fluss://host:port/database', a Config,"
-        " a dict of properties, or an open connection",
+        f"cannot connect to {shown}: expected 'host:port', 'fluss://host:port/database', a folder"
+        " ('./data', a Path, 'file:...' or ':memory:'), a Config, a dict of properties, or an open"
+        " connection",
         ErrorCode.INVALID_CONFIG_EXCEPTION,
     )
 

@@ -26,7 +26,6 @@ from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Buffer, Request
 logger = logging.getLogger(__name__)
 
 Reply = tuple[int, list[Buffer]]
-_TABLET_SERVER: Final = 2
 _LEADER: Final = 0
 
 
@@ -147,7 +146,8 @@ class Dispatcher:
     def _api_versions(
         self, session: Session, request: pb.ApiVersionsRequest
     ) -> pb.ApiVersionsResponse:
-        response = pb.ApiVersionsResponse(server_type=_TABLET_SERVER)
+        # not said what kind of server it is: it is both, and official clients check it where it is
+        response = pb.ApiVersionsResponse()
         for key in sorted(self._handlers):
             response.api_versions.add(api_key=key, min_version=0, max_version=0)
         return response
@@ -231,6 +231,11 @@ class Dispatcher:
 
     def _alter_table(self, request: pb.AlterTableRequest) -> pb.AlterTableResponse:
         path = _path(request.table_path)
+        if request.ByteSize() == pb.AlterTableRequest(
+            table_path=request.table_path, ignore_if_not_exists=request.ignore_if_not_exists
+        ).ByteSize():
+            # nothing to change succeeds on a Fluss server, whatever the table
+            return pb.AlterTableResponse()
         if request.ignore_if_not_exists and not self.engine.catalog.has_table(path):
             return pb.AlterTableResponse()
         table = self.engine.catalog.table(path)

@@ -147,6 +147,11 @@ class EmbeddedFluss:
             raise FlussError("this engine serves no TCP: pass port=0 for a free port")
         return self._address
 
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
     def connection(self) -> FlussConnection:
         """Return a new connection of this process."""
         from fluss_df.client.connection import FlussConnection
