@@ -203,7 +203,7 @@ def _read(
     if offset == _EARLIEST_OFFSET:
         offset = tablet.start_offset
     room = min(part.max_fetch_bytes, request.max_bytes - taken)
-    piece = tablet.read(offset, room, at_least_one=taken == 0)
+    piece = tablet.read(offset, room, at_least_one=taken == 0, partial=columns is None)
     answer.high_watermark = tablet.high_watermark
     answer.log_start_offset = tablet.start_offset
     if piece is None:

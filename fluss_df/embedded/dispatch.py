@@ -231,9 +231,12 @@ class Dispatcher:
 
     def _alter_table(self, request: pb.AlterTableRequest) -> pb.AlterTableResponse:
         path = _path(request.table_path)
-        if request.ByteSize() == pb.AlterTableRequest(
-            table_path=request.table_path, ignore_if_not_exists=request.ignore_if_not_exists
-        ).ByteSize():
+        if (
+            request.ByteSize()
+            == pb.AlterTableRequest(
+                table_path=request.table_path, ignore_if_not_exists=request.ignore_if_not_exists
+            ).ByteSize()
+        ):
             # nothing to change succeeds on a Fluss server, whatever the table
             return pb.AlterTableResponse()
         if request.ignore_if_not_exists and not self.engine.catalog.has_table(path):

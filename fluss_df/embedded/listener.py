@@ -87,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self.tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to serve; refuse one connection too many."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         connections = self._connections
@@ -107,9 +108,11 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the place for the next bytes."""
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        """Take note of bytes that came."""
         try:
             request = self._reader.received(nbytes)
         except FlussError as error:
@@ -130,12 +133,15 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def pause_writing(self) -> None:
+        """Wait with answers: the peer does not read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        """Send answers again."""
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Give up what is still being done."""
         self._connections.open.discard(self)
         if self._timer is not None:
             self._timer.cancel()

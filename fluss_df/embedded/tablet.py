@@ -316,7 +316,9 @@ class Tablet:
 
     # ---- reading
 
-    def read(self, offset: int, max_bytes: int, at_least_one: bool) -> Piece | None:
+    def read(
+        self, offset: int, max_bytes: int, at_least_one: bool, *, partial: bool = False
+    ) -> Piece | None:
         """Return whole batches from the one on that holds an offset.
 
         Parameters
@@ -327,6 +329,9 @@ class Tablet:
             Where to stop.
         at_least_one
             Return one batch even where it is larger.
+        partial
+            Where not even one batch fits, return its beginning: a client sees by it that there is
+            more, and asks for this bucket alone.
 
         Returns
         -------
@@ -355,6 +360,11 @@ class Tablet:
             size = segment.size
             position = segment.index.before_offset(offset)
             view = segment.view(position, size)
+        if partial and not at_least_one and max_bytes > 0:
+            whole = self._cut_piece(view, offset, high, max_bytes, True)
+            if whole is None or len(whole.data) <= max_bytes:
+                return whole
+            return Piece(whole.data[:max_bytes], scan_headers(b"", require_progress=False))
         return self._cut_piece(view, offset, high, max_bytes, at_least_one)
 
     def _cut_piece(
