@@ -13,7 +13,7 @@ from typing import Any
 
 from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.cluster import Cluster, release
-from fluss_df.client.embedded import attach, embedded_folder
+from fluss_df.client.embedded import HOME_VARIABLE, attach, embedded_folder, home_folder
 from fluss_df.client.facade import Ready, blocking
 from fluss_df.client.io_thread import IOThread, io_thread, reset_after_fork
 from fluss_df.client.lanes import lane_pool
@@ -235,7 +235,7 @@ def connect(connection: object | None = None) -> FlussConnection:
     >>> conn = connect("127.0.0.1:9123")  # doctest: +SKIP
     """
     if connection is None:
-        connection = os.environ.get(BOOTSTRAP_VARIABLE)
+        connection = os.environ.get(BOOTSTRAP_VARIABLE) or home_folder()
         if not connection:
             raise _no_connection()
     return FlussConnection.create(connection)  # type: ignore[arg-type]
@@ -262,7 +262,7 @@ def resolve_connection(connection: object | None = None) -> FlussConnection:
     if connection is None:
         if _default is not None:
             return _default
-        connection = os.environ.get(BOOTSTRAP_VARIABLE)
+        connection = os.environ.get(BOOTSTRAP_VARIABLE) or home_folder()
         if not connection:
             raise _no_connection()
     made = _from_description(connection)
@@ -285,7 +285,8 @@ def _replace_closed(key: tuple[Config, str | None], made: FlussConnection) -> Fl
 def _no_connection() -> FlussError:
     return FlussError(
         "no connection given: pass connection='host:port' (or a 'fluss://' URL, Config, dict or an"
-        f" open connection), call fluss_df.set_default_connection(...) or set {BOOTSTRAP_VARIABLE}",
+        f" open connection), call fluss_df.set_default_connection(...), or set"
+        f" {BOOTSTRAP_VARIABLE}, or {HOME_VARIABLE} to a folder for an embedded Fluss",
         ErrorCode.INVALID_CONFIG_EXCEPTION,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import threading
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from fluss_df.embedded import EmbeddedFluss
 
 MEMORY: Final = ":memory:"
+# a default that somebody must have set on purpose
+HOME_VARIABLE: Final = "FLUSS_HOME"
 
 _lock = threading.Lock()
 _engines: dict[Path, EmbeddedFluss] = {}
@@ -42,6 +43,12 @@ def embedded_folder(description: object) -> Path | str | None:
     if description in (".", "..") or description.startswith(("/", "./", "../", "~")):
         return Path(description)
     return None
+
+
+def home_folder() -> Path | None:
+    """Return the folder that FLUSS_HOME names, or None."""
+    value = os.environ.get(HOME_VARIABLE)
+    return Path(value) if value else None
 
 
 def attach(folder: Path | str) -> FlussConnection:
@@ -89,9 +96,8 @@ def _socket_of(folder: Path | str) -> str:
         return engine.socket_path
 
 
-# Registered before the client's hooks, so that it runs after them: writers flush first.
-@atexit.register
-def _close_all() -> None:
+def close_engines() -> None:
+    """Close the engines of this process; the client's exit hook does it last of all."""
     if os.getpid() != _owner:
         return
     for engine in list(_engines.values()):

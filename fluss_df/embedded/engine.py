@@ -12,7 +12,6 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -21,6 +20,7 @@ from fluss_df.embedded import options
 from fluss_df.embedded.catalog import Catalog, Partition, Table, now_ms
 from fluss_df.embedded.files import FolderLock
 from fluss_df.embedded.tablet import Tablet, unknown_bucket
+from fluss_df.embedded.workers import Workers
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 
@@ -106,7 +106,7 @@ class Engine:
         except BaseException:
             self.lock.release()
             raise
-        self.workers = ThreadPoolExecutor(8, thread_name_prefix="fluss-df-embedded")
+        self.workers = Workers(8)
         self._tasks: list[asyncio.Task[None]] = []
 
     def _remove_leftovers(self) -> None:
@@ -206,7 +206,7 @@ class Engine:
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         """Run something that touches the disk on a worker thread."""
-        return await self._loop.run_in_executor(self.workers, function, *args)
+        return await asyncio.wrap_future(self.workers.submit(function, *args))
 
     async def acknowledged(self, bucket: TableBucket, end_offset: int) -> None:
         """Wait until a bucket is as durable as the settings ask, up to an offset.
@@ -295,7 +295,7 @@ class Engine:
             self._closed = True
             opened = list(self._open.values())
             self._open.clear()
-        self.workers.shutdown(wait=True)
+        self.workers.close()
         problems: list[str] = []
         for entry in opened:
             try:

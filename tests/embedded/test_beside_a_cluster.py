@@ -168,7 +168,7 @@ CHANGES: list[dict[str, object]] = [
         },
     },
     {"bucket_key": ["a"]},
-    *({"properties": {key: value}} for key, value in PROPERTIES),
+    *[dict[str, object](properties={key: value}) for key, value in PROPERTIES],
 ]
 
 

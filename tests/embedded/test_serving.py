@@ -253,3 +253,32 @@ def test_names_never_become_paths(engine: EmbeddedFluss) -> None:
     files = {str(p.relative_to(engine.folder)) for p in engine.folder.rglob("*") if p.is_file()}
     assert not [name for name in files if "fluss" in name]
     assert os.path.exists(engine.socket_path)
+
+
+def test_a_program_that_forgets_to_close_gets_its_rows_written(tmp_path: Path) -> None:
+    script = (
+        "import pyarrow as pa\n"
+        "import fluss_df as fluss\n"
+        f"connection = fluss.connect({str(tmp_path / 'd')!r})\n"
+        "schema = pa.schema([('n', pa.int64())])\n"
+        "descriptor = fluss.TableDescriptor(fluss.Schema(schema), bucket_count=1)\n"
+        "connection.get_admin().create_table('fluss.t', descriptor)\n"
+        "writer = connection.get_table('fluss.t').new_append().create_writer()\n"
+        "writer.write_arrow(pa.table({'n': range(1000)}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", script], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with fluss.connect(tmp_path / "d") as connection:
+        assert fluss.scan_fluss("fluss.t", connection=connection).collect().height == 1000
+
+
+def test_fluss_home_is_the_default_where_it_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLUSS_BOOTSTRAP_SERVERS", raising=False)
+    monkeypatch.setenv("FLUSS_HOME", str(tmp_path / "home"))
+    with fluss.connect() as connection:
+        assert connection.get_admin().list_databases() == ["fluss"]
+    assert (tmp_path / "home" / "FORMAT").exists()
