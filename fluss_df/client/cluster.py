@@ -12,6 +12,7 @@ import logging
 import weakref
 from collections.abc import Sequence
 
+from fluss_df.client.embedded import close_engines
 from fluss_df.client.io_thread import IOThread
 from fluss_df.client.lanes import lane_pool
 from fluss_df.client.metrics import Metrics
@@ -361,3 +362,4 @@ def _release_at_exit() -> None:
     for cluster in list(_open_clusters):
         if not cluster.closed:
             release(cluster)
+    close_engines()

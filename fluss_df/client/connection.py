@@ -13,6 +13,7 @@ from typing import Any
 
 from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.cluster import Cluster, release
+from fluss_df.client.embedded import HOME_VARIABLE, attach, embedded_folder, home_folder
 from fluss_df.client.facade import Ready, blocking
 from fluss_df.client.io_thread import IOThread, io_thread, reset_after_fork
 from fluss_df.client.lanes import lane_pool
@@ -224,14 +225,17 @@ def connect(connection: object | None = None) -> FlussConnection:
     ----------
     connection
         ``"host:port[,host:port]"``, ``"fluss://[user:password@]host:port[/database]"``, a
-        :class:`Config`, or a dict of properties; None for ``FLUSS_BOOTSTRAP_SERVERS``.
+        :class:`Config`, or a dict of properties; None for ``FLUSS_BOOTSTRAP_SERVERS``. A folder
+        (a ``Path``, ``"file:..."``, a string with a slash, or ``":memory:"`` for a temporary one)
+        is an embedded Fluss: it is opened in this process, or used through the process that has
+        it.
 
     Examples
     --------
     >>> conn = connect("127.0.0.1:9123")  # doctest: +SKIP
     """
     if connection is None:
-        connection = os.environ.get(BOOTSTRAP_VARIABLE)
+        connection = os.environ.get(BOOTSTRAP_VARIABLE) or home_folder()
         if not connection:
             raise _no_connection()
     return FlussConnection.create(connection)  # type: ignore[arg-type]
@@ -258,7 +262,7 @@ def resolve_connection(connection: object | None = None) -> FlussConnection:
     if connection is None:
         if _default is not None:
             return _default
-        connection = os.environ.get(BOOTSTRAP_VARIABLE)
+        connection = os.environ.get(BOOTSTRAP_VARIABLE) or home_folder()
         if not connection:
             raise _no_connection()
     made = _from_description(connection)
@@ -281,7 +285,8 @@ def _replace_closed(key: tuple[Config, str | None], made: FlussConnection) -> Fl
 def _no_connection() -> FlussError:
     return FlussError(
         "no connection given: pass connection='host:port' (or a 'fluss://' URL, Config, dict or an"
-        f" open connection), call fluss_df.set_default_connection(...) or set {BOOTSTRAP_VARIABLE}",
+        f" open connection), call fluss_df.set_default_connection(...), or set"
+        f" {BOOTSTRAP_VARIABLE}, or {HOME_VARIABLE} to a folder for an embedded Fluss",
         ErrorCode.INVALID_CONFIG_EXCEPTION,
     )
 
@@ -291,6 +296,9 @@ def _from_description(description: object) -> FlussConnection:
         return FlussConnection(description.copy())
     if isinstance(description, Mapping):
         return FlussConnection(Config(description))
+    folder = embedded_folder(description)
+    if folder is not None:
+        return attach(folder)
     if isinstance(description, str) and description.startswith("fluss://"):
         config, database = Config.from_url(description)
         return FlussConnection(config, database)
@@ -302,8 +310,9 @@ def _from_description(description: object) -> FlussConnection:
         else repr(str(description))
     )
     raise FlussError(
-        f"cannot connect to {shown}: expected 'host:port', 'fluss://host:port/database', a Config,"
-        " a dict of properties, or an open connection",
+        f"cannot connect to {shown}: expected 'host:port', 'fluss://host:port/database', a folder"
+        " ('./data', a Path, 'file:...' or ':memory:'), a Config, a dict of properties, or an open"
+        " connection",
         ErrorCode.INVALID_CONFIG_EXCEPTION,
     )
 

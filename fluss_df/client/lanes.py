@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fluss_df.client.server_connection import Endpoint
+from fluss_df.client.sockets import local_path
 from fluss_df.errors import DeadlineExceededError, FlussError, NetworkError
 from fluss_df.protocol.api import API_VERSIONS, Api, ServerApis
 from fluss_df.protocol.frames import (
@@ -68,9 +69,7 @@ class Lane:
         self.apis = ServerApis(self.address, {API_VERSIONS.key: (0, 0)}, None)
         deadline = time.monotonic() + connect_timeout_ms / 1000
         try:
-            self._socket = socket.create_connection(
-                (endpoint.host, endpoint.port), connect_timeout_ms / 1000
-            )
+            self._socket = _connect(endpoint, connect_timeout_ms / 1000)
         except TimeoutError:
             raise DeadlineExceededError(
                 f"no connection to {self.address} within {connect_timeout_ms} ms"
@@ -78,8 +77,6 @@ class Lane:
         except OSError as error:
             raise NetworkError(f"cannot connect to {self.address}: {error}") from error
         try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._shake_hands(deadline)
             self._set_receive_timeout()
         except BaseException:
@@ -211,6 +208,23 @@ class Lane:
         self.failed = True
         with contextlib.suppress(OSError):
             self._socket.close()
+
+
+def _connect(endpoint: Endpoint, timeout_s: float) -> socket.socket:
+    path = local_path(endpoint.host)
+    if path is None:
+        connected = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return connected
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.settimeout(timeout_s)
+        connected.connect(path)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
 
 
 class LanePool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluss_df.client.metrics import Metrics
+from fluss_df.client.sockets import local_path
 from fluss_df.config import Config
 from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
 from fluss_df.protocol.api import API_VERSIONS, Api, RequestT, ResponseT, ServerApis
@@ -37,8 +38,8 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """``host:port``."""
-        return f"{self.host}:{self.port}"
+        """``host:port``, or the path of a Unix socket."""
+        return local_path(self.host) or f"{self.host}:{self.port}"
 
 
 def credentials_of(config: Config) -> Credentials | None:
@@ -118,14 +119,20 @@ class ServerConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                transport, _ = await loop.create_connection(
-                    lambda: _Protocol(connection), endpoint.host, endpoint.port
-                )
+                path = local_path(endpoint.host)
+                if path is not None:
+                    transport, _ = await loop.create_unix_connection(
+                        lambda: _Protocol(connection), path
+                    )
+                else:
+                    transport, _ = await loop.create_connection(
+                        lambda: _Protocol(connection), endpoint.host, endpoint.port
+                    )
+                    sock = transport.get_extra_info("socket")
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    # a peer that vanished without a word must not keep a connection for ever
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 connection._transport = transport
-                sock = transport.get_extra_info("socket")
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                # a peer that vanished without a word must not keep a connection for ever
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 await connection._shake_hands(timeout_ms, metrics)
         except TimeoutError:
             connection.close()

@@ -93,6 +93,7 @@ CREATE_PARTITION = Api(
 )
 DROP_PARTITION = Api(1037, "DROP_PARTITION", pb.DropPartitionRequest, pb.DropPartitionResponse)
 AUTHENTICATE = Api(1038, "AUTHENTICATE", pb.AuthenticateRequest, pb.AuthenticateResponse)
+ALTER_TABLE = Api(1044, "ALTER_TABLE", pb.AlterTableRequest, pb.AlterTableResponse)
 ACQUIRE_KV_SNAPSHOT_LEASE = Api(
     1056,
     "ACQUIRE_KV_SNAPSHOT_LEASE",

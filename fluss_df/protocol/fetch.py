@@ -1,7 +1,8 @@
-"""Fetch responses, read by hand: the records stay slices of the receive buffer."""
+"""Fetch responses, read and written by hand: the records stay where they are."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -9,7 +10,8 @@ from google.protobuf.message import DecodeError
 
 from fluss_df.errors import ProtocolError
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.wire import BYTES, VARINT, fields, signed
+from fluss_df.protocol.frames import Buffer
+from fluss_df.protocol.wire import BYTES, VARINT, bytes_header, fields, signed, varint_field
 
 
 @dataclass(slots=True)
@@ -110,3 +112,29 @@ def _parse_bucket(
     if bucket.bucket_id < 0:
         raise ProtocolError("a fetch response names no bucket")
     return bucket
+
+
+def fetch_response_bucket(
+    bucket: pb.FetchLogResponseForBucket, records: Sequence[Buffer] | None
+) -> list[Buffer]:
+    """Return the buffers of one bucket in a fetch response.
+
+    Parameters
+    ----------
+    bucket
+        All but the records.
+    records
+        Log batches, passed on as they are; None for no such field.
+    """
+    head = bucket.SerializeToString()
+    size = sum(len(part) for part in records or ())
+    if records is not None:
+        head += bytes_header(8, size)
+    return [bytes_header(2, len(head) + size) + head, *(records or ())]
+
+
+def fetch_response_table(table_id: int, buckets: Sequence[Buffer]) -> list[Buffer]:
+    """Return the buffers of one table in a fetch response, of those of its buckets."""
+    head = varint_field(1, table_id)
+    size = len(head) + sum(len(part) for part in buckets)
+    return [bytes_header(1, size) + head, *buckets]

@@ -131,6 +131,79 @@ class ResponseReader:
         return response
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request frame.
+
+    Parameters
+    ----------
+    key, version
+        Which request it is.
+    request_id
+        What its response repeats.
+    body
+        The rest of the frame; owns its memory.
+    """
+
+    key: int
+    version: int
+    request_id: int
+    body: pa.Buffer
+
+
+class RequestReader:
+    """Puts received bytes together to requests: the server's side of :class:`ResponseReader`.
+
+    Parameters
+    ----------
+    max_bytes
+        The largest frame that is accepted; may be changed between frames.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._header = bytearray(_REQUEST_HEADER.size)
+        self._body: pa.Buffer | None = None
+        self._fields = (0, 0, 0)
+        self._rest = memoryview(self._header)
+
+    def buffer(self) -> memoryview:
+        """Return the non-empty place for the next bytes: the rest of the header or body."""
+        return self._rest
+
+    def received(self, count: int) -> Request | None:
+        """Take note of ``count`` bytes written to :meth:`buffer`; return the request they end.
+
+        Raises
+        ------
+        ProtocolError
+            When the frame cannot be one, or is too large; the connection is then of no more use.
+        """
+        self._rest = self._rest[count:]
+        if len(self._rest):
+            return None
+        if self._body is None:
+            length, *fields = _REQUEST_HEADER.unpack(self._header)
+            size = length - (_REQUEST_HEADER.size - 4)
+            if size < 0 or size > self.max_bytes:
+                raise ProtocolError(f"a request of {length} bytes; {self.max_bytes} are accepted")
+            self._fields = (fields[0], fields[1], fields[2])
+            self._body = pa.allocate_buffer(size, memory_pool=data_pool())
+            if size:
+                self._rest = memoryview(self._body).cast("B")
+                return None
+        request = Request(*self._fields, self._body)
+        self._body = None
+        self._rest = memoryview(self._header)
+        return request
+
+
+def encode_response(kind: int, request_id: int, body: Sequence[Buffer]) -> list[Buffer]:
+    """Return the buffers of one response frame; those of the body are passed on as they are."""
+    length = _RESPONSE_HEADER_AFTER_LENGTH + sum(len(part) for part in body)
+    return [_RESPONSE_HEADER.pack(length, kind, request_id), *body]
+
+
 def parse_response(api: Api[RequestT, ResponseT], response: Response, peer: str) -> ResponseT:
     """Return the message of a response.
 

@@ -192,6 +192,76 @@ class DropTableResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class AlterConfig(_message.Message):
+    __slots__ = ("config_key", "config_value", "op_type")
+    CONFIG_KEY_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_VALUE_FIELD_NUMBER: _ClassVar[int]
+    OP_TYPE_FIELD_NUMBER: _ClassVar[int]
+    config_key: str
+    config_value: str
+    op_type: int
+    def __init__(self, config_key: _Optional[str] = ..., config_value: _Optional[str] = ..., op_type: _Optional[int] = ...) -> None: ...
+
+class AddColumn(_message.Message):
+    __slots__ = ("column_name", "data_type_json", "comment", "column_position_type")
+    COLUMN_NAME_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_JSON_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_POSITION_TYPE_FIELD_NUMBER: _ClassVar[int]
+    column_name: str
+    data_type_json: bytes
+    comment: str
+    column_position_type: int
+    def __init__(self, column_name: _Optional[str] = ..., data_type_json: _Optional[bytes] = ..., comment: _Optional[str] = ..., column_position_type: _Optional[int] = ...) -> None: ...
+
+class DropColumn(_message.Message):
+    __slots__ = ("column_name",)
+    COLUMN_NAME_FIELD_NUMBER: _ClassVar[int]
+    column_name: str
+    def __init__(self, column_name: _Optional[str] = ...) -> None: ...
+
+class RenameColumn(_message.Message):
+    __slots__ = ("old_column_name", "new_column_name")
+    OLD_COLUMN_NAME_FIELD_NUMBER: _ClassVar[int]
+    NEW_COLUMN_NAME_FIELD_NUMBER: _ClassVar[int]
+    old_column_name: str
+    new_column_name: str
+    def __init__(self, old_column_name: _Optional[str] = ..., new_column_name: _Optional[str] = ...) -> None: ...
+
+class ModifyColumn(_message.Message):
+    __slots__ = ("column_name", "data_type_json", "comment", "column_position_type")
+    COLUMN_NAME_FIELD_NUMBER: _ClassVar[int]
+    DATA_TYPE_JSON_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_POSITION_TYPE_FIELD_NUMBER: _ClassVar[int]
+    column_name: str
+    data_type_json: bytes
+    comment: str
+    column_position_type: int
+    def __init__(self, column_name: _Optional[str] = ..., data_type_json: _Optional[bytes] = ..., comment: _Optional[str] = ..., column_position_type: _Optional[int] = ...) -> None: ...
+
+class AlterTableRequest(_message.Message):
+    __slots__ = ("table_path", "ignore_if_not_exists", "config_changes", "add_columns", "drop_columns", "rename_columns", "modify_columns")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_IF_NOT_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    ADD_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    DROP_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    RENAME_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    MODIFY_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    table_path: PathOfTable
+    ignore_if_not_exists: bool
+    config_changes: _containers.RepeatedCompositeFieldContainer[AlterConfig]
+    add_columns: _containers.RepeatedCompositeFieldContainer[AddColumn]
+    drop_columns: _containers.RepeatedCompositeFieldContainer[DropColumn]
+    rename_columns: _containers.RepeatedCompositeFieldContainer[RenameColumn]
+    modify_columns: _containers.RepeatedCompositeFieldContainer[ModifyColumn]
+    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., ignore_if_not_exists: bool = ..., config_changes: _Optional[_Iterable[_Union[AlterConfig, _Mapping]]] = ..., add_columns: _Optional[_Iterable[_Union[AddColumn, _Mapping]]] = ..., drop_columns: _Optional[_Iterable[_Union[DropColumn, _Mapping]]] = ..., rename_columns: _Optional[_Iterable[_Union[RenameColumn, _Mapping]]] = ..., modify_columns: _Optional[_Iterable[_Union[ModifyColumn, _Mapping]]] = ...) -> None: ...
+
+class AlterTableResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class GetTableInfoRequest(_message.Message):
     __slots__ = ("table_path",)
     TABLE_PATH_FIELD_NUMBER: _ClassVar[int]

@@ -111,7 +111,11 @@ def byte_view(data: Bytes) -> memoryview:
 
 
 def scan_headers(
-    records: Bytes, *, magic1_has_statistics: bool = False, require_progress: bool = True
+    records: Bytes,
+    *,
+    magic1_has_statistics: bool = False,
+    require_progress: bool = True,
+    ascending: bool = True,
 ) -> LogHeaders:
     """Walk the chain of log batches and read their headers.
 
@@ -124,6 +128,8 @@ def scan_headers(
         on the length of statistics after the record count.
     require_progress
         Refuse bytes that do not hold one whole batch; a server always returns one.
+    ascending
+        Refuse offsets that run backwards; in what a writer sends, every batch begins at 0.
 
     Raises
     ------
@@ -150,7 +156,7 @@ def scan_headers(
             part = _read(data, position[rows], size[rows], layouts[value])
             for name, values in part.items():
                 fields[name][rows] = values
-    _check(fields, position, size)
+    _check(fields, position, size, ascending)
     return LogHeaders(
         position=position,
         size=size,
@@ -223,13 +229,13 @@ def _read(
     return fields
 
 
-def _check(fields: dict[str, Int64s], position: Int64s, size: Int64s) -> None:
+def _check(fields: dict[str, Int64s], position: Int64s, size: Int64s, ascending: bool) -> None:
     base, delta, count = fields["base_offset"], fields["last_offset_delta"], fields["record_count"]
     change_types = np.where(fields["attributes"] & APPEND_ONLY, 0, count)
     bad = (base < 0) | (delta < 0) | (count < 0) | (count > delta + 1)
     bad |= base > 2**62
     bad |= fields["header_size"] + change_types > size
-    if len(base) > 1:
+    if ascending and len(base) > 1:
         bad[1:] |= base[1:] <= base[:-1] + delta[:-1]
     if bad.any():
         i = int(np.flatnonzero(bad)[0])

@@ -9,13 +9,29 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
+from fluss_df.embedded import EmbeddedFluss
 from tests.client.support import Official, Tables
 
 
-@pytest.fixture(scope="session")
-def address(fluss_cluster: LocalCluster) -> str:
-    """The address of a server."""
-    return fluss_cluster.bootstrap_servers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what is about processes of a cluster, or about primary-key tables, there alone."""
+    for item in list(items):
+        engine = getattr(item, "callspec", None) and item.callspec.params.get("address")  # type: ignore[attr-defined]
+        if engine == "embedded" and item.get_closest_marker("cluster_only"):
+            items.remove(item)
+
+
+@pytest.fixture(scope="session", params=["cluster", "embedded"])
+def address(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The address of a server: a Fluss cluster, then an embedded engine."""
+    if request.param == "cluster":
+        cluster: LocalCluster = request.getfixturevalue("fluss_cluster")
+        yield cluster.bootstrap_servers
+        return
+    with EmbeddedFluss(tmp_path_factory.mktemp("embedded"), port=0) as engine:
+        yield engine.address
 
 
 @pytest.fixture(scope="session")

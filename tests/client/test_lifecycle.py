@@ -316,6 +316,7 @@ CALLS = {
 }
 
 
+@pytest.mark.cluster_only
 @pytest.mark.parametrize("call", CALLS)
 def test_interrupt_while_a_server_is_silent(
     address: str, tables: Tables, fluss_cluster: LocalCluster, call: str

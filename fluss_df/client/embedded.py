@@ -1,0 +1,105 @@
+"""Folders as connections: the embedded engine of a folder, started by whoever comes first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fluss_df.client.sockets import local_host
+from fluss_df.config import Config
+from fluss_df.errors import ErrorCode, FlussError
+
+if TYPE_CHECKING:
+    from fluss_df.client.connection import FlussConnection
+    from fluss_df.embedded import EmbeddedFluss
+
+MEMORY: Final = ":memory:"
+# a default that somebody must have set on purpose
+HOME_VARIABLE: Final = "FLUSS_HOME"
+
+_lock = threading.Lock()
+_engines: dict[Path, EmbeddedFluss] = {}
+_owner = os.getpid()
+
+
+def embedded_folder(description: object) -> Path | str | None:
+    """Return the folder that a user names as a connection, or None where it is something else.
+
+    A folder is a ``Path``, ``":memory:"``, ``"file:..."``, or a string that begins with a slash,
+    ``./``, ``../`` or ``~``: a bare word may be a host's name.
+    """
+    if isinstance(description, Path):
+        return description
+    if not isinstance(description, str):
+        return None
+    if description == MEMORY:
+        return MEMORY
+    if description.startswith("file:"):
+        rest = description.removeprefix("file:")
+        return Path(rest.removeprefix("//") if rest.startswith("///") else rest)
+    if description in (".", "..") or description.startswith(("/", "./", "../", "~")):
+        return Path(description)
+    return None
+
+
+def home_folder() -> Path | None:
+    """Return the folder that FLUSS_HOME names, or None."""
+    value = os.environ.get(HOME_VARIABLE)
+    return Path(value) if value else None
+
+
+def attach(folder: Path | str) -> FlussConnection:
+    """Return a connection to the engine of a folder, not yet made.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached.
+    """
+    from fluss_df.client.connection import FlussConnection
+
+    host, port = local_host(_socket_of(folder))
+    return FlussConnection(Config({"bootstrap.servers": f"{host}:{port}"}))
+
+
+def _socket_of(folder: Path | str) -> str:
+    # not imported with the client: most programs use a cluster
+    from fluss_df.embedded import EmbeddedFluss
+    from fluss_df.embedded.server import owner_of
+
+    global _owner
+    with _lock:
+        if os.getpid() != _owner:
+            # a forked child has the parent's engines only by their sockets
+            _engines.clear()
+            _owner = os.getpid()
+        if not isinstance(folder, Path):
+            engine = EmbeddedFluss(None)
+            _engines[engine.folder] = engine
+            return engine.socket_path
+        key = folder.expanduser().resolve()
+        running = _engines.get(key)
+        if running is not None and not running.closed:
+            return running.socket_path
+        try:
+            engine = _engines[key] = EmbeddedFluss(key)
+        except FlussError as error:
+            owner = owner_of(key)
+            if error.error_code != ErrorCode.STORAGE_EXCEPTION or owner is None:
+                raise
+            if not owner[1] or not os.path.exists(owner[1]):
+                raise
+            return owner[1]
+        return engine.socket_path
+
+
+def close_engines() -> None:
+    """Close the engines of this process; the client's exit hook does it last of all."""
+    if os.getpid() != _owner:
+        return
+    for engine in list(_engines.values()):
+        with contextlib.suppress(FlussError):
+            engine.close()

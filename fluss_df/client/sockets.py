@@ -1,0 +1,33 @@
+"""Addresses that are Unix sockets: an embedded engine on this machine.
+
+Servers are known by host and port everywhere in the protocol, so the path of a socket is written
+as a host: ``unix-`` and the path in hexadecimal digits. It survives being pickled, and being told
+by a server in its metadata.
+"""
+
+from __future__ import annotations
+
+_PREFIX = "unix-"
+# a port must be given, and means nothing
+_PORT = 1
+
+
+def local_host(path: str) -> tuple[str, int]:
+    """Return the host and port that stand for a Unix socket."""
+    return _PREFIX + path.encode().hex(), _PORT
+
+
+def local_path(host: str) -> str | None:
+    """Return the path of the Unix socket that a host stands for; None for other hosts.
+
+    Examples
+    --------
+    >>> local_path(local_host("/tmp/s")[0])
+    '/tmp/s'
+    """
+    if not host.startswith(_PREFIX):
+        return None
+    try:
+        return bytes.fromhex(host.removeprefix(_PREFIX)).decode()
+    except ValueError:
+        return None

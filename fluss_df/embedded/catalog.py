@@ -1,0 +1,510 @@
+"""Databases, tables, schemas and partitions: in memory, and durable before a change is answered.
+
+One JSON file for the databases and the counters, one for each table. A file is replaced atomically,
+so each change happens wholly or not at all; a table exists while its file does. Names never become
+file names: files and folders are named by ids, which are never used twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from fluss_df.embedded import validation
+from fluss_df.embedded.files import read_json, sync_folder, write_json
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import DatabaseDescriptor, TablePath, reading
+from fluss_df.record.cut import ColumnLayout
+from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.types import wire_arrow_schema
+
+logger = logging.getLogger(__name__)
+
+# ids are reserved in blocks, so that not each one costs a sync; a crash leaves a gap
+_BLOCK: Final = 100
+# where other Java clients look first
+DEFAULT_DATABASE: Final = "fluss"
+
+
+def now_ms() -> int:
+    """Return the time, in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class Database:
+    """A database."""
+
+    descriptor: DatabaseDescriptor
+    created: int
+
+
+@dataclass(slots=True)
+class Partition:
+    """A partition: its id, and its values in the order of the table's partition keys."""
+
+    id: int
+    values: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Its values, joined with ``$``."""
+        return "$".join(self.values)
+
+
+@dataclass(slots=True)
+class Table:
+    """A table, with all its schemas and partitions.
+
+    Attributes
+    ----------
+    schemas
+        Schema id -> schema; the highest id is the newest.
+    partitions
+        Name -> partition; empty where the table has no partition keys.
+    """
+
+    id: int
+    path: TablePath
+    descriptor: TableDescriptor
+    created: int
+    modified: int
+    schemas: dict[int, Schema]
+    partitions: dict[str, Partition] = field(default_factory=dict)
+    _layouts: dict[int, ColumnLayout] = field(default_factory=dict, repr=False)
+
+    @property
+    def schema_id(self) -> int:
+        """The id of the newest schema."""
+        return max(self.schemas)
+
+    @property
+    def buckets(self) -> int:
+        """Buckets of the table, or of each partition."""
+        return self.descriptor.bucket_count or 1
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether it has partition keys."""
+        return bool(self.descriptor.partition_keys)
+
+    @property
+    def arrow(self) -> bool:
+        """Whether its rows are stored as Arrow."""
+        return self.descriptor.properties.get("table.log.format", "arrow").lower() == "arrow"
+
+    @property
+    def layouts(self) -> dict[int, ColumnLayout]:
+        """Where the columns of each schema stand in an Arrow message."""
+        for schema_id in self.schemas.keys() - self._layouts.keys():
+            schema = wire_arrow_schema(self.schemas[schema_id].columns)
+            self._layouts[schema_id] = ColumnLayout(schema)
+        return self._layouts
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is stored."""
+        return {
+            "id": self.id,
+            "database": self.path.database_name,
+            "name": self.path.table_name,
+            "descriptor": json.loads(self.descriptor.to_json()),
+            "created": self.created,
+            "modified": self.modified,
+            "schemas": {str(key): schema.to_json() for key, schema in self.schemas.items()},
+            "partitions": [[p.id, *p.values] for p in self.partitions.values()],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Table:
+        """Read what was stored."""
+        partitions = [Partition(row[0], tuple(row[1:])) for row in value["partitions"]]
+        return cls(
+            value["id"],
+            TablePath(value["database"], value["name"]),
+            TableDescriptor.from_json(json.dumps(value["descriptor"]).encode()),
+            value["created"],
+            value["modified"],
+            {int(key): Schema.from_json(schema) for key, schema in value["schemas"].items()},
+            {partition.name: partition for partition in partitions},
+        )
+
+
+class Catalog:
+    """All databases and tables of an engine; thread safe.
+
+    Parameters
+    ----------
+    folder
+        Where its files are; created where it is missing.
+    default_buckets
+        Buckets of tables that do not say.
+    """
+
+    def __init__(self, folder: Path, default_buckets: int = 1) -> None:
+        self._folder = folder
+        self._default_buckets = default_buckets
+        self._lock = threading.RLock()
+        self._databases: dict[str, Database] = {}
+        self._tables: dict[TablePath, Table] = {}
+        self._by_id: dict[int, Table] = {}
+        self._partitions: dict[int, tuple[Table, Partition]] = {}
+        self._next = {"table": 0, "partition": 0, "writer": 0}
+        self._reserved = dict(self._next)
+        if folder.exists():
+            self._load()
+        else:
+            folder.mkdir()
+            sync_folder(folder.parent)
+            self._databases[DEFAULT_DATABASE] = Database(DatabaseDescriptor(), now_ms())
+            self._save()
+
+    # ---- files
+
+    @property
+    def _file(self) -> Path:
+        return self._folder / "databases.json"
+
+    def _table_file(self, table: Table) -> Path:
+        return self._folder / f"table-{table.id}.json"
+
+    def _load(self) -> None:
+        value = read_json(self._file)
+        with reading(str(self._file)):
+            self._databases = {
+                name: Database(
+                    DatabaseDescriptor(entry.get("comment"), entry["properties"]), entry["created"]
+                )
+                for name, entry in value["databases"].items()
+            }
+            self._next = {kind: int(value["next"][kind]) for kind in self._next}
+            self._reserved = dict(self._next)
+        for file in self._folder.glob("table-*.json"):
+            with reading(str(file)):
+                table = Table.from_json(read_json(file))
+            self._tables[table.path] = table
+            self._index(table)
+        for file in self._folder.glob("*.tmp"):
+            file.unlink()
+
+    def _index(self, table: Table) -> None:
+        self._by_id[table.id] = table
+        for partition in table.partitions.values():
+            self._partitions[partition.id] = (table, partition)
+
+    def _save(self) -> None:
+        entries = {
+            name: {
+                "comment": database.descriptor.comment,
+                "properties": database.descriptor.get_custom_properties(),
+                "created": database.created,
+            }
+            for name, database in self._databases.items()
+        }
+        write_json(self._file, {"databases": entries, "next": self._reserved})
+
+    def _id(self, kind: str) -> int:
+        if self._next[kind] >= self._reserved[kind]:
+            self._reserved[kind] = self._next[kind] + _BLOCK
+            try:
+                self._save()
+            except FlussError:
+                self._reserved[kind] = self._next[kind]
+                raise
+        self._next[kind] += 1
+        return self._next[kind] - 1
+
+    def writer_id(self) -> int:
+        """Return an id for a writer, that no writer ever had."""
+        with self._lock:
+            return self._id("writer")
+
+    # ---- databases
+
+    def create_database(self, name: str, ignore_if_exists: bool, text: bytes) -> None:
+        """Create a database."""
+        validation.check_database_name(name)
+        try:
+            descriptor = DatabaseDescriptor.from_json(text) if text else DatabaseDescriptor()
+        except FlussError as error:
+            raise FlussError(error.message, ErrorCode.UNKNOWN_SERVER_ERROR) from error
+        with self._lock:
+            if name in self._databases:
+                if ignore_if_exists:
+                    return
+                raise FlussError(
+                    f"Database {name} already exists.", ErrorCode.DATABASE_ALREADY_EXIST
+                )
+            self._databases[name] = Database(descriptor, now_ms())
+            try:
+                self._save()
+            except FlussError:
+                del self._databases[name]
+                raise
+
+    def drop_database(self, name: str, ignore_if_not_exists: bool, cascade: bool) -> list[Table]:
+        """Drop a database; return the tables that went with it."""
+        with self._lock:
+            if name not in self._databases:
+                if ignore_if_not_exists:
+                    return []
+                raise self._no_database(name)
+            tables = [t for t in self._tables.values() if t.path.database_name == name]
+            if tables and not cascade:
+                raise FlussError(f"Database {name} is not empty.", ErrorCode.DATABASE_NOT_EMPTY)
+            for table in tables:
+                self.drop_table(table.path, False)
+            database = self._databases.pop(name)
+            try:
+                self._save()
+            except FlussError:
+                self._databases[name] = database
+                raise
+            return tables
+
+    def databases(self) -> list[str]:
+        """Return the names of the databases."""
+        with self._lock:
+            return sorted(self._databases)
+
+    def database(self, name: str) -> Database:
+        """Return a database."""
+        with self._lock:
+            found = self._databases.get(name)
+        if found is None:
+            raise FlussError(f"Database '{name}' does not exist.", ErrorCode.DATABASE_NOT_EXIST)
+        return found
+
+    def has_database(self, name: str) -> bool:
+        """Return whether there is a database."""
+        return name in self._databases
+
+    @staticmethod
+    def _no_database(name: str) -> FlussError:
+        return FlussError(f"Database {name} does not exist.", ErrorCode.DATABASE_NOT_EXIST)
+
+    # ---- tables
+
+    def create_table(self, path: TablePath, text: bytes, ignore_if_exists: bool) -> Table | None:
+        """Create a table; None where it was there before and that is to be ignored."""
+        validation.check_database_name(path.database_name)
+        validation.check_table_name(path.table_name)
+        descriptor = validation.read_descriptor(text, self._default_buckets)
+        with self._lock:
+            if path.database_name not in self._databases:
+                raise self._no_database(path.database_name)
+            if path in self._tables:
+                if ignore_if_exists:
+                    return None
+                raise FlussError(f"Table {path} already exists.", ErrorCode.TABLE_ALREADY_EXIST)
+            now = now_ms()
+            # ids of columns are given once, here
+            schema = Schema.from_json(descriptor.schema.to_json())
+            descriptor.schema = schema
+            table = Table(self._id("table"), path, descriptor, now, now, {1: schema})
+            write_json(self._table_file(table), table.to_json())
+            self._tables[path] = table
+            self._index(table)
+            return table
+
+    def drop_table(self, path: TablePath, ignore_if_not_exists: bool) -> Table | None:
+        """Drop a table; None where there was none and that is to be ignored."""
+        with self._lock:
+            table = self._tables.get(path)
+            if table is None:
+                if ignore_if_not_exists:
+                    return None
+                raise FlussError(f"Table {path} does not exist.", ErrorCode.TABLE_NOT_EXIST)
+            self._remove_file(table)
+            del self._tables[path], self._by_id[table.id]
+            for partition in table.partitions.values():
+                del self._partitions[partition.id]
+            return table
+
+    def _remove_file(self, table: Table) -> None:
+        try:
+            self._table_file(table).unlink(missing_ok=True)
+            sync_folder(self._folder)
+        except OSError as error:
+            raise FlussError(
+                f"cannot drop {table.path}: {error}", ErrorCode.STORAGE_EXCEPTION
+            ) from error
+
+    def tables(self, database: str) -> list[str]:
+        """Return the names of a database's tables."""
+        with self._lock:
+            if database not in self._databases:
+                raise self._no_database(database)
+            return sorted(
+                path.table_name for path in self._tables if path.database_name == database
+            )
+
+    def all_tables(self) -> list[Table]:
+        """Return all tables."""
+        with self._lock:
+            return list(self._tables.values())
+
+    def has_table(self, path: TablePath) -> bool:
+        """Return whether there is a table."""
+        return path in self._tables
+
+    def table(self, path: TablePath) -> Table:
+        """Return a table."""
+        with self._lock:
+            table = self._tables.get(path)
+        if table is None:
+            raise FlussError(f"Table '{path}' does not exist.", ErrorCode.TABLE_NOT_EXIST)
+        return table
+
+    def table_by_id(self, table_id: int) -> Table | None:
+        """Return the table of an id, or None."""
+        return self._by_id.get(table_id)
+
+    def schema(self, path: TablePath, schema_id: int | None) -> tuple[int, Schema]:
+        """Return a schema of a table with its id; None for the newest."""
+        table = self._tables.get(path)
+        wanted = schema_id if schema_id is not None else (table.schema_id if table else 0)
+        found = table.schemas.get(wanted) if table else None
+        if found is None:
+            raise FlussError(
+                f"Schema for table {path} with schema id {wanted} does not exist.",
+                ErrorCode.SCHEMA_NOT_EXIST,
+            )
+        return wanted, found
+
+    def replace(self, table: Table, descriptor: TableDescriptor) -> None:
+        """Give a table other properties, or another schema."""
+        with self._lock:
+            if self._tables.get(table.path) is not table:
+                raise FlussError(f"Table '{table.path}' does not exist.", ErrorCode.TABLE_NOT_EXIST)
+            schemas = table.schemas
+            if descriptor.schema != table.schemas[table.schema_id]:
+                schemas = {**schemas, table.schema_id + 1: descriptor.schema}
+            changed = Table(
+                table.id, table.path, descriptor, table.created, now_ms(), schemas, table.partitions
+            )
+            write_json(self._table_file(table), changed.to_json())
+            # in place, as tablets refer to it
+            table.descriptor, table.modified = descriptor, changed.modified
+            table.schemas = schemas
+
+    # ---- partitions
+
+    def create_partition(
+        self, path: TablePath, spec: Mapping[str, str], ignore_if_exists: bool
+    ) -> Partition | None:
+        """Create a partition; None where it was there before and that is to be ignored."""
+        with self._lock:
+            table = self.table(path)
+            if not table.partitioned:
+                raise FlussError(
+                    "Only partitioned table support create partition.",
+                    ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
+                )
+            keys = table.descriptor.partition_keys
+            values = validation.partition_values(str(path), keys, spec, creating=True)
+            name = "$".join(values)
+            if name in table.partitions:
+                if ignore_if_exists:
+                    return None
+                raise FlussError(
+                    f"Partition '{_shown(keys, values)}' already exists for table {path}",
+                    ErrorCode.PARTITION_ALREADY_EXISTS,
+                )
+            if len(table.partitions) >= validation.MAX_PARTITIONS:
+                raise FlussError(
+                    f"Exceed the maximum number of partitions for table {path}, only allow"
+                    f" {validation.MAX_PARTITIONS} partitions.",
+                    ErrorCode.PARTITION_MAX_NUM_EXCEPTION,
+                )
+            if (len(table.partitions) + 1) * table.buckets > validation.MAX_BUCKETS:
+                raise FlussError(
+                    f"Adding partition '{name}' would result in more than"
+                    f" {validation.MAX_BUCKETS} buckets for table {path}.",
+                    ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
+                )
+            partition = Partition(self._id("partition"), tuple(values))
+            table.partitions[name] = partition
+            try:
+                write_json(self._table_file(table), table.to_json())
+            except FlussError:
+                del table.partitions[name]
+                raise
+            self._partitions[partition.id] = (table, partition)
+            return partition
+
+    def drop_partition(
+        self, path: TablePath, spec: Mapping[str, str], ignore_if_not_exists: bool
+    ) -> tuple[Table, Partition] | None:
+        """Drop a partition; None where there was none and that is to be ignored."""
+        with self._lock:
+            table = self.table(path)
+            if not table.partitioned:
+                raise FlussError(
+                    "Only partitioned table support drop partition.",
+                    ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
+                )
+            keys = table.descriptor.partition_keys
+            values = validation.partition_values(str(path), keys, spec, creating=False)
+            partition = table.partitions.pop("$".join(values), None)
+            if partition is None:
+                if ignore_if_not_exists:
+                    return None
+                raise FlussError(
+                    f"Partition '{_shown(keys, values)}' does not exist for table {path}",
+                    ErrorCode.PARTITION_NOT_EXISTS,
+                )
+            try:
+                write_json(self._table_file(table), table.to_json())
+            except FlussError:
+                table.partitions[partition.name] = partition
+                raise
+            del self._partitions[partition.id]
+            return table, partition
+
+    def list_partitions(
+        self, path: TablePath, partial: Mapping[str, str] | None
+    ) -> tuple[Table, list[Partition]]:
+        """Return the partitions of a table that have some values."""
+        with self._lock:
+            table = self.table(path)
+            if not table.partitioned:
+                raise FlussError(
+                    f"Table '{path}' is not a partitioned table.",
+                    ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
+                )
+            keys = table.descriptor.partition_keys
+            wanted = dict(partial or {})
+            if wanted.keys() - set(keys):
+                shown = ", ".join(f"{k}={v}" for k, v in wanted.items())
+                raise FlussError(
+                    f"Fail to list partitions for table: {path}, partitionSpec: {shown}.",
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                )
+            return table, [
+                p
+                for p in table.partitions.values()
+                if all(
+                    wanted.get(key, value) == value
+                    for key, value in zip(keys, p.values, strict=True)
+                )
+            ]
+
+    def partition_by_id(self, partition_id: int) -> tuple[Table, Partition] | None:
+        """Return a partition and its table, or None."""
+        return self._partitions.get(partition_id)
+
+    def bucket_folders(self) -> Iterator[str]:
+        """Iterate over the names of the folders that belong to tables, for what is left over."""
+        with self._lock:
+            for table in self._tables.values():
+                yield str(table.id)
+
+
+def _shown(keys: tuple[str, ...], values: list[str]) -> str:
+    return "$".join(f"{key}={value}" for key, value in zip(keys, values, strict=True))

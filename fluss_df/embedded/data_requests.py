@@ -1,0 +1,312 @@
+"""Requests that move records: produce, fetch, list offsets, limit scan."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from fluss_df.embedded.engine import Engine, java_name
+from fluss_df.embedded.tablet import Appended, Piece
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.metadata import TableBucket
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.fetch import fetch_response_bucket, fetch_response_table
+from fluss_df.protocol.frames import Buffer
+from fluss_df.protocol.wire import BYTES, VARINT, fields, signed
+from fluss_df.record.cut import ColumnLayout, cut_columns
+from fluss_df.record.headers import OVERHEAD
+
+_CLIENT: Final = -1
+_EARLIEST_OFFSET: Final = -2
+_EARLIEST: Final = 0
+_LATEST: Final = 1
+_TIMESTAMP: Final = 2
+_MAX_WAIT_MS: Final = 600_000
+
+
+# ---- produce
+
+
+def _parse_produce(body: pa.Buffer) -> tuple[pb.ProduceLogRequest, list[memoryview]]:
+    """Read a produce request; its records stay slices of the body."""
+    data = memoryview(body).cast("B")
+    request = pb.ProduceLogRequest()
+    records: list[memoryview] = []
+    for number, kind, value, length in fields(data, 0, len(data)):
+        if kind == VARINT and number == 1:
+            request.acks = _int32(value)
+        elif kind == VARINT and number == 2:
+            request.table_id = signed(value)
+        elif kind == VARINT and number == 3:
+            request.timeout_ms = _int32(value)
+        elif kind == BYTES and number == 4:
+            bucket = request.buckets_req.add(records=b"")
+            part = data[:0]
+            for inner, inner_kind, place, size in fields(data, value, value + length):
+                if inner_kind == VARINT and inner == 1:
+                    bucket.partition_id = signed(place)
+                elif inner_kind == VARINT and inner == 2:
+                    bucket.bucket_id = _int32(place)
+                elif inner_kind == BYTES and inner == 3:
+                    part = data[place : place + size]
+            records.append(part)
+    if not request.IsInitialized():
+        raise ProtocolError("a PRODUCE_LOG request lacks required fields")
+    return request, records
+
+
+def _int32(value: int) -> int:
+    number = signed(value)
+    if not -(2**31) <= number < 2**31:
+        raise ProtocolError(f"{number} is no 32-bit number")
+    return number
+
+
+async def produce_log(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
+    """Append; the awaitable that is returned waits for the disk and is the response."""
+    request, records = _parse_produce(body)
+    if request.acks not in (-1, 0, 1):
+        raise FlussError(f"Invalid required acks: {request.acks}", ErrorCode.INVALID_REQUIRED_ACKS)
+    results = await engine.run(_append_all, engine, request, records)
+    return _acknowledge(engine, request, results)
+
+
+def _append_all(
+    engine: Engine, request: pb.ProduceLogRequest, records: Sequence[memoryview]
+) -> list[Appended | FlussError]:
+    results: list[Appended | FlussError] = []
+    for part, data in zip(request.buckets_req, records, strict=True):
+        try:
+            table, tablet = engine.bucket(_bucket(request.table_id, part))
+            results.append(tablet.append(data, table.layouts if table.arrow else None))
+        except FlussError as error:
+            results.append(error)
+    return results
+
+
+async def _acknowledge(
+    engine: Engine, request: pb.ProduceLogRequest, results: Sequence[Appended | FlussError]
+) -> list[Buffer]:
+    response = pb.ProduceLogResponse()
+    for part, result in zip(request.buckets_req, results, strict=True):
+        answer = response.buckets_resp.add(bucket_id=part.bucket_id)
+        if part.HasField("partition_id"):
+            answer.partition_id = part.partition_id
+        if isinstance(result, Appended):
+            try:
+                await engine.acknowledged(_bucket(request.table_id, part), result.end_offset)
+                answer.base_offset = result.base_offset
+                continue
+            except FlussError as error:
+                result = error
+        answer.error_code = result.error_code
+        answer.error_message = result.message
+    return [response.SerializeToString()]
+
+
+def _bucket(
+    table_id: int, part: pb.ProduceLogRequestForBucket | pb.FetchLogRequestForBucket
+) -> TableBucket:
+    partition = part.partition_id if part.HasField("partition_id") else None
+    return TableBucket(table_id, part.bucket_id, partition)
+
+
+# ---- fetch
+
+
+async def fetch_log(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
+    """Read; the awaitable that is returned waits for new records and is the response."""
+    try:
+        request = pb.FetchLogRequest.FromString(bytes(body))
+    except DecodeError as error:
+        raise ProtocolError(f"a FETCH_LOG request cannot be read: {error}") from error
+    if not request.IsInitialized():
+        raise ProtocolError("a FETCH_LOG request lacks required fields")
+    return _fetch(engine, request)
+
+
+async def _fetch(engine: Engine, request: pb.FetchLogRequest) -> list[Buffer]:
+    wait = request.max_wait_ms if request.HasField("max_wait_ms") else 0
+    wanted = request.min_bytes if request.HasField("min_bytes") else -1
+    until = time.monotonic() + min(wait, _MAX_WAIT_MS) / 1000
+    buckets = [
+        _bucket(table.table_id, part) for table in request.tables_req for part in table.buckets_req
+    ]
+    parts, size, failed = await engine.run(_read_all, engine, request)
+    if failed or size >= wanted or time.monotonic() >= until:
+        return parts
+    event = asyncio.Event()
+    with engine.watching(buckets, event):
+        while True:
+            # cleared before it is read, so that nothing new is missed between the two
+            event.clear()
+            parts, size, failed = await engine.run(_read_all, engine, request)
+            left = until - time.monotonic()
+            if failed or size >= wanted or left <= 0:
+                return parts
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await event.wait()
+
+
+def _read_all(engine: Engine, request: pb.FetchLogRequest) -> tuple[list[Buffer], int, bool]:
+    """Return the response, the bytes of records in it, and whether a bucket has an error."""
+    response: list[Buffer] = []
+    total = 0
+    failed = False
+    for asked in request.tables_req:
+        parts: list[Buffer] = []
+        for part in asked.buckets_req:
+            answer = pb.FetchLogResponseForBucket(bucket_id=part.bucket_id)
+            if part.HasField("partition_id"):
+                answer.partition_id = part.partition_id
+            records: list[Buffer] | None = None
+            try:
+                records = _read(engine, request, asked, part, answer, total)
+                total += sum(len(piece) for piece in records)
+            except FlussError as error:
+                failed = True
+                answer.error_code = error.error_code
+                answer.error_message = error.message
+            parts += fetch_response_bucket(answer, records)
+        response += fetch_response_table(asked.table_id, parts)
+    return response, total, failed
+
+
+def _read(
+    engine: Engine,
+    request: pb.FetchLogRequest,
+    asked: pb.FetchLogRequestForTable,
+    part: pb.FetchLogRequestForBucket,
+    answer: pb.FetchLogResponseForBucket,
+    taken: int,
+) -> list[Buffer]:
+    bucket = _bucket(asked.table_id, part)
+    table, tablet = engine.bucket(bucket)
+    if request.follower_server_id != _CLIENT:
+        raise FlussError(
+            f"Replica {request.follower_server_id} is not recognized as a valid replica of"
+            f" {java_name(bucket)}",
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        )
+    columns: list[int] | None = None
+    if asked.projection_pushdown_enabled and table.arrow:
+        columns = list(asked.projected_fields)
+        _check_projection(columns, len(table.descriptor.schema.columns))
+    offset = part.fetch_offset
+    if offset == _EARLIEST_OFFSET:
+        offset = tablet.start_offset
+    room = min(part.max_fetch_bytes, request.max_bytes - taken)
+    piece = tablet.read(offset, room, at_least_one=taken == 0, partial=columns is None)
+    answer.high_watermark = tablet.high_watermark
+    answer.log_start_offset = tablet.start_offset
+    if piece is None:
+        return []
+    return [piece.data] if columns is None else project(piece, columns, table.layouts)
+
+
+def _check_projection(columns: Sequence[int], count: int) -> None:
+    shown = f"[{', '.join(map(str, columns))}]"
+    problem = None
+    if not columns:
+        problem = "The projection indexes should not be empty"
+    elif any(not 0 <= column < count for column in columns):
+        problem = f"Projected fields {shown} is out of bound for schema with {count} fields."
+    elif len(set(columns)) != len(columns):
+        problem = f"The projection indexes should not contain duplicated fields, but is {shown}"
+    elif list(columns) != sorted(columns):
+        problem = f"The projection indexes should be in field order, but is {shown}"
+    if problem:
+        raise FlussError(problem, ErrorCode.INVALID_COLUMN_PROJECTION)
+
+
+def project(piece: Piece, columns: Sequence[int], layouts: dict[int, ColumnLayout]) -> list[Buffer]:
+    """Return batches with some of their columns; the buffers stay slices.
+
+    As in Fluss, the checksum of the whole batch stays, and is of no use to the reader.
+
+    Raises
+    ------
+    FlussError
+        ``INVALID_COLUMN_PROJECTION`` where a batch was written before a column was added.
+    """
+    headers, data = piece.headers, piece.data
+    parts: list[Buffer] = []
+    for i in range(len(headers)):
+        layout = layouts.get(int(headers.schema_id[i]))
+        if layout is None or columns[-1] >= layout.columns:
+            count = 0 if layout is None else layout.columns
+            _check_projection(columns, count)
+            raise FlussError("unknown schema of a batch", ErrorCode.SCHEMA_NOT_EXIST)
+        start, payload = int(headers.position[i]), int(headers.payload[i])
+        end = start + int(headers.size[i])
+        if not headers.append_only[i]:
+            payload += int(headers.record_count[i])
+        message = cut_columns(data, payload, end, layout, columns)
+        head = bytearray(data[start:payload])
+        size = len(head) + sum(len(part) for part in message)
+        head[8:12] = (size - OVERHEAD).to_bytes(4, "little")
+        parts += (bytes(head), *message)
+    return parts
+
+
+# ---- offsets, limit scan
+
+
+def list_offsets(engine: Engine, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+    """Return offsets of buckets."""
+    response = pb.ListOffsetsResponse()
+    partition = request.partition_id if request.HasField("partition_id") else None
+    for bucket_id in request.bucket_id:
+        answer = response.buckets_resp.add(bucket_id=bucket_id)
+        bucket = TableBucket(request.table_id, bucket_id, partition)
+        try:
+            answer.offset = _offset(engine, bucket, request)
+        except FlussError as error:
+            answer.error_code = error.error_code
+            answer.error_message = error.message
+    return response
+
+
+def _offset(engine: Engine, bucket: TableBucket, request: pb.ListOffsetsRequest) -> int:
+    _, tablet = engine.bucket(bucket)
+    if request.offset_type == _EARLIEST:
+        return tablet.start_offset
+    if request.offset_type == _LATEST:
+        return tablet.high_watermark
+    if request.offset_type != _TIMESTAMP:
+        raise FlussError(
+            f"Invalid list offset type: {request.offset_type}", ErrorCode.UNKNOWN_SERVER_ERROR
+        )
+    if not request.HasField("start_timestamp"):
+        raise FlussError(
+            "startTimestamp is not present while list offset by timestamp.",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
+    now = time.time_ns() // 1_000_000
+    if request.start_timestamp > now:
+        raise FlussError(
+            f"Get offset error for table bucket {java_name(bucket)}, the fetch timestamp"
+            f" {request.start_timestamp} is larger than the current timestamp {now}",
+            ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
+        )
+    return tablet.offset_for_time(request.start_timestamp)
+
+
+def limit_scan(engine: Engine, request: pb.LimitScanRequest) -> pb.LimitScanResponse:
+    """Return the batches with the last records of a bucket."""
+    partition = request.partition_id if request.HasField("partition_id") else None
+    bucket = TableBucket(request.table_id, request.bucket_id, partition)
+    try:
+        _, tablet = engine.bucket(bucket)
+        pieces = tablet.last_records(max(0, request.limit))
+        records = b"".join(piece.data for piece in pieces)
+    except FlussError as error:
+        return pb.LimitScanResponse(error_code=error.error_code, error_message=error.message)
+    return pb.LimitScanResponse(is_log_table=True, records=records)

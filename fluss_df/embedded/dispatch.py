@@ -1,0 +1,399 @@
+"""Requests to responses, without a socket: the same for every way that they come in."""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError, Message
+
+from fluss_df.embedded import data_requests
+from fluss_df.embedded.alter import altered
+from fluss_df.embedded.catalog import Table
+from fluss_df.embedded.engine import Engine
+from fluss_df.embedded.partitions import keep_partitions
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.metadata import TablePath
+from fluss_df.protocol import api
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Buffer, Request
+
+logger = logging.getLogger(__name__)
+
+Reply = tuple[int, list[Buffer]]
+_LEADER: Final = 0
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection, as far as requests care.
+
+    Attributes
+    ----------
+    host, port
+        Where this peer reaches the server: its own metadata says so.
+    users
+        User -> password of those who may in; None to let everyone in.
+    user
+        Who it is, once that is known.
+    """
+
+    host: str
+    port: int
+    users: Mapping[str, str] | None = None
+    user: str | None = None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it may ask for everything."""
+        return self.users is None or self.user is not None
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Answers requests on an engine; used on the event loop that the engine was started on."""
+
+    engine: Engine
+    _handlers: dict[int, tuple[api.Api[Any, Any], Callable[..., Any]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        handlers: list[tuple[api.Api[Any, Any], Callable[..., Any]]] = [
+            (api.API_VERSIONS, self._api_versions),
+            (api.AUTHENTICATE, self._authenticate),
+            (api.CREATE_DATABASE, self._create_database),
+            (api.DROP_DATABASE, self._drop_database),
+            (api.LIST_DATABASES, self._list_databases),
+            (api.DATABASE_EXISTS, self._database_exists),
+            (api.GET_DATABASE_INFO, self._database_info),
+            (api.CREATE_TABLE, self._create_table),
+            (api.DROP_TABLE, self._drop_table),
+            (api.ALTER_TABLE, self._alter_table),
+            (api.GET_TABLE_INFO, self._table_info),
+            (api.LIST_TABLES, self._list_tables),
+            (api.TABLE_EXISTS, self._table_exists),
+            (api.GET_TABLE_SCHEMA, self._table_schema),
+            (api.CREATE_PARTITION, self._create_partition),
+            (api.DROP_PARTITION, self._drop_partition),
+            (api.LIST_PARTITION_INFOS, self._list_partitions),
+            (api.GET_METADATA, self._metadata),
+            (api.INIT_WRITER, self._init_writer),
+            (api.LIST_OFFSETS, self._list_offsets),
+            (api.LIMIT_SCAN, self._limit_scan),
+            (api.GET_FILESYSTEM_SECURITY_TOKEN, self._token),
+            (api.GET_LAKE_SNAPSHOT, self._lake_snapshot),
+            (api.PRODUCE_LOG, data_requests.produce_log),
+            (api.FETCH_LOG, data_requests.fetch_log),
+        ]
+        self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
+
+    async def begin(self, session: Session, request: Request) -> Reply | Awaitable[Reply]:
+        """Do what must be done in the order of the requests; return the reply, or who has it.
+
+        Never raises: whatever goes wrong becomes an error response.
+        """
+        try:
+            result = await self._begin(session, request)
+        except Exception as error:
+            return _error(error)
+        return (TYPE_OK, result) if isinstance(result, list) else self._finish(result)
+
+    @staticmethod
+    async def _finish(rest: Awaitable[list[Buffer]]) -> Reply:
+        try:
+            return TYPE_OK, await rest
+        except Exception as error:
+            return _error(error)
+
+    async def _begin(
+        self, session: Session, request: Request
+    ) -> list[Buffer] | Awaitable[list[Buffer]]:
+        known = self._handlers.get(request.key)
+        if known is None:
+            raise FlussError(
+                f"the embedded engine has no request {request.key}: use an Apache Fluss server",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
+        kind, handler = known
+        if not session.trusted and kind not in (api.API_VERSIONS, api.AUTHENTICATE):
+            raise FlussError(
+                "The connection is not authenticated: send user and password first (SASL/PLAIN)",
+                ErrorCode.AUTHENTICATE_EXCEPTION,
+            )
+        if kind is api.PRODUCE_LOG or kind is api.FETCH_LOG:
+            rest: Awaitable[list[Buffer]] = await handler(self.engine, request.body)
+            return rest
+        try:
+            message = kind.request.FromString(bytes(request.body))
+        except DecodeError as error:
+            raise ProtocolError(f"a {kind.name} request cannot be read: {error}") from error
+        if not message.IsInitialized():
+            raise ProtocolError(f"a {kind.name} request lacks required fields")
+        if kind in (api.API_VERSIONS, api.AUTHENTICATE):
+            answer: Message = handler(session, message)
+        elif "session" in inspect.signature(handler).parameters:
+            answer = await self.engine.run(handler, message, session)
+        else:
+            answer = await self.engine.run(handler, message)
+        return [answer.SerializeToString()]
+
+    # ---- connection
+
+    def _api_versions(
+        self, session: Session, request: pb.ApiVersionsRequest
+    ) -> pb.ApiVersionsResponse:
+        # not said what kind of server it is: it is both, and official clients check it where it is
+        response = pb.ApiVersionsResponse()
+        for key in sorted(self._handlers):
+            response.api_versions.add(api_key=key, min_version=0, max_version=0)
+        return response
+
+    def _authenticate(
+        self, session: Session, request: pb.AuthenticateRequest
+    ) -> pb.AuthenticateResponse:
+        if session.users is None:
+            raise FlussError(
+                "Authenticate protocol not match: protocol of server is 'PLAINTEXT' while protocol"
+                f" of client is '{request.protocol}'",
+                ErrorCode.AUTHENTICATE_EXCEPTION,
+            )
+        if request.protocol.upper() not in ("PLAIN", "SASL"):
+            raise FlussError(
+                "Authenticate protocol not match: protocol of server is 'SASL' while protocol of"
+                f" client is '{request.protocol}'",
+                ErrorCode.AUTHENTICATE_EXCEPTION,
+            )
+        parts = request.token.split(b"\0")
+        if len(parts) == 3:
+            expected = session.users.get(parts[1].decode("utf-8", "replace"))
+            # compared even for an unknown user, in the same time
+            equal = hmac.compare_digest(parts[2], (expected or "").encode())
+            if equal and expected is not None:
+                session.user = parts[1].decode()
+                return pb.AuthenticateResponse()
+        raise FlussError(
+            "Authentication failed: Invalid username or password",
+            ErrorCode.AUTHENTICATE_EXCEPTION,
+        )
+
+    # ---- databases
+
+    def _create_database(self, request: pb.CreateDatabaseRequest) -> pb.CreateDatabaseResponse:
+        self.engine.catalog.create_database(
+            request.database_name, request.ignore_if_exists, request.database_json
+        )
+        return pb.CreateDatabaseResponse()
+
+    def _drop_database(self, request: pb.DropDatabaseRequest) -> pb.DropDatabaseResponse:
+        dropped = self.engine.catalog.drop_database(
+            request.database_name, request.ignore_if_not_exists, request.cascade
+        )
+        for table in dropped:
+            self.engine.drop_table(table)
+        return pb.DropDatabaseResponse()
+
+    def _list_databases(self, request: pb.ListDatabasesRequest) -> pb.ListDatabasesResponse:
+        return pb.ListDatabasesResponse(database_name=self.engine.catalog.databases())
+
+    def _database_exists(self, request: pb.DatabaseExistsRequest) -> pb.DatabaseExistsResponse:
+        exists = self.engine.catalog.has_database(request.database_name)
+        return pb.DatabaseExistsResponse(exists=exists)
+
+    def _database_info(self, request: pb.GetDatabaseInfoRequest) -> pb.GetDatabaseInfoResponse:
+        database = self.engine.catalog.database(request.database_name)
+        return pb.GetDatabaseInfoResponse(
+            database_json=database.descriptor.to_json(),
+            created_time=database.created,
+            modified_time=database.created,
+        )
+
+    # ---- tables
+
+    def _create_table(self, request: pb.CreateTableRequest) -> pb.CreateTableResponse:
+        table = self.engine.catalog.create_table(
+            _path(request.table_path), request.table_json, request.ignore_if_exists
+        )
+        if table is not None:
+            keep_partitions(self.engine, table)
+        return pb.CreateTableResponse()
+
+    def _drop_table(self, request: pb.DropTableRequest) -> pb.DropTableResponse:
+        table = self.engine.catalog.drop_table(
+            _path(request.table_path), request.ignore_if_not_exists
+        )
+        if table is not None:
+            self.engine.drop_table(table)
+        return pb.DropTableResponse()
+
+    def _alter_table(self, request: pb.AlterTableRequest) -> pb.AlterTableResponse:
+        path = _path(request.table_path)
+        if (
+            request.ByteSize()
+            == pb.AlterTableRequest(
+                table_path=request.table_path, ignore_if_not_exists=request.ignore_if_not_exists
+            ).ByteSize()
+        ):
+            # nothing to change succeeds on a Fluss server, whatever the table
+            return pb.AlterTableResponse()
+        if request.ignore_if_not_exists and not self.engine.catalog.has_table(path):
+            return pb.AlterTableResponse()
+        table = self.engine.catalog.table(path)
+        changed = altered(table, request)
+        if changed is not None:
+            self.engine.catalog.replace(table, changed)
+        return pb.AlterTableResponse()
+
+    def _table_info(self, request: pb.GetTableInfoRequest) -> pb.GetTableInfoResponse:
+        table = self.engine.catalog.table(_path(request.table_path))
+        return pb.GetTableInfoResponse(
+            table_id=table.id,
+            schema_id=table.schema_id,
+            table_json=table.descriptor.to_json(),
+            created_time=table.created,
+            modified_time=table.modified,
+        )
+
+    def _list_tables(self, request: pb.ListTablesRequest) -> pb.ListTablesResponse:
+        return pb.ListTablesResponse(table_name=self.engine.catalog.tables(request.database_name))
+
+    def _table_exists(self, request: pb.TableExistsRequest) -> pb.TableExistsResponse:
+        exists = self.engine.catalog.has_table(_path(request.table_path))
+        return pb.TableExistsResponse(exists=exists)
+
+    def _table_schema(self, request: pb.GetTableSchemaRequest) -> pb.GetTableSchemaResponse:
+        wanted = request.schema_id if request.HasField("schema_id") else None
+        schema_id, schema = self.engine.catalog.schema(_path(request.table_path), wanted)
+        return pb.GetTableSchemaResponse(
+            schema_id=schema_id, schema_json=json.dumps(schema.to_json()).encode()
+        )
+
+    # ---- partitions
+
+    def _create_partition(self, request: pb.CreatePartitionRequest) -> pb.CreatePartitionResponse:
+        self.engine.catalog.create_partition(
+            _path(request.table_path), _spec(request.partition_spec), request.ignore_if_exists
+        )
+        return pb.CreatePartitionResponse()
+
+    def _drop_partition(self, request: pb.DropPartitionRequest) -> pb.DropPartitionResponse:
+        dropped = self.engine.catalog.drop_partition(
+            _path(request.table_path), _spec(request.partition_spec), request.ignore_if_not_exists
+        )
+        if dropped is not None:
+            self.engine.drop_partition(*dropped)
+        return pb.DropPartitionResponse()
+
+    def _list_partitions(
+        self, request: pb.ListPartitionInfosRequest
+    ) -> pb.ListPartitionInfosResponse:
+        table, partitions = self.engine.catalog.list_partitions(
+            _path(request.table_path), _spec(request.partial_partition_spec)
+        )
+        response = pb.ListPartitionInfosResponse()
+        for partition in partitions:
+            info = response.partitions_info.add(partition_id=partition.id)
+            info.partition_spec.SetInParent()
+            for key, value in zip(table.descriptor.partition_keys, partition.values, strict=True):
+                info.partition_spec.partition_key_values.add(key=key, value=value)
+        return response
+
+    # ---- where things are
+
+    def _metadata(self, request: pb.MetadataRequest, session: Session) -> pb.MetadataResponse:
+        node = pb.ServerNode(node_id=0, host=session.host, port=session.port)
+        response = pb.MetadataResponse(coordinator_server=node, tablet_servers=[node])
+        catalog = self.engine.catalog
+        for path in request.table_path:
+            table = catalog.table(_path(path))
+            response.table_metadata.add(
+                table_path=path,
+                table_id=table.id,
+                schema_id=table.schema_id,
+                table_json=table.descriptor.to_json(),
+                created_time=table.created,
+                modified_time=table.modified,
+                # the buckets of a partitioned table are those of its partitions
+                bucket_metadata=[] if table.partitioned else _buckets(table),
+            )
+        for asked in request.partitions_path:
+            table = catalog.table(TablePath(asked.database_name, asked.table_name))
+            partition = table.partitions.get(asked.partition_name)
+            if partition is None:
+                raise FlussError(
+                    f"Table partition '{table.path}(p={asked.partition_name})' does not exist.",
+                    ErrorCode.PARTITION_NOT_EXISTS,
+                )
+            self._add_partition(response, table, partition.name, partition.id)
+        for partition_id in request.partitions_id:
+            found = catalog.partition_by_id(partition_id)
+            if found is None:
+                raise FlussError(
+                    f"The partition id '{partition_id}' does not exist or you don't have permission"
+                    " to access it.",
+                    ErrorCode.PARTITION_NOT_EXISTS,
+                )
+            self._add_partition(response, found[0], found[1].name, found[1].id)
+        return response
+
+    @staticmethod
+    def _add_partition(
+        response: pb.MetadataResponse, table: Table, name: str, partition_id: int
+    ) -> None:
+        response.partition_metadata.add(
+            table_id=table.id,
+            partition_name=name,
+            partition_id=partition_id,
+            bucket_metadata=_buckets(table),
+        )
+
+    def _init_writer(self, request: pb.InitWriterRequest) -> pb.InitWriterResponse:
+        return pb.InitWriterResponse(writer_id=self.engine.catalog.writer_id())
+
+    def _list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        return data_requests.list_offsets(self.engine, request)
+
+    def _limit_scan(self, request: pb.LimitScanRequest) -> pb.LimitScanResponse:
+        return data_requests.limit_scan(self.engine, request)
+
+    def _token(
+        self, request: pb.GetFileSystemSecurityTokenRequest
+    ) -> pb.GetFileSystemSecurityTokenResponse:
+        return pb.GetFileSystemSecurityTokenResponse(schema="file", token=b"")
+
+    def _lake_snapshot(self, request: pb.GetLakeSnapshotRequest) -> pb.GetLakeSnapshotResponse:
+        table = self.engine.catalog.table(_path(request.table_path))
+        raise FlussError(
+            f"Lake table snapshot doesn't exist for table: {table.path}, table id: {table.id}",
+            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        )
+
+
+def _path(path: pb.PathOfTable) -> TablePath:
+    return TablePath(path.database_name, path.table_name)
+
+
+def _spec(spec: pb.PartitionSpec) -> dict[str, str]:
+    return {pair.key: pair.value for pair in spec.partition_key_values}
+
+
+def _buckets(table: Table) -> list[pb.BucketMetadata]:
+    return [
+        pb.BucketMetadata(bucket_id=i, leader_id=_LEADER, replica_id=[_LEADER], leader_epoch=0)
+        for i in range(table.buckets)
+    ]
+
+
+def _error(error: Exception) -> Reply:
+    if isinstance(error, FlussError):
+        code, message = error.error_code, error.message
+        if code == ErrorCode.CLIENT_ERROR:
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+    else:
+        logger.error("a request failed", exc_info=error)
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"
+    response = pb.ErrorResponse(error_code=code, error_message=message)
+    return TYPE_ERROR, [response.SerializeToString()]

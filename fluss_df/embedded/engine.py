@@ -1,0 +1,313 @@
+"""A folder and its one owner: the catalog, the buckets, and what happens to them in the background.
+
+Buckets are opened when they are first used. Writes are synced in groups: while one sync of a bucket
+runs, further requests are written, and the next sync covers all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from fluss_df.embedded import options
+from fluss_df.embedded.catalog import Catalog, Partition, Table, now_ms
+from fluss_df.embedded.files import FolderLock
+from fluss_df.embedded.tablet import Tablet, unknown_bucket
+from fluss_df.embedded.workers import Workers
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Durability = Literal["commit", "interval", "none"]
+
+_DATA: Final = "data"
+_SYNC_INTERVAL_S: Final = 1.0
+_CHECK_INTERVAL_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How an engine keeps its data.
+
+    Parameters
+    ----------
+    durability
+        When a write is acknowledged. ``"commit"``: when it is on the disk; it survives the loss of
+        power. ``"interval"``: when it is written; it survives the end of the process, and the loss
+        of power takes at most about a second of writes. ``"none"``: the same, and the operating
+        system alone decides when data goes to the disk.
+    segment_bytes
+        A file of a log that has grown over this size is followed by a new one.
+    default_buckets
+        Buckets of tables that do not say.
+    """
+
+    durability: Durability = "commit"
+    segment_bytes: int = 1 << 30
+    default_buckets: int = 1
+
+    def __post_init__(self) -> None:
+        if self.durability not in ("commit", "interval", "none"):
+            raise FlussError(
+                f"durability {self.durability!r}: it is 'commit', 'interval' or 'none'",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+        if self.segment_bytes < 1 or self.default_buckets < 1:
+            raise FlussError(
+                "segment_bytes and default_buckets are positive",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+
+
+@dataclass(slots=True)
+class _Open:
+    """A bucket in use, with who waits for it; the latter belongs to the event loop."""
+
+    tablet: Tablet
+    syncing: asyncio.Task[None] | None = None
+    readers: set[asyncio.Event] = field(default_factory=set)
+
+
+class Engine:
+    """The owner of a folder.
+
+    Parameters
+    ----------
+    folder
+        Its data; created where it is missing.
+    settings
+        How the data is kept.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` when another process has the folder, or it cannot be read.
+    """
+
+    def __init__(self, folder: Path, settings: EngineOptions | None = None) -> None:
+        self.folder = folder
+        self.settings = settings or EngineOptions()
+        self._lock = threading.RLock()
+        self._open: dict[TableBucket, _Open] = {}
+        self._closed = False
+        self.lock = FolderLock(folder)
+        try:
+            self.catalog = Catalog(folder / "catalog", self.settings.default_buckets)
+            self._remove_leftovers()
+        except BaseException:
+            self.lock.release()
+            raise
+        self.workers = Workers(8)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _remove_leftovers(self) -> None:
+        """Remove the folders of tables and partitions that were dropped."""
+        data = self.folder / _DATA
+        data.mkdir(exist_ok=True)
+        tables = {str(table.id): table for table in self.catalog.all_tables()}
+        for folder in data.iterdir():
+            table = tables.get(folder.name)
+            if table is None:
+                logger.info("removing %s, left over of a dropped table", folder)
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
+            known = {str(p.id) for p in table.partitions.values()} | {"table"}
+            for part in folder.iterdir():
+                if part.name not in known:
+                    shutil.rmtree(part, ignore_errors=True)
+
+    # ---- buckets
+
+    def bucket(self, bucket: TableBucket) -> tuple[Table, Tablet]:
+        """Return a bucket and its table; opens it.
+
+        Raises
+        ------
+        FlussError
+            ``UNKNOWN_TABLE_OR_BUCKET_EXCEPTION`` where there is none, ``STORAGE_EXCEPTION`` where
+            its data is damaged.
+        """
+        table = self.catalog.table_by_id(bucket.table_id)
+        if table is None or not 0 <= bucket.bucket_id < table.buckets:
+            raise unknown_bucket(java_name(bucket))
+        if bucket.partition_id is None:
+            known = not table.partitioned
+        else:
+            found = self.catalog.partition_by_id(bucket.partition_id)
+            known = found is not None and found[0] is table
+        if not known:
+            raise unknown_bucket(java_name(bucket))
+        return table, self._opened(bucket).tablet
+
+    def _opened(self, bucket: TableBucket) -> _Open:
+        with self._lock:
+            if self._closed:
+                raise FlussError("the engine is closed", ErrorCode.NETWORK_EXCEPTION)
+            found = self._open.get(bucket)
+            if found is None:
+                tablet = Tablet(
+                    self._folder_of(bucket) / str(bucket.bucket_id) / "log",
+                    java_name(bucket),
+                    segment_bytes=self.settings.segment_bytes,
+                    visible_when_synced=self.settings.durability == "commit",
+                )
+                found = self._open[bucket] = _Open(tablet)
+            return found
+
+    def _folder_of(self, bucket: TableBucket) -> Path:
+        part = "table" if bucket.partition_id is None else str(bucket.partition_id)
+        return self.folder / _DATA / str(bucket.table_id) / part
+
+    def drop_table(self, table: Table) -> None:
+        """Remove the data of a table that was dropped from the catalog."""
+        self._drop(lambda bucket: bucket.table_id == table.id)
+        shutil.rmtree(self.folder / _DATA / str(table.id), ignore_errors=True)
+
+    def drop_partition(self, table: Table, partition: Partition) -> None:
+        """Remove the data of a partition that was dropped from the catalog."""
+        self._drop(lambda bucket: bucket.partition_id == partition.id)
+        folder = self._folder_of(TableBucket(table.id, 0, partition.id))
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _drop(self, wanted: Callable[[TableBucket], bool]) -> None:
+        with self._lock:
+            buckets = [bucket for bucket in self._open if wanted(bucket)]
+            dropped = [self._open.pop(bucket) for bucket in buckets]
+        for opened in dropped:
+            opened.tablet.abandon()
+            self._call_soon(self._wake, opened)
+
+    # ---- on the event loop
+
+    def start(self) -> None:
+        """Begin the background work; called on the event loop that serves the engine."""
+        self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self._tasks.append(asyncio.ensure_future(self._check_for_ever()))
+        if self.settings.durability == "interval":
+            self._tasks.append(asyncio.ensure_future(self._sync_for_ever()))
+
+    def _call_soon(self, function: Callable[[_Open], None], opened: _Open) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function, opened)
+
+    @staticmethod
+    def _wake(opened: _Open) -> None:
+        for event in opened.readers:
+            event.set()
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        """Run something that touches the disk on a worker thread."""
+        return await asyncio.wrap_future(self.workers.submit(function, *args))
+
+    async def acknowledged(self, bucket: TableBucket, end_offset: int) -> None:
+        """Wait until a bucket is as durable as the settings ask, up to an offset.
+
+        Raises
+        ------
+        FlussError
+            ``STORAGE_EXCEPTION`` when the disk refused.
+        """
+        opened = self._opened(bucket)
+        if self.settings.durability != "commit":
+            self._wake(opened)
+            return
+        while opened.tablet.synced_offset < end_offset:
+            if opened.syncing is None:
+                opened.syncing = asyncio.ensure_future(self._sync(opened))
+            # a caller that goes away must not take the sync of the others along
+            await asyncio.shield(opened.syncing)
+
+    async def _sync(self, opened: _Open) -> None:
+        try:
+            await self.run(opened.tablet.sync)
+        finally:
+            opened.syncing = None
+            self._wake(opened)
+
+    @contextlib.contextmanager
+    def watching(self, buckets: Iterable[TableBucket], event: asyncio.Event) -> Iterator[None]:
+        """Have an event set whenever one of some buckets has something new for readers."""
+        watched: list[_Open] = []
+        with contextlib.suppress(FlussError):
+            watched = [self._opened(bucket) for bucket in buckets]
+        for opened in watched:
+            opened.readers.add(event)
+        try:
+            yield
+        finally:
+            for opened in watched:
+                opened.readers.discard(event)
+
+    async def _sync_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(_SYNC_INTERVAL_S)
+            for opened in list(self._open.values()):
+                if opened.tablet.dirty:
+                    try:
+                        await self._sync(opened)
+                    except FlussError:
+                        logger.exception("a sync failed")
+
+    async def _check_for_ever(self) -> None:
+        from fluss_df.embedded.partitions import keep_partitions
+
+        while True:
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+            try:
+                await self.run(keep_partitions, self)
+                await self.run(self.expire)
+            except Exception:
+                logger.exception("background work failed; it is tried again")
+
+    def expire(self) -> int:
+        """Delete segments older than ``table.log.ttl``; return how many. Only buckets in use."""
+        deleted = 0
+        now = now_ms()
+        with self._lock:
+            items = list(self._open.items())
+        for bucket, opened in items:
+            table = self.catalog.table_by_id(bucket.table_id)
+            ttl = options.log_ttl_ms(table.descriptor.properties) if table else None
+            if ttl is not None:
+                deleted += opened.tablet.expire(now, ttl)
+        return deleted
+
+    async def stop(self) -> None:
+        """End the background work."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """Sync and close everything, and give up the folder; a second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            opened = list(self._open.values())
+            self._open.clear()
+        self.workers.close()
+        problems: list[str] = []
+        for entry in opened:
+            try:
+                entry.tablet.close()
+            except (FlussError, OSError) as error:
+                problems.append(str(error))
+        self.lock.release()
+        if problems:
+            raise FlussError("; ".join(problems), ErrorCode.STORAGE_EXCEPTION)
+
+
+def java_name(bucket: TableBucket) -> str:
+    """Return a bucket as Fluss writes it in messages."""
+    partition = "" if bucket.partition_id is None else f"partitionId={bucket.partition_id}, "
+    return f"TableBucket{{tableId={bucket.table_id}, {partition}bucket={bucket.bucket_id}}}"

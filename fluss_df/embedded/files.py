@@ -1,0 +1,143 @@
+"""Files that survive: atomic JSON, synced folders, the lock of a folder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from fluss_df.errors import ErrorCode, FlussError
+
+FORMAT = 1
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_data(fd: int) -> None:
+    """Make the bytes of a file durable."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    elif hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync leaves them in the drive's cache
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(fd)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file so that after a crash it holds the old bytes or the new ones.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` when the disk does not take them; the old file is untouched.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise FlussError(f"cannot write {path}: {error}", ErrorCode.STORAGE_EXCEPTION) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file atomically."""
+    write_atomically(path, json.dumps(value, separators=(",", ":")).encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` when it is not there or damaged.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise FlussError(f"cannot read {path}: {error}", ErrorCode.STORAGE_EXCEPTION) from error
+
+
+class FolderLock:
+    """The one owner of an engine's folder, for as long as its process lives.
+
+    Parameters
+    ----------
+    folder
+        Created where it is missing.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` at once, when another engine has the folder (its process id is
+        named), when the folder is something else, or of a newer format.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "LOCK"
+        try:
+            fresh = not folder.exists() or not any(folder.iterdir())
+            folder.mkdir(parents=True, exist_ok=True)
+            marker = folder / "FORMAT"
+            if not fresh and not marker.exists() and set(os.listdir(folder)) - {"LOCK"}:
+                raise FlussError(
+                    f"{folder} holds other files and no Fluss data: choose an empty folder",
+                    ErrorCode.STORAGE_EXCEPTION,
+                )
+            # not inherited: a child must not keep the folder locked
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise FlussError(
+                f"cannot use the folder {folder}: {error}", ErrorCode.STORAGE_EXCEPTION
+            ) from error
+        try:
+            self._take(folder, marker)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _take(self, folder: Path, marker: Path) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            try:
+                owner = json.loads(os.pread(self._fd, 4096, 0))["pid"]
+            except (ValueError, LookupError, TypeError):
+                owner = "unknown"
+            raise FlussError(
+                f"the folder {folder} is in use by process {owner}: close that engine, or connect"
+                " to its address",
+                ErrorCode.STORAGE_EXCEPTION,
+            ) from None
+        self.announce(None)
+        if not marker.exists():
+            write_json(marker, {"format": FORMAT, "kind": "fluss_df embedded"})
+        found = read_json(marker)
+        version = found.get("format") if isinstance(found, dict) else None
+        if version != FORMAT:
+            raise FlussError(
+                f"the folder {folder} has storage format {version}; this version reads {FORMAT}",
+                ErrorCode.STORAGE_EXCEPTION,
+            )
+
+    def announce(self, socket: str | None) -> None:
+        """Write down who has the folder, and the Unix socket by which others use it."""
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "socket": socket}).encode(), 0)
+
+    def release(self) -> None:
+        """Give the folder up."""
+        os.close(self._fd)

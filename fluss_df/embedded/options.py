@@ -1,0 +1,129 @@
+"""The table properties of Fluss 0.9.1: which there are, and what values they take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from fluss_df.errors import ErrorCode, FlussError
+
+REPLICATION_FACTOR: Final = "table.replication.factor"
+LOG_TTL: Final = "table.log.ttl"
+AUTO_PARTITION: Final = "table.auto-partition.enabled"
+AUTO_PARTITION_KEY: Final = "table.auto-partition.key"
+AUTO_PARTITION_UNIT: Final = "table.auto-partition.time-unit"
+AUTO_PARTITION_ZONE: Final = "table.auto-partition.time-zone"
+AUTO_PARTITION_PRECREATE: Final = "table.auto-partition.num-precreate"
+AUTO_PARTITION_RETENTION: Final = "table.auto-partition.num-retention"
+DATALAKE_ENABLED: Final = "table.datalake.enabled"
+
+# the two that 0.9.1 can change
+ALTERABLE: Final = ("table.datalake.enabled", "table.datalake.freshness")
+ALTERABLE_LOCAL: Final = ("table.log.tiered.local-segments",)
+
+_DURATION = re.compile(r"(\d+)\s*([a-zA-Zµ]*)")
+_UNITS: Final = {
+    "": 1,
+    **dict.fromkeys(("ns", "nano", "nanos", "nanosecond", "nanoseconds"), 0),
+    **dict.fromkeys(("µs", "micro", "micros", "microsecond", "microseconds"), 0),
+    **dict.fromkeys(("ms", "milli", "millis", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+
+
+def duration_ms(text: str) -> int:
+    """Return the milliseconds of ``"7d"``, ``"3 min"`` or ``"500"``; ValueError for others."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or found[2].lower() not in _UNITS:
+        raise ValueError(text)
+    return int(found[1]) * _UNITS[found[2].lower()]
+
+
+def _boolean(text: str) -> object:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _one_of(*values: str) -> Callable[[str], object]:
+    def parse(text: str) -> object:
+        if text.upper() not in values:
+            raise ValueError(text)
+        return text.upper()
+
+    return parse
+
+
+_PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
+    REPLICATION_FACTOR: int,
+    "table.log.format": _one_of("ARROW", "INDEXED", "COMPACTED"),
+    "table.log.arrow.compression.type": _one_of("NONE", "LZ4_FRAME", "ZSTD"),
+    "table.log.arrow.compression.zstd.level": int,
+    "table.kv.format": _one_of("COMPACTED", "INDEXED"),
+    "table.kv.format-version": int,
+    AUTO_PARTITION: _boolean,
+    AUTO_PARTITION_KEY: str,
+    AUTO_PARTITION_UNIT: _one_of("YEAR", "QUARTER", "MONTH", "DAY", "HOUR"),
+    AUTO_PARTITION_ZONE: str,
+    AUTO_PARTITION_PRECREATE: int,
+    AUTO_PARTITION_RETENTION: int,
+    LOG_TTL: duration_ms,
+    "table.log.tiered.local-segments": int,
+    DATALAKE_ENABLED: _boolean,
+    "table.datalake.format": _one_of("PAIMON", "LANCE", "ICEBERG"),
+    "table.datalake.freshness": duration_ms,
+    "table.datalake.auto-compaction": _boolean,
+    "table.datalake.auto-expire-snapshot": _boolean,
+    "table.merge-engine": _one_of("FIRST_ROW", "VERSIONED", "AGGREGATION"),
+    "table.merge-engine.versioned.ver-column": str,
+    "table.delete.behavior": _one_of("ALLOW", "IGNORE", "DISABLE"),
+    "table.auto-increment.cache-size": int,
+    "table.changelog.image": _one_of("FULL", "WAL"),
+}
+
+
+def invalid_config(message: str) -> FlussError:
+    """Return the error for a property."""
+    return FlussError(message, ErrorCode.INVALID_CONFIG_EXCEPTION)
+
+
+def check_option(key: str, value: str) -> None:
+    """Refuse a property that Fluss does not have, or a value that it does not take."""
+    parse = _PARSERS.get(key)
+    if parse is None:
+        if key.startswith("table."):
+            raise invalid_config(
+                f"'{key}' is not a recognized Fluss table property in the current cluster version."
+                " You may be using an older Fluss cluster that does not support this property."
+            )
+        raise invalid_config(
+            f"'{key}' is not a Fluss table property. Please use '.customProperty(..)' to set"
+            " custom properties."
+        )
+    try:
+        parse(value)
+    except ValueError:
+        raise invalid_config(
+            f"Invalid value for config '{key}'. Reason: Could not parse value '{value}' for key"
+            f" '{key}'."
+        ) from None
+
+
+def integer(properties: Mapping[str, str], key: str, default: int) -> int:
+    """Return an integer property that was checked before."""
+    return int(properties.get(key, default))
+
+
+def boolean(properties: Mapping[str, str], key: str) -> bool:
+    """Return a boolean property, false where it is not set."""
+    return properties.get(key, "false").lower() == "true"
+
+
+def log_ttl_ms(properties: Mapping[str, str]) -> int | None:
+    """Return how long log segments live, in ms; None for ever."""
+    ttl = duration_ms(properties.get(LOG_TTL, "7d"))
+    return ttl or None

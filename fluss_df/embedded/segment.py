@@ -1,0 +1,220 @@
+"""One file of a log: batches one after the other, and where some of them begin."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import json
+import mmap
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import google_crc32c
+import numpy as np
+
+from fluss_df.embedded.files import write_atomically
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.headers import LogHeaders, scan_headers
+
+# one index entry for about so many bytes of log
+_INDEX_INTERVAL: Final = 4096
+_SUFFIX: Final = ".log"
+
+
+@dataclass(slots=True)
+class SparseIndex:
+    """Offset, position and commit timestamp of some batches of a segment, ascending.
+
+    Commit timestamps never run backwards, so one index serves searches for offsets and for times.
+    """
+
+    offsets: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+
+    def add(self, headers: LogHeaders, shift: int) -> None:
+        """Take in batches that begin at position ``shift`` of the segment."""
+        last = self.positions[-1] if self.positions else -_INDEX_INTERVAL
+        for i in range(len(headers)):
+            position = int(headers.position[i]) + shift
+            if position - last >= _INDEX_INTERVAL:
+                self.offsets.append(int(headers.base_offset[i]))
+                self.positions.append(position)
+                self.timestamps.append(int(headers.timestamp[i]))
+                last = position
+
+    def cut(self, size: int) -> None:
+        """Forget batches from position ``size`` on."""
+        keep = bisect.bisect_left(self.positions, size)
+        del self.offsets[keep:], self.positions[keep:], self.timestamps[keep:]
+
+    def before_offset(self, offset: int) -> int:
+        """Return the position of a batch that begins at or before an offset."""
+        i = bisect.bisect_right(self.offsets, offset) - 1
+        return self.positions[i] if i >= 0 else 0
+
+    def before_time(self, timestamp: int) -> int:
+        """Return the position of a batch before which all batches are older than a time."""
+        i = bisect.bisect_left(self.timestamps, timestamp) - 1
+        return self.positions[i] if i >= 0 else 0
+
+
+class Segment:
+    """A file of batches, named by the offset of the first.
+
+    Parameters
+    ----------
+    folder
+        Where it is.
+    base_offset
+        The offset of its first batch.
+
+    Attributes
+    ----------
+    size
+        Bytes of whole batches.
+    end_offset, last_timestamp
+        The offset behind its last batch, and its commit timestamp (-1 where it is empty).
+    """
+
+    def __init__(self, folder: Path, base_offset: int) -> None:
+        self.path = folder / f"{base_offset:020d}{_SUFFIX}"
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.last_timestamp = -1
+        self.size = 0
+        self.index = SparseIndex()
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._map: memoryview | None = None
+
+    def file_size(self) -> int:
+        """Return the bytes of the file, whole batches or not."""
+        return os.fstat(self.fd).st_size
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return bytes of the file as a slice of its memory map.
+
+        Slices stay valid when the segment grows, is closed or deleted.
+        """
+        if self._map is None or len(self._map) < end:
+            if not end:
+                return memoryview(b"")
+            self._map = memoryview(mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ))
+        return self._map[start:end]
+
+    def append(self, batches: list[bytes | memoryview], headers: LogHeaders) -> None:
+        """Write batches at the end, or nothing at all.
+
+        Parameters
+        ----------
+        batches
+            Their bytes.
+        headers
+            Their headers, as they are written; positions count from 0.
+
+        Raises
+        ------
+        OSError
+            When the disk did not take them all; the file is as it was.
+        """
+        total = sum(len(part) for part in batches)
+        try:
+            written = os.pwritev(self.fd, batches, self.size)
+            if written < total:
+                rest = memoryview(b"".join(batches))[written:]
+                while rest:
+                    count = os.pwrite(self.fd, rest, self.size + written)
+                    written += count
+                    rest = rest[count:]
+        except BaseException:
+            os.ftruncate(self.fd, self.size)
+            raise
+        self.take_in(headers)
+
+    def take_in(self, headers: LogHeaders) -> None:
+        """Count batches in that stand behind the last one in the file."""
+        self.index.add(headers, self.size)
+        self.size += headers.consumed
+        self.end_offset = headers.end_offset or self.end_offset
+        if len(headers):
+            self.last_timestamp = int(headers.timestamp[-1])
+
+    def headers_from(self, position: int, end: int) -> LogHeaders:
+        """Read the headers of the batches in a part of the file; positions count from there."""
+        return scan_headers(self.view(position, end), require_progress=False)
+
+    def cut(self, size: int) -> None:
+        """Drop what is behind the last whole batch."""
+        # slices of the old map must not reach behind the end of the file
+        self._map = None
+        os.ftruncate(self.fd, size)
+        os.fsync(self.fd)
+
+    # ---- the index file, so that a segment need not be read when it is opened
+
+    @property
+    def index_path(self) -> Path:
+        """The file of the index."""
+        return self.path.with_suffix(".index")
+
+    def save_index(self, writers: dict[str, Any]) -> None:
+        """Write the index of the whole segment, and the writers as they are at its end."""
+        head = {
+            "size": self.size,
+            "entries": len(self.index.offsets),
+            "end_offset": self.end_offset,
+            "last_timestamp": self.last_timestamp,
+            "writers": writers,
+        }
+        index = self.index
+        arrays = np.array([index.offsets, index.positions, index.timestamps], "<i8")
+        body = json.dumps(head).encode() + b"\n" + arrays.tobytes()
+        write_atomically(self.index_path, google_crc32c.value(body).to_bytes(4, "little") + body)
+
+    def load_index(self) -> dict[str, Any] | None:
+        """Take the index from its file; return the writers at the segment's end.
+
+        None where there is no index of the file as it is now: the segment is to be read.
+        """
+        try:
+            data = self.index_path.read_bytes()
+        except OSError:
+            return None
+        if google_crc32c.value(data[4:]) != int.from_bytes(data[:4], "little"):
+            return None
+        text, _, rest = data[4:].partition(b"\n")
+        head = json.loads(text)
+        if head["size"] != self.file_size():
+            return None
+        arrays = np.frombuffer(rest, "<i8").reshape(3, head["entries"])
+        self.index = SparseIndex(*arrays.tolist())
+        self.size = head["size"]
+        self.end_offset = head["end_offset"]
+        self.last_timestamp = head["last_timestamp"]
+        writers = head["writers"]
+        if not isinstance(writers, dict):
+            raise FlussError(f"{self.index_path} is damaged", ErrorCode.STORAGE_EXCEPTION)
+        return writers
+
+    def drop_index(self) -> None:
+        """Remove the index file: the segment is about to grow."""
+        with contextlib.suppress(FileNotFoundError):
+            self.index_path.unlink()
+
+    def close(self) -> None:
+        """Close the file; slices that were handed out stay valid."""
+        self._map = None
+        os.close(self.fd)
+
+    def delete(self) -> None:
+        """Close and remove the segment."""
+        self.close()
+        self.drop_index()
+        self.path.unlink(missing_ok=True)
+
+
+def segment_offsets(folder: Path) -> list[int]:
+    """Return the base offsets of the segments in a folder, ascending."""
+    return sorted(int(path.stem) for path in folder.glob("*" + _SUFFIX) if path.stem.isdigit())

@@ -1,0 +1,222 @@
+"""The embedded Fluss as users have it: a folder that is served while it is open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import weakref
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from fluss_df.client.sockets import local_host
+from fluss_df.embedded.dispatch import Dispatcher, Session
+from fluss_df.embedded.engine import Engine, EngineOptions
+from fluss_df.embedded.listener import Connection, Connections, Limits
+from fluss_df.errors import ErrorCode, FlussError, NetworkError
+
+if TYPE_CHECKING:
+    from fluss_df.client.connection import FlussConnection
+
+T = TypeVar("T")
+
+
+class EmbeddedFluss:
+    """A single-node Fluss in this process.
+
+    It stores what it acknowledged: a log is on the disk before a write is answered (see
+    :class:`~fluss_df.embedded.engine.EngineOptions`). Clients of Apache Fluss use it over TCP, this
+    process and others on the machine by its Unix socket.
+
+    Parameters
+    ----------
+    path
+        The folder with its data, created where it is missing; one engine at a time may have it.
+        None for a temporary folder that is removed at the end.
+    port
+        Serve TCP on this port; 0 for a free one, None not to.
+    host
+        The address to listen on.
+    sasl
+        User -> password of those who may connect by TCP; None to let everyone in. The Unix socket
+        is for the user of the process alone, and asks for no password.
+    options
+        Durability, sizes.
+    limits
+        What peers may use.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` when the folder is in use (the owner's process id is named) or
+        cannot be read; ``NETWORK_EXCEPTION`` when the port is taken.
+
+    Examples
+    --------
+    >>> with EmbeddedFluss(None) as engine, engine.connection() as connection:
+    ...     connection.get_admin().list_databases()
+    ['fluss']
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        port: int | None = None,
+        host: str = "127.0.0.1",
+        sasl: Mapping[str, str] | None = None,
+        options: EngineOptions | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._temporary = tempfile.mkdtemp(prefix="fluss-df-") if path is None else None
+        self.folder = Path(self._temporary or path or "").expanduser().absolute()
+        self._users = dict(sasl) if sasl else None
+        self._address: str | None = None
+        self._closed = False
+        self._servers: list[asyncio.Server] = []
+        try:
+            self.engine = Engine(self.folder, options)
+        except BaseException:
+            self._remove_temporary()
+            raise
+        self._connections = Connections(Dispatcher(self.engine), limits or Limits())
+        self._loop = asyncio.new_event_loop()
+        # the path of a Unix socket is short: it does not stand in the folder itself
+        self._socket_folder = tempfile.mkdtemp(prefix="fluss-df-")
+        self.socket_path = os.path.join(self._socket_folder, "s")
+        self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
+        self._thread.start()
+        try:
+            self._run(self._start(host, port))
+            self.engine.lock.announce(self.socket_path)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise NetworkError(f"cannot listen on {host}:{port}: {error}") from error
+            raise
+        _open.add(self)
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _start(self, host: str, port: int | None) -> None:
+        self.engine.start()
+        loop = asyncio.get_running_loop()
+        unix_host, unix_port = local_host(self.socket_path)
+        self._servers.append(
+            await loop.create_unix_server(
+                lambda: Connection(self._connections, Session(unix_host, unix_port)),
+                self.socket_path,
+            )
+        )
+        os.chmod(self.socket_path, 0o600)
+        if port is None:
+            return
+        listening = socket.create_server((host, port))
+        bound = int(listening.getsockname()[1])
+        shown = "127.0.0.1" if host in ("0.0.0.0", "") else host
+        self._servers.append(
+            await loop.create_server(
+                lambda: Connection(self._connections, Session(shown, bound, self._users)),
+                sock=listening,
+            )
+        )
+        self._address = f"{shown}:{bound}"
+
+    @property
+    def address(self) -> str:
+        """``host:port``, for clients of Fluss.
+
+        Raises
+        ------
+        FlussError
+            When it does not serve TCP.
+        """
+        if self._address is None:
+            raise FlussError("this engine serves no TCP: pass port=0 for a free port")
+        return self._address
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def connection(self) -> FlussConnection:
+        """Return a new connection of this process."""
+        from fluss_df.client.connection import FlussConnection
+
+        if self._closed:
+            raise FlussError("the engine is closed", ErrorCode.NETWORK_EXCEPTION)
+        host, port = local_host(self.socket_path)
+        return FlussConnection.create(f"{host}:{port}")
+
+    def close(self) -> None:
+        """Finish what is being done, sync, and give up the folder; a second call does nothing.
+
+        Raises
+        ------
+        FlussError
+            When data could not be synced.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._run(self._stop())
+        finally:
+            try:
+                self.engine.close()
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join(5)
+                if not self._loop.is_running():
+                    self._loop.close()
+                shutil.rmtree(self._socket_folder, ignore_errors=True)
+                self._remove_temporary()
+
+    async def _stop(self) -> None:
+        for server in self._servers:
+            server.close()
+        await self._connections.close()
+        await self.engine.stop()
+
+    def _remove_temporary(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else (self._address or "open")
+        return f"EmbeddedFluss({str(self.folder)!r}, {state})"
+
+
+_open: weakref.WeakSet[EmbeddedFluss] = weakref.WeakSet()
+
+
+def owner_of(folder: Path) -> tuple[int, str] | None:
+    """Return process id and Unix socket of who has a folder, if the lock file names them."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        value = json.loads((folder / "LOCK").read_bytes())
+        return int(value["pid"]), str(value["socket"])
+    return None

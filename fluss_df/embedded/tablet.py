@@ -1,0 +1,496 @@
+"""One bucket: its log on disk, appended to, synced, read, and searched.
+
+All state is guarded by one lock, held while batches are written (not while they are synced).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from fluss_df.embedded.files import sync_data, sync_folder
+from fluss_df.embedded.recovery import SyncedPoint, load_log, remember
+from fluss_df.embedded.segment import Segment
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.record.cut import ColumnLayout, read_message
+from fluss_df.record.headers import (
+    NO_WRITER_ID,
+    LogHeaders,
+    scan_headers,
+    verify_crcs,
+)
+
+_BASE_OFFSET: Final = struct.Struct("<q")
+_TIMESTAMP: Final = struct.Struct("<q")
+_EPOCH: Final = struct.Struct("<i")
+_TIMESTAMP_AT: Final = 13
+_EPOCH_AT: Final = 21
+_FIXED: Final = 25  # bytes of a header that the server may write to
+_SEARCH_BYTES: Final = 1 << 18
+# batches come from clients of Fluss 0.9: magic 1 carries a leader epoch, magic 2 is unknown there
+_MAX_MAGIC: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a request's batches are in the log.
+
+    Attributes
+    ----------
+    base_offset
+        Of the first; -1 where there were no records.
+    end_offset
+        What must be synced before the request is acknowledged.
+    """
+
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Whole batches of a log: their bytes, a slice of the segment's memory map."""
+
+    data: memoryview
+    headers: LogHeaders
+
+
+class Tablet:
+    """The log of one bucket.
+
+    Parameters
+    ----------
+    folder
+        Its folder, created where it is missing.
+    name
+        As Fluss writes it, for messages: ``TableBucket{tableId=1, bucket=0}``.
+    segment_bytes
+        A segment that has grown over this size is followed by a new one.
+    visible_when_synced
+        Whether readers see batches once they are on the disk (else: once they are written).
+    """
+
+    def __init__(
+        self, folder: Path, name: str, *, segment_bytes: int, visible_when_synced: bool = True
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._segment_bytes = segment_bytes
+        self._visible_when_synced = visible_when_synced
+        self._poison: str | None = None
+        self.closed = False
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            for made in (folder, *folder.parents[:3]):
+                sync_folder(made)
+        self._point_fd = os.open(folder / "synced", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            point = SyncedPoint.unpack(os.pread(self._point_fd, 64, 0))
+            loaded = load_log(folder, name, point)
+            self._segments = loaded.segments
+            self._writers = loaded.writers
+            if not self._segments:
+                self._segments.append(Segment(folder, 0))
+                sync_folder(folder)
+            else:
+                # what was read again may be in the page cache only
+                sync_data(self._active.fd)
+                self._active.drop_index()
+        except BaseException:
+            os.close(self._point_fd)
+            raise
+        self._last_timestamp = max(s.last_timestamp for s in self._segments)
+        self.synced_offset = self._active.end_offset
+        self._save_point()
+
+    @property
+    def _active(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def start_offset(self) -> int:
+        """The offset of the first record that is still there."""
+        return self._segments[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset of the next record."""
+        return self._active.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset behind the last record that readers may see."""
+        return self.synced_offset if self._visible_when_synced else self.end_offset
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was written that is not synced."""
+        return self.synced_offset < self.end_offset
+
+    # ---- writing
+
+    def append(self, records: memoryview, layouts: dict[int, ColumnLayout] | None) -> Appended:
+        """Write the batches of one request behind the log.
+
+        Parameters
+        ----------
+        records
+            One or more log batches, as they came.
+        layouts
+            The Arrow layout of each schema id of the table; None where rows are not Arrow.
+
+        Raises
+        ------
+        FlussError
+            ``CORRUPT_RECORD_EXCEPTION`` for bytes that are not valid batches,
+            ``OUT_OF_ORDER_SEQUENCE_EXCEPTION`` for a gap in a writer's sequence,
+            ``SCHEMA_NOT_EXIST`` for a schema id that the table has not,
+            ``STORAGE_EXCEPTION`` when the disk refuses. Nothing is stored then.
+        """
+        if not len(records):
+            return Appended(-1, 0)
+        headers = self._check(records, layouts)
+        with self._lock:
+            self._require_usable()
+            return self._append(records, headers)
+
+    def _check(self, records: memoryview, layouts: dict[int, ColumnLayout] | None) -> LogHeaders:
+        try:
+            headers = scan_headers(records, ascending=False)
+            if headers.consumed != len(records):
+                raise ProtocolError(f"{len(records) - headers.consumed} bytes are left over")
+            if (headers.magic > _MAX_MAGIC).any():
+                raise ProtocolError(f"magic {headers.magic.max()} is not supported")
+            verify_crcs(records, headers)
+            if (headers.record_count != headers.last_offset_delta + 1).any():
+                raise ProtocolError("the number of records differs from the offsets they take")
+            if not headers.append_only.all():
+                raise ProtocolError("change types belong to the log of a primary-key table")
+            for i in range(len(headers) if layouts is not None else 0):
+                self._check_arrow(records, headers, i, layouts or {})
+        except FlussError as error:
+            if error.error_code == ErrorCode.SCHEMA_NOT_EXIST:
+                raise
+            raise FlussError(
+                f"Record is corrupt in table bucket {self.name}: {error.message}",
+                ErrorCode.CORRUPT_RECORD_EXCEPTION,
+            ) from error
+        return headers
+
+    def _check_arrow(
+        self,
+        records: memoryview,
+        headers: LogHeaders,
+        i: int,
+        layouts: dict[int, ColumnLayout],
+    ) -> None:
+        schema_id = int(headers.schema_id[i])
+        layout = layouts.get(schema_id)
+        if layout is None:
+            raise FlussError(
+                f"Schema with id {schema_id} does not exist for table bucket {self.name}.",
+                ErrorCode.SCHEMA_NOT_EXIST,
+            )
+        end = int(headers.position[i] + headers.size[i])
+        layout.check(
+            read_message(records, int(headers.payload[i]), end), int(headers.record_count[i])
+        )
+
+    def _append(self, records: memoryview, headers: LogHeaders) -> Appended:
+        base = self._active.end_offset
+        duplicate = self._duplicate(headers, base)
+        if duplicate is not None:
+            # it may still be on its way to the disk
+            return Appended(duplicate, self.end_offset)
+        # a clock that was set back must not make time run backwards in the log
+        timestamp = max(self._last_timestamp, time.time_ns() // 1_000_000)
+        if self._active.size >= self._segment_bytes:
+            self._roll()
+        parts: list[bytes | memoryview] = []
+        offset = base
+        for i in range(len(headers)):
+            start, size = int(headers.position[i]), int(headers.size[i])
+            head = bytearray(records[start : start + _FIXED])
+            _BASE_OFFSET.pack_into(head, 0, offset)
+            _TIMESTAMP.pack_into(head, _TIMESTAMP_AT, timestamp)
+            if headers.magic[i]:
+                _EPOCH.pack_into(head, _EPOCH_AT, 0)
+            parts += (bytes(head), records[start + _FIXED : start + size])
+            headers.base_offset[i] = offset
+            headers.timestamp[i] = timestamp
+            offset += int(headers.last_offset_delta[i]) + 1
+        try:
+            self._active.append(parts, headers)
+        except OSError as error:
+            if self._active.file_size() != self._active.size:
+                self._poison = f"a write failed and could not be undone: {error}"
+            raise FlussError(
+                f"cannot write to {self.name}: {error}", ErrorCode.STORAGE_EXCEPTION
+            ) from error
+        self._last_timestamp = timestamp
+        remember(self._writers, headers)
+        return Appended(base, self.end_offset)
+
+    def _duplicate(self, headers: LogHeaders, base: int) -> int | None:
+        """Return the offset of a request that was written before; check the order of a new one."""
+        writer_id = int(headers.writer_id[0])
+        if writer_id == NO_WRITER_ID:
+            return None
+        if len(headers) > 1:
+            raise FlussError(
+                f"several batches of writer {writer_id} in one request for {self.name}",
+                ErrorCode.CORRUPT_RECORD_EXCEPTION,
+            )
+        sequence = int(headers.sequence[0])
+        known = self._writers.duplicate(writer_id, sequence)
+        if known is not None:
+            return known.base_offset
+        last = base + int(headers.last_offset_delta[0])
+        self._writers.check(self.name, writer_id, sequence, last)
+        return None
+
+    def _roll(self) -> None:
+        """Begin a new segment; the old one is synced and gets its index."""
+        old = self._active
+        self._sync_file(old.fd)
+        old.save_index(self._writers.to_json())
+        self._segments.append(Segment(self.folder, old.end_offset))
+        sync_folder(self.folder)
+        self.synced_offset = old.end_offset
+
+    def sync(self) -> None:
+        """Bring what was written to the disk.
+
+        Raises
+        ------
+        FlussError
+            ``STORAGE_EXCEPTION`` when that failed. The log takes no more writes then: what is on
+            the disk is not known until it is opened again.
+        """
+        with self._lock:
+            self._require_usable()
+            target, fd = self.end_offset, self._active.fd
+            # a roll or close meanwhile must not take the file away
+            fd = os.dup(fd)
+        try:
+            self._sync_file(fd)
+        finally:
+            os.close(fd)
+        with self._lock:
+            self.synced_offset = max(self.synced_offset, target)
+            if not self.closed:
+                self._save_point()
+
+    def _sync_file(self, fd: int) -> None:
+        try:
+            sync_data(fd)
+        except OSError as error:
+            # the kernel may have dropped the pages: another try would succeed and mean nothing
+            self._poison = f"a sync failed: {error}"
+            raise FlussError(
+                f"cannot sync {self.name}: {error}", ErrorCode.STORAGE_EXCEPTION
+            ) from error
+
+    def _save_point(self) -> None:
+        active = self._active
+        synced = min(self.synced_offset, active.end_offset)
+        position = active.size if synced == active.end_offset else 0
+        os.pwrite(self._point_fd, SyncedPoint(synced, active.base_offset, position).pack(), 0)
+
+    def _require_usable(self) -> None:
+        if self.closed:
+            raise unknown_bucket(self.name)
+        if self._poison is not None:
+            raise FlussError(
+                f"{self.name} takes no more writes, {self._poison}: open the engine again",
+                ErrorCode.STORAGE_EXCEPTION,
+            )
+
+    # ---- reading
+
+    def read(
+        self, offset: int, max_bytes: int, at_least_one: bool, *, partial: bool = False
+    ) -> Piece | None:
+        """Return whole batches from the one on that holds an offset.
+
+        Parameters
+        ----------
+        offset
+            Between the start and the high watermark.
+        max_bytes
+            Where to stop.
+        at_least_one
+            Return one batch even where it is larger.
+        partial
+            Where not even one batch fits, return its beginning: a client sees by it that there is
+            more, and asks for this bucket alone.
+
+        Returns
+        -------
+        Piece or None
+            Batches of one segment; None at the high watermark, or where nothing fits.
+
+        Raises
+        ------
+        FlussError
+            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION``; ``STORAGE_EXCEPTION`` for bytes that changed on
+            the disk.
+        """
+        with self._lock:
+            if self.closed:
+                raise unknown_bucket(self.name)
+            start, high = self.start_offset, self.high_watermark
+            if not start <= offset <= high:
+                raise FlussError(
+                    f"Received request for offset {offset} for table bucket {self.name}, but we "
+                    f"only have log segments from offset {start} up to {self.end_offset}.",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
+            if offset == high:
+                return None
+            segment = next(s for s in reversed(self._segments) if s.base_offset <= offset)
+            size = segment.size
+            position = segment.index.before_offset(offset)
+            view = segment.view(position, size)
+        if partial and not at_least_one and max_bytes > 0:
+            whole = self._cut_piece(view, offset, high, max_bytes, True)
+            if whole is None or len(whole.data) <= max_bytes:
+                return whole
+            return Piece(whole.data[:max_bytes], scan_headers(b"", require_progress=False))
+        return self._cut_piece(view, offset, high, max_bytes, at_least_one)
+
+    def _cut_piece(
+        self, view: memoryview, offset: int, high: int, max_bytes: int, at_least_one: bool
+    ) -> Piece | None:
+        at = 0
+        try:
+            while True:  # at most an index interval and a batch
+                base, length = struct.unpack_from("<qi", view, at)
+                size = length + 12
+                next_base = (
+                    _BASE_OFFSET.unpack_from(view, at + size)[0]
+                    if (at + size + 8 <= len(view))
+                    else None
+                )
+                if size < 48 or next_base is None or next_base > offset:
+                    break
+                at += size
+            if base > offset or size < 48:
+                raise ProtocolError(f"there is a batch of offset {base} and {size} bytes")
+            if size > max_bytes and not at_least_one:
+                return None
+            data = view[at : at + max(size, max_bytes)]
+            headers = scan_headers(data)
+            if headers.end_offset is not None and headers.end_offset > high:
+                ends = headers.base_offset + headers.last_offset_delta + 1
+                visible = int(np.searchsorted(ends, high, "right"))
+                if not visible:
+                    return None
+                stop = int(headers.position[visible - 1] + headers.size[visible - 1])
+                data = data[:stop]
+                headers = scan_headers(data)
+            verify_crcs(data, headers)
+        except (FlussError, struct.error) as error:
+            raise FlussError(
+                f"the log of {self.name} is damaged near offset {offset}, below what was "
+                f"acknowledged: {error}. Restore the folder {self.folder} from a backup",
+                ErrorCode.STORAGE_EXCEPTION,
+            ) from error
+        return Piece(data[: headers.consumed], headers)
+
+    def offset_for_time(self, timestamp: int) -> int:
+        """Return the first offset committed at or after a time (ms); else the high watermark."""
+        with self._lock:
+            if self.closed:
+                raise unknown_bucket(self.name)
+            high = self.high_watermark
+            for segment in self._segments:
+                if segment.last_timestamp >= timestamp:
+                    position = segment.index.before_time(timestamp)
+                    view = segment.view(position, segment.size)
+                    break
+            else:
+                return high
+        chunk = _SEARCH_BYTES
+        while True:
+            headers = scan_headers(view[:chunk], require_progress=False)
+            i = int(np.searchsorted(headers.timestamp, timestamp))
+            if i < len(headers):
+                return min(int(headers.base_offset[i]), high)
+            if chunk >= len(view):
+                return high
+            chunk *= 4
+
+    def last_records(self, limit: int) -> list[Piece]:
+        """Return whole batches that hold at least the last ``limit`` visible records, if any."""
+        first = max(self.start_offset, self.high_watermark - limit)
+        pieces = []
+        while first < self.high_watermark:
+            piece = self.read(first, 64 << 20, at_least_one=True)
+            if piece is None or piece.headers.end_offset is None:
+                break
+            pieces.append(piece)
+            first = piece.headers.end_offset
+        return pieces
+
+    # ---- retention and end
+
+    def expire(self, now_ms: int, ttl_ms: int) -> int:
+        """Delete whole inactive segments that are older than a time to live; return how many."""
+        deleted = 0
+        with self._lock:
+            self._writers.expire(now_ms)
+            while (
+                not self.closed
+                and len(self._segments) > 1
+                and self._segments[0].last_timestamp < now_ms - ttl_ms
+            ):
+                # the oldest goes first, so that a crash leaves no gap
+                self._segments.pop(0).delete()
+                sync_folder(self.folder)
+                deleted += 1
+        return deleted
+
+    def close(self) -> None:
+        """Sync, write the index, and close; a second call does nothing."""
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            try:
+                if self._poison is None:
+                    self._sync_file(self._active.fd)
+                    self.synced_offset = self.end_offset
+                    self._save_point()
+                    os.fsync(self._point_fd)
+                    if self._active.size:
+                        self._active.save_index(self._writers.to_json())
+            finally:
+                self._give_up()
+
+    def abandon(self) -> None:
+        """Close without a sync: the bucket was dropped."""
+        with self._lock:
+            if not self.closed:
+                self.closed = True
+                self._give_up()
+
+    def _give_up(self) -> None:
+        for segment in self._segments:
+            segment.close()
+        os.close(self._point_fd)
+
+
+def unknown_bucket(name: str) -> FlussError:
+    """Return the error for a bucket that is not there."""
+    return FlussError(
+        f"Unknown table or bucket: {name}", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+    )

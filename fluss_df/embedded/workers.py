@@ -1,0 +1,81 @@
+"""Threads for work on the disk.
+
+Not a ThreadPoolExecutor: Python shuts those down before exit hooks run, and a program that ends
+without ``close()`` gets its rows written in such a hook.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+_Job = Callable[[], None]
+
+
+class Workers:
+    """A few daemon threads.
+
+    Parameters
+    ----------
+    count
+        Their number; started on first use.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(self, function: Callable[..., T], *args: object) -> concurrent.futures.Future[T]:
+        """Have a function called; return the future of its result.
+
+        Raises
+        ------
+        RuntimeError
+            After :meth:`close`.
+        """
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def job() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = function(*args)
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the engine is closed")
+            if len(self._threads) < self._count:
+                thread = threading.Thread(
+                    target=self._work, name=f"fluss-df-disk-{len(self._threads)}", daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
+            self._jobs.put(job)
+        return future
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            job()
+            del job  # what it refers to, a request's bytes, must not wait for the next one
+
+    def close(self) -> None:
+        """Finish what was submitted, and end the threads."""
+        with self._lock:
+            self._closed = True
+            for _ in self._threads:
+                self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()

@@ -1,0 +1,86 @@
+"""What is known of the writers of a log: the last batches of each, to tell duplicates."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from fluss_df.errors import ErrorCode, FlussError
+
+_REMEMBERED = 5
+_LAST_SEQUENCE = 2**31 - 1
+# as long as Apache Fluss remembers a writer that writes no more
+EXPIRATION_MS = 7 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBatch:
+    """One batch of a writer: its sequence number and where it is in the log."""
+
+    sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class WriterStates:
+    """The last five batches of each writer of one log; guarded by the tablet's lock."""
+
+    def __init__(self) -> None:
+        self._writers: dict[int, deque[WrittenBatch]] = {}
+
+    def duplicate(self, writer_id: int, sequence: int) -> WrittenBatch | None:
+        """Return the batch that was written under this sequence, if it is remembered."""
+        for batch in self._writers.get(writer_id, ()):
+            if batch.sequence == sequence:
+                return batch
+        return None
+
+    def check(self, bucket: str, writer_id: int, sequence: int, last_offset: int) -> None:
+        """Refuse a batch that does not follow the writer's last one.
+
+        Raises
+        ------
+        FlussError
+            ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``.
+        """
+        batches = self._writers.get(writer_id)
+        last = batches[-1].sequence if batches else -1
+        if sequence == last + 1 or (sequence == 0 and last == _LAST_SEQUENCE):
+            return
+        raise FlussError(
+            f"Out of order batch sequence for writer {writer_id} at offset {last_offset} in "
+            f"table-bucket {bucket} : {sequence} (incoming batch seq.), {last} (current batch "
+            "seq.)",
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
+        )
+
+    def add(self, writer_id: int, batch: WrittenBatch) -> None:
+        """Take note of a batch that was appended."""
+        self._writers.setdefault(writer_id, deque(maxlen=_REMEMBERED)).append(batch)
+
+    def expire(self, now_ms: int) -> None:
+        """Forget writers that wrote nothing for seven days."""
+        limit = now_ms - EXPIRATION_MS
+        silent = [w for w, batches in self._writers.items() if batches[-1].timestamp < limit]
+        for writer_id in silent:
+            del self._writers[writer_id]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON."""
+        return {
+            str(writer_id): [
+                [b.sequence, b.base_offset, b.last_offset, b.timestamp] for b in batches
+            ]
+            for writer_id, batches in self._writers.items()
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> WriterStates:
+        """Read what :meth:`to_json` returned."""
+        states = cls()
+        for writer_id, batches in value.items():
+            for batch in batches:
+                states.add(int(writer_id), WrittenBatch(*batch))
+        return states

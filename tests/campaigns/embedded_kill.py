@@ -1,0 +1,21 @@
+"""Kills an embedded engine: ``python -m tests.campaigns.embedded_kill [KILLS=500] [SEED=0]``."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.embedded.crashing import campaign
+
+
+def main() -> None:
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    with tempfile.TemporaryDirectory() as folder:
+        rows = campaign(Path(folder) / "data", kills, seed)
+    print(f"{kills} kills, seed {seed}: {rows} rows, none lost or doubled")
+
+
+if __name__ == "__main__":
+    main()

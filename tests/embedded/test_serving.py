@@ -1,0 +1,284 @@
+"""Peers of an embedded engine: official clients, strangers, other processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df.embedded import EmbeddedFluss, Limits
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol import api
+from fluss_df.protocol import messages_pb2 as pb
+from tests.client.support import Tables
+from tests.embedded.raw import RawClient
+
+SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
+
+
+def rows(count: int) -> pa.Table:
+    return pa.table({"n": range(count), "text": [str(i) for i in range(count)]}, schema=SCHEMA)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[EmbeddedFluss]:
+    with EmbeddedFluss(tmp_path / "data", port=0) as engine:
+        yield engine
+
+
+def alive(engine: EmbeddedFluss) -> bool:
+    with RawClient(engine.address) as client:
+        return "fluss" in client.call(api.LIST_DATABASES, pb.ListDatabasesRequest()).database_name
+
+
+def test_the_unix_socket_is_a_connection(engine: EmbeddedFluss) -> None:
+    with engine.connection() as connection, fluss.connect(engine.address) as by_tcp:
+        tables = Tables(connection, "fluss")
+        table = tables(SCHEMA, bucket_count=3)
+        tables.write(table, rows(1000))
+        frame = fluss.scan_fluss(table.get_table_info().table_path, connection=by_tcp).collect()
+        assert sorted(frame["n"].to_list()) == list(range(1000))
+
+
+def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+    path = fluss.TablePath("fluss", "t")
+    with EmbeddedFluss(tmp_path / "d") as engine, engine.connection() as connection:
+        admin = connection.get_admin()
+        admin.create_table(path, fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=2))
+        with connection.get_table(path).new_append().create_writer() as writer:
+            writer.write_arrow(rows(5000))
+    with EmbeddedFluss(tmp_path / "d") as engine, engine.connection() as connection:
+        frame = fluss.scan_fluss(path, connection=connection).collect()
+        assert sorted(frame["n"].to_list()) == list(range(5000))
+
+
+def test_a_folder_is_a_connection(tmp_path: Path) -> None:
+    with fluss.connect(tmp_path / "d") as first, fluss.connect(f"file:{tmp_path}/d") as second:
+        first.get_admin().create_database("shared")
+        assert "shared" in second.get_admin().list_databases()
+    with fluss.connect(":memory:") as connection:
+        assert connection.get_admin().list_databases() == ["fluss"]
+
+
+def test_another_process_comes_in_by_the_socket(engine: EmbeddedFluss, tmp_path: Path) -> None:
+    script = (
+        "import fluss_df as fluss\n"
+        f"with fluss.connect({str(tmp_path / 'data')!r}) as connection:\n"
+        "    connection.get_admin().create_database('made_elsewhere')\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    with engine.connection() as connection:
+        assert "made_elsewhere" in connection.get_admin().list_databases()
+
+
+def test_dropped_tables_leave_nothing(engine: EmbeddedFluss) -> None:
+    with engine.connection() as connection:
+        tables = Tables(connection, "fluss")
+        table = tables(SCHEMA, bucket_count=1)
+        tables.write(table, rows(10))
+        path = table.get_table_info().table_path
+        folder = engine.folder / "data" / str(table.get_table_info().table_id)
+        assert folder.exists()
+        connection.get_admin().drop_table(path)
+        assert not folder.exists()
+
+
+def test_requests_that_there_are_not_are_answered(engine: EmbeddedFluss) -> None:
+    with RawClient(engine.address) as client:
+        for key in (0, 1016, 1017, 1061, 9999, -1):
+            client.send(key, 0, b"\x00\xff\x00")
+            code, message = client.receive().error
+            assert code == ErrorCode.UNSUPPORTED_VERSION
+            assert str(key) in message
+        for key in (1001, 1005, 1012, 1014, 1015, 1021):
+            client.send(key, 0, b"\x00\xff")
+            assert client.receive().error[0] == ErrorCode.CORRUPT_MESSAGE
+        for key in (1001, 1005, 1014, 1015, 1021):
+            client.send(key, 0, b"")
+            assert client.receive().error[0] == ErrorCode.CORRUPT_MESSAGE
+    assert alive(engine)
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), 0, 7, 2**31 - 1, 200 << 20])
+def test_frames_that_cannot_be_end_the_connection(engine: EmbeddedFluss, length: int) -> None:
+    with RawClient(engine.address) as client:
+        client.socket.sendall(struct.pack(">ihhi", length, 1003, 0, 1))
+        with pytest.raises((EOFError, ConnectionResetError)):
+            client.receive()
+    assert alive(engine)
+
+
+def test_random_bytes_do_no_harm(engine: EmbeddedFluss) -> None:
+    choose = random.Random(7)
+    keys = [1001, 1005, 1009, 1012, 1014, 1015, 1021, 1033, 1036, 1044]
+    for _ in range(200):
+        body = choose.randbytes(choose.randrange(200))
+        with RawClient(engine.address) as client:
+            client.send(choose.choice(keys), 0, body)
+            answer = client.receive()
+            assert answer.type in (0, 1)
+    assert alive(engine)
+
+
+def test_strangers_have_little_time_and_room(tmp_path: Path) -> None:
+    limits = Limits(unauthenticated_s=0.5)
+    with EmbeddedFluss(tmp_path / "d", port=0, sasl={"alice": "secret"}, limits=limits) as engine:
+        with RawClient(engine.address) as client:
+            client.hello()
+            refused = client.ask(api.LIST_DATABASES, pb.ListDatabasesRequest())
+            assert refused.error[0] == ErrorCode.AUTHENTICATE_EXCEPTION
+            with pytest.raises((EOFError, ConnectionResetError)):
+                client.receive()
+        with RawClient(engine.address) as client:
+            client.socket.sendall(struct.pack(">ihhi", 1 << 20, 1014, 0, 1))
+            with pytest.raises((EOFError, ConnectionResetError)):
+                client.receive()
+        with RawClient(engine.address) as client:
+            assert client.authenticate("alice", "secret").type == 0
+            time.sleep(0.7)
+            client.call(api.LIST_DATABASES, pb.ListDatabasesRequest())
+
+
+@pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("bob", "secret"), ("", "")])
+def test_wrong_passwords(tmp_path: Path, user: str, password: str) -> None:
+    with EmbeddedFluss(tmp_path / "d", port=0, sasl={"alice": "secret"}) as engine:
+        with RawClient(engine.address) as client:
+            client.hello()
+            answer = client.authenticate(user, password)
+            assert answer.error[0] == ErrorCode.AUTHENTICATE_EXCEPTION
+        with pytest.raises(FlussError) as caught:
+            fluss.connect(engine.address)
+        assert caught.value.error_code == ErrorCode.AUTHENTICATE_EXCEPTION
+        with fluss.connect(f"fluss://alice:secret@{engine.address}") as connection:
+            assert connection.get_admin().list_databases() == ["fluss"]
+
+
+def test_connections_too_many_are_closed(tmp_path: Path) -> None:
+    with EmbeddedFluss(tmp_path / "d", port=0, limits=Limits(connections=2)) as engine:
+        clients = [RawClient(engine.address) for _ in range(2)]
+        for client in clients:
+            client.hello()
+        with RawClient(engine.address) as third, pytest.raises((EOFError, ConnectionError)):
+            third.hello()
+        for client in clients:
+            client.close()
+        time.sleep(0.2)
+        assert alive(engine)
+
+
+def test_a_fetch_waits_for_what_is_new(engine: EmbeddedFluss) -> None:
+    with engine.connection() as connection:
+        tables = Tables(connection, "fluss")
+        table = tables(SCHEMA, bucket_count=1)
+        request = pb.FetchLogRequest(
+            follower_server_id=-1,
+            max_bytes=1 << 20,
+            min_bytes=1,
+            max_wait_ms=400,
+            tables_req=[
+                pb.FetchLogRequestForTable(
+                    table_id=table.get_table_info().table_id,
+                    projection_pushdown_enabled=False,
+                    buckets_req=[
+                        pb.FetchLogRequestForBucket(
+                            bucket_id=0, fetch_offset=0, max_fetch_bytes=1 << 20
+                        )
+                    ],
+                )
+            ],
+        )
+        with RawClient(engine.address) as client:
+            began = time.monotonic()
+            empty = client.call(api.FETCH_LOG, request)
+            assert 0.3 < time.monotonic() - began < 2
+            assert not empty.tables_resp[0].buckets_resp[0].records
+            request.max_wait_ms = 20_000
+            client.send(1015, 0, request.SerializeToString())
+            time.sleep(0.2)
+            tables.write(table, rows(10))
+            began = time.monotonic()
+            answer = api.FETCH_LOG.response.FromString(client.receive().body)
+            assert time.monotonic() - began < 5
+            assert answer.tables_resp[0].buckets_resp[0].records
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", "from fluss_df.cli.main import app; app()", "serve"]
+    arguments = ["--dir", str(tmp_path / "d"), "--port", "0", "--sasl", "alice:secret"]
+    process = subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("listening on 127.0.0.1:")
+        address = line.split()[-1]
+        with fluss.connect(f"fluss://alice:secret@{address}") as connection:
+            connection.get_admin().create_database("made")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, out, err) == (0, "", "")
+    with EmbeddedFluss(tmp_path / "d") as engine, engine.connection() as connection:
+        assert "made" in connection.get_admin().list_databases()
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(FlussError, match="cannot listen"):
+            EmbeddedFluss(tmp_path / "d", port=port)
+    # and the folder is free again
+    EmbeddedFluss(tmp_path / "d").close()
+
+
+def test_names_never_become_paths(engine: EmbeddedFluss) -> None:
+    with engine.connection() as connection:
+        tables = Tables(connection, "fluss")
+        tables.write(tables(SCHEMA, bucket_count=1), rows(10))
+    files = {str(p.relative_to(engine.folder)) for p in engine.folder.rglob("*") if p.is_file()}
+    assert not [name for name in files if "fluss" in name]
+    assert os.path.exists(engine.socket_path)
+
+
+def test_a_program_that_forgets_to_close_gets_its_rows_written(tmp_path: Path) -> None:
+    script = (
+        "import pyarrow as pa\n"
+        "import fluss_df as fluss\n"
+        f"connection = fluss.connect({str(tmp_path / 'd')!r})\n"
+        "schema = pa.schema([('n', pa.int64())])\n"
+        "descriptor = fluss.TableDescriptor(fluss.Schema(schema), bucket_count=1)\n"
+        "connection.get_admin().create_table('fluss.t', descriptor)\n"
+        "writer = connection.get_table('fluss.t').new_append().create_writer()\n"
+        "writer.write_arrow(pa.table({'n': range(1000)}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", script], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with fluss.connect(tmp_path / "d") as connection:
+        assert fluss.scan_fluss("fluss.t", connection=connection).collect().height == 1000
+
+
+def test_fluss_home_is_the_default_where_it_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLUSS_BOOTSTRAP_SERVERS", raising=False)
+    monkeypatch.setenv("FLUSS_HOME", str(tmp_path / "home"))
+    with fluss.connect() as connection:
+        assert connection.get_admin().list_databases() == ["fluss"]
+    assert (tmp_path / "home" / "FORMAT").exists()
