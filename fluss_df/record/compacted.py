@@ -83,7 +83,7 @@ def extract_column(
 
 
 class RowEncoder:
-    """Encodes rows of Arrow as compacted rows. Immutable and thread safe.
+    r"""Encodes rows of Arrow as compacted rows. Immutable and thread safe.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class RowEncoder:
     --------
     >>> encoder = RowEncoder([Column("id", DataType(TypeRoot.BIGINT))])
     >>> encoder.encode(pa.table({"id": [300]}))[0]
-    b'\\x00\\xac\\x02'
+    b'\x00\xac\x02'
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -152,7 +152,9 @@ def field_parts(values: rv.Values, t: DataType) -> list[Part]:
         return [*varint_parts(values.lengths.view(np.uint64)), values]
     if isinstance(values, rv.Stamps):
         parts: list[Part] = [*varint_parts(values.millis.view(np.uint64))]
-        return parts + varint_parts(values.nanos.view(np.uint64)) if rv.has_nanos(t) else parts
+        if rv.has_nanos(t):
+            parts += varint_parts(values.nanos.view(np.uint64))
+        return parts
     if t.root in VARINTS:
         return [*varint_parts(values.values)]
     return [Words(values.values, values.width)]
@@ -163,7 +165,7 @@ def _encode(array: pa.Array, t: DataType, path: str) -> Blobs:
 
 
 class RowDecoder:
-    """Decodes compacted rows to Arrow. Immutable and thread safe.
+    r"""Decodes compacted rows to Arrow. Immutable and thread safe.
 
     Parameters
     ----------
@@ -175,7 +177,7 @@ class RowDecoder:
     Examples
     --------
     >>> decoder = RowDecoder([Column("id", DataType(TypeRoot.BIGINT))])
-    >>> decoder.decode(b"\\x00\\xac\\x02", np.array([0]), np.array([3])).to_pydict()
+    >>> decoder.decode(b"\x00\xac\x02", np.array([0]), np.array([3])).to_pydict()
     {'id': [300]}
     """
 
@@ -216,15 +218,20 @@ class RowDecoder:
         table = pa.Table.from_batches(batches, self.schema)
         return table.combine_chunks() if len(batches) > 4 else table
 
+    def _head_width(self) -> int:
+        return (len(self.columns) + 7) // 8
+
+    def _cursor(self, data: UInt8s, starts: Int64s, ends: Int64s, first_row: int) -> Cursor:
+        return Cursor(data, starts + self._head_width(), ends, first_row)
+
     def _block(self, data: UInt8s, starts: Int64s, ends: Int64s, first_row: int) -> pa.RecordBatch:
-        width = (len(self.columns) + 7) // 8
-        short = ends - starts < width
+        short = ends - starts < self._head_width()
         if short.any():
             raise ProtocolError(
-                f"row {first_row + np.flatnonzero(short)[0]} is shorter than its null bits"
+                f"row {first_row + np.flatnonzero(short)[0]} is shorter than its head"
             )
-        cursor = _Cursor(data, starts + width, ends, first_row)
-        heads = [data[starts + i] for i in range(width)]
+        cursor = self._cursor(data, starts, ends, first_row)
+        heads = [data[starts + i] for i in range((len(self.columns) + 7) // 8)]
         some_null = [bool(head.any()) for head in heads]
         found: dict[str, pa.Array] = {}
         for i, column in enumerate(self.columns):
@@ -253,7 +260,7 @@ class RowDecoder:
         )
 
 
-class _Cursor:
+class Cursor:
     """Where the next column of each row begins; never beyond the row's end."""
 
     def __init__(self, data: UInt8s, at: Int64s, ends: Int64s, first_row: int) -> None:
@@ -263,7 +270,8 @@ class _Cursor:
         self.first_row = first_row
         self._words = word_view(data)
 
-    def _skip(self, lengths: Int64s | int, valid: Bools | None, fail: rv.Fail) -> None:
+    def skip(self, lengths: Int64s | int, valid: Bools | None, fail: rv.Fail) -> None:
+        """Move over bytes of the rows that have a value."""
         if valid is not None:
             lengths = np.where(valid, lengths, 0)
         at = self.at + lengths
@@ -284,12 +292,23 @@ class _Cursor:
                 bad &= valid
             if bad.any():
                 raise fail(f"a number of more than {bits} bits", bad)
-        self._skip(lengths, valid, fail)
+        self.skip(lengths, valid, fail)
         return values
+
+    def number(self, width: int, valid: Bools | None, fail: rv.Fail) -> UInt64s:
+        """Read little-endian numbers; nulls become zero."""
+        raw = self._words[self.at].astype(np.uint64)
+        if width < 8:
+            raw &= np.uint64((1 << 8 * width) - 1)
+        if valid is not None:
+            raw[~valid] = 0
+        self.skip(width, valid, fail)
+        return raw
 
     def read(
         self, column: Column, valid: Bools | None, fail: rv.Fail, wanted: bool
     ) -> pa.Array | None:
+        """Read a column and move behind it; return its array where it is wanted."""
         t = column.type
         values: rv.Values
         if rv.is_stamp(t):
@@ -303,17 +322,12 @@ class _Cursor:
             if t.root in VARINTS:
                 raw = self._varint(64 if width == 8 else 32, valid, fail)
             else:
-                raw = self._words[self.at].astype(np.uint64)
-                if width < 8:
-                    raw &= np.uint64((1 << 8 * width) - 1)
-                if valid is not None:
-                    raw[~valid] = 0
-                self._skip(width, valid, fail)
+                raw = self.number(width, valid, fail)
             values = rv.Numbers(raw, width)
         else:
             lengths = self._varint(32, valid, fail).view(np.int64)
             starts = self.at if valid is None else np.where(valid, self.at, 0)
-            self._skip(lengths, valid, fail)
+            self.skip(lengths, valid, fail)
             values = Blobs(self.data, starts, lengths)
             if wanted and t.root in rv.NESTED:
                 return decode_nested(values, t, valid, column.name, RowDecoder)

@@ -292,7 +292,6 @@ def _decode_elements(
     if valid is not None:
         words[null] = 0
     fail = rv.failing(path, t, 0)
-    values: rv.Values
     if rv.is_number(t):
         return rv.build(rv.Numbers(words, width), t, valid, fail), counts
     if rv.is_stamp(t) and not rv.has_nanos(t):

@@ -177,10 +177,7 @@ def _times(array: pa.Array, t: DataType, path: str) -> npt.NDArray[np.int32]:
 
 
 def _extract_bytes(array: pa.Array, t: DataType, valid: Bools | None) -> Blobs:
-    if t.root is _R.DECIMAL:
-        field = big_endian_decimals(array)
-    else:
-        field = of_binary(array)
+    field = big_endian_decimals(array) if t.root is _R.DECIMAL else of_binary(array)
     starts, lengths = field.starts, field.lengths.astype(np.int64)
     if valid is not None:
         lengths = np.where(valid, lengths, 0)
@@ -231,13 +228,9 @@ def build(values: Values, t: DataType, valid: Bools | None, fail: Fail) -> pa.Ar
         if (raw >= _DAY_MS).any():
             raise fail("a time beyond the day", raw >= _DAY_MS)
         millis = raw.astype(np.int64)
-        scaled = {
-            "s": lambda: (millis // 1000).astype(np.int32),
-            "ms": lambda: millis.astype(np.int32),
-            "us": lambda: millis * 1000,
-            "ns": lambda: millis * 1_000_000,
-        }
-        data = scaled[kind.unit]()
+        data = millis * {"us": 1_000, "ns": 1_000_000}.get(kind.unit, 1)
+        if kind.unit in ("s", "ms"):
+            data = (millis // (1000 if kind.unit == "s" else 1)).astype(np.int32)
     elif root is _R.DECIMAL:
         signed = raw.view(np.int64)
         limit = 10 ** (t.precision or 0)
