@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from decimal import Context
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from fluss_df.types import Column, DataField, DataType, TypeRoot, arrow_schema, to_arrow
 
 R = TypeRoot
+# the default context would round more than 28 digits
+WIDE = Context(prec=60)
 
 
 class BadRowError(Exception):
@@ -120,7 +123,7 @@ def plain(table: pa.Table, columns: list[Column]) -> list[list[Any]]:
         root = column.type.root
         if root is R.DECIMAL:
             scale = column.type.scale or 0
-            values = [None if v is None else int(v.scaleb(scale)) for v in array.to_pylist()]
+            values = [None if v is None else int(v.scaleb(scale, WIDE)) for v in array.to_pylist()]
         elif root is R.DATE or (root is R.TIME_WITHOUT_TIME_ZONE and array.type.bit_width == 32):
             values = array.view(pa.int32()).to_pylist()
             if root is R.TIME_WITHOUT_TIME_ZONE and array.type.unit == "s":
