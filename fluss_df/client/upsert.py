@@ -97,7 +97,8 @@ class UpsertWriter(TableWriter):
         self._targets = targets if self._partial else None
         self._encoder = KvEncoder(
             info.schema_id,
-            info.schema.columns,
+            # nulls of deleted rows are in frames, and not in what is sent
+            [c if c.name in keys else _nullable(c) for c in info.schema.columns],
             [column.name for column in key_columns(info)],
             kv_format=info.kv_format,
             target_columns=[info.get_column_names()[i] for i in targets] if self._partial else None,
@@ -296,7 +297,7 @@ class UpsertWriter(TableWriter):
 
     def _encode_frame(self, data: pa.RecordBatch) -> EncodedBatch:
         flags = data.column(data.num_columns - 1)
-        rows = pa.Table.from_batches([data.select(range(data.num_columns - 1))])
+        rows = pa.Table.from_batches([data.select([c.name for c in self._encoder.columns])])
         deletes = flags.to_numpy(zero_copy_only=False) if flags.true_count else None
         return self._encoder.encode(rows, deletes=deletes)
 

@@ -36,8 +36,8 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """Keys of all rows: key i is ``data[offsets[i] : offsets[i + 1]]``."""
+class EncodedRows:
+    """Bytes of all rows (or keys): those of row i are ``data[offsets[i] : offsets[i + 1]]``."""
 
     data: UInt8s
     offsets: Int64s
@@ -49,6 +49,9 @@ class Keys:
         if not 0 <= row < len(self):
             raise IndexError(row)
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
+
+
+Keys = EncodedRows
 
 
 def fixed(matrix: UInt8s) -> Field:

@@ -1,51 +1,74 @@
-"""Key-value batches: changes of a primary-key table as they are put."""
+"""Batches of a primary-key table: upserts and deletes, as they are put.
+
+A batch is a header of 28 bytes and its records; a record is its length (int32), the length of its
+key (LEB128), the key, and the row, or nothing for a delete.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.record.bytes_columns import Field, Keys, as_array, concat, fixed, of_numbers, varint
-from fluss_df.record.keys import compacted, encode_keys
-from fluss_df.types import Column, TypeRoot
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError, SchemaMismatchError
+from fluss_df.record import row_values as rv
+from fluss_df.record.bytes_columns import EncodedRows, as_array, refuse_nulls
+from fluss_df.record.chain import walk_chain
+from fluss_df.record.compacted import RowEncoder, field_parts, masked, pieces
+from fluss_df.record.headers import NO_SEQUENCE, NO_WRITER_ID, Bytes, byte_view
+from fluss_df.record.keys import encode_keys
+from fluss_df.record.row_formats import encoder_of
+from fluss_df.record.unaligned import (
+    Blobs,
+    Bools,
+    Int64s,
+    Part,
+    UInt8s,
+    Words,
+    assemble,
+    join,
+    padded,
+    read_varints,
+    varint_parts,
+    word_view,
+)
+from fluss_df.types import Column, DataType, to_arrow
 
-# length, magic, crc, schema id, attributes, writer id, sequence, count
-_HEADER: Final = struct.Struct("<ibIhbqii")
+KV_HEADER_SIZE: Final = 28
+_HEADER: Final = struct.Struct("<iBIhBqii")
+_LENGTH_SIZE: Final = 4
 _CRC_AT: Final = 5
 _CRC_START: Final = 9
-_WRITER: Final = struct.Struct("<qi")
 _WRITER_AT: Final = 12
-_NESTED: Final = frozenset({TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW})
-
-EncodedRows = Keys
+_CRC: Final = struct.Struct("<I")
+_WRITER: Final = struct.Struct("<qi")
+# a record has at least the length of its key and a byte of it
+_LEAST_RECORD: Final = 2
 
 
 class EncodedKvBatch:
-    """A key-value batch in the form that is sent, once :meth:`stamp` was called.
+    """A kv batch in the form that is sent, once :meth:`stamp` gave it writer and checksum.
 
     Attributes
     ----------
     num_rows
-        Its changes.
+        Its records.
     nbytes
         Its bytes, header included.
     """
 
     __slots__ = ("_body", "_header", "nbytes", "num_rows")
 
-    def __init__(self, header: bytearray, body: npt.NDArray[np.uint8], num_rows: int) -> None:
+    def __init__(self, header: bytearray, body: pa.Buffer, num_rows: int) -> None:
         self._header = header
         self._body = body
         self.num_rows = num_rows
-        self.nbytes = len(header) + len(body)
+        self.nbytes = len(header) + body.size
 
     def stamp(self, writer_id: int, sequence: int) -> None:
         """Write the writer and the sequence, and the CRC32C over them; may be called again.
@@ -58,14 +81,14 @@ class EncodedKvBatch:
         header = bytearray(self._header)
         _WRITER.pack_into(header, _WRITER_AT, writer_id, sequence)
         crc = google_crc32c.value(bytes(header[_CRC_START:]))
-        struct.pack_into("<I", header, _CRC_AT, google_crc32c.extend(crc, self._body))
+        _CRC.pack_into(header, _CRC_AT, google_crc32c.extend(crc, self._body))
         # a new one, so that a send under way with the old stamp keeps its bytes
         self._header = header
 
     @property
     def buffers(self) -> list[memoryview]:
-        """The bytes in order, without a copy."""
-        return [memoryview(self._header), self._body.data]
+        """The bytes in order, without a copy: the header, then the records."""
+        return [memoryview(self._header), byte_view(self._body)]
 
     def to_bytes(self) -> bytes:
         """Return a copy of the whole batch."""
@@ -73,22 +96,29 @@ class EncodedKvBatch:
 
 
 class KvEncoder:
-    """Encodes changes of one table; immutable and thread safe.
+    """Encodes rows of Arrow as kv batches. Immutable and thread safe.
 
     Parameters
     ----------
     schema_id
         The id of the table's schema.
     columns
-        The table's columns.
+        The table's columns, in order.
     key_columns
-        The names of the columns that name a row within its partition.
+        The columns of the physical primary key: those of the primary key, in its order, without
+        partition columns.
     kv_format
-        The table's ``table.kv.format``; ``"compacted"`` only.
+        The table's ``table.kv.format``.
     target_columns
-        The columns of a partial update; the others are null in what is sent. None for all.
+        The columns that a partial update writes, key columns included; None for all. The others
+        are encoded as nulls, which the server does not look at.
     lake_format
-        How keys are encoded, see :func:`fluss_df.record.keys.encode_keys`.
+        Which encoding keys have: see :func:`primary_key_format`.
+
+    Raises
+    ------
+    FlussError
+        For an unknown format or column, or target columns that lack a key column.
     """
 
     def __init__(
@@ -101,102 +131,250 @@ class KvEncoder:
         target_columns: Sequence[str] | None = None,
         lake_format: str | None = None,
     ) -> None:
-        if kv_format != "compacted":
-            raise FlussError(
-                f"the kv format '{kv_format}' cannot be written", ErrorCode.UNSUPPORTED_VERSION
-            )
+        if not 0 <= schema_id < 2**15:
+            raise FlussError(f"schema id {schema_id} does not fit a kv batch")
         by_name = {column.name: column for column in columns}
+        for name in (*key_columns, *(target_columns or ())):
+            if name not in by_name:
+                raise FlussError(f"no column '{name}' among {', '.join(by_name)}")
+        if not key_columns:
+            raise FlussError("a key needs at least one column")
         self._schema_id = schema_id
-        self._columns = columns
+        self._lake = (lake_format or "").lower()
         self._keys = [by_name[name] for name in key_columns]
-        self._targets = set(by_name if target_columns is None else target_columns)
-        self._lake_format = lake_format
-        for column in columns:
-            if column.type.root in _NESTED and column.name in self._targets:
-                raise FlussError(
-                    f"column '{column.name}' of type {column.type} cannot be written to a"
-                    " primary-key table",
-                    ErrorCode.UNSUPPORTED_VERSION,
-                )
+        self._given = tuple(columns)
+        row_columns = list(columns)
+        if target_columns is not None:
+            for column in self._keys:
+                if column.name not in target_columns:
+                    raise FlussError(f"the target columns lack '{column.name}' of the key")
+            self._given = tuple(c for c in columns if c.name in target_columns)
+            row_columns = [
+                c if c.name in target_columns else Column(c.name, c.type.with_nullable(True))
+                for c in columns
+            ]
+        self._rows: RowEncoder = encoder_of(kv_format)(row_columns)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns that tables to encode have, in order."""
+        return self._given
 
     def keys(self, table: pa.Table) -> EncodedRows:
-        """Return the key of each row."""
-        return encode_keys(
-            [table.column(column.name) for column in self._keys],
-            [column.type for column in self._keys],
-            self._lake_format,
-            names=[column.name for column in self._keys],
-        )
-
-    def encode(
-        self, table: pa.Table, deletes: npt.NDArray[np.bool_] | bool | None = None
-    ) -> EncodedKvBatch:
-        """Encode changes as a batch.
+        """Return the key of each row: for buckets (where it is the bucket key) and lookups.
 
         Parameters
         ----------
         table
-            The rows: the target columns, or for deletes those of the key, with the table's Arrow
-            types.
-        deletes
-            Which of the rows are deletes.
+            Rows with at least the key columns.
 
         Raises
         ------
+        SchemaMismatchError
+            For a null in a key column, another type, or a value that keys cannot hold.
+        """
+        for column in self._keys:
+            if column.name not in table.schema.names:
+                raise SchemaMismatchError(f"rows lack the key column '{column.name}'")
+        chosen = table.select([column.name for column in self._keys])
+        for column in self._keys:
+            refuse_nulls(chosen.column(column.name), column.name, "key")
+        if self._lake in ("", "lance"):
+            batches = pieces(chosen)
+            return join([assemble(self._key_parts(b), b.num_rows) for b in batches])
+        arrays = [as_array(column) for column in chosen.columns]
+        for array, column in zip(arrays, self._keys, strict=True):
+            rv.extract(array, column.type, column.name, _no_nested)
+        return encode_keys(
+            arrays, [c.type for c in self._keys], self._lake, names=[c.name for c in self._keys]
+        )
+
+    def _key_parts(self, batch: pa.RecordBatch) -> list[Part]:
+        parts: list[Part] = []
+        for array, column in zip(batch.columns, self._keys, strict=True):
+            t = column.type
+            parts += field_parts(rv.extract(array, t, column.name, _no_nested), t)
+        return parts
+
+    def encode(
+        self,
+        table: pa.Table,
+        deletes: bool | Bools | None = None,
+        *,
+        keys: EncodedRows | None = None,
+    ) -> EncodedKvBatch:
+        """Encode rows as one batch, without writer and sequence.
+
+        Parameters
+        ----------
+        table
+            The rows, with :attr:`columns`; where all are deletes, the key columns are enough.
+        deletes
+            Which rows are deletes: all (True), none, or one flag for each.
+        keys
+            What :meth:`keys` gave for these rows, to save encoding them again.
+
+        Raises
+        ------
+        SchemaMismatchError
+            For rows that do not fit the table.
         FlussError
-            For no rows, or a batch that does not fit its length field.
+            For no rows, or more than a batch can hold (2 GiB).
         """
         n = table.num_rows
         if not n:
-            raise FlussError("a key-value batch needs at least one row")
-        alive = np.ones(n, np.bool_)
-        if deletes is not None:
-            alive = ~np.broadcast_to(np.asarray(deletes, np.bool_), n)
-        keys = self.keys(table)
-        key_lengths = np.diff(keys.offsets)
-        row = self._row(table, alive)
-        size = varint(key_lengths, 32)
-        total = size.lengths + key_lengths
-        for field in row:
-            total = total + field.lengths
-        head = of_numbers(total.astype("<i4"))
-        key = Field(keys.data[: keys.offsets[-1]], key_lengths)
-        body = concat([head, size, key, *row], n).data
-        if _HEADER.size + len(body) >= 2**31:
+            raise FlussError("a kv batch needs at least one row")
+        kept: Bools | None = None
+        if isinstance(deletes, np.ndarray):
+            if len(deletes) != n:
+                raise FlussError(f"{len(deletes)} flags of deletes for {n} rows")
+            kept = ~deletes.astype(np.bool_)
+            kept = None if kept.all() else kept
+        elif deletes:
+            kept = np.zeros(n, np.bool_)
+        found = self.keys(table) if keys is None else keys
+        if len(found) != n:
+            raise FlussError(f"{len(found)} keys for {n} rows")
+        key_bytes = padded(found.data)
+        rows = None if kept is not None and not kept.any() else self._with_all_columns(table)
+        made = []
+        first = 0
+        for batch in () if rows is None else pieces(rows):
+            last = first + batch.num_rows
+            parts = self._rows.parts(batch, first)
+            if kept is not None:
+                parts = [masked(part, kept[first:last]) for part in parts]
+            made.append(self._records(key_bytes, found.offsets[first : last + 1], parts))
+            first = last
+        if rows is None:
+            made.append(self._records(key_bytes, found.offsets, []))
+        body = join(made).data
+        length = KV_HEADER_SIZE + len(body) - _LENGTH_SIZE
+        if length >= 2**31:
             raise FlussError(
-                f"a batch of {len(body)} bytes is larger than a batch can be: send fewer rows",
+                f"a batch of {len(body)} bytes is larger than a kv batch can be: send fewer rows",
                 ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
             )
-        header = bytearray(_HEADER.size)
-        length = _HEADER.size - 4 + len(body)
-        _HEADER.pack_into(header, 0, length, 0, 0, self._schema_id, 0, -1, -1, n)
-        return EncodedKvBatch(header, body, n)
+        header = bytearray(KV_HEADER_SIZE)
+        _HEADER.pack_into(header, 0, length, 0, 0, self._schema_id, 0, NO_WRITER_ID, NO_SEQUENCE, n)
+        return EncodedKvBatch(header, pa.py_buffer(body), n)
 
-    def _row(self, table: pa.Table, alive: npt.NDArray[np.bool_]) -> list[Field]:
-        """Return the fields of compacted rows, empty where there is no row."""
-        n = table.num_rows
-        bits = np.zeros((n, -(-len(self._columns) // 8)), np.uint8)
-        fields: list[Field] = []
-        for i, column in enumerate(self._columns):
-            if column.name not in self._targets:
-                bits[:, i >> 3] |= np.uint8(1 << (i & 7))
-                continue
-            array = as_array(table.column(column.name))
-            present = alive
-            if array.null_count:
-                valid = array.is_valid().to_numpy(zero_copy_only=False)
-                bits[~valid, i >> 3] |= np.uint8(1 << (i & 7))
-                present = alive & valid
-            if not present.all():
-                array = pc.filter(array, pa.array(present))
-            fields += [_spread(field, present) for field in compacted(array, column.type)]
-        return [_spread(fixed(bits[alive]), alive), *fields]
+    def _with_all_columns(self, table: pa.Table) -> pa.Table:
+        wanted = [column.name for column in self._given]
+        if table.schema.names != wanted:
+            raise SchemaMismatchError(
+                f"rows have the columns {', '.join(table.schema.names)}, not {', '.join(wanted)}"
+            )
+        if len(wanted) == len(self._rows.columns):
+            return table
+        arrays = [
+            table.column(c.name)
+            if c.name in wanted
+            else pa.chunked_array([pa.nulls(table.num_rows, to_arrow(c.type))])
+            for c in self._rows.columns
+        ]
+        return pa.Table.from_arrays(arrays, names=[c.name for c in self._rows.columns])
+
+    @staticmethod
+    def _records(keys: UInt8s, offsets: Int64s, row_parts: list[Part]) -> EncodedRows:
+        n = len(offsets) - 1
+        lengths = np.diff(offsets)
+        head = Words(np.zeros(n, np.uint64), _LENGTH_SIZE)
+        key = Blobs(keys, offsets[:-1], lengths)
+        parts = [head, *varint_parts(lengths.view(np.uint64)), key, *row_parts]
+        made = assemble(parts, n)
+        word_view(made.data, 4)[made.offsets[:-1]] = np.diff(made.offsets) - _LENGTH_SIZE
+        return made
 
 
-def _spread(field: Field, present: npt.NDArray[np.bool_]) -> Field:
-    """Return a field of all rows out of one of some of them."""
-    if present.all():
-        return field
-    lengths = np.zeros(len(present), np.int64)
-    lengths[present] = field.lengths
-    return Field(field.data, lengths)
+def _no_nested(array: pa.Array, t: DataType, path: str) -> Blobs:
+    raise FlussError(f"column '{path}' of type {t} cannot be part of a key")
+
+
+def primary_key_format(
+    lake_format: str | None, *, kv_format_version: int = 1, default_bucket_key: bool = True
+) -> str | None:
+    """Return which encoding the primary keys of a table have, as ``lake_format`` of KvEncoder.
+
+    Buckets are always hashed from keys in the encoding of the table's lake. Primary keys are in
+    it, too, but for tables of version 2 (``table.kv.format-version``) with a bucket key that is a
+    part of the primary key: there they are Fluss's own, which a prefix lookup relies on.
+
+    Raises
+    ------
+    FlussError
+        For a version that is not known.
+    """
+    if kv_format_version not in (1, 2):
+        raise FlussError(f"table.kv.format-version {kv_format_version} is not supported")
+    return lake_format if kv_format_version == 1 or default_bucket_key else None
+
+
+@dataclass(frozen=True, slots=True)
+class KvRecords:
+    """The records of a kv batch, as places in its bytes; row i is deleted where both are -1.
+
+    Attributes
+    ----------
+    schema_id, writer_id, sequence
+        From the header.
+    key_starts, key_ends, row_starts, row_ends
+        Of each record.
+    """
+
+    schema_id: int
+    writer_id: int
+    sequence: int
+    key_starts: Int64s
+    key_ends: Int64s
+    row_starts: Int64s
+    row_ends: Int64s
+
+    def __len__(self) -> int:
+        return len(self.key_starts)
+
+
+def decode_kv_batch(data: Bytes) -> KvRecords:
+    """Read a kv batch that fills ``data``; rows are left to a RowDecoder.
+
+    Raises
+    ------
+    ProtocolError
+        For lengths, counts or a magic that cannot be.
+    FlussError
+        ``CORRUPT_RECORD_EXCEPTION`` where the checksum differs.
+    """
+    view = byte_view(data)
+    if len(view) < KV_HEADER_SIZE:
+        raise ProtocolError(f"a kv batch of {len(view)} bytes, less than its header")
+    length, magic, crc, schema_id, _, writer_id, sequence, count = _HEADER.unpack_from(view)
+    if length + _LENGTH_SIZE != len(view):
+        raise ProtocolError(f"a kv batch says it has {length + 4} bytes, it has {len(view)}")
+    if magic:
+        raise ProtocolError(f"a kv batch of unknown magic {magic}")
+    found = google_crc32c.value(np.frombuffer(view, np.uint8)[_CRC_START:])
+    if found != crc:
+        raise FlussError(
+            f"a kv batch is corrupt: its checksum is {crc:#010x}, its bytes have {found:#010x}",
+            ErrorCode.CORRUPT_RECORD_EXCEPTION,
+        )
+    starts, ends = walk_chain(
+        view, KV_HEADER_SIZE, len(view), count, least=_LEAST_RECORD, what="kv records"
+    )
+    sizes, taken = read_varints(padded(view), starts)
+    key_starts = starts + taken
+    bad = (taken > np.int64(5)) | (sizes == 0) | (sizes >= np.uint64(2**31))
+    key_ends = key_starts + np.where(bad, np.uint64(0), sizes).view(np.int64)
+    bad |= key_ends > ends
+    if bad.any():
+        raise ProtocolError(f"kv record {np.flatnonzero(bad)[0]} of {count} has no such key")
+    deleted = key_ends == ends
+    return KvRecords(
+        schema_id,
+        writer_id,
+        sequence,
+        key_starts,
+        key_ends,
+        np.where(deleted, -1, key_ends),
+        np.where(deleted, -1, ends),
+    )

@@ -1,0 +1,196 @@
+"""Rows of the compacted and the indexed format: there and back, and what is no row."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fluss_df.errors import FlussError, ProtocolError, SchemaMismatchError
+from fluss_df.record.bytes_columns import EncodedRows
+from fluss_df.record.compacted import BLOCK_ROWS, RowDecoder, RowEncoder
+from fluss_df.record.row_formats import decoder_of, encoder_of
+from fluss_df.types import Column, DataField, DataType, TypeRoot, arrow_schema, from_arrow
+
+from . import row_models as m
+
+R = TypeRoot
+slow = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
+
+
+def decode(decoder: RowDecoder, rows: EncodedRows) -> pa.Table:
+    return decoder.decode(rows.data.tobytes(), rows.offsets[:-1], rows.offsets[1:])
+
+
+def columns_of(table: pa.Table) -> list[Column]:
+    return [Column(f.name, from_arrow(f.type, f.nullable)) for f in table.schema]
+
+
+@pytest.mark.parametrize("row_format", ["compacted", "indexed"])
+@slow
+@given(made=m.tables(), data=st.data())
+def test_there_and_back(
+    row_format: str, made: tuple[list[Column], pa.Table], data: st.DataObject
+) -> None:
+    columns, table = made
+    rows = encoder_of(row_format)(columns).encode(table)
+    assert len(rows) == table.num_rows
+    found = decode(decoder_of(row_format)(columns), rows)
+    found.validate(full=True)
+    assert found.equals(table)
+    names = data.draw(st.lists(st.sampled_from(table.schema.names), unique=True, min_size=1))
+    part = decode(decoder_of(row_format)(columns, names), rows)
+    assert part.equals(table.select(names))
+
+
+@slow
+@given(made=m.tables(m.simple_types()))
+def test_compacted_rows_are_what_the_model_reads(made: tuple[list[Column], pa.Table]) -> None:
+    columns, table = made
+    rows = RowEncoder(columns).encode(table)
+    assert [m.compacted_row(rows[i], columns) for i in range(len(rows))] == m.plain(table, columns)
+
+
+FLAT = [
+    Column("id", DataType(R.BIGINT, nullable=False)),
+    Column("n", DataType(R.INTEGER)),
+    Column("s", DataType(R.STRING)),
+    Column("d", DataType(R.DECIMAL, precision=9, scale=2)),
+    Column("w", DataType(R.DECIMAL, precision=30, scale=2)),
+    Column("t", DataType(R.TIMESTAMP_WITHOUT_TIME_ZONE, precision=6)),
+    Column("z", DataType(R.TIME_WITHOUT_TIME_ZONE, precision=3)),
+    Column("b", DataType(R.BOOLEAN)),
+    Column("x", DataType(R.BINARY, length=3)),
+    Column("f", DataType(R.SMALLINT)),
+]
+
+
+def flat_rows() -> pa.Table:
+    arrays = [
+        pa.array([1, -1, 2**40]),
+        pa.array([None, -5, 300], pa.int32()),
+        pa.array(["héllo wörld", None, ""]),
+        pa.array([Decimal("1.25"), Decimal("-9999999.99"), None], pa.decimal128(9, 2)),
+        pa.array([Decimal("-1.25"), None, Decimal(10**27)], pa.decimal128(30, 2)),
+        pa.array([-1, 10**15, None], pa.int64()).view(pa.timestamp("us")),
+        pa.array([0, 86_399_999, None], pa.int32()).view(pa.time32("ms")),
+        pa.array([True, False, None]),
+        pa.array([b"abc", None, b"\0\0\0"], pa.binary(3)),
+        pa.array([None, -32768, 7], pa.int16()),
+    ]
+    return pa.Table.from_arrays(arrays, schema=arrow_schema(FLAT))
+
+
+def test_mutated_compacted_rows_are_refused_or_read_as_the_model_reads_them() -> None:
+    chance = random.Random(1)
+    rows = RowEncoder(FLAT).encode(flat_rows())
+    decoder = RowDecoder(FLAT)
+    refused = read = 0
+    for _ in range(8000):
+        data = bytearray(rows[chance.randrange(3)])
+        for _ in range(chance.choice([1, 1, 2, 3])):
+            at = chance.randrange(len(data))
+            how = chance.random()
+            if how < 0.6:
+                data[at] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+            elif how < 0.8:
+                del data[at : at + chance.randrange(1, 4)]
+            else:
+                data[at:at] = bytes(chance.randrange(256) for _ in range(3))
+            if not data:
+                data.append(0)
+        whole = bytes(data)
+        ends = np.array([len(whole)])
+        try:
+            expected = m.compacted_row(whole, FLAT)
+        except m.BadRowError:
+            with pytest.raises(ProtocolError):
+                decoder.decode(whole, np.array([0]), ends)
+            refused += 1
+        else:
+            table = decoder.decode(whole, np.array([0]), ends)
+            assert m.plain(table, FLAT) == [expected]
+            read += 1
+    assert refused > 1000
+    assert read > 1000
+
+
+NESTED = [
+    Column("a", DataType(R.ARRAY, element=DataType(R.STRING))),
+    Column("m", DataType(R.MAP, key=DataType(R.STRING, nullable=False), value=DataType(R.BIGINT))),
+    Column(
+        "r",
+        DataType(
+            R.ROW,
+            fields=(
+                DataField("x", DataType(R.DECIMAL, precision=30, scale=0)),
+                DataField(
+                    "y",
+                    DataType(R.ARRAY, element=DataType(R.TIMESTAMP_WITHOUT_TIME_ZONE, precision=9)),
+                ),
+            ),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize("row_format", ["compacted", "indexed"])
+def test_mutated_nested_rows_give_valid_data_or_an_error(row_format: str) -> None:
+    chance = random.Random(2)
+    table = pa.table(
+        {
+            "a": [["short", None, "a longer text"], [], ["é" * 20] * 3],
+            "m": [[("k", 1), ("a longer key", None)], None, []],
+            "r": [
+                {"x": Decimal(10**20), "y": [1, None, -1]},
+                {"x": None, "y": []},
+                None,
+            ],
+        },
+        schema=arrow_schema(NESTED),
+    )
+    rows = encoder_of(row_format)(NESTED).encode(table)
+    decoder = decoder_of(row_format)(NESTED)
+    assert decode(decoder, rows).equals(table)
+    refused = 0
+    for _ in range(6000):
+        data = bytearray(rows.data.tobytes())
+        for _ in range(chance.choice([1, 2])):
+            data[chance.randrange(len(data))] = chance.choice([0, 1, 0x80, 0xFF, 9, 40])
+        try:
+            found = decoder.decode(bytes(data), rows.offsets[:-1], rows.offsets[1:])
+        except FlussError:
+            refused += 1
+            continue
+        found.validate(full=True)
+        assert found.nbytes < 100 * len(data)
+    assert 1000 < refused < 6000
+
+
+def test_more_rows_than_a_block_in_several_chunks() -> None:
+    n = 3 * BLOCK_ROWS + 5
+    texts = [None if i % 7 == 0 else "x" * (i % 23) for i in range(n)]
+    table = pa.table({"id": range(n), "s": texts})
+    table = pa.concat_tables([table.slice(0, 10), table.slice(10)])
+    columns = columns_of(table)
+    found = decode(RowDecoder(columns), RowEncoder(columns).encode(table))
+    assert found.equals(table)
+
+
+def test_what_rows_cannot_hold() -> None:
+    micros = pa.table({"t": pa.array([1001], pa.int64()).view(pa.time64("us"))})
+    with pytest.raises(SchemaMismatchError, match=r"'t'.*row 0 has digits below the millisecond"):
+        RowEncoder(columns_of(micros)).encode(micros)
+    required = [Column("id", DataType(R.BIGINT, nullable=False))]
+    with pytest.raises(SchemaMismatchError, match=r"'id' \(bigint NOT NULL\): null in row 1"):
+        RowEncoder(required).encode(pa.table({"id": pa.array([1, None], pa.int64())}))
+    with pytest.raises(SchemaMismatchError, match="'id' is int32"):
+        RowEncoder(required).encode(pa.table({"id": pa.array([1], pa.int32())}))
+    char = [Column("c", DataType(R.CHAR, length=3))]
+    with pytest.raises(SchemaMismatchError, match="more than 3 bytes"):
+        encoder_of("indexed")(char).encode(pa.table({"c": ["ééé"]}))
