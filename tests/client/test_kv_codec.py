@@ -56,7 +56,7 @@ def messages() -> dict[str, Any]:
         message = file.message_type.add(name=name)
         for field, number, kind, repeated in fields:
             label = F.LABEL_REPEATED if repeated else F.LABEL_OPTIONAL
-            made = message.field.add(name=field, number=number, type=kind, label=label)  # type: ignore[arg-type]
+            made = message.field.add(name=field, number=number, type=kind, label=label)
             if field in children:
                 made.type_name = f".kv_codec_test.{children[field]}"
     pool = descriptor_pool.DescriptorPool()
