@@ -259,6 +259,10 @@ class KvEncoder:
         _HEADER.pack_into(header, 0, length, 0, 0, self._schema_id, 0, NO_WRITER_ID, NO_SEQUENCE, n)
         return EncodedKvBatch(header, pa.py_buffer(body), n)
 
+    def encode_rows(self, table: pa.Table) -> EncodedRows:
+        """Return the rows alone, as :meth:`encode` puts them behind their keys."""
+        return self._rows.encode(self._with_all_columns(table))
+
     def _with_all_columns(self, table: pa.Table) -> pa.Table:
         wanted = [column.name for column in self._given]
         if table.schema.names != wanted:
