@@ -38,10 +38,12 @@ from fluss_df.metadata import (
     DatabaseInfo,
     LakeSnapshot,
     OffsetSpec,
+    OffsetType,
     PartitionInfo,
     ServerNode,
     TableBucket,
     TablePath,
+    TableStats,
 )
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.version import __version__
@@ -63,6 +65,7 @@ __all__ = [
     "LakeSnapshot",
     "LogScanner",
     "OffsetSpec",
+    "OffsetType",
     "PartitionInfo",
     "RecordBatch",
     "ScanRecord",
@@ -77,6 +80,7 @@ __all__ = [
     "TableInfo",
     "TablePath",
     "TableScan",
+    "TableStats",
     "WriteResultHandle",
     "__version__",
     "connect",
