@@ -6,6 +6,7 @@ Importing it adds ``pl.scan_fluss``, ``pl.read_fluss``, ``LazyFrame.sink_fluss``
 
 from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.append import AppendWriter
+from fluss_df.client.batch_scanner import BatchScanner
 from fluss_df.client.connection import (
     FlussConnection,
     connect,
@@ -45,6 +46,7 @@ from fluss_df.metadata import (
     TablePath,
     TableStats,
 )
+from fluss_df.pushdown.predicate import ColumnRef, Predicate, col
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.version import __version__
 
@@ -52,8 +54,10 @@ __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
     "AppendWriter",
+    "BatchScanner",
     "BucketResult",
     "ChangeType",
+    "ColumnRef",
     "Config",
     "DatabaseDescriptor",
     "DatabaseInfo",
@@ -67,6 +71,7 @@ __all__ = [
     "OffsetSpec",
     "OffsetType",
     "PartitionInfo",
+    "Predicate",
     "RecordBatch",
     "ScanRecord",
     "ScanRecords",
@@ -83,6 +88,7 @@ __all__ = [
     "TableStats",
     "WriteResultHandle",
     "__version__",
+    "col",
     "connect",
     "explain",
     "fetched",

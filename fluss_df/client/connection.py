@@ -96,7 +96,7 @@ class FlussConnection(Ready):
         >>> conn = FlussConnection.create(Config({"bootstrap.servers": "127.0.0.1:9123"}))
         ... # doctest: +SKIP
         """
-        connection = _from_description(config)
+        connection = unconnected(config)
         connection._bootstrap()
         return connection
 
@@ -261,7 +261,7 @@ def resolve_connection(connection: object | None = None) -> FlussConnection:
         connection = os.environ.get(BOOTSTRAP_VARIABLE)
         if not connection:
             raise _no_connection()
-    made = _from_description(connection)
+    made = unconnected(connection)
     key = (made.config, made.default_database)
     with _cache_lock:
         cached = _cache.get(key)
@@ -286,7 +286,8 @@ def _no_connection() -> FlussError:
     )
 
 
-def _from_description(description: object) -> FlussConnection:
+def unconnected(description: object) -> FlussConnection:
+    """Return the connection that is described, which has not connected to anything yet."""
     if isinstance(description, Config):
         return FlussConnection(description.copy())
     if isinstance(description, Mapping):
