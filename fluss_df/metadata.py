@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.ready import Ready
 
 EARLIEST_OFFSET = -2
 LATEST_OFFSET = -1
@@ -298,7 +299,7 @@ class DatabaseDescriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseInfo:
+class DatabaseInfo(Ready):
     """A database, as the server told; times in ms since 1970."""
 
     database_name: str
@@ -312,7 +313,7 @@ class DatabaseInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class LakeSnapshot:
+class LakeSnapshot(Ready):
     """The newest snapshot of a table in the data lake."""
 
     snapshot_id: int
@@ -328,7 +329,7 @@ class LakeSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class TableStats:
+class TableStats(Ready):
     """How many rows a table has, as its servers count them.
 
     Parameters

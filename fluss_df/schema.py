@@ -15,10 +15,11 @@ from fluss_df.metadata import (
     reading,
     require_columns,
 )
+from fluss_df.ready import Ready
 from fluss_df.types import Column, arrow_schema, from_arrow, type_from_json, type_to_json
 
 
-class Schema:
+class Schema(Ready):
     """Columns and primary key of a table.
 
     Parameters
@@ -361,7 +362,7 @@ def _property(key: str, value: object) -> str:
 
 
 @dataclass(frozen=True)
-class TableInfo:
+class TableInfo(Ready):
     """What a table is, as the server told.
 
     Parameters

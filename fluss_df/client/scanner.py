@@ -91,6 +91,7 @@ class LogScanner(Ready):
         self._subscriptions: dict[_Subscription, Position] = {}
         # offsets that the caller named, which may be ones that never were
         self._named: dict[_Subscription, int] = {}
+        self._ever_subscribed = False
         self._reset()
         reset_after_fork(self)
 
@@ -188,6 +189,7 @@ class LogScanner(Ready):
             for key in new:
                 self._forget(key)
             self._subscriptions.update(new)
+            self._ever_subscribed = True
             self._named.update({key: offset for key, offset in offsets.items() if offset >= 0})
             self._drop_lanes()
 
@@ -282,7 +284,7 @@ class LogScanner(Ready):
                 else "Arrow results need a batch scanner: create it with"
                 " create_record_batch_log_scanner()"
             )
-        if not self._subscriptions:
+        if not self._ever_subscribed:
             raise FlussError("the scanner is subscribed to nothing: call subscribe(...) first")
 
     def _take(self, most: int | None) -> Taken:

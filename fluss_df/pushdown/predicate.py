@@ -402,17 +402,17 @@ class ColumnRef:
         """Return whether the column is not null."""
         return IsNotNull(self.name)
 
-    def starts_with(self, text: str) -> Predicate:
+    def starts_with(self, prefix: str) -> Predicate:
         """Return whether a string column starts with a text."""
-        return TextMatch(self.name, TextOp.STARTS_WITH, text)
+        return TextMatch(self.name, TextOp.STARTS_WITH, prefix)
 
-    def ends_with(self, text: str) -> Predicate:
+    def ends_with(self, suffix: str) -> Predicate:
         """Return whether a string column ends with a text."""
-        return TextMatch(self.name, TextOp.ENDS_WITH, text)
+        return TextMatch(self.name, TextOp.ENDS_WITH, suffix)
 
-    def contains(self, text: str) -> Predicate:
+    def contains(self, infix: str) -> Predicate:
         """Return whether a string column contains a text."""
-        return TextMatch(self.name, TextOp.CONTAINS, text)
+        return TextMatch(self.name, TextOp.CONTAINS, infix)
 
 
 def literal(value: Any) -> pa.Scalar:
