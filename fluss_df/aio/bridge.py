@@ -25,6 +25,7 @@ from fluss_df.client.io_thread import io_thread, reset_after_fork
 C = TypeVar("C")
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F")
 
 # flushes and closes that wait at the same time; each takes a thread only while it waits
 _THREADS = 64
@@ -117,12 +118,12 @@ def plain(
 
 
 def giving(
-    facade: Callable[[T], Any], method: Callable[Concatenate[C, P], T]
-) -> Callable[Concatenate[Facade[C], P], Any]:
+    facade: Callable[[T], F], method: Callable[Concatenate[C, P], T]
+) -> Callable[Concatenate[Facade[C], P], F]:
     """Like :func:`plain`, for a method that returns what has a façade of its own."""
 
     @_like(method)
-    def call(self: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def call(self: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> F:
         return facade(method(self._core, *args, **kwargs))
 
     return call

@@ -13,7 +13,7 @@ from typing import Any
 
 from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.cluster import Cluster, release
-from fluss_df.client.facade import Ready, blocking
+from fluss_df.client.facade import Ready, blocking, ready
 from fluss_df.client.io_thread import IOThread, io_thread, reset_after_fork
 from fluss_df.client.lanes import lane_pool
 from fluss_df.client.metrics import Metrics
@@ -142,7 +142,7 @@ class FlussConnection(Ready):
             When rows could not be written; the connection is closed all the same.
         """
         if self._closed:
-            return
+            return ready(None)
         try:
             for writer in list(self._writers):
                 writer.close()
@@ -152,6 +152,7 @@ class FlussConnection(Ready):
                 cluster, self._cluster = self._cluster, None
             if cluster is not None:
                 cluster.io.run(_close(cluster))
+        return ready(None)
 
     def __enter__(self) -> FlussConnection:
         return self

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fluss_df.client.facade import Ready
+from fluss_df.client.facade import Ready, ready
 from fluss_df.client.io_thread import reset_after_fork
 from fluss_df.client.lanes import Lane, lane_pool
 from fluss_df.client.log_decode import TableDecoder
@@ -509,6 +509,7 @@ class LogScanner(Ready):
             self._subscriptions.clear()
             self._decoded.clear()
             self._closed = True
+        return ready(None)
 
     def __enter__(self) -> LogScanner:
         return self
