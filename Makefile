@@ -11,13 +11,14 @@ PYTEST_ARGS ?=
 PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CURDIR)/constraints.txt" \
 	PIP_DISABLE_PIP_VERSION_CHECK=1
 
-.PHONY: help venv demo test bench lint proto proto-check clean
+.PHONY: help venv demo test bench docs lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
 	@echo "make demo         a tour of fluss_df in the terminal"
 	@echo "make test         all tests; those on a real Fluss server need Java 11+, and Maven once"
 	@echo "make bench        the benchmarks"
+	@echo "make docs         docs/reference/ from the docstrings"
 	@echo "make lint         ruff, mypy --strict, generated code up to date"
 	@echo "make proto        generate the protobuf code again"
 	@echo "make clean        remove $(VENV), caches and build output"
@@ -44,6 +45,9 @@ test: $(STAMP)
 
 bench: $(STAMP)
 	@"$(BIN)/python" -m benchmarks
+
+docs: $(STAMP)
+	@"$(BIN)/python" -m docs.make_reference
 
 lint: $(STAMP) proto-check
 	@"$(BIN)/ruff" check .
