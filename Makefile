@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CURDIR)/constraints.txt" \
 	PIP_DISABLE_PIP_VERSION_CHECK=1
 
-.PHONY: help venv demo test campaigns bench lint proto proto-check clean
+.PHONY: help venv demo test campaigns bench docs lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
@@ -19,6 +19,7 @@ help:
 	@echo "make test         all tests; those on a real Fluss server need Java 11+, and Maven once"
 	@echo "make bench        the benchmarks"
 	@echo "make campaigns    long trials: servers and processes killed under load (half an hour)"
+	@echo "make docs         docs/reference/ from the docstrings"
 	@echo "make lint         ruff, mypy --strict, generated code up to date"
 	@echo "make proto        generate the protobuf code again"
 	@echo "make clean        remove $(VENV), caches and build output"
@@ -51,6 +52,9 @@ campaigns: $(STAMP)
 
 bench: $(STAMP)
 	@"$(BIN)/python" -m benchmarks
+
+docs: $(STAMP)
+	@"$(BIN)/python" -m docs.make_reference
 
 lint: $(STAMP) proto-check
 	@"$(BIN)/ruff" check .

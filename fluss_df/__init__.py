@@ -6,13 +6,13 @@ Importing it adds ``pl.scan_fluss``, ``pl.read_fluss``, ``LazyFrame.sink_fluss``
 
 from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.append import AppendWriter
+from fluss_df.client.batch_scanner import BatchScanner
 from fluss_df.client.connection import (
     FlussConnection,
     connect,
     set_default_connection,
 )
 from fluss_df.client.kv_scan import SnapshotScanner
-from fluss_df.client.limit_scan import BatchScanner
 from fluss_df.client.lookup import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
 from fluss_df.client.scan_records import RecordBatch, ScanRecord, ScanRecords
 from fluss_df.client.scanner import LogScanner
@@ -46,11 +46,14 @@ from fluss_df.metadata import (
     DatabaseInfo,
     LakeSnapshot,
     OffsetSpec,
+    OffsetType,
     PartitionInfo,
     ServerNode,
     TableBucket,
     TablePath,
+    TableStats,
 )
+from fluss_df.pushdown.predicate import ColumnRef, Predicate, col
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.version import __version__
 
@@ -61,6 +64,7 @@ __all__ = [
     "BatchScanner",
     "BucketResult",
     "ChangeType",
+    "ColumnRef",
     "Config",
     "DatabaseDescriptor",
     "DatabaseInfo",
@@ -75,7 +79,9 @@ __all__ = [
     "MicroBatch",
     "MicroBatches",
     "OffsetSpec",
+    "OffsetType",
     "PartitionInfo",
+    "Predicate",
     "PrefixLookuper",
     "RecordBatch",
     "RunResult",
@@ -94,10 +100,12 @@ __all__ = [
     "TablePath",
     "TablePrefixLookup",
     "TableScan",
+    "TableStats",
     "TableUpsert",
     "UpsertWriter",
     "WriteResultHandle",
     "__version__",
+    "col",
     "connect",
     "explain",
     "fetched",

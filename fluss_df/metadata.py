@@ -9,9 +9,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.ready import Ready
 
 EARLIEST_OFFSET = -2
 LATEST_OFFSET = -1
@@ -71,7 +72,7 @@ def reading(what: str) -> Iterator[None]:
         raise ProtocolError(f"{what} from the server cannot be read: {error!r}") from error
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True, order=True, init=False)
 class TablePath:
     """Database and name of a table.
 
@@ -83,6 +84,26 @@ class TablePath:
 
     database_name: str
     table_name: str
+
+    @overload
+    def __init__(self, database: str, table: str) -> None: ...
+    @overload
+    def __init__(self, *, database_name: str, table_name: str) -> None: ...
+    def __init__(
+        self,
+        database: str | None = None,
+        table: str | None = None,
+        *,
+        database_name: str | None = None,
+        table_name: str | None = None,
+    ) -> None:
+        # the documentation names the parameters one way, the released client the other
+        database = database if database_name is None else database_name
+        table = table if table_name is None else table_name
+        if database is None or table is None:
+            raise TypeError("TablePath takes a database and a table")
+        object.__setattr__(self, "database_name", database)
+        object.__setattr__(self, "table_name", table)
 
     def table_path_str(self) -> str:
         """Return ``database.table``."""
@@ -112,13 +133,18 @@ class TablePath:
         return f"TablePath({self.database_name!r}, {self.table_name!r})"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True, order=True, init=False)
 class TableBucket:
     """One bucket of a table or of a partition of it."""
 
     table_id: int
     bucket_id: int
-    partition_id: int | None = None
+    partition_id: int | None
+
+    def __init__(self, table_id: int, bucket: int, partition_id: int | None = None) -> None:
+        object.__setattr__(self, "table_id", table_id)
+        object.__setattr__(self, "bucket_id", bucket)
+        object.__setattr__(self, "partition_id", partition_id)
 
     @staticmethod
     def with_partition(table_id: int, partition_id: int, bucket: int) -> TableBucket:
@@ -179,6 +205,14 @@ class OffsetSpec:
         if self.timestamp_ms is not None:
             return f"OffsetSpec.timestamp({self.timestamp_ms})"
         return "OffsetSpec.latest()" if self.type else "OffsetSpec.earliest()"
+
+
+class OffsetType:
+    """The older names of :class:`OffsetSpec`, for ``list_offsets``."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIMESTAMP = "timestamp"
 
 
 def require_columns(names: Iterable[str], existing: Sequence[str], what: str) -> None:
@@ -268,7 +302,7 @@ class DatabaseDescriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseInfo:
+class DatabaseInfo(Ready):
     """A database, as the server told; times in ms since 1970."""
 
     database_name: str
@@ -282,11 +316,11 @@ class DatabaseInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class LakeSnapshot:
+class LakeSnapshot(Ready):
     """The newest snapshot of a table in the data lake."""
 
     snapshot_id: int
-    table_buckets_offset: dict[TableBucket, int] = field(default_factory=dict)
+    table_buckets_offset: dict[TableBucket, int] = field(default_factory=dict, hash=False)
 
     def get_bucket_offset(self, bucket: TableBucket) -> int | None:
         """Return the log offset up to which the bucket is in the lake."""
@@ -295,3 +329,23 @@ class LakeSnapshot:
     def get_table_buckets(self) -> list[TableBucket]:
         """Return the buckets in the snapshot."""
         return list(self.table_buckets_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class TableStats(Ready):
+    """How many rows a table has, as its servers count them.
+
+    Parameters
+    ----------
+    bucket_row_counts
+        Rows of each bucket: records of a log, or rows of a primary-key table; None where the
+        server does not count them.
+    """
+
+    bucket_row_counts: dict[TableBucket, int | None] = field(hash=False)
+
+    @property
+    def row_count(self) -> int | None:
+        """All rows; None where a server does not count them."""
+        counts = list(self.bucket_row_counts.values())
+        return None if None in counts else sum(count for count in counts if count is not None)

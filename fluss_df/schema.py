@@ -15,10 +15,11 @@ from fluss_df.metadata import (
     reading,
     require_columns,
 )
+from fluss_df.ready import Ready
 from fluss_df.types import Column, arrow_schema, from_arrow, type_from_json, type_to_json
 
 
-class Schema:
+class Schema(Ready):
     """Columns and primary key of a table.
 
     Parameters
@@ -28,6 +29,8 @@ class Schema:
         ``nullable=False``.
     primary_keys
         Names of the primary key's columns, which become NOT NULL; None for a log table.
+    auto_increment_column
+        A column of a primary-key table that the server numbers.
 
     Raises
     ------
@@ -41,7 +44,12 @@ class Schema:
     ['int NOT NULL', 'string']
     """
 
-    def __init__(self, schema: pa.Schema, primary_keys: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        primary_keys: Sequence[str] | None = None,
+        auto_increment_column: str | None = None,
+    ) -> None:
         if not isinstance(schema, pa.Schema):
             raise FlussError(f"Schema takes a pyarrow.Schema, not {type(schema).__name__}")
         keys = tuple(primary_keys or ())
@@ -54,7 +62,7 @@ class Schema:
                     f"column '{item.name}': {error.message}", error.error_code
                 ) from None
             columns.append(Column(item.name, fluss_type))
-        self._init(columns, keys)
+        self._init(columns, keys, () if auto_increment_column is None else (auto_increment_column,))
 
     @classmethod
     def from_columns(
@@ -86,6 +94,7 @@ class Schema:
         if twice:
             raise FlussError(f"column '{min(twice)}' stands in the schema more than once")
         require_columns(primary_keys, names, "primary key")
+        require_columns(auto_increment, names, "auto increment")
         self.arrow_schema: pa.Schema = arrow_schema(self.columns)
 
     def get_column_names(self) -> list[str]:
@@ -103,6 +112,10 @@ class Schema:
     def get_primary_keys(self) -> list[str]:
         """Return the names of the primary key's columns; empty for a log table."""
         return list(self.primary_keys)
+
+    def get_auto_increment_columns(self) -> list[str]:
+        """Return the names of the columns that the server numbers; mostly there are none."""
+        return list(self.auto_increment)
 
     def to_json(self) -> dict[str, Any]:
         """Return the schema as the server's JSON (version 1).
@@ -349,7 +362,7 @@ def _property(key: str, value: object) -> str:
 
 
 @dataclass(frozen=True)
-class TableInfo:
+class TableInfo(Ready):
     """What a table is, as the server told.
 
     Parameters

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from fluss_df.client.admin_requests import (
+    checked,
+    columns_to_add,
+    config_changes,
+    keep_distance,
+    note_created,
+    offset_spec_of,
+    partition_spec_message,
+)
 from fluss_df.client.cluster import path_message
-from fluss_df.client.facade import blocking
-from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
+from fluss_df.client.facade import Ready, blocking
+from fluss_df.client.leader_requests import bucket_offsets, bucket_row_counts
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import (
     DatabaseDescriptor,
@@ -21,11 +29,11 @@ from fluss_df.metadata import (
     ServerNode,
     TableBucket,
     TablePath,
+    TableStats,
     check_name,
 )
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.frames import server_error
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 if TYPE_CHECKING:
@@ -33,67 +41,8 @@ if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
     from fluss_df.client.io_thread import IOThread
 
-# Servers of 0.9.1 learn of a new table and of its first partition on two ways. Where the partition
-# comes first, by a few milliseconds, their coordinator elects no leader for any table any more,
-# until it is restarted. So partitions keep this distance from the creation of their table.
-_PARTITION_AFTER_TABLE_S = 0.25
 
-# offsets of at most this many partitions are asked for at once
-_PARALLEL_OFFSET_REQUESTS = 16
-
-
-# when this process created partitioned tables, of the last moment
-_created: dict[TablePath, float] = {}
-
-
-def _note_created(path: TablePath) -> None:
-    now = time.monotonic()
-    for old in [p for p, at in _created.items() if now - at > _PARTITION_AFTER_TABLE_S]:
-        _created.pop(old, None)
-    _created[path] = now
-
-
-async def _keep_distance(path: TablePath) -> None:
-    at = _created.get(path)
-    if at is not None:
-        await asyncio.sleep(at + _PARTITION_AFTER_TABLE_S - time.monotonic())
-
-
-def _checked(path: TablePath) -> TablePath:
-    return TablePath.parse(path)
-
-
-def _partition_spec(spec: Mapping[str, str]) -> pb.PartitionSpec:
-    if not isinstance(spec, Mapping):
-        raise FlussError(
-            f"invalid partition {spec!r}: expected a dict of column to value",
-            ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
-        )
-    for value in spec.values():
-        check_name(value, "partition")
-    return pb.PartitionSpec(
-        partition_key_values=[pb.KeyValue(key=key, value=value) for key, value in spec.items()]
-    )
-
-
-def _offset_spec(spec: OffsetSpec | int | None, kind: str | None, ts: int | None) -> OffsetSpec:
-    """Return the offset asked for, in each of the ways that clients spell it."""
-    if isinstance(spec, OffsetSpec):
-        return spec
-    name = str(kind if kind is not None else spec).lower()
-    if name in ("earliest", "0"):
-        return OffsetSpec.earliest()
-    if name in ("latest", "1"):
-        return OffsetSpec.latest()
-    if name in ("timestamp", "2") and ts is not None:
-        return OffsetSpec.timestamp(ts)
-    raise FlussError(
-        f"invalid offset {name!r}: expected OffsetSpec.earliest(), OffsetSpec.latest() or"
-        " OffsetSpec.timestamp(ms)"
-    )
-
-
-class FlussAdmin:
+class FlussAdmin(Ready):
     """Administration of a cluster; obtained from :meth:`FlussConnection.get_admin`.
 
     Every method blocks until the cluster has answered, and what it returns can also be awaited.
@@ -112,10 +61,6 @@ class FlussAdmin:
     def _cluster(self) -> Cluster:
         return self._connection.cluster
 
-    def __await__(self):  # type: ignore[no-untyped-def]
-        return self
-        yield
-
     # ---- databases
 
     @blocking
@@ -133,6 +78,47 @@ class FlussAdmin:
         await self._cluster.request_coordinator(
             api.CREATE_DATABASE, request, done_by_lost_try=ErrorCode.DATABASE_ALREADY_EXIST
         )
+
+    @blocking
+    async def alter_database(
+        self,
+        name: str,
+        *,
+        comment: str | None = None,
+        set_properties: Mapping[str, object] | None = None,
+        reset_properties: Iterable[str] = (),
+        ignore_if_not_exists: bool = False,
+    ) -> None:
+        """Change the comment and the custom properties of a database (servers of 1.0 and later).
+
+        Parameters
+        ----------
+        name
+            The database.
+        comment
+            A new comment; None to keep the old one.
+        set_properties, reset_properties
+            Custom properties to set, and to remove.
+        ignore_if_not_exists
+            Whether a database that does not exist is no error.
+
+        Raises
+        ------
+        FlussError
+            ``UNSUPPORTED_VERSION`` when the server does not know this request.
+        """
+        request = pb.AlterDatabaseRequest(
+            database_name=check_name(name, "database"),
+            ignore_if_not_exists=ignore_if_not_exists,
+            config_changes=config_changes(set_properties, reset_properties),
+            comment=comment,
+        )
+        if comment is None and not request.config_changes:
+            raise FlussError(
+                f"nothing to change in database {name}: give comment, set_properties or"
+                " reset_properties"
+            )
+        await self._cluster.request_coordinator(api.ALTER_DATABASE, request)
 
     @blocking
     async def drop_database(
@@ -185,7 +171,7 @@ class FlussAdmin:
     ) -> None:
         """Create a table."""
         request = pb.CreateTableRequest(
-            table_path=path_message(_checked(table_path)),
+            table_path=path_message(checked(table_path)),
             table_json=table_descriptor.to_json(),
             ignore_if_exists=bool(ignore_if_exists),
         )
@@ -193,7 +179,7 @@ class FlussAdmin:
             api.CREATE_TABLE, request, done_by_lost_try=ErrorCode.TABLE_ALREADY_EXIST
         )
         if table_descriptor.partition_keys:
-            _note_created(_checked(table_path))
+            note_created(checked(table_path))
 
     @blocking
     async def drop_table(self, table_path: TablePath, ignore_if_not_exists: bool = False) -> None:
@@ -201,7 +187,7 @@ class FlussAdmin:
         await self._cluster.request_coordinator(
             api.DROP_TABLE,
             pb.DropTableRequest(
-                table_path=path_message(_checked(table_path)),
+                table_path=path_message(checked(table_path)),
                 ignore_if_not_exists=ignore_if_not_exists,
             ),
             done_by_lost_try=ErrorCode.TABLE_NOT_EXIST,
@@ -219,7 +205,7 @@ class FlussAdmin:
 
     async def table_info(self, table_path: TablePath) -> TableInfo:
         """Coroutine of :meth:`get_table_info`, on the I/O thread."""
-        path = _checked(table_path)
+        path = checked(table_path)
         try:
             response = await self._cluster.request_any(
                 api.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path_message(path))
@@ -275,9 +261,36 @@ class FlussAdmin:
     async def table_exists(self, table_path: TablePath) -> bool:
         """Return whether there is such a table."""
         response = await self._cluster.request_any(
-            api.TABLE_EXISTS, pb.TableExistsRequest(table_path=path_message(_checked(table_path)))
+            api.TABLE_EXISTS, pb.TableExistsRequest(table_path=path_message(checked(table_path)))
         )
         return response.exists
+
+    @blocking
+    async def get_table_schema(self, table_path: TablePath, schema_id: int | None = None) -> Schema:
+        """Return a schema of a table, also one that it had before columns were added.
+
+        Parameters
+        ----------
+        table_path
+            The table.
+        schema_id
+            From 1 to the ``schema_id`` of :meth:`get_table_info`; None for the newest.
+
+        Raises
+        ------
+        FlussError
+            ``SCHEMA_NOT_EXIST`` for an id that the table never had, naming those it had.
+        """
+        path = checked(table_path)
+        if schema_id is None:
+            return (await self.table_info(path)).schema
+        newest = (await self.table_info(path)).schema_id
+        if not 1 <= schema_id <= newest:
+            raise FlussError(
+                f"table {path} has no schema {schema_id!r}: its schemas are 1 to {newest}",
+                ErrorCode.SCHEMA_NOT_EXIST,
+            )
+        return await self.table_schema(path, schema_id)
 
     async def table_schema(self, table_path: TablePath, schema_id: int) -> Schema:
         """Return a schema of a table by its id; a coroutine of the I/O thread."""
@@ -286,6 +299,92 @@ class FlussAdmin:
             pb.GetTableSchemaRequest(table_path=path_message(table_path), schema_id=schema_id),
         )
         return Schema.from_json_bytes(response.schema_json)
+
+    @blocking
+    async def alter_table(
+        self,
+        table_path: TablePath,
+        *,
+        add_columns: pa.Schema | None = None,
+        set_properties: Mapping[str, object] | None = None,
+        reset_properties: Iterable[str] = (),
+        ignore_if_not_exists: bool = False,
+    ) -> None:
+        """Add columns to a table, and change its properties.
+
+        Tables that are open keep the columns that they were opened with.
+
+        Parameters
+        ----------
+        table_path
+            The table.
+        add_columns
+            Columns that are added behind the others; they must be nullable, and are null in the
+            rows that are there.
+        set_properties
+            Properties to set: those that begin with ``table.`` are Fluss's own, and only some of
+            them can be changed; all others are custom properties.
+        reset_properties
+            Properties to set back to their default, and custom properties to remove.
+        ignore_if_not_exists
+            Whether a table that does not exist is no error.
+
+        Raises
+        ------
+        FlussError
+            ``INVALID_ALTER_TABLE_EXCEPTION`` or ``INVALID_CONFIG_EXCEPTION`` when the server
+            refuses a change; ``UNSUPPORTED_VERSION`` when it does not know this request.
+
+        Examples
+        --------
+        >>> admin.alter_table(  # doctest: +SKIP
+        ...     TablePath("fluss", "events"), add_columns=pa.schema([("source", pa.string())])
+        ... )
+        """
+        path = checked(table_path)
+        request = pb.AlterTableRequest(
+            table_path=path_message(path),
+            ignore_if_not_exists=ignore_if_not_exists,
+            config_changes=config_changes(set_properties, reset_properties),
+            add_columns=columns_to_add(path, add_columns),
+        )
+        if not request.config_changes and not request.add_columns:
+            raise FlussError(
+                f"nothing to change in table {path}: give add_columns, set_properties or"
+                " reset_properties"
+            )
+        await self._cluster.request_coordinator(api.ALTER_TABLE, request)
+
+    @blocking
+    async def get_table_stats(
+        self, table_path: TablePath, partition_name: str | None = None
+    ) -> TableStats:
+        """Return how many rows a table has, as its servers count them.
+
+        Parameters
+        ----------
+        table_path
+            The table.
+        partition_name
+            One partition of it; None for all.
+
+        Raises
+        ------
+        FlussError
+            ``UNSUPPORTED_VERSION`` when the servers do not know this request.
+        """
+        info = await self.table_info(table_path)
+        partitions: list[int | None] = [None]
+        if partition_name is not None:
+            partitions = [(await self._partition(info, partition_name)).partition_id]
+        elif info.is_partitioned():
+            partitions = [p.partition_id for p in await self.partition_infos(info.table_path)]
+        buckets = [
+            TableBucket(info.table_id, bucket, partition)
+            for partition in partitions
+            for bucket in range(info.num_buckets)
+        ]
+        return TableStats(await bucket_row_counts(self._cluster, info, buckets))
 
     # ---- partitions
 
@@ -303,12 +402,12 @@ class FlussAdmin:
         self, table_path: TablePath, partition_spec: Mapping[str, str], ignore_if_exists: bool
     ) -> None:
         """Coroutine of :meth:`create_partition`, on the I/O thread."""
-        await _keep_distance(_checked(table_path))
+        await keep_distance(checked(table_path))
         await self._cluster.request_coordinator(
             api.CREATE_PARTITION,
             pb.CreatePartitionRequest(
-                table_path=path_message(_checked(table_path)),
-                partition_spec=_partition_spec(partition_spec),
+                table_path=path_message(checked(table_path)),
+                partition_spec=partition_spec_message(partition_spec),
                 ignore_if_exists=ignore_if_exists,
             ),
             done_by_lost_try=ErrorCode.PARTITION_ALREADY_EXISTS,
@@ -325,8 +424,8 @@ class FlussAdmin:
         await self._cluster.request_coordinator(
             api.DROP_PARTITION,
             pb.DropPartitionRequest(
-                table_path=path_message(_checked(table_path)),
-                partition_spec=_partition_spec(partition_spec),
+                table_path=path_message(checked(table_path)),
+                partition_spec=partition_spec_message(partition_spec),
                 ignore_if_not_exists=ignore_if_not_exists,
             ),
             done_by_lost_try=ErrorCode.PARTITION_NOT_EXISTS,
@@ -351,9 +450,9 @@ class FlussAdmin:
         self, table_path: TablePath, partition_spec: Mapping[str, str] | None = None
     ) -> list[PartitionInfo]:
         """Coroutine of :meth:`list_partition_infos`, on the I/O thread."""
-        request = pb.ListPartitionInfosRequest(table_path=path_message(_checked(table_path)))
+        request = pb.ListPartitionInfosRequest(table_path=path_message(checked(table_path)))
         if partition_spec is not None:
-            request.partial_partition_spec.CopyFrom(_partition_spec(partition_spec))
+            request.partial_partition_spec.CopyFrom(partition_spec_message(partition_spec))
         response = await self._cluster.request_any(api.LIST_PARTITION_INFOS, request)
         infos = []
         for partition in response.partitions_info:
@@ -362,6 +461,17 @@ class FlussAdmin:
             spec = {pair.key: pair.value for pair in pairs}
             infos.append(PartitionInfo(partition.partition_id, name, spec))
         return sorted(infos, key=lambda info: info.partition_name)
+
+    async def _partition(self, info: TableInfo, name: str) -> PartitionInfo:
+        partitions = {p.partition_name: p for p in await self.partition_infos(info.table_path)}
+        partition = partitions.get(name)
+        if partition is None:
+            there = ", ".join(list(partitions)[:20]) or "none"
+            raise FlussError(
+                f"table {info.table_path} has no partition '{name}' (there are: {there})",
+                ErrorCode.PARTITION_NOT_EXISTS,
+            )
+        return partition
 
     # ---- offsets
 
@@ -395,7 +505,7 @@ class FlussAdmin:
                 " and name the partition",
                 ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
             )
-        spec = _offset_spec(offset_spec, offset_type, timestamp)
+        spec = offset_spec_of(offset_spec, offset_type, timestamp)
         buckets = [TableBucket(info.table_id, bucket) for bucket in bucket_ids]
         offsets = await self.bucket_offsets(info, buckets, spec)
         return {bucket.bucket_id: offset for bucket, offset in offsets.items()}
@@ -413,15 +523,8 @@ class FlussAdmin:
     ) -> dict[int, int]:
         """Return an offset of each bucket of a partition; like :meth:`list_offsets`."""
         info = await self.table_info(table_path)
-        partitions = {p.partition_name: p for p in await self.partition_infos(table_path)}
-        partition = partitions.get(partition_name)
-        if partition is None:
-            there = ", ".join(list(partitions)[:20]) or "none"
-            raise FlussError(
-                f"table {info.table_path} has no partition '{partition_name}' (there are: {there})",
-                ErrorCode.PARTITION_NOT_EXISTS,
-            )
-        spec = _offset_spec(offset_spec, offset_type, timestamp)
+        partition = await self._partition(info, partition_name)
+        spec = offset_spec_of(offset_spec, offset_type, timestamp)
         buckets = [
             TableBucket(info.table_id, bucket, partition.partition_id) for bucket in bucket_ids
         ]
@@ -431,93 +534,8 @@ class FlussAdmin:
     async def bucket_offsets(
         self, info: TableInfo, buckets: Iterable[TableBucket], spec: OffsetSpec
     ) -> dict[TableBucket, int]:
-        """Return an offset of each bucket, of any partitions; a coroutine of the I/O thread.
-
-        Leaders that moved or are not yet elected are waited for, up to ``retry-timeout``.
-        """
-        todo = list(buckets)
-        for bucket in todo:
-            if not 0 <= bucket.bucket_id < info.num_buckets:
-                raise FlussError(
-                    f"table {info.table_path} has no bucket {bucket.bucket_id}:"
-                    f" its buckets are 0 to {info.num_buckets - 1}",
-                    ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
-                )
-        result: dict[TableBucket, int] = {}
-        backoff = Backoff(self._cluster.config.retry_timeout_ms)
-        limit = asyncio.Semaphore(_PARALLEL_OFFSET_REQUESTS)
-        while True:
-            await self._learn_leaders(info, todo)
-            groups: dict[tuple[int, int | None], list[TableBucket]] = defaultdict(list)
-            for bucket in todo:
-                node = self._cluster.known_leader(bucket)
-                groups[(-1 if node is None else node.id), bucket.partition_id].append(bucket)
-            problems = await asyncio.gather(
-                *(self._ask_offsets(info, group, spec, result, limit) for group in groups.values())
-            )
-            problem = next((found for found in problems if found is not None), None)
-            if problem is None:
-                return result
-            if backoff.expired:
-                raise problem
-            self._cluster.note_retry(problem)
-            await asyncio.sleep(backoff.next_pause())
-            todo = [bucket for bucket in todo if bucket not in result]
-
-    async def _learn_leaders(self, info: TableInfo, buckets: Sequence[TableBucket]) -> None:
-        """Ask for all unknown leaders in one request."""
-        unknown = [b for b in buckets if self._cluster.known_leader(b) is None]
-        if unknown:
-            partitions = {b.partition_id for b in unknown if b.partition_id is not None}
-            await self._cluster.refresh([info.table_path], sorted(partitions))
-
-    async def _ask_offsets(
-        self,
-        info: TableInfo,
-        buckets: Sequence[TableBucket],
-        spec: OffsetSpec,
-        result: dict[TableBucket, int],
-        limit: asyncio.Semaphore,
-    ) -> FlussError | None:
-        """Fill in the offsets of buckets with one leader; return what may succeed later."""
-        request = pb.ListOffsetsRequest(
-            follower_server_id=-1,
-            offset_type=spec.type,
-            table_id=info.table_id,
-            bucket_id=[bucket.bucket_id for bucket in buckets],
-        )
-        if buckets[0].partition_id is not None:
-            request.partition_id = buckets[0].partition_id
-        if spec.timestamp_ms is not None:
-            request.start_timestamp = spec.timestamp_ms
-        transient: FlussError | None = None
-        try:
-            async with limit:
-                response = await self._cluster.request_leader(
-                    info.table_path, buckets[0], api.LIST_OFFSETS, request
-                )
-        except FlussError as error:
-            if not is_transient(error):
-                raise
-            for bucket in buckets:
-                self._cluster.forget_leader(bucket)
-            return error
-        by_id = {bucket.bucket_id: bucket for bucket in buckets}
-        for answer in response.buckets_resp:
-            bucket = by_id[answer.bucket_id]
-            if not answer.error_code:
-                result[bucket] = answer.offset
-                continue
-            refusal = server_error(
-                answer.error_code,
-                answer.error_message,
-                f"offset of bucket {bucket.bucket_id} of table {info.table_path}",
-            )
-            if not is_transient(refusal) and refusal.error_code not in STALE_METADATA:
-                raise refusal
-            self._cluster.forget_leader(bucket)
-            transient = refusal
-        return transient
+        """Return an offset of each bucket, of any partitions; a coroutine of the I/O thread."""
+        return await bucket_offsets(self._cluster, info, buckets, spec)
 
     # ---- the rest
 
@@ -526,7 +544,7 @@ class FlussAdmin:
         """Return the newest snapshot of a table in the data lake."""
         response = await self._cluster.request_any(
             api.GET_LAKE_SNAPSHOT,
-            pb.GetLakeSnapshotRequest(table_path=path_message(_checked(table_path))),
+            pb.GetLakeSnapshotRequest(table_path=path_message(checked(table_path))),
         )
         offsets = {}
         for entry in response.bucket_snapshots:

@@ -14,7 +14,7 @@ from typing import Any
 from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.cluster import Cluster, release
 from fluss_df.client.embedded import HOME_VARIABLE, attach, embedded_folder, home_folder
-from fluss_df.client.facade import Ready, blocking
+from fluss_df.client.facade import Ready, blocking, ready
 from fluss_df.client.io_thread import IOThread, io_thread, reset_after_fork
 from fluss_df.client.lanes import lane_pool
 from fluss_df.client.metrics import Metrics
@@ -97,7 +97,7 @@ class FlussConnection(Ready):
         >>> conn = FlussConnection.create(Config({"bootstrap.servers": "127.0.0.1:9123"}))
         ... # doctest: +SKIP
         """
-        connection = _from_description(config)
+        connection = unconnected(config)
         connection._bootstrap()
         return connection
 
@@ -143,7 +143,7 @@ class FlussConnection(Ready):
             When rows could not be written; the connection is closed all the same.
         """
         if self._closed:
-            return
+            return ready(None)
         try:
             for writer in list(self._writers):
                 writer.close()
@@ -153,6 +153,7 @@ class FlussConnection(Ready):
                 cluster, self._cluster = self._cluster, None
             if cluster is not None:
                 cluster.io.run(_close(cluster))
+        return ready(None)
 
     def __enter__(self) -> FlussConnection:
         return self
@@ -265,7 +266,7 @@ def resolve_connection(connection: object | None = None) -> FlussConnection:
         connection = os.environ.get(BOOTSTRAP_VARIABLE) or home_folder()
         if not connection:
             raise _no_connection()
-    made = _from_description(connection)
+    made = unconnected(connection)
     key = (made.config, made.default_database)
     with _cache_lock:
         cached = _cache.get(key)
@@ -291,7 +292,8 @@ def _no_connection() -> FlussError:
     )
 
 
-def _from_description(description: object) -> FlussConnection:
+def unconnected(description: object) -> FlussConnection:
+    """Return the connection that is described, which has not connected to anything yet."""
     if isinstance(description, Config):
         return FlussConnection(description.copy())
     if isinstance(description, Mapping):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from fluss_df.client.io_thread import IOThread
+from fluss_df.ready import Ready as Ready
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,16 +29,6 @@ class OnIOThread(Protocol):
 
 
 S = TypeVar("S", bound=OnIOThread)
-
-
-class Ready:
-    """Mixin: ``await thing`` is the thing itself."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self
-        yield  # what makes this a generator function
 
 
 class ReadyList(list[T], Ready):

@@ -42,17 +42,45 @@ class ScanRecord:
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """One log batch as Arrow, with its bucket and offsets."""
+    """One log batch as Arrow, with its bucket and offsets.
+
+    Parameters
+    ----------
+    batch
+        The rows.
+    bucket
+        Where they come from.
+    base_offset
+        The offset of the first record.
+    filtered_last_offset
+        The offset of the last record, where records between the two were filtered out.
+    """
 
     batch: pa.RecordBatch
     bucket: TableBucket
     base_offset: int
+    filtered_last_offset: int | None = None
 
     @property
     def last_offset(self) -> int:
         """The offset of the last record."""
+        if self.filtered_last_offset is not None:
+            return self.filtered_last_offset
         rows: int = self.batch.num_rows
         return self.base_offset + rows - 1
+
+
+def record_batches(taken: Sequence[tuple[Position, DecodedBatch]]) -> list[RecordBatch]:
+    """Return decoded batches as users see them."""
+    return [
+        RecordBatch(
+            decoded.batch,
+            position.bucket,
+            decoded.base_offset,
+            None if decoded.offsets is None else decoded.offsets[-1].as_py(),
+        )
+        for position, decoded in taken
+    ]
 
 
 class _Part:
@@ -76,11 +104,12 @@ class _Part:
                 kinds = [0] * len(rows)
             else:
                 kinds = decoded.change_types.to_pylist()
+            offsets: Sequence[int] = range(decoded.base_offset, decoded.base_offset + len(rows))
+            if decoded.offsets is not None:
+                offsets = decoded.offsets.to_pylist()
             self._records = [
                 ScanRecord(offset, decoded.timestamp, ChangeType(kind), row)
-                for offset, kind, row in zip(
-                    itertools.count(decoded.base_offset), kinds, rows, strict=False
-                )
+                for offset, kind, row in zip(offsets, kinds, rows, strict=True)
             ]
         return self._records
 

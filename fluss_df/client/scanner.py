@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fluss_df.client.facade import Ready
+from fluss_df.client.facade import Ready, ready
 from fluss_df.client.io_thread import reset_after_fork
 from fluss_df.client.lanes import Lane, lane_pool
 from fluss_df.client.log_decode import TableDecoder
@@ -19,8 +19,10 @@ from fluss_df.client.log_fetch import Chunk, LogFetcher, Position, RemoteChunk
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.reader import OrderedRead, read_table
 from fluss_df.client.remote_log import RemoteRead
-from fluss_df.client.scan_records import RecordBatch, ScanRecords
+from fluss_df.client.row_filter import RowFilter, part_of
+from fluss_df.client.scan_records import RecordBatch, ScanRecords, record_batches
 from fluss_df.client.server_connection import Endpoint
+from fluss_df.client.subscriptions import check_positions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import (
     CHANGELOG_COLUMNS,
@@ -30,6 +32,7 @@ from fluss_df.metadata import (
     OffsetSpec,
     TableBucket,
 )
+from fluss_df.pushdown.predicate import Predicate
 from fluss_df.record.log_decode import DecodedBatch
 from fluss_df.schema import TableInfo
 
@@ -45,6 +48,7 @@ _PAUSE_S = 0.01
 _REMOTE_READS = 4
 
 _Subscription = tuple[int | None, int]
+Taken = list[tuple[Position, DecodedBatch]]
 
 
 class LogScanner(Ready):
@@ -69,6 +73,8 @@ class LogScanner(Ready):
     metadata_columns
         Which of them Arrow results have behind the columns; None for those of a changelog on
         primary-key tables, and for none on log tables.
+    predicate
+        Yield only rows for which it is true.
 
     Attributes
     ----------
@@ -84,6 +90,7 @@ class LogScanner(Ready):
         *,
         records: bool,
         metadata_columns: Sequence[str] | None = None,
+        predicate: Predicate | None = None,
     ) -> None:
         self._connection = connection
         self._info = info
@@ -95,17 +102,16 @@ class LogScanner(Ready):
             changelog = info.has_primary_key() and not records
             metadata_columns = CHANGELOG_COLUMNS if changelog else ()
         self._metadata = tuple(metadata_columns)
-        self._decoder = TableDecoder(connection, info, self._columns, self._metadata, self.metrics)
+        self._filter = RowFilter(info, self._columns, predicate, self._metadata)
+        self._decoder = TableDecoder(
+            connection, info, self._filter.columns, self._metadata, self.metrics
+        )
         self._subscriptions: dict[_Subscription, Position] = {}
         # offsets that the caller named, which may be ones that never were
         self._named: dict[_Subscription, int] = {}
+        self._ever_subscribed = False
         self._reset()
         reset_after_fork(self)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of Arrow results."""
-        return self._decoder.schema
 
     def _reset(self) -> None:
         self._lock = threading.RLock()
@@ -136,11 +142,7 @@ class LogScanner(Ready):
 
     def subscribe_buckets(self, bucket_offsets: Mapping[int, int]) -> None:
         """Subscribe to buckets of a table without partitions, ``{bucket: offset}``."""
-        if self._info.is_partitioned():
-            raise FlussError(
-                f"table {self._info.table_path} has partitions: use subscribe_partition",
-                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
-            )
+        self.check_buckets(bucket_offsets)
         self._subscribe({(None, bucket): offset for bucket, offset in bucket_offsets.items()})
 
     def subscribe_partition(self, partition_id: int, bucket_id: int, start_offset: int) -> None:
@@ -151,12 +153,26 @@ class LogScanner(Ready):
         self, partition_bucket_offsets: Mapping[tuple[int, int], int]
     ) -> None:
         """Subscribe to buckets of partitions, ``{(partition id, bucket): offset}``."""
+        self.check_partition_buckets(partition_bucket_offsets)
+        self._subscribe(dict(partition_bucket_offsets))
+
+    def check_buckets(self, bucket_offsets: Mapping[int, int]) -> None:
+        """Refuse what :meth:`subscribe_buckets` would refuse without asking the cluster."""
+        if self._info.is_partitioned():
+            raise FlussError(
+                f"table {self._info.table_path} has partitions: use subscribe_partition",
+                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+            )
+        check_positions(self._info, bucket_offsets.items())
+
+    def check_partition_buckets(self, offsets: Mapping[tuple[int, int], int]) -> None:
+        """Refuse what :meth:`subscribe_partition_buckets` would refuse without the cluster."""
         if not self._info.is_partitioned():
             raise FlussError(
                 f"table {self._info.table_path} has no partitions: use subscribe",
                 ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
             )
-        self._subscribe(dict(partition_bucket_offsets))
+        check_positions(self._info, ((key[1], offset) for key, offset in offsets.items()))
 
     def _subscribe(self, offsets: Mapping[Any, int]) -> None:
         names: dict[int, str] = {}
@@ -170,18 +186,6 @@ class LogScanner(Ready):
                 raise FlussError(
                     f"table {self._info.table_path} has no partition with id {partition}",
                     ErrorCode.PARTITION_NOT_EXISTS,
-                )
-            if not 0 <= bucket < self._info.num_buckets:
-                raise FlussError(
-                    f"table {self._info.table_path} has no bucket {bucket}:"
-                    f" its buckets are 0 to {self._info.num_buckets - 1}",
-                    ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
-                )
-            if offset < LATEST_OFFSET and offset != EARLIEST_OFFSET:
-                raise FlussError(
-                    f"invalid start offset {offset}: expected 0 or more, EARLIEST_OFFSET (-2) or"
-                    " LATEST_OFFSET (-1)",
-                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
                 )
             position = Position(
                 TableBucket(self._info.table_id, bucket, partition),
@@ -203,6 +207,7 @@ class LogScanner(Ready):
             for key in new:
                 self._forget(key)
             self._subscriptions.update(new)
+            self._ever_subscribed = True
             self._named.update({key: offset for key, offset in offsets.items() if offset >= 0})
             self._drop_lanes()
 
@@ -241,20 +246,11 @@ class LogScanner(Ready):
 
         Waits up to ``timeout_ms`` for the first; none is an empty result.
         """
-        self._require(records=True)
-        with self._lock:
-            self._fill(timeout_ms)
-            return ScanRecords(self._take(self._connection.config.scanner_log_max_poll_records))
+        return ScanRecords(self.take(timeout_ms, records=True))
 
     def poll_record_batch(self, timeout_ms: int) -> list[RecordBatch]:
         """Return log batches with their bucket and offsets; waits up to ``timeout_ms``."""
-        self._require(records=False)
-        with self._lock:
-            self._fill(timeout_ms)
-            return [
-                RecordBatch(decoded.batch, position.bucket, decoded.base_offset)
-                for position, decoded in self._take(None)
-            ]
+        return record_batches(self.take(timeout_ms, records=False))
 
     def poll_batches(self, timeout_ms: int) -> list[RecordBatch]:
         """Return log batches; the older name of :meth:`poll_record_batch`."""
@@ -262,11 +258,41 @@ class LogScanner(Ready):
 
     def poll_arrow(self, timeout_ms: int) -> pa.Table:
         """Return what came as one table; empty, with the schema, when nothing did."""
-        self._require(records=False)
+        return self.as_table(self.take(timeout_ms, records=False))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the Arrow results."""
+        return self._filter.schema(self._decoder.schema)
+
+    @property
+    def yields_records(self) -> bool:
+        """Whether this scanner is for :meth:`poll`, rather than for Arrow results."""
+        return self._records
+
+    def as_table(self, taken: Taken) -> pa.Table:
+        """Return what was taken as one table."""
+        return pa.Table.from_batches([decoded.batch for _, decoded in taken], self.schema)
+
+    def take(
+        self, timeout_ms: float, *, records: bool, given_up: threading.Event | None = None
+    ) -> Taken:
+        """Wait up to ``timeout_ms`` for decoded batches, and take them out.
+
+        Parameters
+        ----------
+        timeout_ms
+            How long to wait at the most.
+        records
+            Whether a poll for records asks, which is limited in their number.
+        given_up
+            Ends the wait early, within a fifth of a second, when it is set.
+        """
+        self._require(records=records)
         with self._lock:
-            self._fill(timeout_ms)
-            batches = [decoded.batch for _, decoded in self._take(None)]
-        return pa.Table.from_batches(batches, self._decoder.schema)
+            self._fill(timeout_ms, given_up)
+            most = self._connection.config.scanner_log_max_poll_records if records else None
+            return self._take(most)
 
     def _require(self, *, records: bool) -> None:
         if self._closed:
@@ -278,12 +304,12 @@ class LogScanner(Ready):
                 else "Arrow results need a batch scanner: create it with"
                 " create_record_batch_log_scanner()"
             )
-        if not self._subscriptions:
+        if not self._ever_subscribed:
             raise FlussError("the scanner is subscribed to nothing: call subscribe(...) first")
 
-    def _take(self, most: int | None) -> list[tuple[Position, DecodedBatch]]:
+    def _take(self, most: int | None) -> Taken:
         """Take decoded batches out, at most so many rows; a batch is cut where it is too long."""
-        taken: list[tuple[Position, DecodedBatch]] = []
+        taken: Taken = []
         room = most
         while self._decoded and room != 0:
             position, decoded = self._decoded.popleft()
@@ -294,15 +320,15 @@ class LogScanner(Ready):
                     if rows == room:
                         taken.append((position, decoded))
                         break
-                taken.append((position, _part(decoded, 0, room)))
-                self._decoded.appendleft((position, _part(decoded, room, rows - room)))
+                taken.append((position, part_of(decoded, 0, room)))
+                self._decoded.appendleft((position, part_of(decoded, room, rows - room)))
                 break
             taken.append((position, decoded))
             if room is not None:
                 room -= rows
         return taken
 
-    def _fill(self, timeout_ms: float) -> None:
+    def _fill(self, timeout_ms: float, given_up: threading.Event | None) -> None:
         """Wait until something is decoded, or the time is over."""
         end = time.monotonic() + timeout_ms / 1000
         while not self._decoded:
@@ -314,7 +340,7 @@ class LogScanner(Ready):
             for position in self._subscriptions.values():
                 self._decode_ready(position)
             self._decode_remote(left if not waiting else 0.0)
-            if time.monotonic() >= end:
+            if time.monotonic() >= end or (given_up is not None and given_up.is_set()):
                 return
         self._send_all()
 
@@ -352,7 +378,7 @@ class LogScanner(Ready):
             self._drop_lanes()
             position.offset = chunk.start
             raise
-        self._decoded.extend((position, batch) for batch in batches)
+        self._decoded.extend((position, batch) for batch in self._filter.batches(batches))
 
     def _drop_remote(self, position: Position) -> None:
         position.ready.clear()
@@ -464,17 +490,25 @@ class LogScanner(Ready):
         The scanner goes on from there. Rows are ordered by partition, bucket and offset.
         """
         self._require(records=False)
-        positions = self._bounded()
-        for position in positions:
-            position.projected = self._decoder.projection is not None
-        return read_table(
-            self._connection,
-            self._info,
-            self._columns,
-            positions,
-            self.metrics,
-            self._metadata,
-        )
+        before = [(position, position.offset) for position in self._subscriptions.values()]
+        try:
+            positions = self._bounded()
+            for position in positions:
+                position.projected = self._decoder.projection is not None
+            table = read_table(
+                self._connection,
+                self._info,
+                self._filter.columns,
+                positions,
+                self.metrics,
+                self._metadata,
+            )
+        except BaseException:
+            # whoever reads again must not miss what was not returned
+            for position, offset in before:
+                position.offset = offset
+            raise
+        return self._filter.table(table)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows up to the latest offset as a pandas DataFrame."""
@@ -490,9 +524,9 @@ class LogScanner(Ready):
 
         def batches() -> Iterator[pa.RecordBatch]:
             for table in read:
-                yield from table.to_batches()
+                yield from self._filter.table(table).to_batches()
 
-        return pa.RecordBatchReader.from_batches(self._decoder.schema, batches())
+        return pa.RecordBatchReader.from_batches(self.schema, batches())
 
     # ---- the end
 
@@ -505,6 +539,7 @@ class LogScanner(Ready):
             self._subscriptions.clear()
             self._decoded.clear()
             self._closed = True
+        return ready(None)
 
     def __enter__(self) -> LogScanner:
         return self
@@ -533,13 +568,3 @@ def _ends_within_update(decoded: DecodedBatch, rows: int) -> bool:
     """Whether the first rows of a batch end between the old and the new row of an update."""
     changes = decoded.change_types
     return changes is not None and changes[rows - 1].as_py() == ChangeType.UpdateBefore
-
-
-def _part(decoded: DecodedBatch, start: int, rows: int) -> DecodedBatch:
-    changes = decoded.change_types
-    return DecodedBatch(
-        decoded.batch.slice(start, rows),
-        decoded.base_offset + start,
-        decoded.timestamp,
-        None if changes is None else changes.slice(start, rows),
-    )

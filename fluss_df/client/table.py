@@ -6,15 +6,20 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from fluss_df.client.append import AppendWriter
+from fluss_df.client.batch_scanner import BatchScanner
 from fluss_df.client.facade import Ready
 from fluss_df.client.kv_scan import SnapshotScanner
-from fluss_df.client.limit_scan import BatchScanner
+from fluss_df.client.limit_scan import LimitScanner
 from fluss_df.client.lookup import TableLookup
+from fluss_df.client.row_filter import RowFilter
 from fluss_df.client.scanner import LogScanner
 from fluss_df.client.upsert import TableUpsert
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket, TablePath, require_columns
+from fluss_df.pushdown.predicate import Predicate
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -88,6 +93,11 @@ class FlussTable(Ready):
         """Whether this is a primary-key table."""
         return self._info.has_primary_key()
 
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns as an Arrow schema."""
+        return self._info.schema.arrow_schema
+
     def __repr__(self) -> str:
         return f"FlussTable({str(self._info.table_path)!r})"
 
@@ -99,6 +109,7 @@ class TableScan:
         self._connection = connection
         self._info = info
         self._columns: tuple[str, ...] | None = None
+        self._predicate: Predicate | None = None
         self._limit: int | None = None
 
     def project(self, indices: Sequence[int]) -> TableScan:
@@ -128,6 +139,44 @@ class TableScan:
         scan._columns = tuple(names)
         return scan
 
+    def filter(self, predicate: Predicate) -> TableScan:
+        """Read only rows for which a predicate is true.
+
+        Parameters
+        ----------
+        predicate
+            Built with :func:`fluss_df.col`; a second one holds as well.
+
+        Examples
+        --------
+        >>> table.new_scan().filter((col("x") >= 1) & col("name").is_not_null())
+        ... # doctest: +SKIP
+        """
+        RowFilter(self._info, (), predicate)  # refuses what does not fit
+        scan = copy.copy(self)
+        scan._predicate = predicate if self._predicate is None else self._predicate & predicate
+        return scan
+
+    def limit(self, n: int) -> TableScan:
+        """Read at most ``n`` rows, the newest ones, with :meth:`create_bucket_batch_scanner`."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise FlussError(f"invalid limit {n!r}: expected a positive integer")
+        scan = copy.copy(self)
+        scan._limit = n
+        return scan
+
+    def with_fixed_schema(self, fixed_schema: bool) -> TableScan:
+        """Give batches of older schemas the columns that the table was opened with.
+
+        This is what is always done; ``False`` is refused.
+        """
+        if not fixed_schema:
+            raise FlussError(
+                "batches always have the columns that the table was opened with:"
+                " with_fixed_schema(False) is not supported"
+            )
+        return copy.copy(self)
+
     def create_log_scanner(self) -> LogScanner:
         """Return a scanner of single records, for :meth:`LogScanner.poll`."""
         return self._log_scanner(records=True)
@@ -142,16 +191,13 @@ class TableScan:
 
     def _log_scanner(self, *, records: bool) -> LogScanner:
         if self._limit is not None:
-            raise FlussError("a log scanner takes no limit: it is for bounded scans")
-        return LogScanner(self._connection, self._info, self._columns, records=records)
-
-    def limit(self, n: int) -> TableScan:
-        """Return at most so many rows, of snapshot scanners and bucket batch scanners."""
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise FlussError(f"invalid limit {n!r}: expected a positive integer")
-        scan = copy.copy(self)
-        scan._limit = n
-        return scan
+            raise FlussError(
+                f"log scanners have no limit (limit({self._limit}) was called):"
+                " use create_bucket_batch_scanner"
+            )
+        return LogScanner(
+            self._connection, self._info, self._columns, records=records, predicate=self._predicate
+        )
 
     def create_snapshot_scanner(
         self, *, partitions: Sequence[str] | None = None
@@ -178,9 +224,13 @@ class TableScan:
         )
 
     def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:
-        """Return a scanner of a few rows of one bucket; :meth:`limit` says how many."""
+        """Return a scanner of the newest rows of one bucket; needs :meth:`limit`."""
         if self._limit is None:
-            raise FlussError("a bucket batch scanner needs a limit: call limit(n) first")
+            raise FlussError("create_bucket_batch_scanner needs a limit: call limit(n) before it")
+        if self._predicate is not None:
+            raise FlussError("a scan with a limit cannot be filtered: filter its result")
+        if self._info.has_primary_key():
+            return LimitScanner(self._connection, self._info, self._columns, bucket, self._limit)
         return BatchScanner(self._connection, self._info, self._columns, bucket, self._limit)
 
     def create_batch_scanner(self) -> LogScanner:

@@ -92,8 +92,11 @@ CREATE_PARTITION = Api(
     1036, "CREATE_PARTITION", pb.CreatePartitionRequest, pb.CreatePartitionResponse
 )
 DROP_PARTITION = Api(1037, "DROP_PARTITION", pb.DropPartitionRequest, pb.DropPartitionResponse)
-AUTHENTICATE = Api(1038, "AUTHENTICATE", pb.AuthenticateRequest, pb.AuthenticateResponse)
 ALTER_TABLE = Api(1044, "ALTER_TABLE", pb.AlterTableRequest, pb.AlterTableResponse)
+GET_TABLE_STATS = Api(1059, "GET_TABLE_STATS", pb.GetTableStatsRequest, pb.GetTableStatsResponse)
+# servers of 1.0 and later
+ALTER_DATABASE = Api(1060, "ALTER_DATABASE", pb.AlterDatabaseRequest, pb.AlterDatabaseResponse)
+AUTHENTICATE = Api(1038, "AUTHENTICATE", pb.AuthenticateRequest, pb.AuthenticateResponse)
 ACQUIRE_KV_SNAPSHOT_LEASE = Api(
     1056,
     "ACQUIRE_KV_SNAPSHOT_LEASE",

@@ -989,3 +989,55 @@ class DropKvSnapshotLeaseRequest(_message.Message):
 class DropKvSnapshotLeaseResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class AlterDatabaseRequest(_message.Message):
+    __slots__ = ("database_name", "ignore_if_not_exists", "config_changes", "comment")
+    DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_IF_NOT_EXISTS_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    database_name: str
+    ignore_if_not_exists: bool
+    config_changes: _containers.RepeatedCompositeFieldContainer[AlterConfig]
+    comment: str
+    def __init__(self, database_name: _Optional[str] = ..., ignore_if_not_exists: bool = ..., config_changes: _Optional[_Iterable[_Union[AlterConfig, _Mapping]]] = ..., comment: _Optional[str] = ...) -> None: ...
+
+class AlterDatabaseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TableStatsRequestForBucket(_message.Message):
+    __slots__ = ("partition_id", "bucket_id")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ...) -> None: ...
+
+class GetTableStatsRequest(_message.Message):
+    __slots__ = ("table_id", "buckets_req")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    buckets_req: _containers.RepeatedCompositeFieldContainer[TableStatsRequestForBucket]
+    def __init__(self, table_id: _Optional[int] = ..., buckets_req: _Optional[_Iterable[_Union[TableStatsRequestForBucket, _Mapping]]] = ...) -> None: ...
+
+class TableStatsResponseForBucket(_message.Message):
+    __slots__ = ("error_code", "error_message", "partition_id", "bucket_id", "row_count")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    error_code: int
+    error_message: str
+    partition_id: int
+    bucket_id: int
+    row_count: int
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., row_count: _Optional[int] = ...) -> None: ...
+
+class GetTableStatsResponse(_message.Message):
+    __slots__ = ("buckets_resp",)
+    BUCKETS_RESP_FIELD_NUMBER: _ClassVar[int]
+    buckets_resp: _containers.RepeatedCompositeFieldContainer[TableStatsResponseForBucket]
+    def __init__(self, buckets_resp: _Optional[_Iterable[_Union[TableStatsResponseForBucket, _Mapping]]] = ...) -> None: ...

@@ -111,6 +111,16 @@ class Predicate(ABC):
     def __invert__(self) -> Predicate:
         return Not(self)
 
+    # the names that the official client has for & and |, which its users may have written
+
+    def and_(self, other: Predicate) -> Predicate:
+        """Return whether both are true: ``self & other``."""
+        return self & other
+
+    def or_(self, other: Predicate) -> Predicate:
+        """Return whether one is true: ``self | other``."""
+        return self | other
+
     def __bool__(self) -> NoReturn:
         raise FlussError(
             f"the predicate '{self}' has no truth value of its own: combine predicates with"
@@ -374,6 +384,16 @@ class ColumnRef:
             raise FlussError(f"invalid closed={closed!r}: expected both, left, right or none")
         return between(self.name, literal(low), literal(high), closed=closed)
 
+    def not_in(self, values: Iterable[Any]) -> Predicate:
+        """Return whether the column equals none of some values."""
+        return ~self.is_in(values)
+
+    # the official client's names of the operators
+
+    equal, not_equal = __eq__, __ne__
+    less_than, less_or_equal = __lt__, __le__
+    greater_than, greater_or_equal = __gt__, __ge__
+
     def is_null(self) -> Predicate:
         """Return whether the column is null."""
         return IsNull(self.name)
@@ -382,17 +402,17 @@ class ColumnRef:
         """Return whether the column is not null."""
         return IsNotNull(self.name)
 
-    def starts_with(self, text: str) -> Predicate:
+    def starts_with(self, prefix: str) -> Predicate:
         """Return whether a string column starts with a text."""
-        return TextMatch(self.name, TextOp.STARTS_WITH, text)
+        return TextMatch(self.name, TextOp.STARTS_WITH, prefix)
 
-    def ends_with(self, text: str) -> Predicate:
+    def ends_with(self, suffix: str) -> Predicate:
         """Return whether a string column ends with a text."""
-        return TextMatch(self.name, TextOp.ENDS_WITH, text)
+        return TextMatch(self.name, TextOp.ENDS_WITH, suffix)
 
-    def contains(self, text: str) -> Predicate:
+    def contains(self, infix: str) -> Predicate:
         """Return whether a string column contains a text."""
-        return TextMatch(self.name, TextOp.CONTAINS, text)
+        return TextMatch(self.name, TextOp.CONTAINS, infix)
 
 
 def literal(value: Any) -> pa.Scalar:

@@ -32,18 +32,22 @@ class DecodedBatch:
     batch
         The rows, with the columns of the decoder's target.
     base_offset
-        The log offset of the first row; the offset of row i is ``base_offset + i``.
+        The log offset of the first row; that of row i is ``base_offset + i``, unless there are
+        ``offsets``.
     timestamp
         The commit timestamp of all rows, in milliseconds since the epoch.
     change_types
         One ``uint8`` per row for a changelog (0 append, 1 +I, 2 -U, 3 +U, 4 -D); None where the
         batch is append only.
+    offsets
+        The log offset of each row, where rows between them were filtered out.
     """
 
     batch: pa.RecordBatch
     base_offset: int
     timestamp: int
     change_types: pa.Array | None
+    offsets: pa.Array | None = None
 
 
 @dataclass(frozen=True, slots=True)

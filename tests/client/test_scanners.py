@@ -335,8 +335,7 @@ def test_unsubscribe_while_data_waits(tables: Tables) -> None:
     got = [r.row["n"] for r in [*seen, *after] if r.row["n"] in set(ones)]
     assert got == ones
     scanner.unsubscribe(1)
-    with pytest.raises(FlussError, match="subscribed to nothing"):
-        scanner.poll(1)
+    assert scanner.poll(1).is_empty()  # as the official client has it
     scanner.subscribe(0, 5)
     assert scanner.poll(2000)[0].offset == 5
 

@@ -1,0 +1,72 @@
+"""The asynchronous façade, with the names of the official Python client as released (1.0).
+
+``import fluss_df.aio as fluss`` in place of ``import fluss``: what waits is a coroutine and never
+blocks the caller's loop. See ``docs/migration.md`` for what differs.
+"""
+
+from fluss_df.aio.connection import (
+    FlussAdmin,
+    FlussConnection,
+    FlussTable,
+    TableAppend,
+    TableScan,
+)
+from fluss_df.aio.scanner import BatchScanner, LogScanner
+from fluss_df.aio.writer import AppendWriter, WriteResultHandle
+from fluss_df.client.scan_records import RecordBatch, ScanRecord, ScanRecords
+from fluss_df.config import Config
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    ChangeType,
+    DatabaseDescriptor,
+    DatabaseInfo,
+    LakeSnapshot,
+    OffsetSpec,
+    PartitionInfo,
+    ServerNode,
+    TableBucket,
+    TablePath,
+    TableStats,
+)
+from fluss_df.pushdown.predicate import ColumnRef, Predicate, col
+from fluss_df.schema import Schema, TableDescriptor, TableInfo
+from fluss_df.version import __version__
+
+__all__ = [
+    "EARLIEST_OFFSET",
+    "LATEST_OFFSET",
+    "AppendWriter",
+    "BatchScanner",
+    "ChangeType",
+    "ColumnRef",
+    "Config",
+    "DatabaseDescriptor",
+    "DatabaseInfo",
+    "ErrorCode",
+    "FlussAdmin",
+    "FlussConnection",
+    "FlussError",
+    "FlussTable",
+    "LakeSnapshot",
+    "LogScanner",
+    "OffsetSpec",
+    "PartitionInfo",
+    "Predicate",
+    "RecordBatch",
+    "ScanRecord",
+    "ScanRecords",
+    "Schema",
+    "ServerNode",
+    "TableAppend",
+    "TableBucket",
+    "TableDescriptor",
+    "TableInfo",
+    "TablePath",
+    "TableScan",
+    "TableStats",
+    "WriteResultHandle",
+    "__version__",
+    "col",
+]

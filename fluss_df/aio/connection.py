@@ -1,0 +1,208 @@
+"""Connections, administration, tables and the builders of scanners and writers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import fluss_df.client.admin as core_admin
+import fluss_df.client.connection as core_connection
+import fluss_df.client.table as core_table
+from fluss_df.aio.bridge import Facade, giving, in_thread, io_coroutine, on_io, plain
+from fluss_df.aio.scanner import BatchScanner, LogScanner
+from fluss_df.aio.writer import AppendWriter
+from fluss_df.config import Config
+from fluss_df.metadata import DatabaseDescriptor, DatabaseInfo, TableBucket, TablePath
+from fluss_df.pushdown.predicate import Predicate
+
+_Admin = core_admin.FlussAdmin
+
+
+class FlussAdmin(Facade[_Admin]):
+    """Administration of a cluster; obtained from :meth:`FlussConnection.get_admin`.
+
+    Every method is a coroutine, and raises a FlussError with the server's code when the cluster
+    refuses.
+    """
+
+    # the released client calls the parameter database_name, the documented one name
+    async def create_database(
+        self,
+        database_name: str,
+        database_descriptor: DatabaseDescriptor | None = None,
+        ignore_if_exists: bool = False,
+    ) -> None:
+        """Create a database."""
+        await _create_database(self, database_name, database_descriptor, ignore_if_exists)
+
+    async def drop_database(
+        self, database_name: str, ignore_if_not_exists: bool = False, cascade: bool = True
+    ) -> None:
+        """Drop a database; with ``cascade`` its tables too, else it must be empty."""
+        await _drop_database(self, database_name, ignore_if_not_exists, cascade)
+
+    async def database_exists(self, database_name: str) -> bool:
+        """Return whether there is such a database."""
+        return await _database_exists(self, database_name)
+
+    async def get_database_info(self, database_name: str) -> DatabaseInfo:
+        """Return what is known of a database."""
+        return await _get_database_info(self, database_name)
+
+    alter_database = on_io(_Admin.alter_database)
+    list_databases = on_io(_Admin.list_databases)
+    create_table = on_io(_Admin.create_table)
+    drop_table = on_io(_Admin.drop_table)
+    alter_table = on_io(_Admin.alter_table)
+    get_table_info = on_io(_Admin.get_table_info)
+    get_table_schema = on_io(_Admin.get_table_schema)
+    get_table_stats = on_io(_Admin.get_table_stats)
+    list_tables = on_io(_Admin.list_tables)
+    table_exists = on_io(_Admin.table_exists)
+    list_offsets = on_io(_Admin.list_offsets)
+    list_partition_offsets = on_io(_Admin.list_partition_offsets)
+    create_partition = on_io(_Admin.create_partition)
+    drop_partition = on_io(_Admin.drop_partition)
+    list_partition_infos = on_io(_Admin.list_partition_infos)
+    get_latest_lake_snapshot = on_io(_Admin.get_latest_lake_snapshot)
+    get_server_nodes = on_io(_Admin.get_server_nodes)
+
+
+_create_database = on_io(_Admin.create_database)
+_drop_database = on_io(_Admin.drop_database)
+_database_exists = on_io(_Admin.database_exists)
+_get_database_info = on_io(_Admin.get_database_info)
+
+
+class TableScan(Facade[core_table.TableScan]):
+    """Builds scanners; every method returns a new builder."""
+
+    def project(self, indices: Sequence[int]) -> TableScan:
+        """Read some columns only, by their index, in this order."""
+        return TableScan(self._core.project(indices))
+
+    def project_by_name(self, names: Sequence[str]) -> TableScan:
+        """Read some columns only, by their name, in this order."""
+        return TableScan(self._core.project_by_name(names))
+
+    def filter(self, predicate: Predicate) -> TableScan:
+        """Read only rows for which a predicate of :func:`col` is true."""
+        return TableScan(self._core.filter(predicate))
+
+    def limit(self, n: int) -> TableScan:
+        """Read the last ``n`` rows of a bucket, with :meth:`create_bucket_batch_scanner`."""
+        return TableScan(self._core.limit(n))
+
+    def with_fixed_schema(self, fixed_schema: bool) -> TableScan:
+        """Give all batches the columns of the newest schema, which is what is always done."""
+        return TableScan(self._core.with_fixed_schema(fixed_schema))
+
+    async def create_log_scanner(self) -> LogScanner:
+        """Return a scanner of single records, for :meth:`LogScanner.poll`."""
+        return LogScanner(self._core.create_log_scanner())
+
+    async def create_record_batch_log_scanner(self) -> LogScanner:
+        """Return a scanner of Arrow batches, for ``poll_arrow``, ``to_arrow`` and the like."""
+        return LogScanner(self._core.create_record_batch_log_scanner())
+
+    def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:
+        """Return a scanner of the last rows of one bucket; needs :meth:`limit`."""
+        return BatchScanner(self._core.create_bucket_batch_scanner(bucket))
+
+
+class TableAppend(Facade[core_table.TableAppend]):
+    """Builds append writers."""
+
+    create_writer = giving(AppendWriter, core_table.TableAppend.create_writer)
+
+
+class FlussTable(Facade[core_table.FlussTable]):
+    """A table of a cluster; obtained from :meth:`FlussConnection.get_table`."""
+
+    new_scan = giving(TableScan, core_table.FlussTable.new_scan)
+    new_append = giving(TableAppend, core_table.FlussTable.new_append)
+    get_table_info = plain(core_table.FlussTable.get_table_info)
+    get_table_path = plain(core_table.FlussTable.get_table_path)
+    has_primary_key = plain(core_table.FlussTable.has_primary_key)
+
+    @property
+    def arrow_schema(self) -> Any:
+        """The columns as a :class:`pyarrow.Schema`."""
+        return self._core.arrow_schema
+
+
+class FlussConnection(Facade[core_connection.FlussConnection]):
+    """A connection to a Fluss cluster, for any number of tasks, loops and threads.
+
+    Obtain one from :meth:`create`; close it with :meth:`close`, or use it in an ``async with``
+    statement, which flushes its writers and reports what was not acknowledged.
+
+    Examples
+    --------
+    >>> async def count() -> int:
+    ...     async with await FlussConnection.create(Config()) as conn:
+    ...         return len(await conn.get_admin().list_databases())
+    """
+
+    @staticmethod
+    async def create(config: Config | Mapping[str, Any] | str) -> FlussConnection:
+        """Connect to a cluster.
+
+        Raises
+        ------
+        FlussError
+            ``NETWORK_EXCEPTION`` when no bootstrap server can be reached,
+            ``AUTHENTICATE_EXCEPTION`` when user or password are wrong.
+        """
+        core = core_connection.unconnected(config)
+        await io_coroutine(core._bootstrap.coroutine(core))  # type: ignore[attr-defined]
+        return FlussConnection(core)
+
+    get_admin = giving(FlussAdmin, core_connection.FlussConnection.get_admin)
+
+    async def get_table(self, table_path: TablePath | str) -> FlussTable:
+        """Open a table.
+
+        Raises
+        ------
+        FlussError
+            ``TABLE_NOT_EXIST`` or ``DATABASE_NOT_EXIST``, naming what there is.
+        """
+        return FlussTable(await _get_table(self, table_path))
+
+    async def close(self) -> None:
+        """Flush the writers, then give up the sockets; a second call does nothing.
+
+        Raises
+        ------
+        FlussError
+            When rows could not be written; the connection is closed all the same.
+        """
+        await in_thread(self._core.close)
+
+    async def __aenter__(self) -> FlussConnection:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self.close()
+
+    # the one thing here that waits in the caller's thread, as it cannot be awaited
+    def __enter__(self) -> FlussConnection:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._core.close()
+
+
+_get_table = on_io(core_connection.FlussConnection.get_table)

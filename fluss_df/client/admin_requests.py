@@ -1,0 +1,123 @@
+"""What goes into the requests of :class:`~fluss_df.client.admin.FlussAdmin`, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import OffsetSpec, TablePath, check_name
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.types import from_arrow, type_to_json
+
+_SET = 0
+_DELETE = 1
+_LAST = 0
+
+# Servers of 0.9.1 learn of a new table and of its first partition on two ways. Where the partition
+# comes first, by a few milliseconds, their coordinator elects no leader for any table any more,
+# until it is restarted. So partitions keep this distance from the creation of their table.
+_PARTITION_AFTER_TABLE_S = 0.25
+
+# when this process created partitioned tables, of the last moment
+_created: dict[TablePath, float] = {}
+
+
+def note_created(path: TablePath) -> None:
+    """Take note of the creation of a partitioned table."""
+    now = time.monotonic()
+    for old in [p for p, at in _created.items() if now - at > _PARTITION_AFTER_TABLE_S]:
+        _created.pop(old, None)
+    _created[path] = now
+
+
+async def keep_distance(path: TablePath) -> None:
+    """Wait until the first partition of a table may be created."""
+    at = _created.get(path)
+    if at is not None:
+        await asyncio.sleep(at + _PARTITION_AFTER_TABLE_S - time.monotonic())
+
+
+def checked(path: TablePath) -> TablePath:
+    """Return a path whose names Fluss allows."""
+    return TablePath.parse(path)
+
+
+def partition_spec_message(spec: Mapping[str, str]) -> pb.PartitionSpec:
+    """Return the message of a partition, given as column -> value."""
+    if not isinstance(spec, Mapping):
+        raise FlussError(
+            f"invalid partition {spec!r}: expected a dict of column to value",
+            ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+        )
+    for value in spec.values():
+        check_name(value, "partition")
+    return pb.PartitionSpec(
+        partition_key_values=[pb.KeyValue(key=key, value=value) for key, value in spec.items()]
+    )
+
+
+def offset_spec_of(spec: OffsetSpec | int | None, kind: str | None, ts: int | None) -> OffsetSpec:
+    """Return the offset asked for, in each of the ways that clients spell it."""
+    if isinstance(spec, OffsetSpec):
+        return spec
+    name = str(kind if kind is not None else spec).lower()
+    if name in ("earliest", "0"):
+        return OffsetSpec.earliest()
+    if name in ("latest", "1"):
+        return OffsetSpec.latest()
+    if name in ("timestamp", "2") and ts is not None:
+        return OffsetSpec.timestamp(ts)
+    raise FlussError(
+        f"invalid offset {name!r}: expected OffsetSpec.earliest(), OffsetSpec.latest() or"
+        " OffsetSpec.timestamp(ms)"
+    )
+
+
+def config_changes(
+    set_properties: Mapping[str, object] | None, reset_properties: Iterable[str]
+) -> list[pb.AlterConfig]:
+    """Return the messages of properties to set and to reset."""
+    if isinstance(reset_properties, str):
+        raise FlussError(
+            f"reset_properties: expected a list of keys, not the string {reset_properties!r}"
+        )
+    changes = []
+    for key, value in (set_properties or {}).items():
+        if not isinstance(value, (str, int, float)):
+            raise FlussError(f"invalid value {value!r} of the property '{key}': expected a string")
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        changes.append(pb.AlterConfig(config_key=key, config_value=text, op_type=_SET))
+    for key in reset_properties:
+        if key in (set_properties or {}):
+            raise FlussError(f"the property '{key}' is both to be set and to be reset")
+        changes.append(pb.AlterConfig(config_key=key, op_type=_DELETE))
+    return changes
+
+
+def columns_to_add(path: TablePath, columns: pa.Schema | None) -> list[pb.AddColumn]:
+    """Return the messages of columns that a table is to get."""
+    if columns is None:
+        return []
+    if not isinstance(columns, pa.Schema):
+        raise FlussError(f"add_columns takes a pyarrow.Schema, not {type(columns).__name__}")
+    result = []
+    for field in columns:
+        if not field.nullable:
+            raise FlussError(
+                f"column '{field.name}' cannot be added to table {path} as NOT NULL: the rows that"
+                " are there have no value of it",
+                ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+            )
+        try:
+            kind = json.dumps(type_to_json(from_arrow(field.type))).encode()
+        except FlussError as error:
+            raise FlussError(f"column '{field.name}': {error.message}", error.error_code) from None
+        result.append(
+            pb.AddColumn(column_name=field.name, data_type_json=kind, column_position_type=_LAST)
+        )
+    return result

@@ -1,0 +1,34 @@
+"""What a scanner may be subscribed to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import EARLIEST_OFFSET, LATEST_OFFSET
+from fluss_df.schema import TableInfo
+
+
+def check_positions(info: TableInfo, positions: Iterable[tuple[int, int]]) -> None:
+    """Refuse buckets that the table does not have, and offsets that cannot be.
+
+    Parameters
+    ----------
+    info
+        The table.
+    positions
+        Pairs of bucket and start offset.
+    """
+    for bucket, offset in positions:
+        if not 0 <= bucket < info.num_buckets:
+            raise FlussError(
+                f"table {info.table_path} has no bucket {bucket}:"
+                f" its buckets are 0 to {info.num_buckets - 1}",
+                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+            )
+        if offset < LATEST_OFFSET and offset != EARLIEST_OFFSET:
+            raise FlussError(
+                f"invalid start offset {offset}: expected 0 or more, EARLIEST_OFFSET (-2) or"
+                " LATEST_OFFSET (-1)",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
