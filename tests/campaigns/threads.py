@@ -20,6 +20,7 @@ from fluss_df.cluster import LocalCluster
 BUCKETS = 3
 WRITERS = 5
 SCANNERS = 5
+_PAUSE_S = 0.2
 SCHEMA = pa.schema([("writer", pa.int32()), ("n", pa.int64())])
 
 
@@ -38,6 +39,8 @@ def write(table: fluss.FlussTable, number: int, end: float) -> int:
             rows += size
             if size % 5 == 0:
                 writer.flush()
+            # readers in Python must keep up with the writers
+            time.sleep(_PAUSE_S)
     return rows
 
 
