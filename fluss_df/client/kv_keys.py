@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.kv_batch import primary_key_format
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column
 
@@ -26,11 +27,7 @@ def key_columns(info: TableInfo) -> list[Column]:
 
 
 def key_lake_format(info: TableInfo) -> str | None:
-    """Return the lake format that keys are encoded for; None for Fluss's own encoding.
-
-    From kv format version 2 on, tables whose bucket key is a part of the primary key always have
-    Fluss's own: it makes the bucket key a prefix of the key, which prefix lookups need.
-    """
+    """Return the lake format that keys are encoded for; None for Fluss's own encoding."""
     version = info.get_properties().get(_FORMAT_VERSION, "1")
     if version not in ("1", "2"):
         raise FlussError(
@@ -38,5 +35,8 @@ def key_lake_format(info: TableInfo) -> str | None:
             " and 2",
             ErrorCode.UNSUPPORTED_VERSION,
         )
-    default = info.get_bucket_keys() == [column.name for column in key_columns(info)]
-    return info.lake_format if version == "1" or default else None
+    return primary_key_format(
+        info.lake_format,
+        kv_format_version=int(version),
+        default_bucket_key=info.get_bucket_keys() == [c.name for c in key_columns(info)],
+    )
