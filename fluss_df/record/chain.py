@@ -40,23 +40,19 @@ def walk_chain(
         raise ProtocolError(f"{count} {what} in {end - start} bytes")
     view = byte_view(data)[:end]
     unpack = _LENGTH.unpack_from
-    ends = []
+    begins = []
     at = start
-    for index in range(count):
-        if at + LENGTH_SIZE > end:
-            raise ProtocolError(f"{what}: number {index} of {count} begins behind the last byte")
-        (length,) = unpack(view, at)
-        if length < least:
-            raise ProtocolError(f"{what}: number {index} has {length} bytes")
-        at += LENGTH_SIZE + length
-        if at > end:
-            raise ProtocolError(f"{what}: number {index} reaches beyond the last byte")
-        ends.append(at)
+    try:
+        # a loop of nothing else: what the lengths may be is looked at afterwards, for all
+        for _ in range(count):
+            begins.append(at)
+            at += unpack(view, at)[0] + LENGTH_SIZE
+    except struct.error:
+        raise ProtocolError(f"{what}: number {len(begins) - 1} of {count} is not there") from None
+    edges = np.array([*begins, at], np.int64)
+    short = np.flatnonzero(np.diff(edges) < LENGTH_SIZE + least)
+    if len(short):
+        raise ProtocolError(f"{what}: number {short[0]} of {count} is too short")
     if at != end:
-        raise ProtocolError(f"{end - at} bytes behind the last of {count} {what}")
-    found = np.array(ends, np.int64)
-    begins = np.empty(count, np.int64)
-    if count:
-        begins[0] = start
-        begins[1:] = found[:-1]
-    return begins + LENGTH_SIZE, found
+        raise ProtocolError(f"{count} {what} end at byte {at}, the bytes at {end}")
+    return edges[:-1] + LENGTH_SIZE, edges[1:]
