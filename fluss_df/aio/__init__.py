@@ -11,6 +11,14 @@ from fluss_df.aio.connection import (
     TableAppend,
     TableScan,
 )
+from fluss_df.aio.keyed import (
+    Lookuper,
+    PrefixLookuper,
+    TableLookup,
+    TablePrefixLookup,
+    TableUpsert,
+    UpsertWriter,
+)
 from fluss_df.aio.scanner import BatchScanner, LogScanner
 from fluss_df.aio.writer import AppendWriter, WriteResultHandle
 from fluss_df.client.scan_records import RecordBatch, ScanRecord, ScanRecords
@@ -51,9 +59,11 @@ __all__ = [
     "FlussTable",
     "LakeSnapshot",
     "LogScanner",
+    "Lookuper",
     "OffsetSpec",
     "PartitionInfo",
     "Predicate",
+    "PrefixLookuper",
     "RecordBatch",
     "ScanRecord",
     "ScanRecords",
@@ -63,9 +73,13 @@ __all__ = [
     "TableBucket",
     "TableDescriptor",
     "TableInfo",
+    "TableLookup",
     "TablePath",
+    "TablePrefixLookup",
     "TableScan",
     "TableStats",
+    "TableUpsert",
+    "UpsertWriter",
     "WriteResultHandle",
     "__version__",
     "col",

@@ -10,6 +10,7 @@ import fluss_df.client.admin as core_admin
 import fluss_df.client.connection as core_connection
 import fluss_df.client.table as core_table
 from fluss_df.aio.bridge import Facade, giving, in_thread, io_coroutine, on_io, plain
+from fluss_df.aio.keyed import TableLookup, TableUpsert
 from fluss_df.aio.scanner import BatchScanner, LogScanner
 from fluss_df.aio.writer import AppendWriter
 from fluss_df.config import Config
@@ -122,6 +123,8 @@ class FlussTable(Facade[core_table.FlussTable]):
 
     new_scan = giving(TableScan, core_table.FlussTable.new_scan)
     new_append = giving(TableAppend, core_table.FlussTable.new_append)
+    new_upsert = giving(TableUpsert, core_table.FlussTable.new_upsert)
+    new_lookup = giving(TableLookup, core_table.FlussTable.new_lookup)
     get_table_info = plain(core_table.FlussTable.get_table_info)
     get_table_path = plain(core_table.FlussTable.get_table_path)
     has_primary_key = plain(core_table.FlussTable.has_primary_key)

@@ -340,10 +340,10 @@ class TableUpsert:
         """
         return TableUpsert(self._connection, self._info, columns)
 
-    def partial_update_by_index(self, column_indices: Sequence[int]) -> TableUpsert:
+    def partial_update_by_index(self, indices: Sequence[int]) -> TableUpsert:
         """As :meth:`partial_update_by_name`, with indexes of columns, from 0."""
         names = self._info.get_column_names()
-        for index in column_indices:
+        for index in indices:
             if isinstance(index, bool) or not isinstance(index, int):
                 raise FlussError(f"invalid column index {index!r}: expected an integer")
             if not 0 <= index < len(names):
@@ -351,7 +351,7 @@ class TableUpsert:
                     f"table {self._info.table_path} has no column {index}:"
                     f" its columns are 0 to {len(names) - 1}"
                 )
-        return self.partial_update_by_name([names[index] for index in column_indices])
+        return self.partial_update_by_name([names[index] for index in indices])
 
     def create_writer(self, *, create_partitions: bool = False) -> UpsertWriter:
         """Return an upsert writer.

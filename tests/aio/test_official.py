@@ -18,15 +18,6 @@ EXAMPLES = Path(__file__).parent / "official"
 
 # what the official client has and fluss_df.aio has not, or has otherwise; also in docs/migration.md
 DIFFERENCES = {
-    # primary-key tables
-    "Lookuper": "missing",
-    "PrefixLookuper": "missing",
-    "TableLookup": "missing",
-    "TablePrefixLookup": "missing",
-    "TableUpsert": "missing",
-    "UpsertWriter": "missing",
-    "FlussTable.new_lookup": "missing",
-    "FlussTable.new_upsert": "missing",
     # a plain False instead of a None that means False
     "FlussAdmin.create_table": "default of ignore_if_exists",
     # the documentation names them so, and the released names are keywords too
@@ -185,21 +176,9 @@ def example(name: str) -> dict[str, Any]:
     return scope
 
 
-@pytest.mark.parametrize("name", ["log_table", "partitioned_table"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.txt")))
 def test_example(
     name: str, fluss_cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(example(name)["main"](fluss_cluster.bootstrap_servers))
     assert "Connection closed" in capsys.readouterr().out
-
-
-def test_example_of_complex_types(fluss_cluster: LocalCluster) -> None:
-    """Its log table; the rest of it needs upserts and lookups."""
-    scope = example("complex_types")
-
-    async def run() -> None:
-        config = ours.Config({"bootstrap.servers": fluss_cluster.bootstrap_servers})
-        async with await ours.FlussConnection.create(config) as connection:
-            await scope["_run_log_table"](connection)
-
-    asyncio.run(run())

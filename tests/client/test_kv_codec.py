@@ -18,6 +18,9 @@ from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.values import ValueDecoder
 from tests.client.support import Official, Tables
 
+# the embedded engine has no primary-key tables yet
+pytestmark = pytest.mark.cluster_only
+
 F = descriptor_pb2.FieldDescriptorProto
 _FIELDS: dict[str, list[tuple[str, int, int, int]]] = {
     "PutBucket": [("bucket_id", 2, F.TYPE_INT32, 0), ("records", 3, F.TYPE_BYTES, 0)],

@@ -19,6 +19,9 @@ from fluss_df.errors import SchemaMismatchError
 from tests.client.kv_support import SCHEMA
 from tests.client.support import Tables
 
+# the embedded engine has no primary-key tables yet
+pytestmark = pytest.mark.cluster_only
+
 ROWS = 20_000
 
 

@@ -27,10 +27,6 @@ from fluss_df.cluster import LocalCluster
 PAGES = Path(__file__).parent
 DOCUMENTED_ADDRESS = "127.0.0.1:9123"
 
-# (page, number of the example): what needs the upserts and lookups of primary-key tables.
-# An example that begins to pass fails its test until it is taken out here.
-NEEDS_UPSERT_OR_LOOKUP = {("guide", 13), ("guide", 14), ("guide", 18)}
-
 EVENTS = pa.schema([("id", pa.int32()), ("name", pa.string()), ("score", pa.float32())])
 REGIONS = pa.schema([("id", pa.int32()), ("region", pa.string()), ("value", pa.int64())])
 ROWS = {"id": [7, 8], "name": ["Grace", "Heidi"], "score": [1.0, 2.0]}
@@ -189,10 +185,7 @@ def problems(fluss_cluster: LocalCluster) -> dict[Example, BaseException | None]
 @pytest.mark.parametrize("example", ALL, ids=str)
 def test_example(example: Example, problems: dict[Example, BaseException | None]) -> None:
     problem = problems[example]
-    if (example.page, example.number) in NEEDS_UPSERT_OR_LOOKUP:
-        assert problem is not None, "it passes: take it out of NEEDS_UPSERT_OR_LOOKUP"
-        assert re.search("upsert|lookup|partial_writer", str(problem))
-    elif problem is not None:
+    if problem is not None:
         raise problem
 
 

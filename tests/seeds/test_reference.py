@@ -14,16 +14,6 @@ import fluss_df as fluss
 
 REFERENCE = (Path(__file__).parent / "api-reference.txt").read_text()
 
-# classes and methods of primary-key tables; one that is there must be taken out
-NOT_YET = {
-    "TableUpsert",
-    "TableLookup",
-    "UpsertWriter",
-    "Lookuper",
-    "FlussTable.new_upsert",
-    "FlussTable.new_lookup",
-}
-
 KEYWORD_ONLY_SETTING = "writer.bucket.no-key-assigner"
 
 
@@ -42,11 +32,6 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 ROWS = rows()
-
-
-def is_missing(owner: str, entry: str) -> bool:
-    name = re.sub(r"^(await )?\.?", "", entry)
-    return owner in NOT_YET or f"{owner}.{re.split('[(]', name)[0]}" in NOT_YET
 
 
 def call_of(entry: str) -> ast.Call | None:
@@ -86,17 +71,12 @@ def check_call(owner: str, call: ast.Call, keyword_only: bool) -> None:
     [
         (owner, entry)
         for owner, entry, _ in ROWS
-        if hasattr(fluss, owner) or owner in NOT_YET
+        if hasattr(fluss, owner)
         if owner not in ("Config", "ChangeType", "ScanRecords") or "(" in entry
         if "ChangeType." not in entry and not entry.startswith("len(")
     ],
 )
 def test_entry(owner: str, entry: str) -> None:
-    if is_missing(owner, entry):
-        name = re.split(r"[(]", re.sub(r"^(await )?\.?", "", entry))[0]
-        kind = getattr(fluss, owner, None)
-        assert kind is None or not hasattr(kind, name), "it is there: take it out of NOT_YET"
-        return
     # the star says that what follows is for keywords only
     keyword_only = "*, " in entry
     call = call_of(entry.replace("*, ", "")) if "(" in entry else None
@@ -152,7 +132,7 @@ def test_constants_and_change_types() -> None:
 
 def test_every_heading_is_known() -> None:
     headings = {owner for owner, _, _ in ROWS}
-    unknown = {name for name in headings if not hasattr(fluss, name)} - NOT_YET - {"Constants"}
+    unknown = {name for name in headings if not hasattr(fluss, name)} - {"Constants"}
     assert not unknown
     assert len(ROWS) > 150
 
