@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+import polars as pl
 import typer
 from rich import box
 from rich.table import Table as Grid
@@ -15,6 +16,7 @@ from rich.text import Text
 from fluss_df.cli.console import errors_as_messages, out
 from fluss_df.cli.options import AsJson, Connection, Table, open_table
 from fluss_df.client.connection import FlussConnection, resolve_connection
+from fluss_df.io.scan import scan_fluss
 from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
 from fluss_df.pushdown.plan import Bucket
 from fluss_df.pushdown.prune import all_buckets
@@ -110,17 +112,14 @@ def count(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count the rows of a log table, from its offsets."""
+    """Count rows: those of a log from its offsets, current ones by reading their keys."""
     with errors_as_messages():
         opened, path = open_table(connection, table)
         info = opened.get_admin().get_table_info(path)
+        counted: dict[str | None, int] = {}
         if info.has_primary_key():
-            from fluss_df.io.scan import scan_fluss
-
-            rows = scan_fluss(path, connection=opened).select("").collect().height
-            counted: dict[str | None, int] = {None: rows}
+            counted = _counted(scan_fluss(path, connection=opened), info)
         else:
-            counted = {}
             for bucket, (first, last) in bucket_offsets(opened, info).items():
                 name = bucket.partition_name
                 counted[name] = counted.get(name, 0) + last - first
@@ -133,6 +132,15 @@ def count(
             typer.echo(json.dumps({"table": str(path), "rows": total}))
         else:
             typer.echo(total)
+
+
+def _counted(rows: pl.LazyFrame, info: TableInfo) -> dict[str | None, int]:
+    """Count rows by reading a column of them; by partition where there are partitions."""
+    keys = info.get_partition_keys()
+    if not keys:
+        return {None: rows.select(pl.len()).collect().item()}
+    found = rows.group_by(keys).len().sort(keys).collect()
+    return {"$".join(map(str, row[:-1])): row[-1] for row in found.rows()}
 
 
 def bucket_offsets(connection: FlussConnection, info: TableInfo) -> dict[Bucket, tuple[int, int]]:

@@ -98,6 +98,22 @@ def test_a_table_from_a_file_and_back(run: Run, parquet: Path, tmp_path: Path) -
     assert not list(tmp_path.glob(".out*"))
 
 
+def test_a_primary_key_table(run: Run, parquet: Path) -> None:
+    for name, options in (
+        ("cli_keyed", ["--primary-key", "id"]),
+        ("cli_keyed_parts", ["--primary-key", "region,id", "--partition-by", "region"]),
+    ):
+        arguments = ["load", str(parquet), "--into", name, "--create", "--create-partitions"]
+        ok(run(*arguments, "--buckets", "2", *options))
+        ok(run(*arguments))  # the same keys again
+        assert ok(run("count", name)) == "100\n"
+        assert len(lines(run("head", name, "-n", "3", "--json"))) == 3
+    counted = lines(run("count", "cli_keyed_parts", "--partitions", "--json"))
+    assert counted == [{"partition": "EU", "rows": 50}, {"partition": "US", "rows": 50}]
+    listed = lines(run("tables", "--like", "cli_keyed", "--json"))
+    assert (listed[0]["kind"], listed[0]["primary key"]) == ("primary key", "id")
+
+
 def test_a_file_is_not_replaced_unasked(run: Run, parquet: Path) -> None:
     ok(run("load", str(parquet), "--into", "cli_forced", "--create"))
     before = parquet.read_bytes()
