@@ -22,6 +22,8 @@ from fluss_df.pushdown.plan import Bucket
 from fluss_df.pushdown.prune import all_buckets
 from fluss_df.schema import TableInfo
 
+_UNBOUNDED = 1000
+
 
 def tables(
     database: Annotated[
@@ -176,7 +178,8 @@ def show_rows(
         grid.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(Text(_text(row[name])) for name in names))
-    out.print(grid, soft_wrap=False)
+    # a file or a pipe has no width
+    out.print(grid, soft_wrap=False, width=None if out.is_terminal else _UNBOUNDED)
 
 
 def _text(value: object) -> str:

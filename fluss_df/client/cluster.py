@@ -264,6 +264,12 @@ class Cluster:
             if error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
                 for path in paths:
                     await self._require_table(connection, path)
+                # and (0.9.1) for a partition that is so new that it does not know its table yet
+                if partition_ids and '"tablePath" is null' in error.message:
+                    raise FlussError(
+                        f"{connection.address} does not know a new partition yet: {error.message}",
+                        ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+                    ) from None
             raise
         self._learn(response)
         return response

@@ -198,13 +198,17 @@ def read_fluss(
     start: Offset = "earliest",
     stop: Offset = "latest",
     include_metadata: bool | Iterable[str] = False,
+    follow: bool = False,
+    max_rows: int | None = None,
+    duration: str | float | dt.timedelta | None = None,
 ) -> pl.DataFrame:
-    """Read a log table of a Fluss cluster into memory.
+    """Read a table of a Fluss cluster into memory.
 
     Parameters
     ----------
-    source, connection, columns, partitions, buckets, start, stop, include_metadata
-        As for :func:`scan_fluss`.
+    source, connection, columns, partitions, buckets, start, stop, include_metadata, follow, \
+max_rows, duration
+        As for :func:`scan_fluss`; with ``follow`` the rows that come until one of the two ends it.
 
     Returns
     -------
@@ -223,6 +227,9 @@ def read_fluss(
         start=start,
         stop=stop,
         include_metadata=include_metadata,
+        follow=follow,
+        max_rows=max_rows,
+        duration=duration,
     ).collect()
 
 
