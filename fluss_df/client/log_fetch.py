@@ -134,6 +134,8 @@ class LogFetcher:
         Where requests, bytes and retries are counted.
     max_wait_ms
         How long a server may wait for new data at the end of the log.
+    begin_small
+        Whether the first answer is a small one, for a read that begins with it.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class LogFetcher:
         metrics: Metrics,
         *,
         max_wait_ms: int,
+        begin_small: bool = False,
     ) -> None:
         self._cluster = cluster
         self._config = cluster.config
@@ -151,7 +154,7 @@ class LogFetcher:
         self._projection = projection
         self._metrics = metrics
         self._max_wait_ms = max_wait_ms
-        self._first = True
+        self._first = begin_small
 
     def endpoint(self, position: Position) -> Endpoint | None:
         """Return where the leader of a position is; None when it is to be asked again later.

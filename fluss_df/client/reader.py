@@ -70,7 +70,7 @@ class OrderedRead:
         self._metrics = metrics
         self._todo = deque(positions)
         self._fetcher = LogFetcher(
-            connection.cluster, info, decoder.projection, metrics, max_wait_ms=0
+            connection.cluster, info, decoder.projection, metrics, max_wait_ms=0, begin_small=True
         )
         self._held_limit = connection.config.scanner_log_fetch_max_bytes
         self._held = 0
