@@ -28,7 +28,7 @@ from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
 from fluss_df.client.scanner import LogScanner
 from fluss_df.errors import FlussError
-from fluss_df.io.arrow import polars_schema, to_polars
+from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import check_schema, chosen_buckets, find_offsets
 from fluss_df.io.source import ScanSource
@@ -192,16 +192,7 @@ class _FollowReader(FileReader):
         num_pipelines: int,
     ) -> Iterator[pl.DataFrame]:
         """Return rows as they come; empty frames while none do."""
-        skip, most = pre_slice or (0, None)
-        for frame in self._rows(columns):
-            if skip:
-                frame, skip = frame.slice(skip), max(0, skip - frame.height)
-            if most is not None:
-                frame = frame.head(most)
-                most -= frame.height
-            yield frame
-            if most == 0:
-                return
+        return sliced(self._rows(columns), pre_slice)
 
     def _rows(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         options, source = self._follow.options, self._follow.source

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 from polars.io.external_reader import (
@@ -19,11 +17,11 @@ from polars.io.external_reader import (
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
 from fluss_df.client.kv_scan import SnapshotScanner
-from fluss_df.io.arrow import polars_schema, to_polars
+from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import check_schema
 from fluss_df.io.source import ScanSource, choose_partitions
-from fluss_df.pushdown.evaluate import selected_values
+from fluss_df.pushdown.evaluate import combinations, selected_values
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.prune import all_buckets, prune
 from fluss_df.schema import TableInfo
@@ -148,17 +146,10 @@ class _SnapshotReader(FileReader):
         num_pipelines: int,
     ) -> Iterator[pl.DataFrame]:
         """Return the rows, a few MB at a time."""
-        skip, most = pre_slice or (0, None)
         names = list(columns) or list(self._builder.source.columns[:1])
-        for frame in self._frames(names, None if most is None else skip + most):
-            if skip:
-                frame, skip = frame.slice(skip), max(0, skip - frame.height)
-            if most is not None:
-                frame = frame.head(most)
-                most -= frame.height
+        limit = None if pre_slice is None else sum(pre_slice)
+        for frame in sliced(self._frames(names, limit), pre_slice):
             yield frame.select(columns) if columns else pl.DataFrame(height=frame.height)
-            if most == 0:
-                return
 
     def _frames(self, names: Sequence[str], limit: int | None) -> Iterator[pl.DataFrame]:
         builder = self._builder
@@ -196,11 +187,5 @@ def _keys(info: TableInfo, conditions: Sequence[PolarsConjunct]) -> pa.Table | N
         if found is None or by_name[name].type.root in _FLOATS:
             return None
         values[name] = found
-    sizes = [len(array) for array in values.values()]
-    if np.prod([float(size) for size in sizes]) > _MAX_KEYS:
-        return None
-    rows = np.array(list(itertools.product(*map(range, sizes))), np.int64).reshape(-1, len(sizes))
-    columns = {
-        name: array.take(pa.array(rows[:, i])) for i, (name, array) in enumerate(values.items())
-    }
-    return pa.table(columns)
+    columns = combinations(list(values.values()), _MAX_KEYS)
+    return None if columns is None else pa.table(dict(zip(values, columns, strict=True)))

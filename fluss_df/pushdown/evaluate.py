@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -343,6 +345,21 @@ def selected_values(predicates: Sequence[Predicate], column: str) -> pa.Array | 
         if values is not None:
             found = values if found is None else found.filter(pc.is_in(found, value_set=values))
     return found
+
+
+def combinations(values: Sequence[pa.Array], most: int) -> list[pa.Array] | None:
+    """Return every combination of values, column by column; None for more than ``most``.
+
+    Examples
+    --------
+    >>> [a.to_pylist() for a in combinations([pa.array([1, 2]), pa.array(["x", "y"])], 9)]
+    [[1, 1, 2, 2], ['x', 'y', 'x', 'y']]
+    """
+    sizes = [len(array) for array in values]
+    if math.prod(sizes) > most:
+        return None
+    grid = np.indices(sizes).reshape(len(sizes), -1)
+    return [array.take(pa.array(index)) for array, index in zip(values, grid, strict=True)]
 
 
 def _selected(predicate: Predicate, column: str) -> pa.Array | None:

@@ -19,7 +19,7 @@ from fluss_df.metadata import (
     PARTITION_COLUMN,
     PartitionInfo,
 )
-from fluss_df.pushdown.evaluate import evaluate, project, selected_values
+from fluss_df.pushdown.evaluate import combinations, evaluate, project, selected_values
 from fluss_df.pushdown.plan import Bucket, Split
 from fluss_df.pushdown.predicate import (
     Constant,
@@ -273,14 +273,13 @@ def _hashed_buckets(
         return None
     values = [selected_values(predicates, key.name) for key in keys]
     known = [v for v in values if v is not None]
-    combinations = int(np.prod([float(len(v)) for v in known]))
-    if len(known) < len(keys) or combinations > _MAX_KEYS:
+    columns = combinations(known, _MAX_KEYS) if len(known) == len(keys) else None
+    if columns is None:
         return None
-    text = f"bucket key {', '.join(key.name for key in keys)}: {combinations} hashed"
-    if not combinations:
+    count = len(columns[0])
+    text = f"bucket key {', '.join(key.name for key in keys)}: {count} hashed"
+    if not count:
         return np.empty(0, np.int32), text
-    grid = np.indices([len(v) for v in known]).reshape(len(known), -1)
-    columns = [v.take(pa.array(index)) for v, index in zip(known, grid, strict=True)]
     try:
         encoded = encode_keys(columns, [key.type for key in keys], info.lake_format)
         numbers = bucket_ids(encoded, info.num_buckets, info.lake_format)

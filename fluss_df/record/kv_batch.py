@@ -23,6 +23,7 @@ from fluss_df.record.compacted import RowEncoder, field_parts, masked, pieces
 from fluss_df.record.headers import NO_SEQUENCE, NO_WRITER_ID, Bytes, byte_view
 from fluss_df.record.keys import encode_keys
 from fluss_df.record.row_formats import encoder_of
+from fluss_df.record.stamped import StampedBatch
 from fluss_df.record.unaligned import (
     Blobs,
     Bools,
@@ -45,54 +46,18 @@ _LENGTH_SIZE: Final = 4
 _CRC_AT: Final = 5
 _CRC_START: Final = 9
 _WRITER_AT: Final = 12
-_CRC: Final = struct.Struct("<I")
-_WRITER: Final = struct.Struct("<qi")
 # a record has at least the length of its key and a byte of it
 _LEAST_RECORD: Final = 2
 
 
-class EncodedKvBatch:
-    """A kv batch in the form that is sent, once :meth:`stamp` gave it writer and checksum.
+class EncodedKvBatch(StampedBatch):
+    """A kv batch in the form that is sent: 28 bytes of header and the records."""
 
-    Attributes
-    ----------
-    num_rows
-        Its records.
-    nbytes
-        Its bytes, header included.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_body", "_header", "nbytes", "num_rows")
-
-    def __init__(self, header: bytearray, body: pa.Buffer, num_rows: int) -> None:
-        self._header = header
-        self._body = body
-        self.num_rows = num_rows
-        self.nbytes = len(header) + body.size
-
-    def stamp(self, writer_id: int, sequence: int) -> None:
-        """Write the writer and the sequence, and the CRC32C over them; may be called again.
-
-        Parameters
-        ----------
-        writer_id, sequence
-            -1 and -1 where the writer is not idempotent.
-        """
-        header = bytearray(self._header)
-        _WRITER.pack_into(header, _WRITER_AT, writer_id, sequence)
-        crc = google_crc32c.value(bytes(header[_CRC_START:]))
-        _CRC.pack_into(header, _CRC_AT, google_crc32c.extend(crc, self._body))
-        # a new one, so that a send under way with the old stamp keeps its bytes
-        self._header = header
-
-    @property
-    def buffers(self) -> list[memoryview]:
-        """The bytes in order, without a copy: the header, then the records."""
-        return [memoryview(self._header), byte_view(self._body)]
-
-    def to_bytes(self) -> bytes:
-        """Return a copy of the whole batch."""
-        return b"".join(self.buffers)
+    _crc_at = _CRC_AT
+    _crc_start = _CRC_START
+    _writer_at = _WRITER_AT
 
 
 class KvEncoder:

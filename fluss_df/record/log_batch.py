@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 
@@ -23,14 +22,12 @@ from fluss_df.record.headers import (
     NO_SEQUENCE,
     NO_WRITER_ID,
     OVERHEAD,
-    byte_view,
 )
+from fluss_df.record.stamped import StampedBatch
 
 Codec = Literal["none", "lz4_frame", "zstd"]
 
 _HEADER: Final = struct.Struct("<qiBqIhBiqii")
-_CRC: Final = struct.Struct("<I")
-_WRITER: Final = struct.Struct("<qi")
 _CRC_AT: Final = 21
 _WRITER_AT: Final = 32
 _TYPE_KEY: Final = "table.log.arrow.compression.type"
@@ -95,50 +92,14 @@ class Compression:
         return pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
 
 
-class EncodedLogBatch:
-    """A log batch in the form that is sent: 48 bytes of header and the Arrow message.
+class EncodedLogBatch(StampedBatch):
+    """A log batch in the form that is sent: 48 bytes of header and the Arrow message."""
 
-    It can be sent once :meth:`stamp` gave it a writer, a sequence and a checksum.
+    __slots__ = ()
 
-    Attributes
-    ----------
-    num_rows
-        Its rows.
-    nbytes
-        Its bytes, header included.
-    """
-
-    __slots__ = ("_body", "_header", "nbytes", "num_rows")
-
-    def __init__(self, header: bytearray, body: pa.Buffer, num_rows: int) -> None:
-        self._header = header
-        self._body = body
-        self.num_rows = num_rows
-        self.nbytes = len(header) + body.size
-
-    def stamp(self, writer_id: int, sequence: int) -> None:
-        """Write the writer and the sequence, and the CRC32C over them; may be called again.
-
-        Parameters
-        ----------
-        writer_id, sequence
-            -1 and -1 where the writer is not idempotent.
-        """
-        header = bytearray(self._header)
-        _WRITER.pack_into(header, _WRITER_AT, writer_id, sequence)
-        crc = google_crc32c.value(bytes(header[CRC_START:]))
-        _CRC.pack_into(header, _CRC_AT, google_crc32c.extend(crc, self._body))
-        # a new one, so that a send under way with the old stamp keeps its bytes
-        self._header = header
-
-    @property
-    def buffers(self) -> list[memoryview]:
-        """The bytes in order, without a copy: the header, then the Arrow message."""
-        return [memoryview(self._header), byte_view(self._body)]
-
-    def to_bytes(self) -> bytes:
-        """Return a copy of the whole batch."""
-        return b"".join(self.buffers)
+    _crc_at = _CRC_AT
+    _crc_start = CRC_START
+    _writer_at = _WRITER_AT
 
 
 def encode_log_batch(

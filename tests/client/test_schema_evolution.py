@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import json
-
 import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.cluster import path_message
-from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.api import Api
-from fluss_df.protocol.wire import bytes_header, varint_field
-from fluss_df.types import from_arrow, type_to_json
 from tests.client.support import Tables
 
 OLD = pa.schema([("n", pa.int64()), ("text", pa.string())])
 NEW = pa.schema([*OLD, ("extra", pa.int32()), ("more", pa.list_(pa.string()))])
 
-# a message without fields of its own carries the bytes as they are
-ALTER_TABLE = Api(1044, "ALTER_TABLE", pb.ListDatabasesRequest, pb.CreateTableResponse)
-LAST = 0
-
-
-def part(field: int, content: bytes) -> bytes:
-    return bytes_header(field, len(content)) + content
-
 
 def add_columns(tables: Tables, table: fluss.FlussTable, columns: pa.Schema) -> None:
-    body = part(1, path_message(table.get_table_path()).SerializeToString()) + varint_field(2, 0)
-    for column in columns:
-        kind = json.dumps(type_to_json(from_arrow(column.type))).encode()
-        name = part(1, column.name.encode())
-        body += part(4, name + part(2, kind) + varint_field(4, LAST))
-    request = pb.ListDatabasesRequest.FromString(body)
-    cluster = tables.connection.cluster
-    cluster.io.run(cluster.request_coordinator(ALTER_TABLE, request))
+    tables.connection.get_admin().alter_table(table.get_table_path(), add_columns=columns)
 
 
 def old(start: int, rows: int = 3) -> pa.Table:
