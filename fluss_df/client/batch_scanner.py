@@ -9,7 +9,7 @@ import pyarrow as pa
 from fluss_df.client.facade import Ready
 from fluss_df.client.log_fetch import Position
 from fluss_df.client.metrics import ScanMetrics
-from fluss_df.client.reader import read_table
+from fluss_df.client.parallel_read import read_table
 from fluss_df.client.scan_records import RecordBatch
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import OffsetSpec, TableBucket

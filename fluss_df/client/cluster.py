@@ -255,22 +255,30 @@ class Cluster:
         request = pb.MetadataRequest(
             table_path=[path_message(path) for path in paths], partitions_id=partition_ids
         )
+        timeout_ms = self.config.request_timeout_ms
         try:
-            response = await connection.request(
-                GET_METADATA, request, self.config.request_timeout_ms
-            )
+            response = await connection.request(GET_METADATA, request, timeout_ms)
         except FlussError as error:
             # servers answer -1 and a stack trace for a table that is gone: ask what is the matter
-            if error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
-                for path in paths:
-                    await self._require_table(connection, path)
-                # and (0.9.1) for a partition that is so new that it does not know its table yet
-                if partition_ids and '"tablePath" is null' in error.message:
-                    raise FlussError(
-                        f"{connection.address} does not know a new partition yet: {error.message}",
-                        ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
-                    ) from None
-            raise
+            if error.error_code != ErrorCode.UNKNOWN_SERVER_ERROR:
+                raise
+            for path in paths:
+                await self._require_table(connection, path)
+            if not partition_ids or '"tablePath" is null' not in error.message:
+                raise
+            # And tablet servers of 0.9.1 for a partition that is so new that they do not know its
+            # table yet, now and then for minutes. The coordinator knows.
+            try:
+                if self._coordinator is None:
+                    raise error
+                connection = await self.connection_to(self._coordinator)
+                response = await connection.request(GET_METADATA, request, timeout_ms)
+            except FlussError as again:
+                raise FlussError(
+                    f"a new partition of {', '.join(map(str, paths)) or 'a table'} is not known"
+                    f" yet: {again.message}",
+                    ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+                ) from None
         self._learn(response)
         return response
 

@@ -2,23 +2,18 @@
 
 A read runs on the thread that iterates it. The next request is sent before what came is decoded,
 so that the server works and the network fills while the columns are decompressed; no thread of
-its own is needed for that. Several buckets at once are read by several threads, each with a read
-of its own (:func:`read_table`, or a dataframe engine that iterates several).
+its own is needed for that. Several buckets at once are read by ``parallel_read.py``.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss_df.client.io_thread import result_of
 from fluss_df.client.lanes import Lane, lane_pool
 from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Chunk, LogFetcher, Position, RemoteChunk
@@ -31,7 +26,7 @@ from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
-    from fluss_df.pushdown.plan import ScanPlan, Split
+    from fluss_df.pushdown.plan import Split
 
 # at most so many buckets in one request
 _BUCKETS_PER_REQUEST = 64
@@ -185,156 +180,3 @@ def positions_of(table_id: int, splits: Sequence[Split]) -> list[Position]:
         for split in splits
         if split.stop > split.start
     ]
-
-
-def read_splits(
-    connection: FlussConnection,
-    info: TableInfo,
-    plan: ScanPlan,
-    splits: Sequence[Split],
-    metrics: Metrics,
-) -> Iterator[pa.Table]:
-    """Read splits of a plan, one after the other in their order and by offset within each.
-
-    Parameters
-    ----------
-    connection
-        An open connection.
-    info
-        The table of the plan.
-    plan
-        Which columns and metadata columns.
-    splits
-        Some of the plan's splits.
-    metrics
-        What is counted; give it ``parent=connection.metrics``.
-
-    Yields
-    ------
-    pa.Table
-        The columns of the plan, then its metadata columns, a few MB at a time. Closing the
-        generator ends the read at once.
-    """
-    decoder = TableDecoder(connection, info, plan.columns, plan.metadata_columns, metrics)
-    read = OrderedRead(connection, info, decoder, positions_of(info.table_id, splits), metrics)
-    yield from read
-
-
-def read_table(
-    connection: FlussConnection,
-    info: TableInfo,
-    columns: Sequence[str],
-    positions: Sequence[Position],
-    metrics: Metrics,
-    metadata_columns: Sequence[str] = (),
-) -> pa.Table:
-    """Read positions with several threads, into one table in their order."""
-    decoder = _SharingDecoder(connection, info, columns, metadata_columns, metrics)
-    servers = len({connection.cluster.known_leader(p.bucket) for p in positions})
-    threads = max(1, connection.config.scanner_fetch_connections * max(1, servers))
-    reads = [
-        OrderedRead(connection, info, decoder, group, metrics)
-        for group in _groups(list(positions), threads)
-    ]
-    if len(reads) <= 1:
-        parts = [decoder.read(read) for read in reads]
-    else:
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="fluss-df-read")
-        try:
-            decoder.reading = len(reads)
-            futures = [pool.submit(decoder.read, read) for read in reads]
-            for _ in range(threads - 1):
-                pool.submit(decoder.help)
-            parts = [result_of(future) for future in futures]
-        except BaseException:
-            decoder.reading = 0
-            for read in reads:
-                read.abort()
-            # Ctrl-C too must not wait for the others: one may be connecting to a silent server
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        pool.shutdown()
-    tables = [piece.table() for part in parts for piece in part]
-    # not empty_table(): it would import pandas, where that is installed, for a third of a second
-    return pa.concat_tables([pa.Table.from_batches([], decoder.schema), *tables])
-
-
-class _Piece:
-    """A part of a chunk, decoded by the first thread that comes by."""
-
-    def __init__(self, decode: Callable[[], pa.Table]) -> None:
-        self._decode: Callable[[], pa.Table] | None = decode
-        self._begun = threading.Lock()
-        self._decoded: concurrent.futures.Future[pa.Table] = concurrent.futures.Future()
-
-    def run(self) -> None:
-        if not self._begun.acquire(blocking=False):
-            return
-        decode, self._decode = self._decode, None
-        assert decode is not None
-        try:
-            self._decoded.set_result(decode())
-        except BaseException as error:
-            self._decoded.set_exception(error)
-
-    @property
-    def failed(self) -> bool:
-        return self._decoded.done() and self._decoded.exception() is not None
-
-    def table(self) -> pa.Table:
-        return result_of(self._decoded)
-
-
-class _SharingDecoder(TableDecoder):
-    """Lets threads that have nothing more to read decode what others received.
-
-    Buckets are never done at the same time: the last one alone took a tenth of a scan.
-    """
-
-    reading = 0
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._open: deque[_Piece] = deque()
-        self._changed = threading.Condition()
-
-    def decode(self, position: Position, chunk: Chunk) -> Iterator[Any]:
-        """Yield pieces that are still to decode."""
-        pieces = [_Piece(piece) for piece in self.pieces(position, chunk)]
-        with self._changed:
-            self._open.extend(pieces)
-            self._changed.notify_all()
-        yield from pieces
-
-    def read(self, read: OrderedRead) -> list[_Piece]:
-        """Read to the end."""
-        pieces = []
-        try:
-            for piece in cast("Iterator[_Piece]", iter(read)):
-                piece.run()
-                pieces.append(piece)
-                if piece.failed:
-                    break
-        finally:
-            with self._changed:
-                self.reading -= 1
-                self._changed.notify_all()
-        return pieces
-
-    def help(self) -> None:
-        """Decode until all reads have ended."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._open or self.reading <= 0, _WAIT_S)
-                if not self._open:
-                    if self.reading <= 0:
-                        return
-                    continue
-                piece = self._open.pop()
-            piece.run()
-
-
-def _groups(positions: list[Position], threads: int) -> list[list[Position]]:
-    """Cut positions into groups for threads: single buckets, or runs where they are many."""
-    size = max(1, len(positions) // (threads * 4))
-    return [positions[i : i + size] for i in range(0, len(positions), size)]

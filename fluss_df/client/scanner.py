@@ -17,7 +17,8 @@ from fluss_df.client.lanes import Lane, lane_pool
 from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Chunk, LogFetcher, Position, RemoteChunk
 from fluss_df.client.metrics import ScanMetrics
-from fluss_df.client.reader import OrderedRead, read_table
+from fluss_df.client.parallel_read import read_table
+from fluss_df.client.reader import OrderedRead
 from fluss_df.client.remote_log import RemoteRead
 from fluss_df.client.row_filter import RowFilter, part_of
 from fluss_df.client.scan_records import RecordBatch, ScanRecords, record_batches

@@ -1,9 +1,9 @@
 """The scan inside Polars: every contact with its unstable scan interfaces is here.
 
 Polars asks a :class:`LazyFrameResolver` at each collect which frame it stands for, given the
-columns, conjuncts and limit of the query. The answer is a scan of an external reader with one
-source for each bucket, which Polars reads in parallel and puts together in order. All conjuncts
-are left with Polars too, so that pruning can only make a query cheaper, not change its result.
+columns, conjuncts and limit of the query. The answer is a scan of an external reader, behind which
+buckets are read in parallel. All conjuncts are left with Polars too, so that pruning can only make
+a query cheaper, not change its result.
 What is relied on is named by the tests of this module.
 """
 
@@ -30,9 +30,10 @@ from polars.io.external_reader import (
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
 from fluss_df.client.metrics import ScanMetrics
+from fluss_df.client.parallel_read import ParallelRead
+from fluss_df.client.reader import positions_of
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.ahead import ReadAhead
-from fluss_df.io.arrow import polars_schema
+from fluss_df.io.arrow import polars_schema, to_polars
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import plan_scan
 from fluss_df.io.report import ScanRun, began
@@ -46,16 +47,12 @@ if TYPE_CHECKING:
     from polars._typing import SchemaDict
     from polars.io.external_reader import FilterExpr
 
-# Neighbouring buckets with together at most so many rows are one source of Polars: a source costs
-# about as much as so many rows, and a request can ask for many buckets.
-_SOURCE_ROWS = 65_536
 # queries of so many shapes can be asked what they fetched
 _REMEMBERED_SHAPES = 64
 # rows of a frame that is made without reading anything
 _MADE_ROWS = 1 << 20
 # columns that are known from the plan alone
 _PLANNED_COLUMNS = frozenset({PARTITION_COLUMN, BUCKET_COLUMN, LOG_OFFSET_COLUMN})
-_NOTHING = "nothing to read"
 
 _numbers = itertools.count(1)
 _plans: weakref.WeakValueDictionary[int, FlussReaderBuilder] = weakref.WeakValueDictionary()
@@ -105,9 +102,9 @@ class FlussScan(LazyFrameResolver):
             limit=limit,
         )
         builder = FlussReaderBuilder(self, info, plan)
-        frame = scan_external_reader(
-            builder, sources=list(builder.sources), schema=self.polars_schema
-        )
+        # One source: of several, Polars holds back all but the first, for their order. Buckets are
+        # read in parallel behind it.
+        frame = scan_external_reader(builder, sources=[str(plan.table)], schema=self.polars_schema)
         # a key that is never the same has Polars ask anew, and offsets pinned, at every collect
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
 
@@ -172,7 +169,7 @@ def _shape(plan: ScanPlan) -> Hashable:
 
 
 class FlussReaderBuilder(FileReaderBuilder):
-    """A planned scan, from which Polars makes a reader for each source.
+    """A planned scan, from which Polars makes a reader at each execution.
 
     Parameters
     ----------
@@ -186,9 +183,7 @@ class FlussReaderBuilder(FileReaderBuilder):
         self.schema = scan.polars_schema
         self.info = info
         self.plan = plan
-        self.sources = group_splits(plan.splits)
         self.number = next(_numbers)
-        self._lock = threading.Lock()
         _plans[self.number] = self
 
     def reader_capabilities(self) -> ReaderCapabilities:
@@ -202,28 +197,23 @@ class FlussReaderBuilder(FileReaderBuilder):
     def build_file_reader(
         self, source: str | bytes, multi_scan_context: dict[Any, Any]
     ) -> FlussReader:
-        """Return a reader of one source; called by several threads at once."""
-        with self._lock:
-            token = multi_scan_context.get(_Execution)
-            if token is None:
-                metrics = ScanMetrics(parent=self.source.connection.metrics)
-                token = _Execution(ScanRun(self.plan, metrics))
-                multi_scan_context[_Execution] = token
-                self.scan.began(self.plan, token.run)
-        name = source if isinstance(source, str) else source.decode()
-        return FlussReader(self, token.run, self.sources[name])
+        """Return the reader of one execution."""
+        run = ScanRun(self.plan, ScanMetrics(parent=self.source.connection.metrics))
+        self.scan.began(self.plan, run)
+        # the last thing that Polars lets go of
+        multi_scan_context[_Execution] = _Execution()
+        return FlussReader(self, run)
 
 
 class _Execution:
-    """One execution of a planned scan; lives as long as its readers."""
+    """Lives as long as an execution of a planned scan."""
 
-    def __init__(self, run: ScanRun) -> None:
-        self.run = run
+    def __init__(self) -> None:
         live_queries.add(self)
 
 
 class FlussReader(FileReader):
-    """Reads the splits of one source.
+    """Reads the splits of a planned scan.
 
     Parameters
     ----------
@@ -231,16 +221,12 @@ class FlussReader(FileReader):
         The planned scan.
     run
         What is counted.
-    splits
-        What to read.
     """
 
-    def __init__(
-        self, builder: FlussReaderBuilder, run: ScanRun, splits: tuple[Split, ...]
-    ) -> None:
+    def __init__(self, builder: FlussReaderBuilder, run: ScanRun) -> None:
         self._builder = builder
         self._run = run
-        self._splits = splits
+        self._splits = builder.plan.splits
         run.opened()
         live_queries.add(self)
 
@@ -282,18 +268,19 @@ class FlussReader(FileReader):
         )
         if splits:
             self._run.reads(plan.columns, splits)
-        ahead = ReadAhead(
+        read = ParallelRead(
             builder.source.connection,
             builder.info,
             plan.columns,
             plan.metadata_columns,
+            positions_of(builder.info.table_id, splits),
             self._run.metrics,
-            splits,
+            to_polars,
         )
         nothing_yet = pl.DataFrame(schema={name: builder.schema[name] for name in columns})
         rows = 0
-        with ahead:
-            for frame in ahead:
+        with read:
+            for frame in read:
                 if frame is None:
                     # has Polars take this thread back when the query is over, or interrupted
                     yield nothing_yet
@@ -307,25 +294,6 @@ class FlussReader(FileReader):
                 f" {', '.join(map(str, splits))} promise {expected}",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
             )
-
-
-def group_splits(splits: Sequence[Split]) -> dict[str, tuple[Split, ...]]:
-    """Return what each source of Polars reads: large splits alone, small neighbours together."""
-    groups: list[list[Split]] = []
-    rows = 0
-    for split in splits:
-        if groups and rows + split.rows <= _SOURCE_ROWS:
-            groups[-1].append(split)
-            rows += split.rows
-        else:
-            groups.append([split])
-            rows = split.rows
-    named = {
-        str(group[0]) if len(group) == 1 else f"{group[0]}..{group[-1]}": tuple(group)
-        for group in groups
-    }
-    # with a source at least, Polars makes a reader, and the query is reported
-    return named or {_NOTHING: ()}
 
 
 def _planned_rows(

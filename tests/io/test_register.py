@@ -7,8 +7,6 @@ import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io import read_fluss, register, scan_fluss, sink_fluss, write_fluss
-from fluss_df.io.polars_reader import group_splits
-from fluss_df.pushdown.plan import Split
 from tests.io.conftest import MakeTable
 
 ROWS = pl.DataFrame({"x": [1, 2, 3]})
@@ -53,14 +51,3 @@ def test_the_module_is_quick_to_import() -> None:
         for _ in range(3)
     ]
     assert min(times) < 0.2
-
-
-def test_large_splits_are_sources_alone_and_small_neighbours_together() -> None:
-    sizes = [10, 20, 100_000, 5, 60_000, 10_000, 1]
-    splits = [Split(None, None, i, 0, size) for i, size in enumerate(sizes)]
-    grouped = group_splits(splits)
-    assert [[split.bucket_id for split in group] for group in grouped.values()] == [
-        [0, 1], [2], [3, 4], [5, 6],
-    ]  # fmt: skip
-    assert list(grouped)[:2] == ["0[0:10]..1[0:20]", "2[0:100000]"]
-    assert list(group_splits([]).values()) == [()]

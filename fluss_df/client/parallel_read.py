@@ -1,0 +1,301 @@
+"""Bounded reads by several threads: offset ranges of buckets, in order, in bounded memory.
+
+A thread that is free decodes what was received, the first in the order of the result first; when
+there is nothing to decode it receives. So buckets are never waited for while others could be
+worked on, and the last part of the last bucket keeps all cores busy: a scan of four buckets by
+four threads with a bucket each took a tenth longer.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+
+import pyarrow as pa
+
+from fluss_df.client.encode_pool import MAX_THREADS
+from fluss_df.client.log_decode import TableDecoder
+from fluss_df.client.log_fetch import Chunk, Position
+from fluss_df.client.metrics import Metrics
+from fluss_df.client.reader import OrderedRead
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from fluss_df.client.connection import FlussConnection
+
+T = TypeVar("T")
+
+# So much decoded data is held for a caller that uses it more slowly than it comes. Behind it is one
+# answer for each lane, which is decoded before the next is received.
+AHEAD_BYTES = 32 << 20
+# the longest wait without giving the caller a chance to stop
+_WAIT_S = 0.2
+# Fewer rows are not worth a thread or a lane of their own: neighbouring buckets with together so
+# many are read by one, and a request asks for many buckets.
+_FEW_ROWS = 1 << 16
+
+
+class ParallelRead(Generic[T]):
+    """Reads positions in their order; iterate it once, in a ``with`` statement.
+
+    Yields None when nothing came for a while. Leaving the ``with`` statement ends the read at once,
+    also when a server is silent.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    columns, metadata_columns
+        What to read.
+    positions
+        Where, each with a stop offset, in the order of the result.
+    metrics
+        What is counted.
+    convert
+        What is made of each decoded table, on the thread that decoded it.
+    ahead_bytes
+        How much decoded data is held that was not taken yet; None for no limit.
+    """
+
+    def __init__(
+        self,
+        connection: FlussConnection,
+        info: TableInfo,
+        columns: Sequence[str],
+        metadata_columns: Sequence[str],
+        positions: Sequence[Position],
+        metrics: Metrics,
+        convert: Callable[[pa.Table], T],
+        *,
+        ahead_bytes: int | None = AHEAD_BYTES,
+    ) -> None:
+        self._decoder = _DecodesLater(connection, info, columns, metadata_columns, metrics)
+        self.schema = self._decoder.schema
+        servers = len({connection.cluster.known_leader(p.bucket) for p in positions})
+        self._lanes = max(1, connection.config.scanner_fetch_connections * max(1, servers))
+        cores = min(MAX_THREADS, os.cpu_count() or 1)
+        self._threads = min(max(cores, self._lanes), -(-sum(map(_rows, positions)) // _FEW_ROWS))
+        self._groups = deque(
+            _Group(OrderedRead(connection, info, self._decoder, group, metrics))
+            for group in _grouped(positions)
+        )
+        self._convert = convert
+        self._ahead_bytes = ahead_bytes
+        self._held = 0
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        for number in range(self._threads):
+            # No daemons, as children of Polars' threads are unless told: one that the interpreter's
+            # end meets within Arrow aborts the process.
+            threading.Thread(
+                target=self._work, name=f"fluss-df-read-{number}", daemon=False
+            ).start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._closed = True
+            groups = list(self._groups)
+            self._groups.clear()
+            self._changed.notify_all()
+        for group in groups:
+            group.read.abort()
+
+    def __iter__(self) -> Iterator[T | None]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._can_take, _WAIT_S)
+                if not self._groups:
+                    return
+                if not self._can_take():
+                    taken = None
+                else:
+                    group = self._groups[0]
+                    if not group.pieces:
+                        # it has ended
+                        if group.error is not None:
+                            raise group.error
+                        self._groups.popleft()
+                        self._changed.notify_all()
+                        continue
+                    piece = group.pieces.popleft()
+                    if piece.error is not None:
+                        raise piece.error
+                    self._held -= piece.size
+                    self._changed.notify_all()
+                    if piece.result is None:
+                        continue
+                    taken = cast("T", piece.result[0])
+            yield taken
+
+    def _can_take(self) -> bool:
+        """Whether there is something for the caller: a decoded piece, an end or an error."""
+        if not self._groups:
+            return True
+        group = self._groups[0]
+        return group.pieces[0].done if group.pieces else group.ended
+
+    # ---- the threads
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                task = self._next_task()
+                while task is None:
+                    if self._closed or not self._groups:
+                        return
+                    self._changed.wait(_WAIT_S)
+                    task = self._next_task()
+            # the lock is not held meanwhile
+            if isinstance(task, _Piece):
+                self._decode(task)
+            else:
+                self._receive(task)
+
+    def _next_task(self) -> _Piece | _Group | None:
+        """Return what is to be done next; the lock is held."""
+        if self._closed:
+            return None
+        full = self._ahead_bytes is not None and self._held > self._ahead_bytes
+        receiving = 0
+        for number, group in enumerate(self._groups):
+            for place, piece in enumerate(group.pieces):
+                if not piece.begun:
+                    # without the first one the caller waits, however much is held
+                    if full and (number or place):
+                        return None
+                    piece.begun = True
+                    return piece
+            receiving += group.receiving
+            if number + 1 >= self._lanes:
+                break
+        for number, group in enumerate(self._groups):
+            if number >= self._lanes or receiving >= self._lanes:
+                break
+            if group.receiving or group.ended:
+                continue
+            if full and (number or group.pieces):
+                break
+            group.receiving = True
+            return group
+        return None
+
+    def _receive(self, group: _Group) -> None:
+        pieces: list[_Piece] | None = None
+        error: BaseException | None = None
+        try:
+            pieces = next(group.steps, None)
+        except BaseException as caught:
+            error = caught
+        with self._changed:
+            group.receiving = False
+            if pieces is None:
+                group.ended, group.error = True, error
+            else:
+                group.pieces.extend(pieces)
+            self._changed.notify_all()
+
+    def _decode(self, piece: _Piece) -> None:
+        decode, piece.decode = piece.decode, None
+        assert decode is not None
+        try:
+            table = decode()
+            if table.num_rows:
+                piece.size = table.nbytes
+                piece.result = (self._convert(table),)
+        except BaseException as caught:
+            piece.error = caught
+        # the received bytes are let go of
+        del decode
+        with self._changed:
+            self._held += piece.size
+            piece.done = True
+            self._changed.notify_all()
+
+
+class _Piece:
+    """A part of a chunk, to be decoded once, and what came of it."""
+
+    __slots__ = ("begun", "decode", "done", "error", "result", "size")
+
+    def __init__(self, decode: Callable[[], pa.Table]) -> None:
+        self.decode: Callable[[], pa.Table] | None = decode
+        self.begun = self.done = False
+        self.size = 0
+        # in a tuple; None for no rows
+        self.result: tuple[object] | None = None
+        self.error: BaseException | None = None
+
+
+class _Group:
+    """Positions that one lane reads one after the other, and what came of them."""
+
+    def __init__(self, read: OrderedRead) -> None:
+        self.read = read
+        self.steps = cast("Iterator[list[_Piece]]", iter(read))
+        self.pieces: deque[_Piece] = deque()
+        self.receiving = False
+        self.ended = False
+        self.error: BaseException | None = None
+
+
+class _DecodesLater(TableDecoder):
+    """Leaves the pieces of a chunk to whoever has time."""
+
+    def decode(self, position: Position, chunk: Chunk) -> Iterator[Any]:
+        """Yield the pieces of a chunk, still to be decoded."""
+        yield [_Piece(part) for part in self.pieces(position, chunk)]
+
+
+def _rows(position: Position) -> int:
+    return max(0, (position.stop or 0) - position.offset)
+
+
+def _grouped(positions: Sequence[Position]) -> list[list[Position]]:
+    """Cut positions into groups for lanes: large ones alone, small neighbours together."""
+    groups: list[list[Position]] = []
+    rows = 0
+    for position in positions:
+        rows += _rows(position)
+        if groups and rows <= _FEW_ROWS:
+            groups[-1].append(position)
+        else:
+            groups.append([position])
+            rows = _rows(position)
+    return groups
+
+
+def read_table(
+    connection: FlussConnection,
+    info: TableInfo,
+    columns: Sequence[str],
+    positions: Sequence[Position],
+    metrics: Metrics,
+    metadata_columns: Sequence[str] = (),
+) -> pa.Table:
+    """Read positions with several threads, into one table in their order."""
+    read = ParallelRead[pa.Table](
+        connection,
+        info,
+        columns,
+        metadata_columns,
+        positions,
+        metrics,
+        lambda table: table,
+        ahead_bytes=None,
+    )
+    with read:
+        tables = [table for table in read if table is not None]
+    # not empty_table(): it would import pandas, where that is installed, for a third of a second
+    return pa.concat_tables([pa.Table.from_batches([], read.schema), *tables])
