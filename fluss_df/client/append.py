@@ -78,7 +78,12 @@ class AppendWriter(TableWriter):
         SchemaMismatchError
             When the row does not fit; nothing of it is written.
         """
-        return self._put(row)
+        return self._put_row(row)
+
+    def _reset(self) -> None:
+        super()._reset()
+        # in front of the method, which only calls it
+        self.append = self._put_row  # type: ignore[method-assign,assignment]
 
     def _write_api(self) -> WriteApi:
         return ProduceLog(self._info)

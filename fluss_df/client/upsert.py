@@ -114,6 +114,8 @@ class UpsertWriter(TableWriter):
 
     def _reset(self) -> None:
         super()._reset()
+        # in front of the method, which only calls it
+        self.upsert = self._put_row  # type: ignore[method-assign,assignment]
         self._deletes = RowCollector(self._key_columns, self._name)
         # which of the rows that were added one by one are deletes
         self._delete_at: list[int] = []
@@ -139,7 +141,7 @@ class UpsertWriter(TableWriter):
         SchemaMismatchError
             When the row does not fit; nothing of it is written.
         """
-        return self._put(row)
+        return self._put_row(row)
 
     def delete(self, pk: Row) -> WriteResultHandle:
         """Delete the row that has a key; a key without a row is no error.

@@ -27,7 +27,7 @@ from fluss_df.client.write_batch import (
 )
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.record.coerce import coerce
-from fluss_df.record.row_collector import RowCollector
+from fluss_df.record.row_collector import RowCollector, RowGate
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, arrow_schema
 
@@ -118,11 +118,14 @@ class TableWriter(Ready):
         # the order in which rows enter the buckets is the order in which this lock was held
         self._lock = threading.RLock()
         self._rows = RowCollector(self._columns, self._name)
-        self._add_dict = self._rows.add_dict
-        self._rows_limit = _FIRST_ROWS
+        # its handle is that of what waits for more; None when nothing does
+        self._gate = RowGate()
+        self._limit_rows(_FIRST_ROWS)
+        self._put_row: Callable[[Row], WriteResultHandle] = self._rows.taker(
+            self._lock, self._gate, self._drain, self._put
+        )
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
-        self._handle: WriteResultHandle | None = None
         self._timer_set = False
         self._memory = BufferMemory(self._config.writer_buffer_memory_size)
         self._partitions = PartitionRouter(
@@ -156,19 +159,26 @@ class TableWriter(Ready):
     # ---- writing
 
     def _put(self, row: Row) -> WriteResultHandle:
-        """Take a row; it is refused at once where it does not fit."""
+        """Take any row; it is refused at once where it does not fit."""
         with self._lock:
             if self._closed:
                 raise self._closed_error()
-            count = self._add_dict(row) if type(row) is dict else 0
-            if not count:
-                count = self._rows.add(row)
-            handle = self._handle
-            if handle is None:
-                handle = self._new_handle()
+            count = self._rows.add(row)
+            handle = self._handle or self._new_handle()
             if count >= self._rows_limit:
                 self._drain()
         return handle
+
+    @property
+    def _handle(self) -> WriteResultHandle | None:
+        """The handle of what waits for more."""
+        handle: WriteResultHandle | None = self._gate.handle
+        return handle
+
+    def _limit_rows(self, rows: int) -> None:
+        """Set how many rows, added one by one, are a batch."""
+        self._rows_limit = rows
+        self._gate.limit = rows * len(self._columns)
 
     def write_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
         """Write an Arrow record batch, or whatever has ``__arrow_c_array__``."""
@@ -272,10 +282,10 @@ class TableWriter(Ready):
     # ---- what waits for more
 
     def _new_handle(self) -> WriteResultHandle:
-        self._handle = WriteResultHandle(self._send_pending)
+        handle = self._gate.handle = WriteResultHandle(self._send_pending)
         if not self._timer_set:
             self._set_timer(self._config.writer_batch_timeout_ms / 1000)
-        return self._handle
+        return handle
 
     def _set_timer(self, delay_s: float) -> None:
         self._timer_set = True
@@ -324,14 +334,14 @@ class TableWriter(Ready):
                 self._target_bytes = min(int(self._target_bytes * 1.1), config.writer_batch_size)
             elif filled < 0.5:
                 self._target_bytes = max(int(self._target_bytes * 0.95), smallest)
-        self._rows_limit = max(1, min(self._target_bytes * rows // max(1, size), 1 << 20))
+        self._limit_rows(max(1, min(self._target_bytes * rows // max(1, size), 1 << 20)))
 
     def _drain(self, *, wait_for_room: bool = True) -> None:
         """Send what is pending; the lock is held."""
         handle = self._handle
         if handle is None:
             return
-        self._handle = None
+        self._gate.handle = None
         try:
             self._rows_to_pending()
             batches, self._pending, self._pending_bytes = self._pending, [], 0
