@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss_df.client.change_fold import key_array
+from fluss_df.client.direct_lookup import DirectLookup
 from fluss_df.client.facade import Ready, ReadyDict, ready
 from fluss_df.client.io_thread import reset_after_fork
 from fluss_df.client.kv_keys import check_primary_key, key_columns, key_lake_format
@@ -80,6 +81,8 @@ class _Asker:
     def _reset(self) -> None:
         self._partitions = PartitionRouter(self._connection, self._info, create=False)
         self._queue: LookupQueue | None = None
+        cluster = self._connection.cluster
+        self._direct = DirectLookup(cluster, self._info, prefix=self._prefix)
 
     def after_fork(self) -> None:
         """Start anew in a forked child."""
@@ -99,9 +102,13 @@ class _Asker:
             if self._one_encoding
             else self._encode(batch, self._bucket_columns, info.lake_format)
         )
-        bucket_id = int(bucket_ids(bucket_keys, info.num_buckets, info.lake_format)[0])
+        bucket_id = 0
+        if info.num_buckets > 1:
+            bucket_id = int(bucket_ids(bucket_keys, info.num_buckets, info.lake_format)[0])
         bucket = TableBucket(info.table_id, bucket_id)
-        answer = self._connection.io.run(self._started_queue().ask(bucket, [keys[0]]))
+        answer = self._direct.ask(bucket, keys[0])
+        if answer is None:
+            answer = self._connection.io.run(self._started_queue().ask(bucket, [keys[0]]))
         return None if answer is None else answer[0]
 
     def ask_many(self, keys: Any) -> list[Any]:

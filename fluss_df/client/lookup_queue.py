@@ -210,20 +210,10 @@ class LookupQueue:
     ) -> dict[tuple[int | None, int], Any]:
         connection = await self._cluster.connection_to(node)
         timeout_ms = self._cluster.config.request_timeout_ms
-        request: Any
-        api: Any
-        if self._prefix:
-            api, request = PREFIX_LOOKUP, pb.PrefixLookupRequest(table_id=self._info.table_id)
-        else:
-            api, request = LOOKUP, pb.LookupRequest(table_id=self._info.table_id)
+        request = lookup_request(self._info, self._prefix)
         for bucket, group in groups.items():
-            part = request.buckets_req.add()
-            if bucket.partition_id is not None:
-                part.partition_id = bucket.partition_id
-            part.bucket_id = bucket.bucket_id
-            for query in group:
-                part.keys.extend(query.keys)
-        response = await connection.request(api, request, timeout_ms)
+            add_keys(request, bucket, [key for query in group for key in query.keys])
+        response = await connection.request(lookup_api(self._prefix), request, timeout_ms)
         return {
             (a.partition_id if a.HasField("partition_id") else None, a.bucket_id): a
             for a in response.buckets_resp
@@ -237,10 +227,8 @@ class LookupQueue:
             error = NetworkError(f"a server did not answer the lookup in {where}")
         elif answer.error_code:
             error = server_error(answer.error_code, answer.error_message, where)
-        elif self._prefix:
-            values = [found.values for found in answer.value_lists]
         else:
-            values = [found.values for found in answer.values]
+            values = values_of(answer, self._prefix)
         wanted = sum(len(query.keys) for query in group)
         if error is None and len(values) != wanted:
             error = FlussError(
@@ -255,6 +243,31 @@ class LookupQueue:
             elif not query.future.done():
                 query.future.set_result(values[start:end])
             start = end
+
+
+def lookup_api(prefix: bool) -> Any:
+    """Return the request's API."""
+    return PREFIX_LOOKUP if prefix else LOOKUP
+
+
+def lookup_request(info: TableInfo, prefix: bool) -> Any:
+    """Return a request for rows of a table."""
+    kind = pb.PrefixLookupRequest if prefix else pb.LookupRequest
+    return kind(table_id=info.table_id)
+
+
+def add_keys(request: Any, bucket: TableBucket, keys: Sequence[bytes]) -> None:
+    """Ask for keys of a bucket in a request."""
+    part = request.buckets_req.add()
+    if bucket.partition_id is not None:
+        part.partition_id = bucket.partition_id
+    part.bucket_id = bucket.bucket_id
+    part.keys.extend(keys)
+
+
+def values_of(answer: Any, prefix: bool) -> list[Any]:
+    """Return the values that a server has for the keys of a bucket."""
+    return [found.values for found in (answer.value_lists if prefix else answer.values)]
 
 
 def _fail(query: _Query, error: FlussError) -> None:
