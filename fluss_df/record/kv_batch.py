@@ -327,10 +327,9 @@ def decode_kv_batch(data: Bytes) -> KvRecords:
             f"a kv batch is corrupt: its checksum is {crc:#010x}, its bytes have {found:#010x}",
             ErrorCode.CORRUPT_RECORD_EXCEPTION,
         )
-    starts, ends = walk_chain(
-        view, KV_HEADER_SIZE, len(view), count, least=_LEAST_RECORD, what="kv records"
-    )
-    sizes, taken = read_varints(padded(view), starts)
+    raw = padded(view)
+    starts, ends = walk_chain(raw, KV_HEADER_SIZE, count, least=_LEAST_RECORD, what="kv records")
+    sizes, taken = read_varints(raw, starts)
     key_starts = starts + taken
     bad = (taken > np.int64(5)) | (sizes == 0) | (sizes >= np.uint64(2**31))
     key_ends = key_starts + np.where(bad, np.uint64(0), sizes).view(np.int64)

@@ -113,10 +113,9 @@ class ValueDecoder:
             raise ProtocolError(
                 f"a batch of values of {len(view)} bytes says {length + 4}, of magic {magic}"
             )
-        starts, ends = walk_chain(
-            view, _BATCH.size, len(view), count, least=_ID_SIZE, what="values"
-        )
-        return self._decode(padded(view), starts, ends)
+        raw = padded(view)
+        starts, ends = walk_chain(raw, _BATCH.size, count, least=_ID_SIZE, what="values")
+        return self._decode(raw, starts, ends)
 
     def _decode(self, raw: UInt8s, starts: Int64s, ends: Int64s) -> pa.Table:
         if not len(starts):
