@@ -9,31 +9,51 @@ Python takes 80 to 130 ns, and many speculative walks at once in NumPy took 25 t
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from fluss_df.errors import ProtocolError
-from fluss_df.record.unaligned import SLACK, Int64s, UInt8s
+from fluss_df.record.headers import Bytes, byte_view
+from fluss_df.record.unaligned import SLACK, Int64s, UInt8s, padded
 
 LENGTH_SIZE: Final = 4
 _LENGTH: Final = struct.Struct("<i")
 # the reader takes as long to begin as the loop for so many records
 _FEW: Final = 1_000
 # the largest page that Parquet has
-_MOST_BYTES: Final = 2**31 - 1
+_MOST_BYTES: Final = 2**31 - 1_024
 
 
-def walk_chain(
-    data: UInt8s, start: int, count: int, *, least: int, what: str
-) -> tuple[Int64s, Int64s]:
-    """Return where each record begins (behind its length) and ends.
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Records, found.
+
+    Attributes
+    ----------
+    data
+        Bytes that hold them, with slack; not those of the chain.
+    starts, ends
+        Where each record stands there, without its length.
+    moved
+        By how much further back each stands in the bytes of the chain.
+    """
+
+    data: UInt8s
+    starts: Int64s
+    ends: Int64s
+    moved: Int64s | int
+
+
+def walk_chain(data: Bytes, start: int, count: int, *, least: int, what: str) -> Chain:
+    """Return the records that fill some bytes.
 
     Parameters
     ----------
     data
-        Bytes whose end, but for the slack, is that of the records.
+        The bytes.
     start
         Where the first length stands.
     count
@@ -48,22 +68,23 @@ def walk_chain(
     ProtocolError
         For another number of records, or lengths that do not end where the bytes do.
     """
-    end = len(data) - SLACK
-    if count < 0 or count * (LENGTH_SIZE + least) > end - start:
-        raise ProtocolError(f"{count} {what} in {end - start} bytes")
-    walk = _walk if count < _FEW or end - start > _MOST_BYTES else _walk_as_parquet
-    edges = walk(data, start, end, count, what)
-    short = np.flatnonzero(np.diff(edges) < LENGTH_SIZE + least)
+    view = byte_view(data)
+    size = len(view) - start
+    if count < 0 or count * (LENGTH_SIZE + least) > size:
+        raise ProtocolError(f"{count} {what} in {size} bytes")
+    found = None
+    if count >= _FEW and size <= _MOST_BYTES:
+        found = _read_as_parquet(view, start, count)
+    if found is None:
+        found = _walk(view, start, count, what)
+    short = np.flatnonzero(found.ends - found.starts < least)
     if len(short):
         raise ProtocolError(f"{what}: number {short[0]} of {count} is too short")
-    if edges[-1] != end:
-        raise ProtocolError(f"{count} {what} end at byte {edges[-1]}, the bytes at {end}")
-    return edges[:-1] + LENGTH_SIZE, edges[1:]
+    return found
 
 
-def _walk(data: UInt8s, start: int, end: int, count: int, what: str) -> Int64s:
-    """Return where each record begins, its length included, and where the last ends."""
-    view = data.data[:end]
+def _walk(view: memoryview, start: int, count: int, what: str) -> Chain:
+    """Find the records one by one."""
     unpack = _LENGTH.unpack_from
     begins = []
     at = start
@@ -74,24 +95,33 @@ def _walk(data: UInt8s, start: int, end: int, count: int, what: str) -> Int64s:
             at += unpack(view, at)[0] + LENGTH_SIZE
     except struct.error:
         raise ProtocolError(f"{what}: number {len(begins) - 1} of {count} is not there") from None
-    return np.array([*begins, at], np.int64)
+    edges = np.array([*begins, at], np.int64)
+    bad = np.flatnonzero(np.diff(edges) < LENGTH_SIZE)
+    if len(bad):
+        raise ProtocolError(f"{what}: number {bad[0]} of {count} is too short")
+    if at != len(view):
+        raise ProtocolError(f"{count} {what} end at byte {at}, the bytes at {len(view)}")
+    return Chain(padded(view), edges[:-1] + LENGTH_SIZE, edges[1:], 0)
 
 
-def _walk_as_parquet(data: UInt8s, start: int, end: int, count: int, what: str) -> Int64s:
-    """Do as :func:`_walk`."""
+def _read_as_parquet(view: memoryview, start: int, count: int) -> Chain | None:
+    """Find the records with Arrow; None where it finds something wrong."""
     from pyarrow import parquet
 
-    file = pa.BufferReader(_parquet_file(data[start:end], count))
+    file = _parquet_file(np.frombuffer(view, np.uint8)[start:], count)
     try:
-        found = parquet.ParquetFile(file).read(use_threads=False).column(0)
+        found = parquet.ParquetFile(pa.BufferReader(file)).read(use_threads=False).column(0)
     except (OSError, pa.ArrowException):
-        found = None
-    if found is None or len(found) != count or found.num_chunks != 1:
-        # says what is wrong, and where
-        return _walk(data, start, end, count, what)
-    array = found.chunk(0)
-    offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][: count + 1]
-    return start + offsets + np.arange(0, LENGTH_SIZE * (count + 1), LENGTH_SIZE)
+        return None
+    # the last is the slack
+    if found.num_chunks != 1 or len(found) != count + 1:
+        return None
+    _, offsets, values = found.chunk(0).buffers()
+    edges = np.frombuffer(offsets, np.int32)[: count + 2].astype(np.int64)
+    if edges[0] or edges[count] + count * LENGTH_SIZE != len(view) - start:
+        return None
+    moved = np.arange(start + LENGTH_SIZE, start + LENGTH_SIZE * (count + 1), LENGTH_SIZE)
+    return Chain(np.frombuffer(values, np.uint8), edges[:-2], edges[1:-1], moved)
 
 
 _MAGIC: Final = b"PAR1"
@@ -122,9 +152,11 @@ def _one(kind: int, item: bytes) -> bytes:
     return bytes([1 << 4 | kind]) + item
 
 
-def _parquet_file(body: UInt8s, count: int) -> pa.Buffer:
-    """Return a Parquet file whose one column is stored as these bytes."""
-    size = len(body)
+def _parquet_file(records: UInt8s, count: int) -> pa.Buffer:
+    """Return a Parquet file whose one column is stored as these bytes, and one value of slack."""
+    slack = np.frombuffer(_LENGTH.pack(SLACK) + bytes(SLACK), np.uint8)
+    size = len(records) + len(slack)
+    count += 1
     page = (
         _field(1, _I32, _DATA_PAGE)
         + _field(1, _I32, size)
@@ -168,7 +200,6 @@ def _parquet_file(body: UInt8s, count: int) -> pa.Buffer:
     )
     before = _MAGIC + page
     behind = footer + struct.pack("<i", len(footer)) + _MAGIC
-    file = np.concatenate(
-        [np.frombuffer(before, np.uint8), body, np.frombuffer(behind, np.uint8)], dtype=np.uint8
-    )
+    ends = [np.frombuffer(part, np.uint8) for part in (before, behind)]
+    file = np.concatenate([ends[0], records, slack, ends[1]])
     return pa.py_buffer(file)

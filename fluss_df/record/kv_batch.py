@@ -327,16 +327,17 @@ def decode_kv_batch(data: Bytes) -> KvRecords:
             f"a kv batch is corrupt: its checksum is {crc:#010x}, its bytes have {found:#010x}",
             ErrorCode.CORRUPT_RECORD_EXCEPTION,
         )
-    raw = padded(view)
-    starts, ends = walk_chain(raw, KV_HEADER_SIZE, count, least=_LEAST_RECORD, what="kv records")
-    sizes, taken = read_varints(raw, starts)
-    key_starts = starts + taken
+    found = walk_chain(view, KV_HEADER_SIZE, count, least=_LEAST_RECORD, what="kv records")
+    sizes, taken = read_varints(found.data, found.starts)
+    key_starts = found.starts + taken
     bad = (taken > np.int64(5)) | (sizes == 0) | (sizes >= np.uint64(2**31))
     key_ends = key_starts + np.where(bad, np.uint64(0), sizes).view(np.int64)
-    bad |= key_ends > ends
+    bad |= key_ends > found.ends
     if bad.any():
         raise ProtocolError(f"kv record {np.flatnonzero(bad)[0]} of {count} has no such key")
-    deleted = key_ends == ends
+    deleted = key_ends == found.ends
+    key_starts += found.moved
+    key_ends += found.moved
     return KvRecords(
         schema_id,
         writer_id,
@@ -344,5 +345,5 @@ def decode_kv_batch(data: Bytes) -> KvRecords:
         key_starts,
         key_ends,
         np.where(deleted, -1, key_ends),
-        np.where(deleted, -1, ends),
+        np.where(deleted, -1, found.ends + found.moved),
     )

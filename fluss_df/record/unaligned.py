@@ -30,6 +30,12 @@ _CONTINUES: Final = np.array(
     [0] + [((1 << 8 * (n - 1)) - 1) & 0x8080808080808080 for n in range(1, 9)] + [int(_TOPS)] * 2,
     np.uint64,
 )
+# how groups of seven bits close up: what stays, and by how much the rest moves
+_UNPACKING: Final = (
+    (_U(0x007F007F007F007F), _U(1)),
+    (_U(0x00003FFF00003FFF), _U(2)),
+    (_U(0x000000000FFFFFFF), _U(4)),
+)
 
 
 def word_view(data: UInt8s, width: int = 8) -> npt.NDArray[np.unsignedinteger]:
@@ -193,19 +199,29 @@ def read_varints(data: UInt8s, at: Int64s) -> tuple[UInt64s, Int64s | int]:
     tuple
         The values, and the bytes that each takes: 11 where it is none of 64 bits.
     """
-    words = word_view(data)[at]
-    if not (words & _U(0x80)).any():
-        return words & _U(0x7F), 1
-    ends = ~words & _TOPS
-    # the lowest set bit is the top of the last byte; where there is none, all bits are kept
-    below = (ends & (~ends + _U(1))) - _U(1)
-    lengths = (np.bitwise_count(below) >> 3).astype(np.int64) + 1
-    x = words & below & ~_TOPS
-    x = (x & _U(0x007F007F007F007F)) | ((x & _U(0x7F007F007F007F00)) >> _U(1))
-    x = (x & _U(0x00003FFF00003FFF)) | ((x & _U(0x3FFF00003FFF0000)) >> _U(2))
-    x = (x & _U(0x0FFFFFFF)) | ((x & _U(0x0FFFFFFF00000000)) >> _U(4))
-    long = np.flatnonzero(lengths > 8)
-    if len(long):
+    x = word_view(data)[at]
+    ends = ~x
+    ends &= _TOPS
+    # all bits up to the lowest that is set, the top of the last byte; where there is none, all
+    below = ends - _U(1)
+    below ^= ends
+    lengths = np.bitwise_count(below) >> 3
+    most = int(lengths.max()) if len(lengths) else 1
+    if most == 1:
+        x &= _U(0x7F)
+        return x, 1
+    x &= below
+    x &= ~_TOPS
+    for mask, shift in _UNPACKING:
+        if most <= shift:
+            break
+        low = x & mask
+        x ^= low
+        x >>= shift
+        x |= low
+    lengths = lengths.astype(np.int64)
+    if most == 8:
+        long = np.flatnonzero(ends == 0)
         ninth = data[at[long] + 8].astype(_U)
         tenth = data[at[long] + 9].astype(_U)
         more = ninth >= 0x80
