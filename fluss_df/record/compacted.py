@@ -142,7 +142,7 @@ def masked(part: Part, kept: Bools | None) -> Part:
         return part
     lengths = np.where(kept, part.lengths, 0)
     if isinstance(part, Words):
-        return Words(part.values, lengths)
+        return Words(part.values * kept, lengths)
     return Blobs(part.data, np.where(kept, part.starts, 0), lengths)
 
 
