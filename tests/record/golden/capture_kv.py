@@ -1,7 +1,7 @@
 """Captures the golden files of primary-key tables from a real server, through a proxy.
 
-Not run by the tests. It starts a server of its own; those of the files here were 0.9.1 and, for scans
-by SCAN_KV, a 1.0-SNAPSHOT; the official client was 1.0.0:
+Not run by the tests. It starts a server of its own; those of the files here were 0.9.1 and, for
+scans by SCAN_KV, a 1.0-SNAPSHOT; the official client was 1.0.0:
 
     python -m tests.record.golden.capture_kv put
     FLUSS_SERVER_JAR=/path/to/fluss-server.jar python -m tests.record.golden.capture_kv responses
