@@ -24,7 +24,7 @@ from fluss_df.client.change_fold import ChangeFold
 from fluss_df.client.facade import Ready
 from fluss_df.client.io_thread import result_of
 from fluss_df.client.kv_keys import check_primary_key, key_columns, key_lake_format
-from fluss_df.client.kv_snapshots import newest_snapshot, snapshot_entries
+from fluss_df.client.kv_snapshots import KvSnapshot, leased_snapshot, snapshot_entries
 from fluss_df.client.lanes import Lane, lane_pool
 from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Position
@@ -352,8 +352,13 @@ class SnapshotScanner(Ready):
 
     def _merged(self, target: _Target) -> Iterator[pa.Table]:
         """Read the newest snapshot and the changelog behind it, up to its end as it is now."""
+        with leased_snapshot(
+            self._connection, self._info, target.bucket, target.partition_name
+        ) as snapshot:
+            yield from self._merged_with(target, snapshot)
+
+    def _merged_with(self, target: _Target, snapshot: KvSnapshot | None) -> Iterator[pa.Table]:
         bucket = target.bucket
-        snapshot = newest_snapshot(self._connection, self._info, bucket, target.partition_name)
         start = 0
         if snapshot is not None:
             start = snapshot.log_offset
