@@ -10,6 +10,7 @@ Each bucket is read as it was at one offset of its changelog, in the best way it
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -376,10 +377,11 @@ class SnapshotScanner(Ready):
         fold = self._fold(target, start, end)
         changed, rows = fold.finish()
         if snapshot is not None:
-            for keys, values in snapshot_entries(self._connection, snapshot):
-                if len(changed):
+            entries = snapshot_entries(self._connection, snapshot, keys=bool(len(changed)))
+            for keys, values in entries:
+                if keys is not None:
                     kept = pc.invert(pc.is_in(keys, value_set=changed)).to_pylist()
-                    values = [v for v, keep in zip(values, kept, strict=True) if keep]
+                    values = list(itertools.compress(values, kept))
                 table = self._values.decode(values)
                 if table.num_rows:
                     self.metrics.add(rows=table.num_rows, batches=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import shutil
 import tempfile
@@ -37,6 +38,8 @@ _LEASE_MS = 30 * 60_000
 # what is handed on at once
 _PIECE_BYTES = 4 << 20
 _PIECE_ROWS = 1 << 17
+# how large values are is not known before
+_FIRST_ROWS = 64
 _COPY_BYTES = 4 << 20
 
 
@@ -164,14 +167,21 @@ def _described(connection: FlussConnection, bucket: TableBucket, snapshot_id: in
 
 
 def snapshot_entries(
-    connection: FlussConnection, snapshot: KvSnapshot
-) -> Iterator[tuple[pa.Array, list[bytes]]]:
+    connection: FlussConnection, snapshot: KvSnapshot, *, keys: bool = True
+) -> Iterator[tuple[pa.Array | None, list[bytes]]]:
     """Read a snapshot, a few MB at a time.
+
+    Parameters
+    ----------
+    connection, snapshot
+        What to read.
+    keys
+        Whether to read the keys.
 
     Yields
     ------
     tuple
-        The keys, and the value of each.
+        The keys, if asked for, and the value of each.
 
     Raises
     ------
@@ -192,18 +202,17 @@ def snapshot_entries(
                 f"snapshot {snapshot.snapshot_id} of {snapshot.bucket} cannot be opened: {error}"
             ) from error
         with closing(database):
-            keys: list[bytes] = []
-            values: list[bytes] = []
-            size = 0
-            for key, value in cast("Iterator[tuple[bytes, bytes]]", database.items()):
-                keys.append(key)
-                values.append(value)
-                size += len(key) + len(value)
-                if size >= _PIECE_BYTES or len(keys) >= _PIECE_ROWS:
-                    yield pa.array(keys, pa.large_binary()), values
-                    keys, values, size = [], [], 0
-            if keys:
-                yield pa.array(keys, pa.large_binary()), values
+            # pairs take three times as long as keys and values apart
+            all_keys = cast("Iterator[bytes]", database.keys()) if keys else None
+            all_values = cast("Iterator[bytes]", database.values())
+            rows = _FIRST_ROWS
+            while values := list(itertools.islice(all_values, rows)):
+                some = None
+                if all_keys is not None:
+                    some = pa.array(list(itertools.islice(all_keys, rows)), pa.large_binary())
+                yield some, values
+                size = sum(map(len, values)) // len(values) + 1
+                rows = min(8 * rows, max(1, _PIECE_BYTES // size), _PIECE_ROWS)
 
 
 def _download(connection: FlussConnection, snapshot: KvSnapshot, folder: Path) -> None:
