@@ -18,7 +18,7 @@ help:
 	@echo "make demo         a tour of fluss_df in the terminal"
 	@echo "make test         all tests; those on a real Fluss server need Java 11+, and Maven once"
 	@echo "make bench        the benchmarks"
-	@echo "make campaigns    long trials: servers and processes killed under load (half an hour)"
+	@echo "make campaigns    long trials: servers killed under load, hostile bytes, scans beside writers (an hour)"
 	@echo "make docs         docs/reference/ from the docstrings"
 	@echo "make lint         ruff, mypy --strict, generated code up to date"
 	@echo "make proto        generate the protobuf code again"
@@ -44,10 +44,13 @@ demo: $(STAMP)
 test: $(STAMP)
 	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
 
-# long trials: servers killed under load, processes that exit without close()
+# long trials: servers killed under load, processes that exit without close(), mutated responses,
+# scans beside a writer
 campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.failover
 	@"$(BIN)/python" -m tests.campaigns.exits
+	@"$(BIN)/python" -m tests.campaigns.hostile
+	@"$(BIN)/python" -m tests.campaigns.kv_scan
 	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/io/test_run.py -k killed
 
 bench: $(STAMP)

@@ -22,6 +22,7 @@ from fluss_df.client.table import FlussTable
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
+from fluss_df.record.change_tables import split_name
 
 BOOTSTRAP_VARIABLE = "FLUSS_BOOTSTRAP_SERVERS"
 
@@ -120,15 +121,22 @@ class FlussConnection(Ready):
 
     @blocking
     async def get_table(self, table_path: TablePath | str) -> FlussTable:
-        """Open a table.
+        """Open a table, or one of its virtual tables.
+
+        Parameters
+        ----------
+        table_path
+            ``table`` or ``database.table``; with ``$changelog`` or, for primary-key tables,
+            ``$binlog`` behind it for the changes of its rows as a table.
 
         Raises
         ------
         FlussError
             ``TABLE_NOT_EXIST`` or ``DATABASE_NOT_EXIST``, naming what there is.
         """
-        path = TablePath.parse(table_path, self.default_database)
-        return FlussTable(self, await FlussAdmin(self).table_info(path))
+        name, changes = split_name(str(table_path))
+        path = TablePath.parse(table_path if changes is None else name, self.default_database)
+        return FlussTable(self, await FlussAdmin(self).table_info(path), changes)
 
     def register_writer(self, writer: Any) -> None:
         """Have a writer closed with this connection."""

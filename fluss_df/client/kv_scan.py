@@ -10,6 +10,7 @@ Each bucket is read as it was at one offset of its changelog, in the best way it
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -24,7 +25,7 @@ from fluss_df.client.change_fold import ChangeFold
 from fluss_df.client.facade import Ready
 from fluss_df.client.io_thread import result_of
 from fluss_df.client.kv_keys import check_primary_key, key_columns, key_lake_format
-from fluss_df.client.kv_snapshots import newest_snapshot, snapshot_entries
+from fluss_df.client.kv_snapshots import KvSnapshot, leased_snapshot, snapshot_entries
 from fluss_df.client.lanes import Lane, lane_pool
 from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Position
@@ -352,8 +353,13 @@ class SnapshotScanner(Ready):
 
     def _merged(self, target: _Target) -> Iterator[pa.Table]:
         """Read the newest snapshot and the changelog behind it, up to its end as it is now."""
+        with leased_snapshot(
+            self._connection, self._info, target.bucket, target.partition_name
+        ) as snapshot:
+            yield from self._merged_with(target, snapshot)
+
+    def _merged_with(self, target: _Target, snapshot: KvSnapshot | None) -> Iterator[pa.Table]:
         bucket = target.bucket
-        snapshot = newest_snapshot(self._connection, self._info, bucket, target.partition_name)
         start = 0
         if snapshot is not None:
             start = snapshot.log_offset
@@ -371,10 +377,11 @@ class SnapshotScanner(Ready):
         fold = self._fold(target, start, end)
         changed, rows = fold.finish()
         if snapshot is not None:
-            for keys, values in snapshot_entries(self._connection, snapshot):
-                if len(changed):
+            entries = snapshot_entries(self._connection, snapshot, keys=bool(len(changed)))
+            for keys, values in entries:
+                if keys is not None:
                     kept = pc.invert(pc.is_in(keys, value_set=changed)).to_pylist()
-                    values = [v for v, keep in zip(values, kept, strict=True) if keep]
+                    values = list(itertools.compress(values, kept))
                 table = self._values.decode(values)
                 if table.num_rows:
                     self.metrics.add(rows=table.num_rows, batches=1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -17,15 +20,26 @@ from fluss_df.client.remote_fs import RemoteFileSystems
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.api import GET_KV_SNAPSHOT_METADATA, GET_LATEST_KV_SNAPSHOTS
+from fluss_df.protocol.api import (
+    ACQUIRE_KV_SNAPSHOT_LEASE,
+    DROP_KV_SNAPSHOT_LEASE,
+    GET_KV_SNAPSHOT_METADATA,
+    GET_LATEST_KV_SNAPSHOTS,
+)
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
 
+logger = logging.getLogger(__name__)
+
+# of a reader that is killed, the lease lasts so long
+_LEASE_MS = 30 * 60_000
 # what is handed on at once
 _PIECE_BYTES = 4 << 20
 _PIECE_ROWS = 1 << 17
+# how large values are is not known before
+_FIRST_ROWS = 64
 _COPY_BYTES = 4 << 20
 
 
@@ -51,10 +65,72 @@ class KvSnapshot:
     files: tuple[tuple[str, str], ...]
 
 
-def newest_snapshot(
+@contextmanager
+def leased_snapshot(
     connection: FlussConnection, info: TableInfo, bucket: TableBucket, partition_name: str | None
-) -> KvSnapshot | None:
-    """Return the newest snapshot of a bucket, or None where there is none yet."""
+) -> Iterator[KvSnapshot | None]:
+    """Have the newest snapshot of a bucket, or None where there is none yet, kept while it is read.
+
+    Newer snapshots take the place of older ones, whose files servers delete, unless there is a
+    lease of them. Where the coordinator knows no leases, there is none.
+
+    Raises
+    ------
+    FlussError
+        ``KV_SNAPSHOT_NOT_EXIST`` when a newer one took its place in the moment before the lease.
+    """
+    snapshot_id = _newest_id(connection, info, bucket, partition_name)
+    if snapshot_id is None:
+        yield None
+        return
+    lease_id = f"fluss-df-{uuid.uuid4()}"
+    leased = _acquire(connection, lease_id, bucket, snapshot_id)
+    try:
+        yield _described(connection, bucket, snapshot_id)
+    finally:
+        if leased:
+            _drop(connection, lease_id)
+
+
+def _acquire(
+    connection: FlussConnection, lease_id: str, bucket: TableBucket, snapshot_id: int
+) -> bool:
+    """Take a lease; whether there are such."""
+    one = pb.KvSnapshotLeaseForBucket(
+        partition_id=bucket.partition_id, bucket_id=bucket.bucket_id, snapshot_id=snapshot_id
+    )
+    wanted = pb.KvSnapshotLeaseForTable(table_id=bucket.table_id, bucket_snapshots=[one])
+    request = pb.AcquireKvSnapshotLeaseRequest(
+        lease_id=lease_id, lease_duration_ms=_LEASE_MS, snapshots_to_lease=[wanted]
+    )
+    cluster = connection.cluster
+    try:
+        answer = connection.io.run(cluster.request_coordinator(ACQUIRE_KV_SNAPSHOT_LEASE, request))
+    except FlussError as error:
+        if error.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            return False
+        raise
+    if any(table.bucket_snapshots for table in answer.unavailable_snapshots):
+        raise FlussError(
+            f"snapshot {snapshot_id} of {bucket} is gone: a newer one took its place",
+            ErrorCode.KV_SNAPSHOT_NOT_EXIST,
+        )
+    return True
+
+
+def _drop(connection: FlussConnection, lease_id: str) -> None:
+    request = pb.DropKvSnapshotLeaseRequest(lease_id=lease_id)
+    cluster = connection.cluster
+    try:
+        connection.io.run(cluster.request_coordinator(DROP_KV_SNAPSHOT_LEASE, request))
+    except FlussError as error:
+        # it ends by itself
+        logger.debug("lease %s could not be dropped: %s", lease_id, error)
+
+
+def _newest_id(
+    connection: FlussConnection, info: TableInfo, bucket: TableBucket, partition_name: str | None
+) -> int | None:
     cluster = connection.cluster
     latest = connection.io.run(
         cluster.request_any(
@@ -71,11 +147,12 @@ def newest_snapshot(
             ErrorCode.TABLE_NOT_EXIST,
         )
     ids = {s.bucket_id: s.snapshot_id for s in latest.latest_snapshots if s.HasField("snapshot_id")}
-    snapshot_id = ids.get(bucket.bucket_id)
-    if snapshot_id is None:
-        return None
+    return ids.get(bucket.bucket_id)
+
+
+def _described(connection: FlussConnection, bucket: TableBucket, snapshot_id: int) -> KvSnapshot:
     metadata = connection.io.run(
-        cluster.request_any(
+        connection.cluster.request_any(
             GET_KV_SNAPSHOT_METADATA,
             pb.GetKvSnapshotMetadataRequest(
                 table_id=bucket.table_id,
@@ -90,14 +167,21 @@ def newest_snapshot(
 
 
 def snapshot_entries(
-    connection: FlussConnection, snapshot: KvSnapshot
-) -> Iterator[tuple[pa.Array, list[bytes]]]:
+    connection: FlussConnection, snapshot: KvSnapshot, *, keys: bool = True
+) -> Iterator[tuple[pa.Array | None, list[bytes]]]:
     """Read a snapshot, a few MB at a time.
+
+    Parameters
+    ----------
+    connection, snapshot
+        What to read.
+    keys
+        Whether to read the keys.
 
     Yields
     ------
     tuple
-        The keys, and the value of each.
+        The keys, if asked for, and the value of each.
 
     Raises
     ------
@@ -118,18 +202,17 @@ def snapshot_entries(
                 f"snapshot {snapshot.snapshot_id} of {snapshot.bucket} cannot be opened: {error}"
             ) from error
         with closing(database):
-            keys: list[bytes] = []
-            values: list[bytes] = []
-            size = 0
-            for key, value in cast("Iterator[tuple[bytes, bytes]]", database.items()):
-                keys.append(key)
-                values.append(value)
-                size += len(key) + len(value)
-                if size >= _PIECE_BYTES or len(keys) >= _PIECE_ROWS:
-                    yield pa.array(keys, pa.large_binary()), values
-                    keys, values, size = [], [], 0
-            if keys:
-                yield pa.array(keys, pa.large_binary()), values
+            # pairs take three times as long as keys and values apart
+            all_keys = cast("Iterator[bytes]", database.keys()) if keys else None
+            all_values = cast("Iterator[bytes]", database.values())
+            rows = _FIRST_ROWS
+            while values := list(itertools.islice(all_values, rows)):
+                some = None
+                if all_keys is not None:
+                    some = pa.array(list(itertools.islice(all_keys, rows)), pa.large_binary())
+                yield some, values
+                size = sum(map(len, values)) // len(values) + 1
+                rows = min(8 * rows, max(1, _PIECE_BYTES // size), _PIECE_ROWS)
 
 
 def _download(connection: FlussConnection, snapshot: KvSnapshot, folder: Path) -> None:

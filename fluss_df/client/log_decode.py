@@ -181,7 +181,10 @@ class TableDecoder:
             stop_offset=position.stop,
         )
         self._metrics.add(rows=table.num_rows, batches=last - first)
-        if self._metadata_columns and table.num_rows:
+        if not table.num_rows:
+            # of changes that changed nothing
+            return pa.Table.from_batches([], self.schema)
+        if self._metadata_columns:
             table = self._with_metadata(table, position, chunk, first, last)
         return table
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from fluss_df.client.append import AppendWriter
 from fluss_df.client.batch_scanner import BatchScanner
+from fluss_df.client.change_scanner import ChangeTableScanner
 from fluss_df.client.facade import Ready
 from fluss_df.client.kv_scan import SnapshotScanner
 from fluss_df.client.limit_scan import LimitScanner
@@ -20,6 +21,7 @@ from fluss_df.client.upsert import TableUpsert
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket, TablePath, require_columns
 from fluss_df.pushdown.predicate import Predicate
+from fluss_df.record.change_tables import ChangeTable
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -27,15 +29,45 @@ if TYPE_CHECKING:
 
 
 class FlussTable(Ready):
-    """A table of a cluster; obtained from :meth:`FlussConnection.get_table`."""
+    """A table of a cluster; obtained from :meth:`FlussConnection.get_table`.
 
-    def __init__(self, connection: FlussConnection, info: TableInfo) -> None:
+    Parameters
+    ----------
+    connection, info
+        The table.
+    changes
+        Which virtual table of it this is, if any: these can be scanned, not written.
+
+    Raises
+    ------
+    FlussError
+        For ``$binlog`` of a table without primary key.
+    """
+
+    def __init__(
+        self, connection: FlussConnection, info: TableInfo, changes: ChangeTable | None = None
+    ) -> None:
+        if changes is ChangeTable.BINLOG and not info.has_primary_key():
+            raise FlussError(
+                f"table {info.table_path} has no primary key, and so no $binlog: "
+                f"use {info.table_path}$changelog",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
         self._connection = connection
         self._info = info
+        self._changes = changes
+
+    def _refuse_virtual(self, what: str) -> None:
+        if self._changes is not None:
+            raise FlussError(
+                f"{self._info.table_path}{self._changes.value} is a virtual table, which can only "
+                f"be scanned: {what} table {self._info.table_path}",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
 
     def new_scan(self) -> TableScan:
         """Return a builder of scanners."""
-        return TableScan(self._connection, self._info)
+        return TableScan(self._connection, self._info, self._changes)
 
     def new_append(self) -> TableAppend:
         """Return a builder of append writers, for log tables.
@@ -45,6 +77,7 @@ class FlussTable(Ready):
         FlussError
             When the table has a primary key.
         """
+        self._refuse_virtual("append to")
         if self._info.has_primary_key():
             raise FlussError(
                 f"table {self._info.table_path} has a primary key: it takes upserts, not appends",
@@ -69,6 +102,7 @@ class FlussTable(Ready):
         FlussError
             When the table has no primary key, or the columns cannot be updated in part.
         """
+        self._refuse_virtual("upsert into")
         return TableUpsert(self._connection, self._info, columns)
 
     def new_lookup(self) -> TableLookup:
@@ -79,6 +113,7 @@ class FlussTable(Ready):
         FlussError
             When the table has no primary key.
         """
+        self._refuse_virtual("look up in")
         return TableLookup(self._connection, self._info)
 
     def get_table_info(self) -> TableInfo:
@@ -96,25 +131,30 @@ class FlussTable(Ready):
     @property
     def arrow_schema(self) -> pa.Schema:
         """The columns as an Arrow schema."""
-        return self._info.schema.arrow_schema
+        schema = self._info.schema.arrow_schema
+        return schema if self._changes is None else self._changes.schema(schema)
 
     def __repr__(self) -> str:
-        return f"FlussTable({str(self._info.table_path)!r})"
+        suffix = "" if self._changes is None else self._changes.value
+        return f"FlussTable({str(self._info.table_path) + suffix!r})"
 
 
 class TableScan:
     """Builds scanners; every method returns a new builder."""
 
-    def __init__(self, connection: FlussConnection, info: TableInfo) -> None:
+    def __init__(
+        self, connection: FlussConnection, info: TableInfo, changes: ChangeTable | None = None
+    ) -> None:
         self._connection = connection
         self._info = info
+        self._changes = changes
         self._columns: tuple[str, ...] | None = None
         self._predicate: Predicate | None = None
         self._limit: int | None = None
 
     def project(self, indices: Sequence[int]) -> TableScan:
         """Read some columns only, by their index, in this order."""
-        names = self._info.get_column_names()
+        names = self._column_names()
         for index in indices:
             if isinstance(index, bool) or not isinstance(index, int):
                 raise FlussError(f"invalid column index {index!r}: expected an integer")
@@ -134,10 +174,16 @@ class TableScan:
             raise FlussError("a projection needs at least one column")
         if len(set(names)) != len(names):
             raise FlussError(f"a column stands twice in the projection {list(names)}")
-        require_columns(names, self._info.get_column_names(), f"table {self._info.table_path}:")
+        require_columns(names, self._column_names(), f"table {self._info.table_path}:")
         scan = copy.copy(self)
         scan._columns = tuple(names)
         return scan
+
+    def _column_names(self) -> list[str]:
+        if self._changes is None:
+            return self._info.get_column_names()
+        names: list[str] = self._changes.schema(self._info.schema.arrow_schema).names
+        return names
 
     def filter(self, predicate: Predicate) -> TableScan:
         """Read only rows for which a predicate is true.
@@ -179,21 +225,37 @@ class TableScan:
 
     def create_log_scanner(self) -> LogScanner:
         """Return a scanner of single records, for :meth:`LogScanner.poll`."""
+        self._refuse_virtual("create_record_batch_log_scanner")
         return self._log_scanner(records=True)
 
     def create_record_batch_log_scanner(self) -> LogScanner:
         """Return a scanner of Arrow batches, for ``poll_arrow``, ``to_arrow`` and the like.
 
         Of a primary-key table it reads the changelog, with the columns ``_change_type``,
-        ``_log_offset`` and ``_commit_timestamp`` behind those of the table.
+        ``_log_offset`` and ``_commit_timestamp`` behind those of the table. Of a virtual table it
+        reads the rows of that.
         """
         return self._log_scanner(records=False)
+
+    def _refuse_virtual(self, use: str) -> None:
+        if self._changes is not None:
+            raise FlussError(
+                f"{self._info.table_path}{self._changes.value} is a virtual table: use {use}"
+            )
 
     def _log_scanner(self, *, records: bool) -> LogScanner:
         if self._limit is not None:
             raise FlussError(
                 f"log scanners have no limit (limit({self._limit}) was called):"
                 " use create_bucket_batch_scanner"
+            )
+        if self._changes is not None:
+            return ChangeTableScanner(
+                self._connection,
+                self._info,
+                self._changes,
+                self._columns,
+                predicate=self._predicate,
             )
         return LogScanner(
             self._connection, self._info, self._columns, records=records, predicate=self._predicate
@@ -219,12 +281,14 @@ class TableScan:
         >>> scanner = table.new_scan().create_snapshot_scanner()  # doctest: +SKIP
         >>> rows, offsets = scanner.to_arrow(), scanner.offsets  # doctest: +SKIP
         """
+        self._refuse_virtual("create_record_batch_log_scanner")
         return SnapshotScanner(
             self._connection, self._info, self._columns, limit=self._limit, partitions=partitions
         )
 
     def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:
         """Return a scanner of the newest rows of one bucket; needs :meth:`limit`."""
+        self._refuse_virtual("create_record_batch_log_scanner")
         if self._limit is None:
             raise FlussError("create_bucket_batch_scanner needs a limit: call limit(n) before it")
         if self._predicate is not None:

@@ -66,29 +66,6 @@ def of_numbers(values: npt.NDArray[np.generic]) -> Field:
     return fixed(values.view(np.uint8).reshape(len(values), values.itemsize))
 
 
-def varint(values: npt.NDArray[np.integer], width: int) -> Field:
-    """Return unsigned LEB128 of the two's complement of ``width`` (32 or 64) bits."""
-    unsigned = values.astype(np.int64).view(np.uint64)
-    if width == 32:
-        unsigned = unsigned & np.uint64(0xFFFFFFFF)
-    # only as many byte columns as the largest value takes
-    top = int(unsigned.max()) if len(unsigned) else 0
-    most = max(1, -(-top.bit_length() // 7))
-    if most == 1:
-        return Field(unsigned.astype(np.uint8), np.ones(len(values), np.int64))
-    matrix = np.empty((len(values), most), np.uint8)
-    written = np.empty((len(values), most), np.bool_)
-    rest = unsigned
-    follows = np.ones(len(values), np.bool_)
-    for i in range(most):
-        written[:, i] = follows
-        more = rest >> np.uint64(7)
-        follows = more != 0
-        matrix[:, i] = (rest & np.uint64(0x7F)).astype(np.uint8) | (follows.view(np.uint8) << 7)
-        rest = more
-    return Field(matrix[written], written.sum(axis=1, dtype=np.int64))
-
-
 def of_binary(array: pa.Array) -> Field:
     """Return the bytes of a string, binary or fixed-size binary array without nulls."""
     n = len(array)

@@ -142,7 +142,7 @@ def masked(part: Part, kept: Bools | None) -> Part:
         return part
     lengths = np.where(kept, part.lengths, 0)
     if isinstance(part, Words):
-        return Words(part.values, lengths)
+        return Words(part.values * kept, lengths)
     return Blobs(part.data, np.where(kept, part.starts, 0), lengths)
 
 
@@ -283,8 +283,8 @@ class Cursor:
     def _varint(self, bits: int, valid: Bools | None, fail: rv.Fail) -> UInt64s:
         values, lengths = read_varints(self.data, self.at)
         if valid is not None:
-            values = np.where(valid, values, np.uint64(0))
-        if not isinstance(lengths, int):
+            values *= valid
+        if not isinstance(lengths, int) and int(lengths.max()) > 4:
             bad = lengths > (10 if bits == 64 else 5)
             if bits == 32:
                 bad |= values >> np.uint64(32) != 0

@@ -2,7 +2,8 @@
 
 A row begins with one null bit for each column, in whole bytes; then come the lengths (int32) of the
 columns of variable length that are not null, in a room for all of them, and then the values, a null
-taking nothing. Numbers are little endian; CHAR(n) and BINARY(n) take n bytes, filled with zeros;
+taking nothing. Numbers are little endian; CHAR(n) and BINARY(n) take n bytes, filled with zeros,
+which servers take off again: they fail on a BINARY(n) that ends with a zero byte of its own;
 timestamps are int64 milliseconds and, above a precision of 3, int32 nanoseconds of the millisecond.
 """
 
@@ -80,16 +81,21 @@ def _field_parts(
         return [values]
     width = t.length or 0
     n = len(values.lengths)
-    if t.root is _R.CHAR:
-        over = values.lengths > width
-        last = values.data[values.starts + np.maximum(values.lengths - 1, 0)]
-        over |= (last == 0) & (values.lengths > 0)
-        if over.any():
-            raise SchemaMismatchError(
-                f"column '{column.name}' ({t}): the text in row "
-                f"{first_row + int(np.flatnonzero(over)[0])} takes more than {width} bytes of "
-                "UTF-8, or ends with a zero character: indexed rows cannot hold it"
-            )
+    # servers take the zeros at the end of both for filling
+    last = values.data[values.starts + np.maximum(values.lengths - 1, 0)]
+    over = (values.lengths > width) | ((last == 0) & (values.lengths > 0))
+    if over.any():
+        row = first_row + int(np.flatnonzero(over)[0])
+        what = (
+            f"the text in row {row} takes more than {width} bytes of UTF-8, or ends with a zero "
+            "character"
+            if t.root is _R.CHAR
+            else f"the value in row {row} ends with a zero byte"
+        )
+        raise SchemaMismatchError(
+            f"column '{column.name}' ({t}): {what}: indexed rows cannot hold it, compacted ones "
+            "can ('table.kv.format')"
+        )
     filled = np.zeros(n * width + SLACK, np.uint8)
     at = np.arange(n) * width
     copy_blobs(values.data, values.starts, values.lengths, filled, at, exact=True)

@@ -13,27 +13,13 @@ import pyarrow as pa
 
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.record import keys_iceberg, keys_paimon
-from fluss_df.record.bytes_columns import (
-    Field,
-    Keys,
-    as_array,
-    big_endian_decimals,
-    booleans,
-    concat,
-    numbers,
-    of_binary,
-    of_numbers,
-    refuse_nulls,
-    time_millis,
-    timestamp_parts,
-    unscaled_int64,
-    varint,
-)
+from fluss_df.record import row_values as rv
+from fluss_df.record.bytes_columns import Keys, as_array, refuse_nulls, time_millis
+from fluss_df.record.compacted import BLOCK_ROWS, field_parts
+from fluss_df.record.unaligned import Blobs, Part, assemble, join
 from fluss_df.types import DataType, TypeRoot, to_arrow
 
 __all__ = ["Keys", "encode_keys"]
-
-_R = TypeRoot
 
 
 def encode_keys(
@@ -82,10 +68,7 @@ def encode_keys(
         refuse_nulls(array, name, f"{where}key")
     lake = (lake_format or "").lower()
     if lake in ("", "lance"):
-        parts: list[Field] = []
-        for array, t in zip(arrays, types, strict=True):
-            parts += compacted(array, t)
-        return concat(parts, len(arrays[0]))
+        return _compacted(arrays, types, names)
     if lake == "paimon":
         return keys_paimon.encode(arrays, types)
     if lake == "iceberg":
@@ -93,36 +76,27 @@ def encode_keys(
     raise FlussError(f"data lake format {lake_format!r}: its keys are not supported")
 
 
-def compacted(array: pa.Array, t: DataType) -> list[Field]:
-    """Return a column without nulls as the fields of Fluss's compacted rows."""
-    root = t.root
-    if root in (_R.INTEGER, _R.DATE):
-        return [varint(numbers(array, np.int32), 32)]
-    if root is _R.BIGINT:
-        return [varint(numbers(array, np.int64), 64)]
-    if root in (_R.STRING, _R.CHAR, _R.BYTES, _R.BINARY):
-        field = of_binary(array)
-        return [varint(field.lengths, 32), field]
-    if root is _R.BOOLEAN:
-        return [of_numbers(booleans(array))]
-    if root is _R.TINYINT:
-        return [of_numbers(numbers(array, np.int8))]
-    if root is _R.SMALLINT:
-        return [of_numbers(numbers(array, np.int16))]
-    if root is _R.FLOAT:
-        return [of_numbers(numbers(array, np.float32))]
-    if root is _R.DOUBLE:
-        return [of_numbers(numbers(array, np.float64))]
-    if root is _R.TIME_WITHOUT_TIME_ZONE:
-        return [varint(time_millis(array), 32)]
-    if root is _R.DECIMAL:
-        if (t.precision or 0) <= 18:
-            return [varint(unscaled_int64(array), 64)]
-        field = big_endian_decimals(array)
-        return [varint(field.lengths, 32), field]
-    if root in (_R.TIMESTAMP_WITHOUT_TIME_ZONE, _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE):
-        millis, nanos = timestamp_parts(array)
-        if (t.precision or 0) <= 3:
-            return [varint(millis, 64)]
-        return [varint(millis, 64), varint(nanos, 32)]
-    raise FlussError(f"a column of type {t} cannot be part of a key")
+def _compacted(arrays: Sequence[pa.Array], types: Sequence[DataType], names: Sequence[str]) -> Keys:
+    for t, name in zip(types, names, strict=True):
+        if t.root in rv.NESTED:
+            raise FlussError(f"column '{name}' of type {t} cannot be part of a key")
+    made = []
+    for start in range(0, len(arrays[0]), BLOCK_ROWS):
+        parts: list[Part] = []
+        for array, t, name in zip(arrays, types, names, strict=True):
+            block = array.slice(start, BLOCK_ROWS)
+            parts += field_parts(_values(block, t, name), t)
+        made.append(assemble(parts, min(BLOCK_ROWS, len(arrays[0]) - start)))
+    return join(made)
+
+
+def _values(array: pa.Array, t: DataType, name: str) -> rv.Values:
+    if t.root is TypeRoot.TIME_WITHOUT_TIME_ZONE:
+        # rows of log tables may hold more digits, which do not count for their bucket
+        return rv.Numbers(time_millis(array).view(np.uint32).astype(np.uint64), 4)
+    return rv.extract(array, t, name, no_nested)
+
+
+def no_nested(array: pa.Array, t: DataType, path: str) -> Blobs:
+    """Refuse what cannot be a key."""
+    raise FlussError(f"column '{path}' of type {t} cannot be part of a key")

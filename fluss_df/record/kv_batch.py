@@ -21,7 +21,7 @@ from fluss_df.record.bytes_columns import EncodedRows, as_array, refuse_nulls
 from fluss_df.record.chain import walk_chain
 from fluss_df.record.compacted import RowEncoder, field_parts, masked, pieces
 from fluss_df.record.headers import NO_SEQUENCE, NO_WRITER_ID, Bytes, byte_view
-from fluss_df.record.keys import encode_keys
+from fluss_df.record.keys import encode_keys, no_nested
 from fluss_df.record.row_formats import encoder_of
 from fluss_df.record.stamped import StampedBatch
 from fluss_df.record.unaligned import (
@@ -38,7 +38,7 @@ from fluss_df.record.unaligned import (
     varint_parts,
     word_view,
 )
-from fluss_df.types import Column, DataType, to_arrow
+from fluss_df.types import Column, to_arrow
 
 KV_HEADER_SIZE: Final = 28
 _HEADER: Final = struct.Struct("<iBIhBqii")
@@ -149,7 +149,7 @@ class KvEncoder:
             return join([assemble(self._key_parts(b), b.num_rows) for b in batches])
         arrays = [as_array(column) for column in chosen.columns]
         for array, column in zip(arrays, self._keys, strict=True):
-            rv.extract(array, column.type, column.name, _no_nested)
+            rv.extract(array, column.type, column.name, no_nested)
         return encode_keys(
             arrays, [c.type for c in self._keys], self._lake, names=[c.name for c in self._keys]
         )
@@ -158,7 +158,7 @@ class KvEncoder:
         parts: list[Part] = []
         for array, column in zip(batch.columns, self._keys, strict=True):
             t = column.type
-            parts += field_parts(rv.extract(array, t, column.name, _no_nested), t)
+            parts += field_parts(rv.extract(array, t, column.name, no_nested), t)
         return parts
 
     def encode(
@@ -256,10 +256,6 @@ class KvEncoder:
         return made
 
 
-def _no_nested(array: pa.Array, t: DataType, path: str) -> Blobs:
-    raise FlussError(f"column '{path}' of type {t} cannot be part of a key")
-
-
 def primary_key_format(
     lake_format: str | None, *, kv_format_version: int = 1, default_bucket_key: bool = True
 ) -> str | None:
@@ -327,17 +323,17 @@ def decode_kv_batch(data: Bytes) -> KvRecords:
             f"a kv batch is corrupt: its checksum is {crc:#010x}, its bytes have {found:#010x}",
             ErrorCode.CORRUPT_RECORD_EXCEPTION,
         )
-    starts, ends = walk_chain(
-        view, KV_HEADER_SIZE, len(view), count, least=_LEAST_RECORD, what="kv records"
-    )
-    sizes, taken = read_varints(padded(view), starts)
-    key_starts = starts + taken
+    found = walk_chain(view, KV_HEADER_SIZE, count, least=_LEAST_RECORD, what="kv records")
+    sizes, taken = read_varints(found.data, found.starts)
+    key_starts = found.starts + taken
     bad = (taken > np.int64(5)) | (sizes == 0) | (sizes >= np.uint64(2**31))
     key_ends = key_starts + np.where(bad, np.uint64(0), sizes).view(np.int64)
-    bad |= key_ends > ends
+    bad |= key_ends > found.ends
     if bad.any():
         raise ProtocolError(f"kv record {np.flatnonzero(bad)[0]} of {count} has no such key")
-    deleted = key_ends == ends
+    deleted = key_ends == found.ends
+    key_starts += found.moved
+    key_ends += found.moved
     return KvRecords(
         schema_id,
         writer_id,
@@ -345,5 +341,5 @@ def decode_kv_batch(data: Bytes) -> KvRecords:
         key_starts,
         key_ends,
         np.where(deleted, -1, key_ends),
-        np.where(deleted, -1, ends),
+        np.where(deleted, -1, found.ends + found.moved),
     )

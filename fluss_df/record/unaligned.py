@@ -30,6 +30,13 @@ _CONTINUES: Final = np.array(
     [0] + [((1 << 8 * (n - 1)) - 1) & 0x8080808080808080 for n in range(1, 9)] + [int(_TOPS)] * 2,
     np.uint64,
 )
+_FIRST_BYTES: Final = np.array([(1 << 8 * n) - 1 for n in range(8)], np.uint64)
+# how groups of seven bits close up: what stays, and by how much the rest moves
+_UNPACKING: Final = (
+    (_U(0x007F007F007F007F), _U(1)),
+    (_U(0x00003FFF00003FFF), _U(2)),
+    (_U(0x000000000FFFFFFF), _U(4)),
+)
 
 
 def word_view(data: UInt8s, width: int = 8) -> npt.NDArray[np.unsignedinteger]:
@@ -96,7 +103,10 @@ def gather_blobs(source: UInt8s, starts: Int64s, lengths: Int64s) -> EncodedRows
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Parts of up to eight bytes of all rows; ``lengths`` one for all, or each."""
+    """Parts of up to eight bytes of all rows; ``lengths`` one for all, or each.
+
+    What is beyond its length is zero in every value.
+    """
 
     values: UInt64s
     lengths: Int64s | int
@@ -120,9 +130,10 @@ def assemble(parts: list[Part], n: int) -> EncodedRows:
     All words are written in the order of their addresses: what one writes beyond its end, the
     next overwrites.
     """
+    parts = _merged(parts)
     slots = len(parts)
     at = np.empty((n, slots), np.int64)
-    values = np.zeros((n, slots), np.uint64)
+    values = np.empty((n, slots), np.uint64)
     cursor = np.zeros(n, np.int64)
     for i, part in enumerate(parts):
         at[:, i] = cursor
@@ -141,16 +152,44 @@ def assemble(parts: list[Part], n: int) -> EncodedRows:
                 behind.append((part, rows, at[rows, i]))
                 # these are copied last, and without a byte too many
                 at[rows, i] = total
-            if len(part.data):
-                values[:, i] = word_view(part.data)[part.starts]
+            values[:, i] = word_view(part.data)[part.starts] if len(part.data) else 0
         else:
             values[:, i] = part.values
         if not isinstance(part.lengths, int):
-            at[part.lengths == 0, i] = total
+            none = part.lengths == 0
+            if none.any():
+                at[none, i] = total
     word_view(out)[at.reshape(-1)] = values.reshape(-1)
     for blobs, rows, where in behind:
         copy_blobs(blobs.data, blobs.starts[rows], blobs.lengths[rows], out, where, exact=True)
     return EncodedRows(out[:total], offsets)
+
+
+def _merged(parts: list[Part]) -> list[Part]:
+    """Return parts of which those are one that fit into a word together."""
+    made: list[Part] = []
+    used = 8
+    for part in parts:
+        if isinstance(part, Blobs):
+            if int(part.lengths.max(initial=0)) >= 8 or not len(part.data):
+                made.append(part)
+                used = 8
+                continue
+            words = word_view(part.data)[part.starts]
+            words &= _FIRST_BYTES[part.lengths]
+            part = Words(words, part.lengths)
+        lengths = part.lengths
+        most = lengths if isinstance(lengths, int) else int(lengths.max(initial=0))
+        last = made[-1] if made else None
+        if used + most > 8 or not isinstance(last, Words):
+            made.append(part)
+            used = most
+            continue
+        behind = last.lengths
+        shift = _U(8 * behind) if isinstance(behind, int) else (behind << 3).view(_U)
+        made[-1] = Words(last.values | (part.values << shift), behind + lengths)
+        used += most
+    return made
 
 
 def join(pieces: list[EncodedRows]) -> EncodedRows:
@@ -170,13 +209,17 @@ def varint_parts(values: UInt64s) -> list[Words]:
     top = int(values.max()) if len(values) else 0
     if top < 0x80:
         return [Words(values, 1)]
-    lengths = np.ones(len(values), np.int64)
+    more = np.ones(len(values), np.uint8)
     for bits in range(7, top.bit_length(), 7):
-        lengths += values >= _U(1 << bits)
+        more += values >= _U(1 << bits)
+    lengths = more.astype(np.int64)
     x = values & _U(0x00FFFFFFFFFFFFFF)
-    x = (x & _U(0x0FFFFFFF)) | ((x & _U(0x00FFFFFFF0000000)) << _U(4))
-    x = (x & _U(0x00003FFF00003FFF)) | ((x & _U(0x0FFFC0000FFFC000)) << _U(2))
-    x = (x & _U(0x007F007F007F007F)) | ((x & _U(0x3F803F803F803F80)) << _U(1))
+    for mask, shift in reversed(_UNPACKING):
+        if top >> int(shift) * 7:
+            low = x & mask
+            x ^= low
+            x <<= shift
+            x |= low
     x |= _CONTINUES[lengths]
     if top < 1 << 56:
         return [Words(x, lengths)]
@@ -193,19 +236,29 @@ def read_varints(data: UInt8s, at: Int64s) -> tuple[UInt64s, Int64s | int]:
     tuple
         The values, and the bytes that each takes: 11 where it is none of 64 bits.
     """
-    words = word_view(data)[at]
-    if not (words & _U(0x80)).any():
-        return words & _U(0x7F), 1
-    ends = ~words & _TOPS
-    # the lowest set bit is the top of the last byte; where there is none, all bits are kept
-    below = (ends & (~ends + _U(1))) - _U(1)
-    lengths = (np.bitwise_count(below) >> 3).astype(np.int64) + 1
-    x = words & below & ~_TOPS
-    x = (x & _U(0x007F007F007F007F)) | ((x & _U(0x7F007F007F007F00)) >> _U(1))
-    x = (x & _U(0x00003FFF00003FFF)) | ((x & _U(0x3FFF00003FFF0000)) >> _U(2))
-    x = (x & _U(0x0FFFFFFF)) | ((x & _U(0x0FFFFFFF00000000)) >> _U(4))
-    long = np.flatnonzero(lengths > 8)
-    if len(long):
+    x = word_view(data)[at]
+    ends = ~x
+    ends &= _TOPS
+    # all bits up to the lowest that is set, the top of the last byte; where there is none, all
+    below = ends - _U(1)
+    below ^= ends
+    lengths = np.bitwise_count(below) >> 3
+    most = int(lengths.max()) if len(lengths) else 1
+    if most == 1:
+        x &= _U(0x7F)
+        return x, 1
+    x &= below
+    x &= ~_TOPS
+    for mask, shift in _UNPACKING:
+        if most <= shift:
+            break
+        low = x & mask
+        x ^= low
+        x >>= shift
+        x |= low
+    lengths = lengths.astype(np.int64)
+    if most == 8:
+        long = np.flatnonzero(ends == 0)
         ninth = data[at[long] + 8].astype(_U)
         tenth = data[at[long] + 9].astype(_U)
         more = ninth >= 0x80

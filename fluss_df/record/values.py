@@ -18,7 +18,7 @@ from fluss_df.record.bytes_columns import EncodedRows
 from fluss_df.record.chain import walk_chain
 from fluss_df.record.headers import Bytes, byte_view
 from fluss_df.record.row_formats import decoder_of
-from fluss_df.record.unaligned import Blobs, Int64s, UInt8s, Words, assemble, padded, word_view
+from fluss_df.record.unaligned import Blobs, Int64s, UInt8s, Words, assemble, padded
 from fluss_df.types import Column
 
 _BATCH: Final = struct.Struct("<iBi")
@@ -113,10 +113,8 @@ class ValueDecoder:
             raise ProtocolError(
                 f"a batch of values of {len(view)} bytes says {length + 4}, of magic {magic}"
             )
-        starts, ends = walk_chain(
-            view, _BATCH.size, len(view), count, least=_ID_SIZE, what="values"
-        )
-        return self._decode(padded(view), starts, ends)
+        found = walk_chain(view, _BATCH.size, count, least=_ID_SIZE, what="values")
+        return self._decode(found.data, found.starts, found.ends)
 
     def _decode(self, raw: UInt8s, starts: Int64s, ends: Int64s) -> pa.Table:
         if not len(starts):
@@ -124,12 +122,12 @@ class ValueDecoder:
         short = ends - starts < _ID_SIZE
         if short.any():
             raise ProtocolError(f"value {np.flatnonzero(short)[0]} is shorter than a schema id")
-        ids = word_view(raw, 2)[starts].view(np.int16)
-        found = np.unique(ids).tolist()
-        if len(found) == 1:
-            return self._of_schema(found[0], raw, starts + _ID_SIZE, ends)
+        low, high = raw[starts], raw[starts + 1]
+        ids = (high.astype(np.uint16) << 8 | low).view(np.int16)
+        if (ids == ids[0]).all():
+            return self._of_schema(int(ids[0]), raw, starts + _ID_SIZE, ends)
         tables, orders = [], []
-        for schema_id in found:
+        for schema_id in np.unique(ids).tolist():
             rows = np.flatnonzero(ids == schema_id)
             tables.append(self._of_schema(schema_id, raw, starts[rows] + _ID_SIZE, ends[rows]))
             orders.append(rows)

@@ -42,6 +42,15 @@ def test_columns_of_a_changelog(tables: Tables) -> None:
     assert log.column("_commit_timestamp").type == pa.timestamp("ms", "UTC")
 
 
+def test_a_changelog_of_changes_that_change_nothing(tables: Tables) -> None:
+    table = tables(SCHEMA, ["id"])
+    with table.new_upsert() as writer:
+        writer.delete([1])
+    log = changelog(tables, table)
+    assert log.num_rows == 0
+    assert log.schema.equals(tables.scanner(table).schema)
+
+
 def test_polls_of_every_kind_agree(tables: Tables, changed: fluss.FlussTable) -> None:
     expected = changelog(tables, changed)
     scan = changed.new_scan()

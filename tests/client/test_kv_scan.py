@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -13,7 +14,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df import FlussError
 from fluss_df.client.change_fold import ChangeFold
-from fluss_df.client.kv_snapshots import newest_snapshot
+from fluss_df.client.kv_snapshots import KvSnapshot, leased_snapshot, snapshot_entries
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from tests.campaigns.kv_scan import run as compare
 from tests.client.kv_support import SCHEMA, Rows, fold, random_changes, state
@@ -57,9 +58,9 @@ def test_snapshots_are_read_where_there_are_any(snapshotting: Tables) -> None:
         random_changes(writer, model, random.Random(1), ids=200, calls=80)
     bucket = fluss.TableBucket(info.table_id, 0)
     for _ in range(100):
-        snapshot = newest_snapshot(snapshotting.connection, info, bucket, None)
-        if snapshot is not None:
-            break
+        with leased_snapshot(snapshotting.connection, info, bucket, None) as snapshot:
+            if snapshot is not None:
+                break
         time.sleep(0.2)
     assert snapshot is not None
     time.sleep(1.5)
@@ -67,6 +68,40 @@ def test_snapshots_are_read_where_there_are_any(snapshotting: Tables) -> None:
     rows = {row["id"]: row for row in scanner.to_arrow().to_pylist()}
     assert rows == model
     assert scanner.metrics.rows == len(model)
+
+
+def test_a_snapshot_stays_while_it_is_read(snapshotting: Tables) -> None:
+    """Newer ones take its place, and its files are deleted when the lease ends."""
+    table = snapshotting(SCHEMA, ["id"])
+    info, connection = table.get_table_info(), snapshotting.connection
+    bucket = fluss.TableBucket(info.table_id, 0)
+
+    def newest(after: int) -> KvSnapshot:
+        """Write until there is a snapshot newer than one."""
+        for number in range(200):
+            with table.new_upsert() as writer:
+                writer.upsert([number % 5, f"after {after}", None])
+            with leased_snapshot(connection, info, bucket, None) as snapshot:
+                if snapshot is not None and snapshot.snapshot_id > after:
+                    return snapshot
+            time.sleep(0.1)
+        raise AssertionError("no snapshot")
+
+    newest(-1)
+    with leased_snapshot(connection, info, bucket, None) as held:
+        assert held is not None
+        newest(newest(held.snapshot_id).snapshot_id)
+        rows = sum(len(values) for _, values in snapshot_entries(connection, held))
+        assert 1 <= rows <= 5
+    last = newest(held.snapshot_id).snapshot_id
+    for _ in range(20):
+        last = newest(last).snapshot_id
+        with contextlib.suppress(fluss.FlussError):
+            list(snapshot_entries(connection, held))
+            continue
+        break
+    with pytest.raises(fluss.FlussError, match=f"of snapshot {held.snapshot_id} is gone"):
+        list(snapshot_entries(connection, held))
 
 
 def test_a_changelog_goes_on_where_a_scan_ends(snapshotting: Tables) -> None:

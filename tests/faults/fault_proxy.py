@@ -50,6 +50,12 @@ class FaultProxy:
         self.port: int = self._listener.getsockname()[1]
         self.target: Callable[[], tuple[str, int]] | None = None
         self.rules: list[Rule] = []
+        # the requests of some kinds, and what servers answered, with their frame's length
+        self.kept_keys: frozenset[int] = frozenset()
+        # makes other answers of those that servers give to requests of a kind
+        self.rewrite: Callable[[int, bytes], bytes] | None = None
+        self.requests: list[tuple[int, bytes]] = []
+        self.responses: list[tuple[int, bytes]] = []
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -84,6 +90,7 @@ class _Pipe:
         self._client = client
         self._server = server
         self._actions: dict[int, Rule] = {}
+        self._keys: dict[int, int] = {}
         threading.Thread(target=self._requests, daemon=True).start()
         threading.Thread(target=self._responses, daemon=True).start()
 
@@ -101,6 +108,9 @@ class _Pipe:
             while True:
                 frame = _read_frame(self._client)
                 api_key, _, request_id = struct.unpack_from(">hhi", frame, 4)
+                self._keys[request_id] = api_key
+                if api_key in self._proxy.kept_keys:
+                    self._proxy.requests.append((api_key, frame))
                 for rule in self._proxy.rules:
                     if rule.applies(api_key):
                         if rule.action == "reset before":
@@ -116,6 +126,11 @@ class _Pipe:
             while True:
                 frame = _read_frame(self._server)
                 (request_id,) = struct.unpack_from(">i", frame, 5)
+                api_key = self._keys.pop(request_id, -1)
+                if api_key in self._proxy.kept_keys:
+                    self._proxy.responses.append((api_key, frame))
+                if self._proxy.rewrite is not None:
+                    frame = self._proxy.rewrite(api_key, frame)
                 rule = self._actions.pop(request_id, None)
                 if rule is not None and rule.action == "reset after":
                     self._close()

@@ -218,7 +218,10 @@ def values(t: DataType) -> st.SearchStrategy[Any]:
     elif root is R.BYTES:
         made = st.binary(max_size=40)
     elif root is R.BINARY:
-        made = st.binary(min_size=t.length or 0, max_size=t.length)
+        # indexed rows hold none that ends with a zero byte
+        length = (t.length or 1) - 1
+        ends = st.integers(1, 255).map(lambda last: bytes([last]))
+        made = st.tuples(st.binary(min_size=length, max_size=length), ends).map(b"".join)
     elif t.element is not None:
         made = st.lists(values(t.element), max_size=35)
     elif t.key is not None and t.value is not None:
