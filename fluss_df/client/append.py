@@ -11,6 +11,8 @@ from fluss_df.client.write_batch import EncodedBatch, WriteResultHandle
 from fluss_df.client.writer import Row, TableWriter
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.row_formats import encoder_of, require_milliseconds
+from fluss_df.record.row_log import ROW_LOG_FORMATS, encode_row_log_batch
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -45,10 +47,13 @@ class AppendWriter(TableWriter):
                 f"table {info.table_path} has a primary key: it takes upserts, not appends",
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             )
-        if info.log_format != "arrow":
+        self._row_encoder = None
+        if info.log_format in ROW_LOG_FORMATS:
+            self._row_encoder = encoder_of(info.log_format)(info.schema.columns)
+        elif info.log_format != "arrow":
             raise FlussError(
-                f"table {info.table_path} has the log format '{info.log_format}';"
-                " appends are written in the format 'arrow' only",
+                f"table {info.table_path} has the log format '{info.log_format}', which is not"
+                f" known here; known are arrow, {', '.join(ROW_LOG_FORMATS)}",
                 ErrorCode.UNSUPPORTED_VERSION,
             )
         self._compression = Compression.from_properties(info.get_properties())
@@ -85,8 +90,24 @@ class AppendWriter(TableWriter):
         # in front of the method, which only calls it
         self.append = self._put_row  # type: ignore[method-assign,assignment]
 
+    def _checked(self, table: pa.Table) -> pa.Table:
+        data = super()._checked(table)
+        if self._row_encoder is not None:
+            require_milliseconds(data, self._columns, self._name)
+        return data
+
+    def _take_rows(self) -> pa.RecordBatch:
+        data = super()._take_rows()
+        if self._row_encoder is not None:
+            require_milliseconds(data, self._columns, self._name)
+        return data
+
     def _write_api(self) -> WriteApi:
         return ProduceLog(self._info)
 
     def _encode_frame(self, data: pa.RecordBatch) -> EncodedBatch:
+        if self._row_encoder is not None:
+            return encode_row_log_batch(
+                data, schema_id=self._info.schema_id, rows=self._row_encoder
+            )
         return encode_log_batch(data, schema_id=self._info.schema_id, compression=self._compression)

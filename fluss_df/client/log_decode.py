@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,13 @@ from fluss_df.metadata import (
 )
 from fluss_df.record.headers import LogHeaders, verify_crcs
 from fluss_df.record.log_decode import DecodedBatch, LogDecoder
+from fluss_df.record.row_log import ROW_LOG_FORMATS, RowLogDecoder
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
+
+_Decoder: TypeAlias = LogDecoder | RowLogDecoder
 
 METADATA_FIELDS = {
     PARTITION_COLUMN: pa.field(PARTITION_COLUMN, pa.string()),
@@ -87,10 +90,11 @@ class TableDecoder:
         metadata_columns: Sequence[str],
         metrics: Metrics,
     ) -> None:
-        if info.log_format != "arrow":
+        self._row_format = None if info.log_format == "arrow" else info.log_format
+        if self._row_format not in (None, *ROW_LOG_FORMATS):
             raise FlussError(
-                f"table {info.table_path} has the log format '{info.log_format}';"
-                " only the format 'arrow' can be scanned",
+                f"table {info.table_path} has the log format '{info.log_format}', which is not"
+                f" known here; known are arrow, {', '.join(ROW_LOG_FORMATS)}",
                 ErrorCode.UNSUPPORTED_VERSION,
             )
         names = info.get_column_names()
@@ -102,18 +106,20 @@ class TableDecoder:
         self._check_crc = connection.config.scanner_log_check_crc
         self._target = pa.schema([info.schema.arrow_schema.field(name) for name in columns])
         self._lock = threading.Lock()
-        self._schemas = {info.schema_id: info.schema.arrow_schema}
+        self._schemas = {info.schema_id: info.schema}
         # without a column nothing can be counted: the first one is fetched in their place
         wanted = sorted(names.index(name) for name in columns) or [0]
-        self.projection = None if len(wanted) == len(names) else wanted
+        whole = len(wanted) == len(names) or self._row_format is not None
+        # servers project columns of Arrow only
+        self.projection = None if whole else wanted
         # fetched batches of other schemas may lack a column: what is null then must be nullable
         fields = [field.with_nullable(True) for field in self._target]
         self._target = pa.schema(fields)
         self.schema = pa.schema([*fields, *(METADATA_FIELDS[name] for name in metadata_columns)])
-        self._projected_decoder: LogDecoder | None = None
-        self._whole_decoder: LogDecoder | None = None
+        self._projected_decoder: _Decoder | None = None
+        self._whole_decoder: _Decoder | None = None
 
-    def _decoder(self, projected: bool, headers: LogHeaders) -> LogDecoder:
+    def _decoder(self, projected: bool, headers: LogHeaders) -> _Decoder:
         missing = [i for i in set(headers.schema_id.tolist()) if i not in self._schemas]
         for schema_id in missing:
             self._learn_schema(schema_id)
@@ -121,7 +127,11 @@ class TableDecoder:
             made = self._projected_decoder if projected else self._whole_decoder
             if made is not None:
                 return made
-            payload = self._schemas
+            if self._row_format is not None:
+                columns = {key: schema.columns for key, schema in self._schemas.items()}
+                self._whole_decoder = RowLogDecoder(columns, self._target, self._row_format)
+                return self._whole_decoder
+            payload = {key: schema.arrow_schema for key, schema in self._schemas.items()}
             if projected and self.projection is not None:
                 indexes = self.projection
                 payload = {
@@ -144,7 +154,7 @@ class TableDecoder:
             self._connection.get_admin().table_schema(self._info.table_path, schema_id)
         )
         with self._lock:
-            self._schemas[schema_id] = schema.arrow_schema
+            self._schemas[schema_id] = schema
             self._projected_decoder = self._whole_decoder = None
 
     def decode(self, position: Position, chunk: Chunk) -> Iterator[pa.Table]:
@@ -170,7 +180,7 @@ class TableDecoder:
         ]
 
     def _piece(
-        self, decoder: LogDecoder, position: Position, chunk: Chunk, first: int, last: int
+        self, decoder: _Decoder, position: Position, chunk: Chunk, first: int, last: int
     ) -> pa.Table:
         table = decoder.decode_table(
             chunk.records,
@@ -185,11 +195,17 @@ class TableDecoder:
             # of changes that changed nothing
             return pa.Table.from_batches([], self.schema)
         if self._metadata_columns:
-            table = self._with_metadata(table, position, chunk, first, last)
+            table = self._with_metadata(table, decoder, position, chunk, first, last)
         return table
 
     def _with_metadata(
-        self, table: pa.Table, position: Position, chunk: Chunk, first: int, last: int
+        self,
+        table: pa.Table,
+        decoder: _Decoder,
+        position: Position,
+        chunk: Chunk,
+        first: int,
+        last: int,
     ) -> pa.Table:
         """Append metadata columns, computed for all batches of the piece at once."""
         headers, part = chunk.headers, slice(first, last)
@@ -212,10 +228,14 @@ class TableDecoder:
             elif name == LOG_OFFSET_COLUMN:
                 column = pa.array(np.repeat(base, lengths) + within)
             elif name == CHANGE_TYPE_COLUMN:
-                # one byte for each row, at the beginning of its batch's payload
-                kinds = np.frombuffer(chunk.records, np.uint8)
-                kinds = kinds[np.repeat(headers.payload[part], lengths) + within]
-                kinds[np.repeat(headers.append_only[part], lengths)] = 0
+                kinds = decoder.change_types(
+                    chunk.records,
+                    headers,
+                    first,
+                    last,
+                    start_offset=chunk.start,
+                    stop_offset=position.stop,
+                )
                 column = self._changes(kinds)
             else:
                 times = np.repeat(headers.timestamp[part], lengths)

@@ -26,8 +26,9 @@ from fluss_df.metadata import (
 from fluss_df.record.coerce import coerce
 from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.row_collector import RowCollector
+from fluss_df.record.row_formats import require_milliseconds
 from fluss_df.schema import TableInfo
-from fluss_df.types import Column, TypeRoot, arrow_schema
+from fluss_df.types import Column, arrow_schema
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
@@ -250,22 +251,8 @@ class UpsertWriter(TableWriter):
                 )
 
     def _frame(self, data: pa.Table, deletes: pa.Array) -> pa.Table:
-        self._require_milliseconds(data)
+        require_milliseconds(data, self._columns, self._name)
         return pa.Table.from_arrays([*data.columns, deletes], schema=self._frame_schema)
-
-    def _require_milliseconds(self, data: pa.Table | pa.RecordBatch) -> None:
-        """Refuse digits of a TIME that rows of primary-key tables cannot hold."""
-        for column in self._columns:
-            t = column.type
-            if t.root is not TypeRoot.TIME_WITHOUT_TIME_ZONE or (t.precision or 0) <= 3:
-                continue
-            values = data.column(column.name)
-            whole = pc.equal(values, values.cast(pa.time32("ms"), safe=False))
-            if pc.all(whole).as_py() is False:
-                raise SchemaMismatchError(
-                    f"table {self._name}, column '{column.name}' ({t}): primary-key tables hold"
-                    " times in whole milliseconds: round them first"
-                )
 
     def _row_count(self) -> int:
         return len(self._rows) + len(self._deletes)
@@ -276,7 +263,7 @@ class UpsertWriter(TableWriter):
         rows = 0 if upserts is None else upserts.num_rows
         if not places:
             assert upserts is not None
-            self._require_milliseconds(upserts)
+            require_milliseconds(upserts, self._columns, self._name)
             flags = pa.repeat(pa.scalar(False), rows)
             return pa.RecordBatch.from_arrays([*upserts.columns, flags], schema=self._frame_schema)
         deletes = _padded(self._deletes.take(), self._frame_schema)
@@ -287,7 +274,7 @@ class UpsertWriter(TableWriter):
         order[flags] = np.arange(rows, len(flags))
         columns = deletes.columns
         if upserts is not None:
-            self._require_milliseconds(upserts)
+            require_milliseconds(upserts, self._columns, self._name)
             pairs = zip(upserts.columns, columns, strict=True)
             columns = [pa.concat_arrays(pair).take(pa.array(order)) for pair in pairs]
         return pa.RecordBatch.from_arrays([*columns, pa.array(flags)], schema=self._frame_schema)

@@ -93,8 +93,7 @@ def _field_parts(
             else f"the value in row {row} ends with a zero byte"
         )
         raise SchemaMismatchError(
-            f"column '{column.name}' ({t}): {what}: indexed rows cannot hold it, compacted ones "
-            "can ('table.kv.format')"
+            f"column '{column.name}' ({t}): {what}: indexed rows cannot hold it, compacted ones can"
         )
     filled = np.zeros(n * width + SLACK, np.uint8)
     at = np.arange(n) * width

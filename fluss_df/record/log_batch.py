@@ -93,7 +93,7 @@ class Compression:
 
 
 class EncodedLogBatch(StampedBatch):
-    """A log batch in the form that is sent: 48 bytes of header and the Arrow message."""
+    """A log batch as it is sent: 48 bytes of header, and the Arrow message or records."""
 
     __slots__ = ()
 
@@ -124,10 +124,6 @@ def encode_log_batch(
     FlussError
         For no rows, or a batch that does not fit the 2 GiB that the length field can say.
     """
-    if not batch.num_rows:
-        raise FlussError("a log batch needs at least one row")
-    if not 0 <= schema_id < 2**15:
-        raise FlussError(f"schema id {schema_id} does not fit a log batch")
     sink = pa.BufferOutputStream()
     writer = pa.ipc.new_stream(sink, batch.schema, options=compression.options())
     writer.write_batch(batch)
@@ -135,15 +131,30 @@ def encode_log_batch(
     stream = sink.getvalue()
     head = np.frombuffer(stream, "<i4", 2)
     body = stream.slice(8 + int(head[1]))
-    length = HEADER_SIZE + body.size - OVERHEAD
+    return EncodedLogBatch(log_header(schema_id, batch.num_rows, body.size), body, batch.num_rows)
+
+
+def log_header(schema_id: int, rows: int, body_size: int) -> bytearray:
+    """Return the header of an append-only batch, without writer and sequence.
+
+    Raises
+    ------
+    FlussError
+        For no rows, or more bytes than the length field can say.
+    """
+    if not rows:
+        raise FlussError("a log batch needs at least one row")
+    if not 0 <= schema_id < 2**15:
+        raise FlussError(f"schema id {schema_id} does not fit a log batch")
+    length = HEADER_SIZE + body_size - OVERHEAD
     if length >= 2**31:
         raise FlussError(
-            f"a batch of {body.size} bytes is larger than a log batch can be: send fewer rows",
+            f"a batch of {body_size} bytes is larger than a log batch can be: send fewer rows",
             ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
         )
     header = bytearray(HEADER_SIZE)
-    n = batch.num_rows
+    writer = (NO_WRITER_ID, NO_SEQUENCE)
     _HEADER.pack_into(
-        header, 0, 0, length, 0, 0, 0, schema_id, APPEND_ONLY, n - 1, NO_WRITER_ID, NO_SEQUENCE, n
+        header, 0, 0, length, 0, 0, 0, schema_id, APPEND_ONLY, rows - 1, *writer, rows
     )
-    return EncodedLogBatch(header, body, n)
+    return header

@@ -51,7 +51,7 @@ class DecodedBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Run:
     """Consecutive batches that share a schema and are decoded as one stream."""
 
     index: npt.NDArray[np.int64]
@@ -148,7 +148,7 @@ class LogDecoder:
             ``SCHEMA_NOT_EXIST`` for a schema id that the decoder was not given.
         """
         result = []
-        for run in self._runs(headers, first, last, start_offset, stop_offset):
+        for run in runs(headers, first, last, start_offset, stop_offset):
             batches = self._table(records, headers, run).to_batches()
             changes = None if run.append_only else np.frombuffer(records, np.uint8)
             rows = zip(run.index.tolist(), run.lo.tolist(), run.hi.tolist(), strict=True)
@@ -180,7 +180,7 @@ class LogDecoder:
         """
         tables = []
         rows = 0
-        for run in self._runs(headers, first, last, start_offset, stop_offset):
+        for run in runs(headers, first, last, start_offset, stop_offset):
             table = self._table(records, headers, run, combine=True)
             # only the outer batches of a run can be wanted in part
             head = int(run.lo[0])
@@ -195,33 +195,32 @@ class LogDecoder:
             return pa.Table.from_batches([], self.target)
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
-    def _runs(
+    def change_types(
         self,
+        records: Bytes,
         headers: LogHeaders,
-        first: int,
-        last: int | None,
-        start_offset: int,
-        stop_offset: int | None,
-    ) -> Iterator[_Run]:
-        """Split the batches that hold wanted rows into streams."""
-        part = slice(first, len(headers) if last is None else last)
-        count, base = headers.record_count[part], headers.base_offset[part]
-        lo = np.clip(start_offset - base, 0, count)
-        hi = count if stop_offset is None else np.clip(stop_offset - base, 0, count)
-        wanted = np.flatnonzero(hi > lo)
-        if not len(wanted):
-            return
-        lo, hi, index = lo[wanted], hi[wanted], wanted + first
-        ids, plain = headers.schema_id[index], headers.append_only[index]
-        ends = np.cumsum(headers.size[index])
-        streams = (ends - headers.size[index]) // _STREAM_BYTES
-        cut = (ids[1:] != ids[:-1]) | (plain[1:] != plain[:-1]) | (streams[1:] != streams[:-1])
-        bounds = [0, *(np.flatnonzero(cut) + 1).tolist(), len(index)]
-        for a, b in itertools.pairwise(bounds):
-            yield _Run(index[a:b], lo[a:b], hi[a:b], int(ids[a]), bool(plain[a]))
+        first: int = 0,
+        last: int | None = None,
+        *,
+        start_offset: int = 0,
+        stop_offset: int | None = None,
+    ) -> npt.NDArray[np.uint8]:
+        """Return the change types of the rows that :meth:`decode_table` gives."""
+        data = np.frombuffer(records, np.uint8)
+        found = []
+        for run in runs(headers, first, last, start_offset, stop_offset):
+            # one byte for each row, at the beginning of its batch's payload
+            lengths = run.hi - run.lo
+            if run.append_only:
+                found.append(np.zeros(int(lengths.sum()), np.uint8))
+                continue
+            begins = headers.payload[run.index] + run.lo
+            at = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            found.append(data[np.repeat(begins, lengths) + at])
+        return np.concatenate([np.zeros(0, np.uint8), *found])
 
     def _table(
-        self, records: Bytes, headers: LogHeaders, run: _Run, *, combine: bool = False
+        self, records: Bytes, headers: LogHeaders, run: Run, *, combine: bool = False
     ) -> pa.Table:
         message = self._messages.get(run.schema_id)
         if message is None:
@@ -296,13 +295,34 @@ class LogDecoder:
         return pa.Table.from_arrays(columns, schema=self.target)
 
     @staticmethod
-    def _bad(headers: LogHeaders, run: _Run, why: str) -> ProtocolError:
+    def _bad(headers: LogHeaders, run: Run, why: str) -> ProtocolError:
         first, last = run.index[0], run.index[-1]
         end = headers.base_offset[last] + headers.last_offset_delta[last]
         return ProtocolError(
             f"the log batches at offsets {headers.base_offset[first]} to {end} (schema "
             f"{run.schema_id}) do not hold the columns expected: {why}"
         )
+
+
+def runs(
+    headers: LogHeaders, first: int, last: int | None, start_offset: int, stop_offset: int | None
+) -> Iterator[Run]:
+    """Split the batches that hold wanted rows into streams."""
+    part = slice(first, len(headers) if last is None else last)
+    count, base = headers.record_count[part], headers.base_offset[part]
+    lo = np.clip(start_offset - base, 0, count)
+    hi = count if stop_offset is None else np.clip(stop_offset - base, 0, count)
+    wanted = np.flatnonzero(hi > lo)
+    if not len(wanted):
+        return
+    lo, hi, index = lo[wanted], hi[wanted], wanted + first
+    ids, plain = headers.schema_id[index], headers.append_only[index]
+    ends = np.cumsum(headers.size[index])
+    streams = (ends - headers.size[index]) // _STREAM_BYTES
+    cut = (ids[1:] != ids[:-1]) | (plain[1:] != plain[:-1]) | (streams[1:] != streams[:-1])
+    bounds = [0, *(np.flatnonzero(cut) + 1).tolist(), len(index)]
+    for a, b in itertools.pairwise(bounds):
+        yield Run(index[a:b], lo[a:b], hi[a:b], int(ids[a]), bool(plain[a]))
 
 
 def _validate(table: pa.Table) -> None:

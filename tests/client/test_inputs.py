@@ -267,13 +267,6 @@ def test_what_is_no_frame(tables: Tables, what: Any) -> None:
         writer.write_arrow(what)
 
 
-@pytest.mark.parametrize("log_format", ["INDEXED", "COMPACTED"])
-def test_formats_that_are_not_written(tables: Tables, log_format: str) -> None:
-    table = tables(pa.schema([("id", pa.int32())]), log_format=log_format)
-    with pytest.raises(FlussError, match=f"log format '{log_format.lower()}'"):
-        table.new_append().create_writer()
-
-
 def test_scan_of_unknown_columns(tables: Tables) -> None:
     table = tables(SCHEMA)
     scan = table.new_scan()
