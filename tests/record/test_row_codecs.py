@@ -194,3 +194,15 @@ def test_what_rows_cannot_hold() -> None:
     char = [Column("c", DataType(R.CHAR, length=3))]
     with pytest.raises(SchemaMismatchError, match="more than 3 bytes"):
         encoder_of("indexed")(char).encode(pa.table({"c": ["ééé"]}))
+
+
+def test_indexed_rows_hold_no_binary_that_ends_with_zero() -> None:
+    """Servers take the zeros for filling, and fail on the rest."""
+    columns = [Column("b", DataType(R.BINARY, length=3))]
+    encoder = encoder_of("indexed")(columns)
+    good = pa.table({"b": pa.array([b"\0\0a", None], pa.binary(3))})
+    assert decode(decoder_of("indexed")(columns), encoder.encode(good)).equals(good)
+    bad = pa.table({"b": pa.array([b"abc", b"ab\0"], pa.binary(3))})
+    with pytest.raises(SchemaMismatchError, match=r"'b' .* row 1 ends with a zero byte.*compacted"):
+        encoder.encode(bad)
+    RowEncoder(columns).encode(bad)
