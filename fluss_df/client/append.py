@@ -13,6 +13,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.log_batch import Compression, encode_log_batch
 from fluss_df.record.row_formats import encoder_of, require_milliseconds
 from fluss_df.record.row_log import ROW_LOG_FORMATS, encode_row_log_batch
+from fluss_df.record.statistics import encode_statistics, statistics_columns
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class AppendWriter(TableWriter):
                 f" known here; known are arrow, {', '.join(ROW_LOG_FORMATS)}",
                 ErrorCode.UNSUPPORTED_VERSION,
             )
+        self._statistics_columns = statistics_columns(info)
         self._compression = Compression.from_properties(info.get_properties())
         super().__init__(
             connection,
@@ -110,4 +112,10 @@ class AppendWriter(TableWriter):
             return encode_row_log_batch(
                 data, schema_id=self._info.schema_id, rows=self._row_encoder
             )
-        return encode_log_batch(data, schema_id=self._info.schema_id, compression=self._compression)
+        columns = self._statistics_columns
+        return encode_log_batch(
+            data,
+            schema_id=self._info.schema_id,
+            compression=self._compression,
+            statistics=encode_statistics(data, columns) if columns else b"",
+        )

@@ -25,6 +25,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import FETCH_LOG
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
 from fluss_df.protocol.frames import raise_error_response, server_error
+from fluss_df.pushdown.server_filter import ServerFilter
 from fluss_df.record.headers import LogHeaders, scan_headers
 from fluss_df.schema import TableInfo
 
@@ -136,6 +137,8 @@ class LogFetcher:
         How long a server may wait for new data at the end of the log.
     begin_small
         Whether the first answer is a small one, for a read that begins with it.
+    server_filter
+        By what servers may leave out log batches.
     """
 
     def __init__(
@@ -147,6 +150,7 @@ class LogFetcher:
         *,
         max_wait_ms: int,
         begin_small: bool = False,
+        server_filter: ServerFilter | None = None,
     ) -> None:
         self._cluster = cluster
         self._config = cluster.config
@@ -155,6 +159,7 @@ class LogFetcher:
         self._metrics = metrics
         self._max_wait_ms = max_wait_ms
         self._first = begin_small
+        self._filter = server_filter
 
     def endpoint(self, position: Position) -> Endpoint | None:
         """Return where the leader of a position is; None when it is to be asked again later.
@@ -200,6 +205,9 @@ class LogFetcher:
             projection_pushdown_enabled=projected,
             projected_fields=self._projection if projected else None,
         )
+        if self._filter is not None:
+            table.filter_predicate.CopyFrom(self._filter.predicate)
+            table.filter_schema_id = self._filter.schema_id
         limit = config.scanner_log_fetch_max_bytes_for_bucket
         if self._first and len(positions) == 1:
             limit = min(limit, _FIRST_BYTES)
@@ -276,7 +284,8 @@ class LogFetcher:
             )
             size = len(fetched.records)
             position.ready_bytes += size
-            self._advance(position, end)
+            # batches behind them may have been left out
+            self._advance(position, max(end, fetched.filtered_end_offset or 0))
             return size
         if fetched.filtered_end_offset is not None:
             self._advance(position, fetched.filtered_end_offset)

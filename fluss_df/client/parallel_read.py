@@ -26,6 +26,7 @@ from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
+    from fluss_df.pushdown.server_filter import ServerFilter
 
 T = TypeVar("T")
 
@@ -59,6 +60,8 @@ class ParallelRead(Generic[T]):
         What is made of each decoded table, on the thread that decoded it.
     ahead_bytes
         How much decoded data is held that was not taken yet; None for no limit.
+    server_filter
+        By what servers may leave out log batches.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class ParallelRead(Generic[T]):
         convert: Callable[[pa.Table], T],
         *,
         ahead_bytes: int | None = AHEAD_BYTES,
+        server_filter: ServerFilter | None = None,
     ) -> None:
         self._decoder = _DecodesLater(connection, info, columns, metadata_columns, metrics)
         self.schema = self._decoder.schema
@@ -80,7 +84,11 @@ class ParallelRead(Generic[T]):
         cores = min(MAX_THREADS, os.cpu_count() or 1)
         self._threads = min(max(cores, self._lanes), -(-sum(map(_rows, positions)) // _FEW_ROWS))
         self._groups = deque(
-            _Group(OrderedRead(connection, info, self._decoder, group, metrics))
+            _Group(
+                OrderedRead(
+                    connection, info, self._decoder, group, metrics, server_filter=server_filter
+                )
+            )
             for group in _grouped(positions)
         )
         self._convert = convert
@@ -283,6 +291,7 @@ def read_table(
     positions: Sequence[Position],
     metrics: Metrics,
     metadata_columns: Sequence[str] = (),
+    server_filter: ServerFilter | None = None,
 ) -> pa.Table:
     """Read positions with several threads, into one table in their order."""
     read = ParallelRead[pa.Table](
@@ -294,6 +303,7 @@ def read_table(
         metrics,
         lambda table: table,
         ahead_bytes=None,
+        server_filter=server_filter,
     )
     with read:
         tables = [table for table in read if table is not None]

@@ -27,6 +27,7 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
     from fluss_df.pushdown.plan import Split
+    from fluss_df.pushdown.server_filter import ServerFilter
 
 # at most so many buckets in one request
 _BUCKETS_PER_REQUEST = 64
@@ -50,6 +51,8 @@ class OrderedRead:
         What to read, each with a stop offset, in the order of the result.
     metrics
         What is counted.
+    server_filter
+        By what servers may leave out log batches.
     """
 
     def __init__(
@@ -59,13 +62,21 @@ class OrderedRead:
         decoder: TableDecoder,
         positions: Sequence[Position],
         metrics: Metrics,
+        *,
+        server_filter: ServerFilter | None = None,
     ) -> None:
         self._connection = connection
         self._decoder = decoder
         self._metrics = metrics
         self._todo = deque(positions)
         self._fetcher = LogFetcher(
-            connection.cluster, info, decoder.projection, metrics, max_wait_ms=0, begin_small=True
+            connection.cluster,
+            info,
+            decoder.projection,
+            metrics,
+            max_wait_ms=0,
+            begin_small=True,
+            server_filter=server_filter,
         )
         self._held_limit = connection.config.scanner_log_fetch_max_bytes
         self._held = 0

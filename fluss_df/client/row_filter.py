@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from fluss_df.errors import FlussError
 from fluss_df.pushdown.evaluate import bind, evaluate
-from fluss_df.pushdown.predicate import Predicate
+from fluss_df.pushdown.predicate import Predicate, conjuncts
+from fluss_df.pushdown.server_filter import ServerFilter, server_filter
 from fluss_df.record.log_decode import DecodedBatch
 from fluss_df.schema import TableInfo
 
@@ -61,6 +62,10 @@ class RowFilter:
         self._predicate = bind(predicate, info.schema.arrow_schema, what=what)
         extra = sorted(self._predicate.columns() - set(selected))
         self.columns = (*self.columns, *extra)
+
+    def server_filter(self, info: TableInfo) -> ServerFilter | None:
+        """Return what of the predicate servers can judge log batches by."""
+        return None if self._predicate is None else server_filter(info, conjuncts(self._predicate))
 
     def schema(self, decoded: pa.Schema) -> pa.Schema:
         """Return the schema of the result, given that of what is decoded."""

@@ -104,6 +104,7 @@ class LogScanner(Ready):
             metadata_columns = CHANGELOG_COLUMNS if changelog else ()
         self._metadata = tuple(metadata_columns)
         self._filter = RowFilter(info, self._columns, predicate, self._metadata)
+        self._server_filter = self._filter.server_filter(info)
         self._decoder = TableDecoder(
             connection, info, self._filter.columns, self._metadata, self.metrics
         )
@@ -394,6 +395,7 @@ class LogScanner(Ready):
             self._decoder.projection,
             self.metrics,
             max_wait_ms=self._connection.config.scanner_log_fetch_wait_max_time_ms,
+            server_filter=self._server_filter,
         )
 
     def _send_all(self) -> list[Lane]:
@@ -503,6 +505,7 @@ class LogScanner(Ready):
                 positions,
                 self.metrics,
                 self._metadata,
+                self._server_filter,
             )
         except BaseException:
             # whoever reads again must not miss what was not returned
@@ -520,7 +523,12 @@ class LogScanner(Ready):
         """Return a lazy reader of all rows up to the latest offset, in bounded memory."""
         self._require(records=False)
         read = OrderedRead(
-            self._connection, self._info, self._decoder, self._bounded(), self.metrics
+            self._connection,
+            self._info,
+            self._decoder,
+            self._bounded(),
+            self.metrics,
+            server_filter=self._server_filter,
         )
 
         def batches() -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ from fluss_df.io.source import OffsetChoice, ScanSource, choose_partitions
 from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket
 from fluss_df.pushdown.plan import Bucket, ScanPlan, slice_splits
 from fluss_df.pushdown.prune import Conjunct, all_buckets, make_splits, prune
+from fluss_df.pushdown.server_filter import ServerFilter, server_filter
 from fluss_df.schema import TableInfo
 
 Offsets: TypeAlias = dict[Bucket, int]
@@ -83,10 +84,20 @@ def plan_scan(
         limit=limit,
         pushed=pruned.pushed,
         residual=pruned.residual if limit is None else tuple(c.text for c in conditions),
+        server_filter=_server_filter(info, source, conditions) if limit is None else None,
         of_columns=info.get_column_count(),
         of_partitions=len(partitions) if info.is_partitioned() else None,
         of_buckets=(len(partitions) if info.is_partitioned() else 1) * info.num_buckets,
     )
+
+
+def _server_filter(
+    info: TableInfo, source: ScanSource, conditions: Sequence[Conjunct]
+) -> ServerFilter | None:
+    """Return what of the conditions servers can judge log batches by."""
+    own = set(info.get_column_names()) - set(source.metadata_columns)
+    known = (c.predicate for c in conditions if c.columns <= own)
+    return server_filter(info, [predicate for predicate in known if predicate is not None])
 
 
 def chosen_buckets(

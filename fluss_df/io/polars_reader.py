@@ -41,6 +41,7 @@ from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.plan import ScanPlan, Split, slice_splits
+from fluss_df.pushdown.server_filter import ServerFilter
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -253,13 +254,21 @@ class FlussReader(FileReader):
     ) -> Iterator[pl.DataFrame]:
         """Return the rows in the order of their offsets, a few MB at a time."""
         splits = self._splits
+        server_filter = self._builder.plan.server_filter
         if pre_slice is not None:
             splits = slice_splits(splits, *pre_slice)
+            # it counts rows that the filter does not keep
+            server_filter = None
         if _PLANNED_COLUMNS.issuperset(columns):
             return _planned_rows(splits, columns, self._builder.schema)
-        return self._fetch(splits, columns)
+        return self._fetch(splits, columns, server_filter)
 
-    def _fetch(self, splits: tuple[Split, ...], columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+    def _fetch(
+        self,
+        splits: tuple[Split, ...],
+        columns: Sequence[str],
+        server_filter: ServerFilter | None,
+    ) -> Iterator[pl.DataFrame]:
         builder, wanted = self._builder, frozenset(columns)
         plan = dataclasses.replace(
             builder.plan,
@@ -276,6 +285,7 @@ class FlussReader(FileReader):
             positions_of(builder.info.table_id, splits),
             self._run.metrics,
             to_polars,
+            server_filter=server_filter,
         )
         nothing_yet = pl.DataFrame(schema={name: builder.schema[name] for name in columns})
         rows = 0
@@ -288,7 +298,7 @@ class FlussReader(FileReader):
                     rows += frame.height
                     yield frame.select(columns)
         expected = sum(split.rows for split in splits)
-        if rows != expected:
+        if rows > expected or (rows < expected and server_filter is None):
             raise FlussError(
                 f"table {plan.table}: {rows} rows came where the offsets of"
                 f" {', '.join(map(str, splits))} promise {expected}",

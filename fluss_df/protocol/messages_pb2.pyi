@@ -543,16 +543,78 @@ class FetchLogRequestForBucket(_message.Message):
     def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., max_fetch_bytes: _Optional[int] = ...) -> None: ...
 
 class FetchLogRequestForTable(_message.Message):
-    __slots__ = ("table_id", "projection_pushdown_enabled", "projected_fields", "buckets_req")
+    __slots__ = ("table_id", "projection_pushdown_enabled", "projected_fields", "buckets_req", "filter_predicate", "filter_schema_id")
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     PROJECTION_PUSHDOWN_ENABLED_FIELD_NUMBER: _ClassVar[int]
     PROJECTED_FIELDS_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    FILTER_PREDICATE_FIELD_NUMBER: _ClassVar[int]
+    FILTER_SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     table_id: int
     projection_pushdown_enabled: bool
     projected_fields: _containers.RepeatedScalarFieldContainer[int]
     buckets_req: _containers.RepeatedCompositeFieldContainer[FetchLogRequestForBucket]
-    def __init__(self, table_id: _Optional[int] = ..., projection_pushdown_enabled: bool = ..., projected_fields: _Optional[_Iterable[int]] = ..., buckets_req: _Optional[_Iterable[_Union[FetchLogRequestForBucket, _Mapping]]] = ...) -> None: ...
+    filter_predicate: Predicate
+    filter_schema_id: int
+    def __init__(self, table_id: _Optional[int] = ..., projection_pushdown_enabled: bool = ..., projected_fields: _Optional[_Iterable[int]] = ..., buckets_req: _Optional[_Iterable[_Union[FetchLogRequestForBucket, _Mapping]]] = ..., filter_predicate: _Optional[_Union[Predicate, _Mapping]] = ..., filter_schema_id: _Optional[int] = ...) -> None: ...
+
+class Predicate(_message.Message):
+    __slots__ = ("type", "leaf", "compound")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    LEAF_FIELD_NUMBER: _ClassVar[int]
+    COMPOUND_FIELD_NUMBER: _ClassVar[int]
+    type: int
+    leaf: LeafPredicate
+    compound: CompoundPredicate
+    def __init__(self, type: _Optional[int] = ..., leaf: _Optional[_Union[LeafPredicate, _Mapping]] = ..., compound: _Optional[_Union[CompoundPredicate, _Mapping]] = ...) -> None: ...
+
+class LeafPredicate(_message.Message):
+    __slots__ = ("function", "field_id", "literals")
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    FIELD_ID_FIELD_NUMBER: _ClassVar[int]
+    LITERALS_FIELD_NUMBER: _ClassVar[int]
+    function: int
+    field_id: int
+    literals: _containers.RepeatedCompositeFieldContainer[LiteralValue]
+    def __init__(self, function: _Optional[int] = ..., field_id: _Optional[int] = ..., literals: _Optional[_Iterable[_Union[LiteralValue, _Mapping]]] = ...) -> None: ...
+
+class CompoundPredicate(_message.Message):
+    __slots__ = ("function", "children")
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    function: int
+    children: _containers.RepeatedCompositeFieldContainer[Predicate]
+    def __init__(self, function: _Optional[int] = ..., children: _Optional[_Iterable[_Union[Predicate, _Mapping]]] = ...) -> None: ...
+
+class LiteralValue(_message.Message):
+    __slots__ = ("literal_type", "is_null", "boolean_value", "int_value", "bigint_value", "float_value", "double_value", "string_value", "binary_value", "decimal_value", "timestamp_millis_value", "timestamp_nano_of_millis_value", "decimal_bytes")
+    LITERAL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    IS_NULL_FIELD_NUMBER: _ClassVar[int]
+    BOOLEAN_VALUE_FIELD_NUMBER: _ClassVar[int]
+    INT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    BIGINT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FLOAT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DOUBLE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    STRING_VALUE_FIELD_NUMBER: _ClassVar[int]
+    BINARY_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DECIMAL_VALUE_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MILLIS_VALUE_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_NANO_OF_MILLIS_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DECIMAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    literal_type: int
+    is_null: bool
+    boolean_value: bool
+    int_value: int
+    bigint_value: int
+    float_value: float
+    double_value: float
+    string_value: str
+    binary_value: bytes
+    decimal_value: int
+    timestamp_millis_value: int
+    timestamp_nano_of_millis_value: int
+    decimal_bytes: bytes
+    def __init__(self, literal_type: _Optional[int] = ..., is_null: bool = ..., boolean_value: bool = ..., int_value: _Optional[int] = ..., bigint_value: _Optional[int] = ..., float_value: _Optional[float] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ..., binary_value: _Optional[bytes] = ..., decimal_value: _Optional[int] = ..., timestamp_millis_value: _Optional[int] = ..., timestamp_nano_of_millis_value: _Optional[int] = ..., decimal_bytes: _Optional[bytes] = ...) -> None: ...
 
 class FetchLogRequest(_message.Message):
     __slots__ = ("follower_server_id", "max_bytes", "tables_req", "max_wait_ms", "min_bytes")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fluss_df.errors import FlussError
 from fluss_df.metadata import METADATA_COLUMNS, TablePath, require_columns
+from fluss_df.pushdown.server_filter import ServerFilter
 from fluss_df.schema import TableInfo
 
 # so many names or splits are listed in an explanation
@@ -77,6 +78,8 @@ class ScanPlan:
         The conditions that decided which splits are read, as text.
     residual
         The conditions that are left for the query engine to evaluate on rows.
+    server_filter
+        By what servers may leave out log batches; None for nothing.
     of_columns, of_partitions, of_buckets
         How many the table has; None for the partitions of a table without.
     """
@@ -90,6 +93,7 @@ class ScanPlan:
     limit: int | None = None
     pushed: tuple[str, ...] = ()
     residual: tuple[str, ...] = ()
+    server_filter: ServerFilter | None = None
     of_columns: int = 0
     of_partitions: int | None = None
     of_buckets: int = 0
@@ -117,6 +121,8 @@ class ScanPlan:
         splits = f": {_listed(self.splits)}" if self.splits else ""
         found["offsets"] = f"{self.rows} rows{splits}"
         found["pushed"] = "; ".join(self.pushed) or "none"
+        if self.server_filter is not None:
+            found["batches"] = f"skipped by statistics unless {self.server_filter.text}"
         found["residual"] = "; ".join(self.residual) or "none"
         if self.limit is not None:
             found["limit"] = str(self.limit)

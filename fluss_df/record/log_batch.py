@@ -1,7 +1,7 @@
 """Log batches out of Arrow record batches, ready to be sent.
 
-Only magic 0 and append-only batches are written: every server reads them, and the change types of
-a primary-key table are the server's to write.
+Only append-only batches are written: the change types of a primary-key table are the server's to
+write. They are of magic 0, which every server reads, unless they have statistics.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fluss_df.record.stamped import StampedBatch
 Codec = Literal["none", "lz4_frame", "zstd"]
 
 _HEADER: Final = struct.Struct("<qiBqIhBiqii")
+_STATISTICS_LENGTH: Final = struct.Struct("<i")
 _CRC_AT: Final = 21
 _WRITER_AT: Final = 32
 _TYPE_KEY: Final = "table.log.arrow.compression.type"
@@ -103,9 +104,13 @@ class EncodedLogBatch(StampedBatch):
 
 
 def encode_log_batch(
-    batch: pa.RecordBatch, *, schema_id: int, compression: Compression
+    batch: pa.RecordBatch,
+    *,
+    schema_id: int,
+    compression: Compression,
+    statistics: bytes = b"",
 ) -> EncodedLogBatch:
-    """Encode rows as an append-only log batch of magic 0.
+    """Encode rows as an append-only log batch: of magic 0, or of 1 with statistics.
 
     Thread safe; Arrow compresses without the GIL. The rows must have the table's Arrow types in the
     table's order (:func:`fluss_df.record.coerce.coerce` sees to that).
@@ -118,6 +123,8 @@ def encode_log_batch(
         The id of the table's schema.
     compression
         The table's compression.
+    statistics
+        What :func:`~fluss_df.record.statistics.encode_statistics` gives; for servers from 1.0 on.
 
     Raises
     ------
@@ -131,10 +138,11 @@ def encode_log_batch(
     stream = sink.getvalue()
     head = np.frombuffer(stream, "<i4", 2)
     body = stream.slice(8 + int(head[1]))
-    return EncodedLogBatch(log_header(schema_id, batch.num_rows, body.size), body, batch.num_rows)
+    header = log_header(schema_id, batch.num_rows, body.size, statistics)
+    return EncodedLogBatch(header, body, batch.num_rows)
 
 
-def log_header(schema_id: int, rows: int, body_size: int) -> bytearray:
+def log_header(schema_id: int, rows: int, body_size: int, statistics: bytes = b"") -> bytearray:
     """Return the header of an append-only batch, without writer and sequence.
 
     Raises
@@ -146,15 +154,17 @@ def log_header(schema_id: int, rows: int, body_size: int) -> bytearray:
         raise FlussError("a log batch needs at least one row")
     if not 0 <= schema_id < 2**15:
         raise FlussError(f"schema id {schema_id} does not fit a log batch")
-    length = HEADER_SIZE + body_size - OVERHEAD
+    behind = _STATISTICS_LENGTH.pack(len(statistics)) + statistics if statistics else b""
+    length = HEADER_SIZE + len(behind) + body_size - OVERHEAD
     if length >= 2**31:
         raise FlussError(
             f"a batch of {body_size} bytes is larger than a log batch can be: send fewer rows",
             ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
         )
     header = bytearray(HEADER_SIZE)
+    magic = 1 if statistics else 0
     writer = (NO_WRITER_ID, NO_SEQUENCE)
     _HEADER.pack_into(
-        header, 0, 0, length, 0, 0, 0, schema_id, APPEND_ONLY, rows - 1, *writer, rows
+        header, 0, 0, length, magic, 0, 0, schema_id, APPEND_ONLY, rows - 1, *writer, rows
     )
-    return header
+    return header + behind

@@ -10,7 +10,6 @@ column and value.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -188,7 +187,7 @@ class RowCollector:
 
     def taker(
         self,
-        lock: threading.RLock,
+        lock: contextlib.AbstractContextManager[Any],
         gate: RowGate,
         full: Callable[[], object],
         otherwise: Callable[[Any], Any],

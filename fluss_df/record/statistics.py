@@ -1,0 +1,159 @@
+"""Statistics of log batches: nulls, minimum and maximum of columns, by which servers skip batches.
+
+They stand between the header and the Arrow message: a version (1), the number of columns (int16),
+their indexes in the table (int16 each), their null counts (int32 each), and a row of minima and one
+of maxima, each behind its length (int32). The rows are in the aligned format: a byte of header and
+the null bits, in whole words of 8 bytes; a word for each column; and what does not fit a word, in
+whole words. Numbers are little endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fluss_df.schema import TableInfo
+from fluss_df.types import Column, DataType, TypeRoot
+
+_R = TypeRoot
+_PROPERTY: Final = "table.statistics.columns"
+_ALL: Final = "*"
+_VERSION: Final = 1
+_WORD: Final = 8
+_HEADER_BITS: Final = 8
+_LONGEST_INLINE: Final = 7
+_DECIMAL_BYTES: Final = 16
+_FLOATS: Final = (_R.FLOAT, _R.DOUBLE)
+_PACK: Final = {
+    _R.BOOLEAN: "<?",
+    _R.TINYINT: "<b",
+    _R.SMALLINT: "<h",
+    _R.INTEGER: "<i",
+    _R.BIGINT: "<q",
+    _R.FLOAT: "<f",
+    _R.DOUBLE: "<d",
+    _R.DATE: "<i",
+    _R.TIMESTAMP_WITHOUT_TIME_ZONE: "<q",
+    _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE: "<q",
+}
+_STAMPS: Final = (_R.TIMESTAMP_WITHOUT_TIME_ZONE, _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE)
+_COLLECTED: Final = (*_PACK, _R.STRING, _R.DECIMAL)
+
+
+def statistics_columns(info: TableInfo) -> list[Column]:
+    """Return the columns that a table's batches should have statistics of.
+
+    Those of types without an order, or whose order here and at servers differs, are left out: a
+    batch says itself which columns it has them for.
+    """
+    wanted = info.get_properties().get(_PROPERTY, "").strip()
+    names = {name.strip() for name in wanted.split(",")}
+    return [
+        column
+        for column in info.schema.columns
+        if (wanted == _ALL or column.name in names) and column.type.root in _COLLECTED
+    ]
+
+
+def encode_statistics(batch: pa.RecordBatch, columns: Sequence[Column]) -> bytes:
+    """Return the statistics of a batch.
+
+    Parameters
+    ----------
+    batch
+        The rows, with all columns of the table in its order.
+    columns
+        Those to have statistics, as :func:`statistics_columns` gives them.
+    """
+    indexes = [batch.schema.get_field_index(column.name) for column in columns]
+    arrays = [batch.column(i) for i in indexes]
+    bounds = [_bounds(a, c.type) for a, c in zip(arrays, columns, strict=True)]
+    rows = [_aligned_row([pair[i] for pair in bounds], columns) for i in (0, 1)]
+    n = len(columns)
+    head = struct.pack(
+        f"<Bh{n}h{n}i", _VERSION, n, *indexes, *(array.null_count for array in arrays)
+    )
+    return head + b"".join(struct.pack("<i", len(row)) + row for row in rows)
+
+
+def _bounds(array: pa.Array, t: DataType) -> tuple[Any, Any]:
+    """Return minimum and maximum as numbers or bytes; None for a column of nulls."""
+    if t.root in _STAMPS:
+        array = array.view(pa.int64())
+    elif t.root is _R.DATE:
+        array = array.view(pa.int32())
+    elif t.root is _R.STRING:
+        array = array.view(pa.binary())
+    found = pc.min_max(array)
+    low, high = found["min"].as_py(), found["max"].as_py()
+    if t.root in _FLOATS and array.null_count < len(array):
+        # in the order of servers NaN is the largest, and 0.0 is larger than -0.0
+        if low is None or low != low:
+            return float("nan"), float("nan")
+        low = -0.0 if low == 0 else low
+        high = 0.0 if high == 0 else high
+        if pc.any(pc.is_nan(array)).as_py():
+            high = float("nan")
+    return low, high
+
+
+def _aligned_row(values: Sequence[Any], columns: Sequence[Column]) -> bytes:
+    n = len(values)
+    bits = (n + 63 + _HEADER_BITS) // 64 * _WORD
+    fixed = bytearray(bits + _WORD * n)
+    variable = bytearray()
+
+    def put(at: int, data: bytes, room: int, size: int) -> None:
+        """Store data behind the words, and where it is in the word of its column."""
+        struct.pack_into("<q", fixed, at, (len(fixed) + len(variable)) << 32 | size)
+        variable.extend(data.ljust(room, b"\0"))
+
+    for i, (value, column) in enumerate(zip(values, columns, strict=True)):
+        at, t = bits + _WORD * i, column.type
+        precision = t.precision or 0
+        if value is None:
+            bit = i + _HEADER_BITS
+            fixed[bit // 8] |= 1 << bit % 8
+        elif t.root is _R.STRING:
+            if len(value) <= _LONGEST_INLINE:
+                fixed[at : at + len(value)] = value
+                fixed[at + _WORD - 1] = len(value) | 0x80
+            else:
+                put(at, value, -(-len(value) // _WORD) * _WORD, len(value))
+        elif t.root is _R.DECIMAL:
+            unscaled = _unscaled(value)
+            if precision <= 18:
+                struct.pack_into("<q", fixed, at, unscaled)
+            else:
+                size = (unscaled.bit_length() + 8) // 8
+                put(at, unscaled.to_bytes(size, "big", signed=True), _DECIMAL_BYTES, size)
+        elif t.root in _STAMPS:
+            millis, nanos = _stamp(value, precision)
+            if precision <= 3:
+                struct.pack_into("<q", fixed, at, millis)
+            else:
+                put(at, struct.pack("<q", millis), _WORD, nanos)
+        else:
+            struct.pack_into(_PACK[t.root], fixed, at, value)
+    return bytes(fixed + variable)
+
+
+def _unscaled(value: Decimal) -> int:
+    sign, digits, _ = value.as_tuple()
+    number = int("".join(map(str, digits)))
+    return -number if sign else number
+
+
+def _stamp(value: int, precision: int) -> tuple[int, int]:
+    """Return milliseconds and nanoseconds of the millisecond of a timestamp in its own unit."""
+    if precision == 0:
+        return value * 1000, 0
+    if precision <= 3:
+        return value, 0
+    per_milli = 1_000 if precision <= 6 else 1_000_000
+    return value // per_milli, value % per_milli * (1_000_000 // per_milli)

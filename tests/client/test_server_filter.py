@@ -1,0 +1,133 @@
+"""Filters that servers judge log batches by: the same rows with them, and fewer batches (1.0)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df.errors import ErrorCode, FlussError
+from tests.client.support import Tables
+
+N, BATCH = 4_000, 200
+STATISTICS = "table.statistics.columns"
+UTC = dt.UTC
+
+
+def data() -> pa.Table:
+    ids = range(N)
+    start = dt.datetime(1969, 12, 31, 23)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "small": pa.array([i // 20 % 128 for i in ids], pa.int8()),
+            "text": [f"key {i // 100:05}" if i % 50 else None for i in ids],
+            "short": [chr(65 + i // 200) for i in ids],
+            "x": [i / 7 - 100 if i % 1000 else float("nan") for i in ids],
+            "zero": pa.array([-0.0 if i < N // 2 else 0.0 for i in ids], pa.float32()),
+            "price": pa.array([Decimal(i - 100) / 100 for i in ids], pa.decimal128(10, 2)),
+            "large": pa.array([Decimal(i * 10**15) for i in ids], pa.decimal128(25, 0)),
+            "at": pa.array([start + dt.timedelta(microseconds=i) for i in ids], pa.timestamp("us")),
+            "day": pa.array([dt.date(1969, 12, 1) + dt.timedelta(i // 100) for i in ids]),
+            "flag": [i >= N // 2 for i in ids],
+            "half": pa.array([None if i < N // 2 else i for i in ids], pa.int32()),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def table(tables: Tables) -> fluss.FlussTable:
+    """A table with statistics where the server knows them, of batches of BATCH rows."""
+    try:
+        made = tables(data().schema, properties={STATISTICS: "*"})
+    except FlussError as error:
+        if error.error_code != ErrorCode.INVALID_CONFIG_EXCEPTION:
+            raise
+        made = tables(data().schema)
+    with made.new_append().create_writer() as writer:
+        for start in range(0, N, BATCH):
+            writer.write_arrow(data().slice(start, BATCH))
+            writer.flush()
+    return made
+
+
+c = pl.col
+#: conditions, and how many of the 20 batches have to be read for them where there are statistics
+CASES: list[tuple[pl.Expr, int]] = [
+    (c("id") == 7, 1),
+    (c("id") > 3_900, 1),
+    (c("id") == -5, 0),
+    (c("id") != 5, 20),
+    (~c("id").is_between(100, 3_900), 2),
+    ((c("id") == 7) | (c("id") == 3_900), 2),
+    ((c("id") < 300) & (c("x") * 2 > 0), 2),
+    (c("small") == 5, 2),
+    (c("text") == "key 00007", 1),
+    (c("text").is_null(), 20),
+    (c("text").str.starts_with("key 0003"), 5),
+    (c("short").is_in(["A", "C", "z"]), 2),
+    (c("x") < -99, 1),
+    (c("x") > 450, 5),  # NaN is larger than any number
+    (c("x").is_nan(), 20),
+    (c("zero") == 0, 20),
+    (c("price") == Decimal("-0.50"), 1),
+    (c("price") > Decimal("38.99"), 0),
+    (c("large") >= Decimal(3_999 * 10**15), 1),
+    (c("at") < dt.datetime(1969, 12, 31, 23, 0, 0, 150), 1),
+    (c("day") == dt.date(1970, 1, 5), 1),
+    (c("flag"), 10),
+    (~c("flag"), 10),
+    (c("half").is_null(), 10),
+    (c("half").is_not_null(), 10),
+]
+
+
+@pytest.mark.parametrize(("condition", "batches"), CASES, ids=lambda v: str(v)[:50])
+def test_rows_are_the_same_and_batches_fewer(
+    tables: Tables, table: fluss.FlussTable, condition: pl.Expr, batches: int
+) -> None:
+    frame = fluss.scan_fluss(table.get_table_path(), connection=tables.connection)
+    got = frame.filter(condition).collect()
+    assert got.equals(pl.DataFrame(data()).filter(condition))
+    report = fluss.last_scan()
+    assert report is not None
+    has_statistics = STATISTICS in table.get_table_info().get_properties()
+    assert report.batches == (batches if has_statistics else N // BATCH)
+
+
+def test_the_client_filters_too(table: fluss.FlussTable) -> None:
+    scan = table.new_scan().filter(fluss.col("id") >= N - 3)
+    scanner = scan.create_record_batch_log_scanner()
+    scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+    assert scanner.to_arrow().column("id").to_pylist() == [N - 3, N - 2, N - 1]
+    records = scan.create_log_scanner()
+    records.subscribe(0, fluss.EARLIEST_OFFSET)
+    found: list[int] = []
+    while len(found) < 3:
+        found += [record.offset for record in records.poll(1_000)]
+    assert found == [N - 3, N - 2, N - 1]
+
+
+def test_slices_count_rows_before_the_filter(tables: Tables, table: fluss.FlussTable) -> None:
+    frame = fluss.scan_fluss(table.get_table_path(), connection=tables.connection)
+    plain = pl.DataFrame(data()).lazy()
+    queries: list[Callable[[pl.LazyFrame], pl.LazyFrame]] = [
+        lambda f: f.slice(150, 300).filter(c("id") % 2 == 0).select("id"),
+        lambda f: f.filter(c("id") >= 3_990).head(3),
+        lambda f: f.tail(250).filter(c("id") < 3_800),
+        lambda f: f.with_row_index().filter(c("id") == 3_000),
+    ]
+    for query in queries:
+        assert query(frame).collect().equals(query(plain).collect())
+
+
+def test_what_is_asked_is_shown(tables: Tables, table: fluss.FlussTable) -> None:
+    frame = fluss.scan_fluss(table.get_table_path(), connection=tables.connection)
+    text = fluss.explain(frame.filter(c("id") > 7, c("x").is_nan()))
+    asked = STATISTICS in table.get_table_info().get_properties()
+    assert ("skipped by statistics unless id > 7" in text) == asked
