@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from fluss_df.embedded import data_requests
+from fluss_df.embedded import data_requests, kv_requests
 from fluss_df.embedded.alter import altered
-from fluss_df.embedded.catalog import Table
+from fluss_df.embedded.tables import Table
 from fluss_df.embedded.engine import Engine
+from fluss_df.embedded.kv_scans import Scans
 from fluss_df.embedded.partitions import keep_partitions
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TablePath
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 Reply = tuple[int, list[Buffer]]
 _LEADER: Final = 0
+# requests whose handlers read and write bytes, and wait on the event loop
+_BY_BYTES: Final = (api.PRODUCE_LOG, api.FETCH_LOG, api.PUT_KV, api.LOOKUP)
 
 
 @dataclass(slots=True)
@@ -60,6 +63,7 @@ class Dispatcher:
 
     engine: Engine
     _handlers: dict[int, tuple[api.Api[Any, Any], Callable[..., Any]]] = field(init=False)
+    _scans: Scans = field(init=False)
 
     def __post_init__(self) -> None:
         handlers: list[tuple[api.Api[Any, Any], Callable[..., Any]]] = [
@@ -88,7 +92,13 @@ class Dispatcher:
             (api.GET_LAKE_SNAPSHOT, self._lake_snapshot),
             (api.PRODUCE_LOG, data_requests.produce_log),
             (api.FETCH_LOG, data_requests.fetch_log),
+            (api.PUT_KV, kv_requests.put_kv),
+            (api.LOOKUP, kv_requests.lookup),
+            (api.PREFIX_LOOKUP, self._prefix_lookup),
+            (api.SCAN_KV, self._scan_kv),
+            (api.GET_TABLE_STATS, self._table_stats),
         ]
+        self._scans = Scans(self.engine)
         self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
 
     async def begin(self, session: Session, request: Request) -> Reply | Awaitable[Reply]:
@@ -124,7 +134,7 @@ class Dispatcher:
                 "The connection is not authenticated: send user and password first (SASL/PLAIN)",
                 ErrorCode.AUTHENTICATE_EXCEPTION,
             )
-        if kind is api.PRODUCE_LOG or kind is api.FETCH_LOG:
+        if kind in _BY_BYTES:
             rest: Awaitable[list[Buffer]] = await handler(self.engine, request.body)
             return rest
         try:
@@ -149,7 +159,8 @@ class Dispatcher:
         # not said what kind of server it is: it is both, and official clients check it where it is
         response = pb.ApiVersionsResponse()
         for key in sorted(self._handlers):
-            response.api_versions.add(api_key=key, min_version=0, max_version=0)
+            newest = self._handlers[key][0].max_version
+            response.api_versions.add(api_key=key, min_version=0, max_version=newest)
         return response
 
     def _authenticate(
@@ -358,6 +369,15 @@ class Dispatcher:
 
     def _limit_scan(self, request: pb.LimitScanRequest) -> pb.LimitScanResponse:
         return data_requests.limit_scan(self.engine, request)
+
+    def _prefix_lookup(self, request: pb.PrefixLookupRequest) -> pb.PrefixLookupResponse:
+        return kv_requests.prefix_lookup(self.engine, request)
+
+    def _scan_kv(self, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
+        return self._scans.answer(request)
+
+    def _table_stats(self, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
+        return kv_requests.table_stats(self.engine, request)
 
     def _token(
         self, request: pb.GetFileSystemSecurityTokenRequest

@@ -17,6 +17,7 @@ AUTO_PARTITION_ZONE: Final = "table.auto-partition.time-zone"
 AUTO_PARTITION_PRECREATE: Final = "table.auto-partition.num-precreate"
 AUTO_PARTITION_RETENTION: Final = "table.auto-partition.num-retention"
 DATALAKE_ENABLED: Final = "table.datalake.enabled"
+FORMAT_VERSION: Final = "table.kv.format-version"
 
 # the two that 0.9.1 can change
 ALTERABLE: Final = ("table.datalake.enabled", "table.datalake.freshness")
@@ -64,7 +65,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "table.log.arrow.compression.type": _one_of("NONE", "LZ4_FRAME", "ZSTD"),
     "table.log.arrow.compression.zstd.level": int,
     "table.kv.format": _one_of("COMPACTED", "INDEXED"),
-    "table.kv.format-version": int,
+    FORMAT_VERSION: int,
     AUTO_PARTITION: _boolean,
     AUTO_PARTITION_KEY: str,
     AUTO_PARTITION_UNIT: _one_of("YEAR", "QUARTER", "MONTH", "DAY", "HOUR"),

@@ -162,6 +162,27 @@ class Tablet:
             self._require_usable()
             return self._append(records, headers)
 
+    def append_changes(self, batch: bytes) -> Appended:
+        """Write one batch of a changelog, made by this process, behind the log.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`append`.
+        """
+        headers = scan_headers(batch)
+        with self._lock:
+            self._require_usable()
+            return self._append(memoryview(batch), headers)
+
+    def written(self, writer_id: int, sequence: int) -> int | None:
+        """Return the offset behind a batch that a writer wrote before; None for a new one."""
+        if writer_id == NO_WRITER_ID:
+            return None
+        with self._lock:
+            known = self._writers.duplicate(writer_id, sequence)
+            return None if known is None else known.last_offset + 1
+
     def _check(self, records: memoryview, layouts: dict[int, ColumnLayout] | None) -> LogHeaders:
         try:
             headers = scan_headers(records, ascending=False)
