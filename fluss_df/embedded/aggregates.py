@@ -107,9 +107,7 @@ def _float_extreme(name: str) -> Aggregate:
     """Return max or min of floats: NaN is the largest, as in Java."""
 
     def function(old: pa.Array, new: pa.Array) -> pa.Array:
-        old_is_less = pc.or_(
-            pc.less(old, new), pc.and_(pc.is_nan(new), pc.invert(pc.is_nan(old)))
-        )
+        old_is_less = pc.or_(pc.less(old, new), pc.and_(pc.is_nan(new), pc.invert(pc.is_nan(old))))
         return pc.if_else(old_is_less, *((new, old) if name == "max" else (old, new)))
 
     return function

@@ -279,9 +279,7 @@ class Catalog:
             schemas = table.schemas
             if descriptor.schema != table.schemas[table.schema_id]:
                 schemas = {**schemas, table.schema_id + 1: descriptor.schema}
-            changed = replace(
-                table, descriptor=descriptor, modified=now_ms(), schemas=schemas
-            )
+            changed = replace(table, descriptor=descriptor, modified=now_ms(), schemas=schemas)
             write_json(self._table_file(table), changed.to_json())
             # in place, as tablets refer to it
             table.descriptor, table.modified = descriptor, changed.modified

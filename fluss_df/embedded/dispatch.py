@@ -14,10 +14,10 @@ from google.protobuf.message import DecodeError, Message
 
 from fluss_df.embedded import data_requests, kv_requests
 from fluss_df.embedded.alter import altered
-from fluss_df.embedded.tables import Table
 from fluss_df.embedded.engine import Engine
 from fluss_df.embedded.kv_scans import Scans
 from fluss_df.embedded.partitions import keep_partitions
+from fluss_df.embedded.tables import Table
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TablePath
 from fluss_df.protocol import api

@@ -19,10 +19,10 @@ from typing import Final, Literal, TypeVar
 
 from fluss_df.embedded import options
 from fluss_df.embedded.catalog import Catalog
-from fluss_df.embedded.tables import Partition, Table, now_ms
 from fluss_df.embedded.files import FolderLock
 from fluss_df.embedded.kv_store import KvResources
 from fluss_df.embedded.kv_tablet import KvTablet
+from fluss_df.embedded.tables import Partition, Table, now_ms
 from fluss_df.embedded.tablet import Tablet, unknown_bucket
 from fluss_df.embedded.workers import Workers
 from fluss_df.errors import ErrorCode, FlussError

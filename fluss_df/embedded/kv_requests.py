@@ -162,9 +162,7 @@ def lookup_values(values: Sequence[bytes | None]) -> bytes:
         inner = bytes_header(_VALUE_FIELD, length)
         heads[length] = bytes_header(_VALUES_FIELD, len(inner) + length) + inner
     missing = bytes_header(_VALUES_FIELD, 0)
-    return b"".join(
-        [missing if value is None else heads[len(value)] + value for value in values]
-    )
+    return b"".join([missing if value is None else heads[len(value)] + value for value in values])
 
 
 def _insert_missing(
@@ -187,7 +185,7 @@ def _insert_missing(
     rows = assemble(
         [*heads, Blobs(padded(b"".join(missing)), ends - lengths, lengths)], len(missing)
     )
-    decoded = RowDecoder(columns).decode(memoryview(rows.data), rows.offsets[:-1], rows.offsets[1:])
+    decoded = RowDecoder(columns).decode(rows.data.data, rows.offsets[:-1], rows.offsets[1:])
     names = [column.name for column in table.descriptor.schema.columns]
     encoder = KvEncoder(
         table.schema_id,

@@ -118,7 +118,7 @@ class KvStore:
         self.folder = folder
         self._name = name
         self._write_options = rocksdict.WriteOptions()
-        self._write_options.disable_wal = True
+        self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
         try:
             self._db = rocksdict.Rdict(str(folder), resources.options())
             stored = self._db.get(_STATE_KEY)
@@ -140,7 +140,7 @@ class KvStore:
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the value of each key, or None; one call for all of them."""
         try:
-            found: list[bytes | None] = self._db.get(keys)
+            found: list[bytes | None] = self._db.get(keys)  # type: ignore[arg-type, assignment]
         except Exception as error:
             raise self._failed("read", error) from error
         return found
@@ -194,8 +194,7 @@ class KvStore:
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Return an iterator over all keys and values as they are now."""
-        items: Iterator[tuple[bytes, bytes]] = iter(self._db.snapshot().items())
-        return (item for item in items if item[0] != _STATE_KEY)
+        return (item for item in self._db.snapshot().items() if item[0] != _STATE_KEY)
 
     def flush(self) -> None:
         """Bring everything to the disk, synced."""

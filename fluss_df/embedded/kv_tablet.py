@@ -165,9 +165,7 @@ class KvTablet:
                     f" ({self._folder})",
                     ErrorCode.STORAGE_EXCEPTION,
                 )
-            logger.warning(
-                "%s: the rows are made again from the changelog: %s", self.name, problem
-            )
+            logger.warning("%s: the rows are made again from the changelog: %s", self.name, problem)
             shutil.rmtree(self._folder, ignore_errors=True)
             store = KvStore(self._folder, self.name, self._resources)
         assert store is not None
@@ -282,8 +280,7 @@ class KvTablet:
             codec = self._codec()
             if records.schema_id > codec.schema_id or not codec.has(records.schema_id):
                 raise FlussError(
-                    f"Invalid schema id: {records.schema_id}, latest schema id:"
-                    f" {codec.schema_id}",
+                    f"Invalid schema id: {records.schema_id}, latest schema id: {codec.schema_id}",
                     ErrorCode.SCHEMA_NOT_EXIST,
                 )
             try:

@@ -6,7 +6,7 @@ place is no change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from fluss_df.embedded.aggregates import aggregate_of
 from fluss_df.embedded.tables import Table
 from fluss_df.embedded.values_pool import Places, TableCodec, ValuePool
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.unaligned import Int64s
 
 Deletes = Literal["allow", "ignore", "disable"]
 
@@ -76,12 +77,12 @@ class Versioned(Replace):
             np.where(wanted, new.starts, old.starts), np.where(wanted, new.ends, old.ends)
         )
 
-    def _versions(self, pool: ValuePool, places: Places) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _versions(self, pool: ValuePool, places: Places) -> Int64s:
         column = pool.rows(places, (self._column,)).column(0).combine_chunks()
         if pa.types.is_timestamp(column.type):
             column = column.view(pa.int64())
         lowest = pa.scalar(-(2**63) if column.type == pa.int64() else -(2**31), column.type)
-        values: np.ndarray[tuple[int], np.dtype[np.int64]] = (
+        values: Int64s = (
             pc.fill_null(column, lowest).to_numpy(zero_copy_only=False).astype(np.int64)
         )
         return values
@@ -153,16 +154,14 @@ class PartialUpdate(Replace):
             result.put(kept, pool.add_rows(made))
         return result
 
-    def _rows(self, columns: object) -> pa.Table:
-        return pa.Table.from_arrays(list(columns), names=list(self._codec.arrow_schema.names))  # type: ignore[call-overload]
+    def _rows(self, columns: Iterable[pa.Array]) -> pa.Table:
+        return pa.Table.from_arrays(list(columns), names=list(self._codec.arrow_schema.names))
 
 
 class Aggregation(PartialUpdate):
     """Each column is aggregated by its function."""
 
-    def __init__(
-        self, codec: TableCodec, targets: Sequence[str] | None, deletes: Deletes
-    ) -> None:
+    def __init__(self, codec: TableCodec, targets: Sequence[str] | None, deletes: Deletes) -> None:
         names = [column.name for column in codec.columns]
         self._partial = targets is not None
         if targets is None:

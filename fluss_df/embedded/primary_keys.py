@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fluss_df.embedded import aggregates
@@ -31,8 +31,8 @@ def _failed(message: str) -> FlussError:
     return FlussError(message, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def _shown(names: object) -> str:
-    return f"[{', '.join(names)}]"  # type: ignore[call-overload]
+def _shown(names: Iterable[str]) -> str:
+    return f"[{', '.join(names)}]"
 
 
 def check_keys(value: Mapping[str, Any]) -> None:

@@ -114,8 +114,8 @@ def read_descriptor(text: bytes, default_buckets: int) -> TableDescriptor:
         descriptor = TableDescriptor.from_json(json.dumps(value).encode())
     except FlussError as error:
         raise invalid_table(f"Failed to parse table descriptor: {error.message}") from None
-    for key, text in descriptor.properties.items():
-        options.check_option(key, text)
+    for key, setting in descriptor.properties.items():
+        options.check_option(key, setting)
     descriptor = with_defaults(descriptor)
     check_descriptor(descriptor)
     return descriptor

@@ -148,7 +148,7 @@ class ValuePool:
             data, starts, ends = found.data, found.offsets[:-1], found.offsets[1:]
         else:
             data, starts, ends = self._data[: self._size], places.starts, places.ends
-        return self.codec.decoder(columns).decode_values((memoryview(data), starts, ends))
+        return self.codec.decoder(columns).decode_values((data.data, starts, ends))
 
     def values(self, places: Places) -> list[bytes | None]:
         """Return values as bytes; None for those that are not there."""
