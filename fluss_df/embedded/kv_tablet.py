@@ -23,6 +23,7 @@ import pyarrow as pa
 from fluss_df.client.kv_keys import key_columns, key_lake_format
 from fluss_df.embedded.kv_store import KvResources, KvState, KvStore
 from fluss_df.embedded.merge_engines import merge_engine
+from fluss_df.embedded.numbering import Numbering, check_targets
 from fluss_df.embedded.row_changes import (
     DELETE,
     INSERT,
@@ -309,7 +310,7 @@ class KvTablet:
     ) -> PutResult:
         numbered = codec.schema.auto_increment
         if numbered:
-            self._check_targets(codec, numbered[0], targets)
+            check_targets(codec, numbered[0], targets)
         engine = merge_engine(self._table, codec, targets, overwrite)
         deleted = records.row_starts < 0
         kept: Int64s | None = None
@@ -348,7 +349,12 @@ class KvTablet:
                 if blind:
                     changes.kind[changes.kind == INSERT] = UPDATE_AFTER
             else:
-                changes = merged(pool, engine, old, new, ids, self._numbering(pool, codec))
+                numbering = Numbering(pool, codec, self._numbers) if numbered else None
+                changes = merged(
+                    pool, engine, old, new, ids, numbering.insert if numbering else _as_it_is
+                )
+                if numbering is not None:
+                    changes = numbering.in_order(changes)
         types, places = change_rows(changes, self._full_image)
         batch = change_batch(
             pool, types, places, self._compression, records.writer_id, records.sequence
@@ -376,38 +382,6 @@ class KvTablet:
             return [overlay[key] for key in keys]
         found = dict(zip(missing, self._store.get(missing), strict=True))
         return [overlay[key] if key in overlay else found[key] for key in keys]
-
-    @staticmethod
-    def _check_targets(codec: TableCodec, name: str, targets: tuple[int, ...] | None) -> None:
-        index = [column.name for column in codec.columns].index(name)
-        if targets is None:
-            raise FlussError(
-                f"The table contains an auto-increment column [{name}], but update target columns"
-                " are not explicitly specified. Please specify the update target columns and"
-                " exclude the auto-increment column from them.",
-                ErrorCode.INVALID_TARGET_COLUMN,
-            )
-        if index in targets:
-            raise FlussError(
-                f"Auto-increment column [{name}] at index {index} must not be included in target"
-                " columns.",
-                ErrorCode.INVALID_TARGET_COLUMN,
-            )
-
-    def _numbering(self, pool: ValuePool, codec: TableCodec) -> Callable[[Places], Places]:
-        """Return what gives new rows their numbers, where the table has such a column."""
-        if not codec.schema.auto_increment:
-            return lambda places: places
-        name = codec.schema.auto_increment[0]
-
-        def number(places: Places) -> Places:
-            rows = pool.rows(places)
-            at = rows.column_names.index(name)
-            field = rows.schema.field(at)
-            numbers = pa.array(self._numbers(len(places))).cast(field.type)
-            return pool.add_rows(rows.set_column(at, field, numbers))
-
-        return number
 
     def _numbers(self, count: int) -> Int64s:
         state = self._newest
@@ -511,6 +485,10 @@ class KvTablet:
             if not self.closed:
                 self.closed = True
                 self._store.close()
+
+
+def _as_it_is(rows: Int64s, places: Places) -> Places:
+    return places
 
 
 def _replay_batch(

@@ -225,7 +225,7 @@ def merge_engine(
     """
     properties = table.descriptor.properties
     kind = properties.get(MERGE_ENGINE, "").lower()
-    deletes = deletes_of(properties.get(DELETE_BEHAVIOR), kind)
+    deletes = "allow" if overwrite else deletes_of(properties.get(DELETE_BEHAVIOR), kind)
     names = None
     if targets is not None:
         columns = codec.columns
@@ -246,7 +246,7 @@ def merge_engine(
         if kind == "first_row":
             return FirstRow(deletes)
         return Versioned(properties[VERSION_COLUMN], deletes)
-    if names is not None and len(set(names)) < len(codec.columns):
+    if names is not None:
         return PartialUpdate(codec, names, deletes)
     return Replace(deletes)
 

@@ -87,13 +87,13 @@ def merged(
     old: Places,
     new: Places,
     ids: Int64s | None,
-    inserted: Callable[[Places], Places],
+    inserted: Callable[[Int64s, Places], Places],
 ) -> RowChanges:
     """Return what records do under a merge engine.
 
     Records of one key depend on each other: the first of each key are merged together, then the
-    second, and so on. Parameters are those of :func:`replaced`, and ``inserted`` gets the values
-    of new rows and returns what becomes of them.
+    second, and so on. Parameters are those of :func:`replaced`, and ``inserted`` gets the positions
+    in the batch and the values of new rows, and returns what becomes of them.
     """
     count = len(new)
     state = old.copy()
@@ -106,7 +106,7 @@ def merged(
         upsert, exists = given.present, was.present
         born, changed, gone = upsert & ~exists, upsert & exists, ~upsert & exists
         if born.any():
-            result.put(born, inserted(engine.insert(pool, given[born])))
+            result.put(born, inserted(rows[born], engine.insert(pool, given[born])))
         if changed.any():
             result.put(changed, engine.merge(pool, was[changed], given[changed]))
         if gone.any():
