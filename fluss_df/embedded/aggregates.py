@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.types import Column, TypeRoot
 
 Aggregate = Callable[[pa.Array, pa.Array], pa.Array]
@@ -43,6 +44,7 @@ FUNCTIONS: Final[Mapping[str, tuple[TypeRoot, ...] | None]] = {
     "bool_and": (_R.BOOLEAN,),
     "bool_or": (_R.BOOLEAN,),
 }
+_LONG_DIGITS: Final = 18
 _DEFAULT: Final = "last_value_ignore_nulls"
 _EXACT: Final = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP)
 
@@ -114,7 +116,11 @@ def _float_extreme(name: str) -> Aggregate:
 
 
 def _decimals(column: Column, name: str) -> Aggregate:
-    """Return sum or product of decimals; null where the result has too many digits."""
+    """Return sum or product of decimals.
+
+    A result with too many digits is null; but sums of up to 18 digits are refused then, as Fluss
+    finds out too late what it made.
+    """
     precision, scale = column.type.precision or 10, column.type.scale or 0
     unit = decimal.Decimal(1).scaleb(-scale)
     limit = decimal.Decimal(10) ** (precision - scale)
@@ -124,7 +130,15 @@ def _decimals(column: Column, name: str) -> Aggregate:
             return None
         made = _EXACT.add(old, new) if name == "sum" else _EXACT.multiply(old, new)
         rounded = _EXACT.quantize(made, unit)
-        return rounded if abs(rounded) < limit else None
+        if abs(rounded) < limit:
+            return rounded
+        if name == "sum" and precision <= _LONG_DIGITS:
+            raise FlussError(
+                f"the sum {rounded} of column '{column.name}' has more digits than its type"
+                f" {column.type}: make the column wider",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+        return None
 
     def function(old: pa.Array, new: pa.Array) -> pa.Array:
         # Arrow's decimals widen with every operation; Python's are exact, and rare enough

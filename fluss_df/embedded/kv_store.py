@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import rocksdict
 
@@ -194,7 +194,8 @@ class KvStore:
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Return an iterator over all keys and values as they are now."""
-        return (item for item in self._db.snapshot().items() if item[0] != _STATE_KEY)
+        items = cast(Iterator[tuple[bytes, bytes]], self._db.snapshot().items())
+        return (item for item in items if item[0] != _STATE_KEY)
 
     def flush(self) -> None:
         """Bring everything to the disk, synced."""

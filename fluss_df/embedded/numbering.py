@@ -60,8 +60,6 @@ class Numbering:
         numbers = self._take(len(rows))
         self._rows.append(rows)
         self._numbers.append(numbers)
-        # within one round as within the batch: in the order of the rows
-        numbers = numbers[np.argsort(np.argsort(rows))]
         return self._with_numbers(self._pool.rows(places), numbers)
 
     def _with_numbers(self, rows: pa.Table, numbers: Int64s) -> Places:
@@ -77,10 +75,8 @@ class Numbering:
         if len(self._rows) < 2:
             return changes
         given = np.concatenate(self._numbers)
-        # row by row as they were given, each round in the order of its rows
-        rows = np.concatenate([np.sort(part) for part in self._rows])
         right = np.empty_like(given)
-        right[np.argsort(rows)] = given
+        right[np.argsort(np.concatenate(self._rows))] = given
         return RowChanges(
             self._renumbered(changes.before, given, right),
             self._renumbered(changes.after, given, right),

@@ -143,6 +143,8 @@ class Both:
             )
             # an unnamed error shows the class of Java's exception there
             message = re.sub(r"^java[\w.]*Exception: ", "", message)
+            if "BigDecimal precision" in message or "has more digits" in message:
+                message = "too many digits"
             answers.append((part.error_code, message, part.log_end_offset))
         assert answers[1] == answers[0]
         return answers[0]
