@@ -48,6 +48,7 @@ test: $(STAMP)
 campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.failover
 	@"$(BIN)/python" -m tests.campaigns.exits
+	@"$(BIN)/python" -m tests.campaigns.embedded_kill
 	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/io/test_run.py -k killed
 
 bench: $(STAMP)

@@ -354,7 +354,7 @@ class Engine:
             table = self.catalog.table_by_id(bucket.table_id)
             ttl = options.log_ttl_ms(table.descriptor.properties) if table else None
             if ttl is not None:
-                deleted += opened.tablet.expire(now, ttl)
+                deleted += (opened.kv or opened.tablet).expire(now, ttl)
         return deleted
 
     async def stop(self) -> None:

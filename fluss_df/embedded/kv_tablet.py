@@ -463,6 +463,17 @@ class KvTablet:
 
     # ---- end
 
+    def expire(self, now_ms: int, ttl_ms: int) -> int:
+        """Delete old segments of the changelog; return how many.
+
+        What they hold goes to the disk in RocksDB first, and is nowhere else then.
+        """
+        if not self.log.may_expire(now_ms, ttl_ms):
+            return 0
+        self._catch_up()
+        self.flush()
+        return self.log.expire(now_ms, ttl_ms)
+
     def flush(self) -> None:
         """Bring RocksDB to the disk: the changelog below is not needed for opening any more."""
         with self._apply_lock:

@@ -464,6 +464,11 @@ class Tablet:
 
     # ---- retention and end
 
+    def may_expire(self, now_ms: int, ttl_ms: int) -> bool:
+        """Whether there are segments that :meth:`expire` would delete."""
+        with self._lock:
+            return len(self._segments) > 1 and self._segments[0].last_timestamp < now_ms - ttl_ms
+
     def expire(self, now_ms: int, ttl_ms: int) -> int:
         """Delete whole inactive segments that are older than a time to live; return how many."""
         deleted = 0
