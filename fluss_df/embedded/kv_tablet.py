@@ -128,6 +128,7 @@ class KvTablet:
         self._visible_when_synced = visible_when_synced
         properties = table.descriptor.properties
         self._full_image = properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
+        self._sequence_block = int(properties.get(SEQUENCE_CACHE, _SEQUENCE_CACHE))
         self._compression = Compression.from_properties(properties)
         self._lock = threading.Lock()
         # taken before the other one; held while RocksDB is written
@@ -200,7 +201,7 @@ class KvTablet:
             changes: Changes = {}
             state = store.state
             for batch in decoder.decode(piece.data, piece.headers, start_offset=position):
-                state = _replay_batch(batch, codec, keys, changes, state)
+                state = _replay_batch(batch, codec, keys, changes, state, self._sequence_block)
             position = piece.headers.end_offset or end
             store.write(changes, replace(state, applied=position))
 
@@ -389,9 +390,8 @@ class KvTablet:
         first, end = state.sequence_next, state.sequence_end
         while count:
             if first >= end:
-                block = int(self._table.descriptor.properties.get(SEQUENCE_CACHE, _SEQUENCE_CACHE))
-                first = self._reserve(block)
-                end = first + block
+                first = self._reserve(self._sequence_block)
+                end = first + self._sequence_block
             taken = min(count, end - first)
             parts.append(np.arange(first, first + taken))
             first += taken
@@ -503,7 +503,12 @@ def _as_it_is(rows: Int64s, places: Places) -> Places:
 
 
 def _replay_batch(
-    batch: DecodedBatch, codec: TableCodec, keys: KvEncoder, changes: Changes, state: KvState
+    batch: DecodedBatch,
+    codec: TableCodec,
+    keys: KvEncoder,
+    changes: Changes,
+    state: KvState,
+    block: int,
 ) -> KvState:
     """Add the changes of one batch of a changelog to others; return the state behind it."""
     assert batch.change_types is not None
@@ -524,7 +529,7 @@ def _replay_batch(
     if numbered and rows.num_rows:
         highest = pa.compute.max(rows.column(numbered[0])).as_py()
         if highest is not None and highest >= state.sequence_next:
-            # of a range that was reserved later nothing is known: the rest of it is left out
-            last = state.sequence_end if highest < state.sequence_end else highest + 1
-            state = replace(state, sequence_next=highest + 1, sequence_end=last)
+            # numbers are reserved in blocks of one size, and this one was in the bucket's last
+            end = ((highest - 1) // block + 1) * block + 1
+            state = replace(state, sequence_next=highest + 1, sequence_end=end)
     return state

@@ -21,8 +21,8 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
-LOG = "fluss.killed"
-ROWS = "fluss.killed_rows"
+LOG = fluss.TablePath("fluss", "killed")
+ROWS = fluss.TablePath("fluss", "killed_rows")
 # a row that every batch of changes writes, with the number of the batch
 MARK = -1
 KEYS = 300
