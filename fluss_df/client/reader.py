@@ -254,7 +254,8 @@ def read_table(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         pool.shutdown()
-    tables = [piece.table() for part in parts for piece in part]
+    # a piece without rows has no metadata columns: a change of nothing is a batch without rows
+    tables = [table for part in parts for piece in part if (table := piece.table()).num_rows]
     # not empty_table(): it would import pandas, where that is installed, for a third of a second
     return pa.concat_tables([pa.Table.from_batches([], decoder.schema), *tables])
 
