@@ -210,8 +210,15 @@ def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixL
         answer = response.buckets_resp.add(bucket_id=part.bucket_id)
         if part.HasField("partition_id"):
             answer.partition_id = part.partition_id
+        bucket = _bucket(request.table_id, part)
         try:
-            _, kv = engine.kv_bucket(_bucket(request.table_id, part))
+            table, _ = engine.bucket(bucket)
+            if not table.has_primary_key:
+                raise FlussError(
+                    f"Try to do prefix lookup on a non primary key table: {table.path}",
+                    ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+                )
+            _, kv = engine.kv_bucket(bucket)
             for prefix in part.keys:
                 answer.value_lists.add(values=kv.prefix(prefix))
         except FlussError as error:

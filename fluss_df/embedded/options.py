@@ -18,6 +18,7 @@ AUTO_PARTITION_PRECREATE: Final = "table.auto-partition.num-precreate"
 AUTO_PARTITION_RETENTION: Final = "table.auto-partition.num-retention"
 DATALAKE_ENABLED: Final = "table.datalake.enabled"
 FORMAT_VERSION: Final = "table.kv.format-version"
+MERGE_ENGINES: Final = ("FIRST_ROW", "VERSIONED", "AGGREGATION")
 
 # the two that 0.9.1 can change
 ALTERABLE: Final = ("table.datalake.enabled", "table.datalake.freshness")
@@ -79,7 +80,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "table.datalake.freshness": duration_ms,
     "table.datalake.auto-compaction": _boolean,
     "table.datalake.auto-expire-snapshot": _boolean,
-    "table.merge-engine": _one_of("FIRST_ROW", "VERSIONED", "AGGREGATION"),
+    "table.merge-engine": _one_of(*MERGE_ENGINES),
     "table.merge-engine.versioned.ver-column": str,
     "table.delete.behavior": _one_of("ALLOW", "IGNORE", "DISABLE"),
     "table.auto-increment.cache-size": int,

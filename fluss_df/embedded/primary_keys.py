@@ -26,11 +26,6 @@ def _refused(message: str) -> FlussError:
     return FlussError(message, ErrorCode.INVALID_TABLE_EXCEPTION)
 
 
-def _failed(message: str) -> FlussError:
-    """Return the error for what a Fluss server answers with its unnamed one."""
-    return FlussError(message, ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
 def _shown(names: Iterable[str]) -> str:
     return f"[{', '.join(names)}]"
 
@@ -42,33 +37,33 @@ def check_keys(value: Mapping[str, Any]) -> None:
     keys = schema.get("primary_key") or []
     if not keys:
         if schema.get("auto_increment_column"):
-            raise _failed("Auto increment column can only be used in primary-key table.")
+            raise _refused("Auto increment column can only be used in primary-key table.")
         return
     if len(set(keys)) < len(keys):
         twice = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
-        raise _failed(
-            f"Primary key constraint CONSTRAINT PRIMARY KEY ({', '.join(keys)}) must not contain"
-            f" duplicate columns. Found: {_shown(twice)}"
+        raise _refused(
+            f"Primary key constraint CONSTRAINT PK_{'_'.join(keys)} PRIMARY KEY"
+            f" ({', '.join(keys)}) must not contain duplicate columns. Found: {_shown(twice)}"
         )
     if not set(keys) <= set(names):
-        raise _failed(
+        raise _refused(
             f"Table column {_shown(names)} should include all primary key constraint {_shown(keys)}"
         )
     partitions = value.get("partition_key") or []
     if not set(partitions) <= set(keys):
-        raise _failed(
+        raise _refused(
             f"Partitioned Primary Key Table requires partition key {_shown(partitions)} is a"
             f" subset of the primary key {_shown(keys)}."
         )
     buckets = value.get("bucket_key") or []
     if not set(buckets) <= set(keys):
-        raise _failed(
+        raise _refused(
             "Bucket keys must be a subset of primary keys excluding partition keys for"
             f" primary-key tables. The primary keys are {_shown(keys)}, the partition keys are"
             f" {_shown(partitions)}, but the user-defined bucket keys are {_shown(buckets)}."
         )
     if set(keys) == set(partitions):
-        raise _failed(
+        raise _refused(
             f"Primary Key constraint {_shown(keys)} should not be same with partition fields"
             f" {_shown(partitions)}."
         )
@@ -125,9 +120,9 @@ def check_primary_key_table(descriptor: TableDescriptor) -> None:
             )
     for name in schema.auto_increment:
         if name in schema.primary_keys:
-            raise _failed("Auto increment column can not be used as the primary key.")
+            raise _refused("Auto increment column can not be used as the primary key.")
         if types[name].root not in (TypeRoot.INTEGER, TypeRoot.BIGINT):
-            raise _failed("The data type of auto increment column must be INT or BIGINT.")
+            raise _refused("The data type of auto increment column must be INT or BIGINT.")
     version = properties.get(FORMAT_VERSION, "1")
     if int(version) > _NEWEST_FORMAT:
         raise invalid_config(

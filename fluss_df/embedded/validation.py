@@ -114,6 +114,13 @@ def read_descriptor(text: bytes, default_buckets: int) -> TableDescriptor:
         descriptor = TableDescriptor.from_json(json.dumps(value).encode())
     except FlussError as error:
         raise invalid_table(f"Failed to parse table descriptor: {error.message}") from None
+    engine = descriptor.properties.get(MERGE_ENGINE, "first_row")
+    if engine.upper() not in options.MERGE_ENGINES:
+        # the coordinator reads this one before it looks at the others
+        raise FlussError(
+            f"Could not parse value '{engine}' for key '{MERGE_ENGINE}'.",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
     for key, setting in descriptor.properties.items():
         options.check_option(key, setting)
     descriptor = with_defaults(descriptor)
