@@ -22,7 +22,6 @@ from fluss_df.protocol.wire import bytes_header
 from fluss_df.record.compacted import RowDecoder
 from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.unaligned import Blobs, Words, assemble, padded
-from fluss_df.schema import TableInfo
 
 _OVERWRITE = 1
 _VALUES_FIELD = 5
@@ -169,7 +168,7 @@ def _insert_missing(
     table: Table, kv: KvTablet, keys: Sequence[bytes], values: Sequence[bytes | None]
 ) -> int:
     """Insert rows of nothing but their keys; return what is to be acknowledged."""
-    info = TableInfo(table.path, table.id, table.schema_id, table.descriptor, 0, 0)
+    info = table.info()
     columns = key_columns(info)
     if key_lake_format(info) is not None or len(columns) != len(info.get_primary_keys()):
         raise FlussError(

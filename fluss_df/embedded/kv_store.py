@@ -192,11 +192,6 @@ class KvStore:
             raise self._failed("read", error) from error
         return itertools.islice(values, 1 if self._has_state else 0, None)
 
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Return an iterator over all keys and values as they are now."""
-        items = cast(Iterator[tuple[bytes, bytes]], self._db.snapshot().items())
-        return (item for item in items if item[0] != _STATE_KEY)
-
     def flush(self) -> None:
         """Bring everything to the disk, synced."""
         try:
@@ -207,3 +202,39 @@ class KvStore:
     def close(self) -> None:
         """Close; what was not flushed comes from the changelog again."""
         self._db.close()
+
+    def checkpoint(self, folder: Path) -> None:
+        """Make a consistent copy in another folder, which must not be there, by hard links."""
+        try:
+            rocksdict.Checkpoint(self._db).create_checkpoint(str(folder))
+        except Exception as error:
+            raise self._failed("copy", error) from error
+
+
+def read_store(folder: Path) -> tuple[KvState, dict[bytes, bytes]]:
+    """Read everything that a store has on the disk, verifying its checksums.
+
+    Raises
+    ------
+    FlussError
+        ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
+    """
+    if not folder.exists():
+        raise FlussError(f"there is no {folder}", ErrorCode.KV_STORAGE_EXCEPTION)
+    try:
+        db = rocksdict.Rdict(
+            str(folder),
+            rocksdict.Options(raw_mode=True),
+            access_type=rocksdict.AccessType.read_only(False),
+        )
+        options = rocksdict.ReadOptions()
+        options.set_verify_checksums(True)
+        items = cast(Iterator[tuple[bytes, bytes]], db.items(read_opt=options))
+        found = dict(items)
+        db.close()
+    except Exception as error:
+        raise FlussError(
+            f"RocksDB cannot read {folder}: {error}", ErrorCode.KV_STORAGE_EXCEPTION
+        ) from error
+    stored = found.pop(_STATE_KEY, None)
+    return KvState() if stored is None else KvState.unpack(stored), found

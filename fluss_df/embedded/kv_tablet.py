@@ -18,17 +18,14 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
-from fluss_df.client.kv_keys import key_columns, key_lake_format
+from fluss_df.embedded.kv_replay import NOT_COUNTED, ChangeReplay, Changes
 from fluss_df.embedded.kv_store import KvResources, KvState, KvStore
 from fluss_df.embedded.merge_engines import merge_engine
 from fluss_df.embedded.numbering import Numbering, check_targets
 from fluss_df.embedded.row_changes import (
-    DELETE,
     INSERT,
     UPDATE_AFTER,
-    UPDATE_BEFORE,
     RowChanges,
     change_batch,
     change_rows,
@@ -39,12 +36,9 @@ from fluss_df.embedded.tables import Table
 from fluss_df.embedded.tablet import Tablet, unknown_bucket
 from fluss_df.embedded.values_pool import Places, TableCodec, ValuePool
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.record.kv_batch import KvEncoder, KvRecords, decode_kv_batch
+from fluss_df.record.kv_batch import KvRecords, decode_kv_batch
 from fluss_df.record.log_batch import Compression
-from fluss_df.record.log_decode import DecodedBatch, LogDecoder
 from fluss_df.record.unaligned import Int64s
-from fluss_df.schema import TableInfo
-from fluss_df.types import arrow_schema
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +48,6 @@ _SEQUENCE_CACHE: Final = 100_000
 # without a sync of its own, a log is synced when so much waits for it
 _PENDING_BYTES: Final = 32 << 20
 _REPLAY_BYTES: Final = 16 << 20
-_NOT_COUNTED: Final = -1
-
-Changes = dict[bytes, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,25 +174,14 @@ class KvTablet:
         position, end = store.state.applied, self.log.end_offset
         if position == end:
             return
-        table = self._table
-        codec = self._codec()
-        info = TableInfo(table.path, table.id, table.schema_id, table.descriptor, 0, 0)
-        keys = KvEncoder(
-            codec.schema_id,
-            codec.columns,
-            [column.name for column in key_columns(info)],
-            kv_format=codec.kv_format,
-            lake_format=key_lake_format(info),
-        )
-        payload = {key: arrow_schema(schema.columns) for key, schema in table.schemas.items()}
-        decoder = LogDecoder(payload, codec.arrow_schema)
+        replay = ChangeReplay(self._table, self._codec(), self._sequence_block)
         while position < end:
             piece = self.log.read(position, _REPLAY_BYTES, at_least_one=True)
             assert piece is not None
             changes: Changes = {}
             state = store.state
-            for batch in decoder.decode(piece.data, piece.headers, start_offset=position):
-                state = _replay_batch(batch, codec, keys, changes, state, self._sequence_block)
+            for batch in replay.decode(piece.data, piece.headers, position):
+                state = replay.add(batch, changes, state)
             position = piece.headers.end_offset or end
             store.write(changes, replace(state, applied=position))
 
@@ -227,7 +207,7 @@ class KvTablet:
             ``INVALID_TABLE_EXCEPTION`` where they are not counted.
         """
         count = (self._store.state if self._visible_when_synced else self._newest).rows
-        if count == _NOT_COUNTED or not self._full_image:
+        if count == NOT_COUNTED or not self._full_image:
             raise FlussError(
                 f"Row count is disabled for this table '{self._table.path}'. This usually happens"
                 " when the table is created before v0.9 or the changelog image is set to WAL, as"
@@ -366,7 +346,7 @@ class KvTablet:
         changed_keys = keys if len(some) == len(keys) else [keys[i] for i in some.tolist()]
         # of several changes of a key the last one stays
         made: Changes = dict(zip(changed_keys, values, strict=True))
-        rows = self._newest.rows + changes.row_count if self._full_image else _NOT_COUNTED
+        rows = self._newest.rows + changes.row_count if self._full_image else NOT_COUNTED
         self._newest = replace(self._newest, applied=appended.end_offset, rows=rows)
         self._pending.append(_Pending(made, self._newest, len(raw)))
         self._pending_bytes += len(raw)
@@ -500,36 +480,3 @@ class KvTablet:
 
 def _as_it_is(rows: Int64s, places: Places) -> Places:
     return places
-
-
-def _replay_batch(
-    batch: DecodedBatch,
-    codec: TableCodec,
-    keys: KvEncoder,
-    changes: Changes,
-    state: KvState,
-    block: int,
-) -> KvState:
-    """Add the changes of one batch of a changelog to others; return the state behind it."""
-    assert batch.change_types is not None
-    kinds = batch.change_types.to_numpy(zero_copy_only=False)
-    rows = pa.Table.from_batches([batch.batch])
-    kept = kinds != UPDATE_BEFORE
-    rows, kinds = rows.filter(pa.array(kept)), kinds[kept]
-    encoded = keys.keys(rows)
-    key_bytes, at = encoded.data.tobytes(), encoded.offsets.tolist()
-    values = codec.encode(rows)
-    value_bytes, edges = values.data.tobytes(), values.offsets.tolist()
-    for i, kind in enumerate(kinds.tolist()):
-        key = key_bytes[at[i] : at[i + 1]]
-        changes[key] = None if kind == DELETE else value_bytes[edges[i] : edges[i + 1]]
-    grown = int((kinds == INSERT).sum()) - int((kinds == DELETE).sum())
-    state = replace(state, rows=state.rows + grown if state.rows != _NOT_COUNTED else state.rows)
-    numbered = codec.schema.auto_increment
-    if numbered and rows.num_rows:
-        highest = pa.compute.max(rows.column(numbered[0])).as_py()
-        if highest is not None and highest >= state.sequence_next:
-            # numbers are reserved in blocks of one size, and this one was in the bucket's last
-            end = ((highest - 1) // block + 1) * block + 1
-            state = replace(state, sequence_next=highest + 1, sequence_end=end)
-    return state

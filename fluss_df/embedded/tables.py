@@ -10,7 +10,7 @@ from typing import Any
 
 from fluss_df.metadata import DatabaseDescriptor, TablePath
 from fluss_df.record.cut import ColumnLayout
-from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.types import wire_arrow_schema
 
 
@@ -96,6 +96,12 @@ class Table:
             schema = wire_arrow_schema(self.schemas[schema_id].columns)
             self._layouts[schema_id] = ColumnLayout(schema)
         return self._layouts
+
+    def info(self) -> TableInfo:
+        """Return the table as a client would see it."""
+        return TableInfo(
+            self.path, self.id, self.schema_id, self.descriptor, self.created, self.modified
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return what is stored."""
