@@ -8,12 +8,14 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
 from fluss_df.embedded import data_requests, kv_requests
 from fluss_df.embedded.alter import altered
+from fluss_df.embedded.backup import BACKUP_KEY, back_up
 from fluss_df.embedded.engine import Engine
 from fluss_df.embedded.kv_scans import Scans
 from fluss_df.embedded.partitions import keep_partitions
@@ -44,12 +46,15 @@ class Session:
         User -> password of those who may in; None to let everyone in.
     user
         Who it is, once that is known.
+    local
+        Whether it is the user of this process, who may ask for backups.
     """
 
     host: str
     port: int
     users: Mapping[str, str] | None = None
     user: str | None = None
+    local: bool = False
 
     @property
     def trusted(self) -> bool:
@@ -122,6 +127,9 @@ class Dispatcher:
     async def _begin(
         self, session: Session, request: Request
     ) -> list[Buffer] | Awaitable[list[Buffer]]:
+        if request.key == BACKUP_KEY and session.local:
+            file = Path(bytes(request.body).decode())
+            return [str(await self.engine.run(back_up, self.engine, file)).encode()]
         known = self._handlers.get(request.key)
         if known is None:
             raise FlussError(

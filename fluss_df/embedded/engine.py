@@ -22,6 +22,7 @@ from fluss_df.embedded.catalog import Catalog
 from fluss_df.embedded.files import FolderLock
 from fluss_df.embedded.kv_store import KvResources
 from fluss_df.embedded.kv_tablet import KvTablet
+from fluss_df.embedded.segment import may_expire
 from fluss_df.embedded.tables import Partition, Table, now_ms
 from fluss_df.embedded.tablet import Tablet, unknown_bucket
 from fluss_df.embedded.workers import Workers
@@ -146,7 +147,9 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
 
     def _remove_leftovers(self) -> None:
-        """Remove the folders of tables and partitions that were dropped."""
+        """Remove the folders of tables and partitions that were dropped, and of backups."""
+        for copy in self.folder.glob("backup-*"):
+            shutil.rmtree(copy, ignore_errors=True)
         data = self.folder / _DATA
         data.mkdir(exist_ok=True)
         tables = {str(table.id): table for table in self.catalog.all_tables()}
@@ -211,7 +214,7 @@ class Engine:
             return found
 
     def _open_bucket(self, bucket: TableBucket) -> _Open:
-        folder = self._folder_of(bucket) / str(bucket.bucket_id)
+        folder = self.bucket_folder(bucket)
         synced = self.settings.durability == "commit"
         tablet = Tablet(
             folder / "log",
@@ -242,6 +245,21 @@ class Engine:
     def _folder_of(self, bucket: TableBucket) -> Path:
         part = "table" if bucket.partition_id is None else str(bucket.partition_id)
         return self.folder / _DATA / str(bucket.table_id) / part
+
+    def bucket_folder(self, bucket: TableBucket) -> Path:
+        """Return the folder of a bucket."""
+        return self._folder_of(bucket) / str(bucket.bucket_id)
+
+    def all_buckets(self) -> list[TableBucket]:
+        """Return all buckets that were ever used."""
+        found = []
+        for table in self.catalog.all_tables():
+            parts: list[int | None] = [None]
+            if table.partitioned:
+                parts = [partition.id for partition in list(table.partitions.values())]
+            buckets = [TableBucket(table.id, i, p) for p in parts for i in range(table.buckets)]
+            found += [bucket for bucket in buckets if self.bucket_folder(bucket).exists()]
+        return found
 
     def drop_table(self, table: Table) -> None:
         """Remove the data of a table that was dropped from the catalog."""
@@ -345,15 +363,23 @@ class Engine:
                 logger.exception("background work failed; it is tried again")
 
     def expire(self) -> int:
-        """Delete segments older than ``table.log.ttl``; return how many. Only buckets in use."""
+        """Delete segments older than ``table.log.ttl``; return how many.
+
+        Buckets that are not in use are opened where they have a segment that may be so old.
+        """
         deleted = 0
         now = now_ms()
-        with self._lock:
-            items = list(self._open.items())
-        for bucket, opened in items:
+        for bucket in self.all_buckets():
             table = self.catalog.table_by_id(bucket.table_id)
             ttl = options.log_ttl_ms(table.descriptor.properties) if table else None
-            if ttl is not None:
+            if ttl is None:
+                continue
+            with self._lock:
+                opened = self._open.get(bucket)
+            if opened is None and not may_expire(self.bucket_folder(bucket) / "log", now, ttl):
+                continue
+            with contextlib.suppress(FlussError):
+                opened = opened or self._opened(bucket)
                 deleted += (opened.kv or opened.tablet).expire(now, ttl)
         return deleted
 

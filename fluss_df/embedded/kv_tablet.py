@@ -454,6 +454,12 @@ class KvTablet:
         self.flush()
         return self.log.expire(now_ms, ttl_ms)
 
+    def checkpoint(self, folder: Path) -> None:
+        """Copy RocksDB, as it is now, to a folder that is not there."""
+        with self._catch_up():
+            self._store.flush()
+            self._store.checkpoint(folder)
+
     def flush(self) -> None:
         """Bring RocksDB to the disk: the changelog below is not needed for opening any more."""
         with self._apply_lock:

@@ -218,3 +218,13 @@ class Segment:
 def segment_offsets(folder: Path) -> list[int]:
     """Return the base offsets of the segments in a folder, ascending."""
     return sorted(int(path.stem) for path in folder.glob("*" + _SUFFIX) if path.stem.isdigit())
+
+
+def may_expire(folder: Path, now_ms: int, ttl_ms: int) -> bool:
+    """Whether a log that is not opened has a segment besides the newest that is so old."""
+    bases = segment_offsets(folder)
+    if len(bases) < 2:
+        return False
+    oldest = folder / f"{bases[0]:020d}{_SUFFIX}"
+    # it was not written to after its last batch
+    return oldest.stat().st_mtime_ns // 1_000_000 < now_ms - ttl_ms

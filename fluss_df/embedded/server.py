@@ -116,7 +116,7 @@ class EmbeddedFluss:
         unix_host, unix_port = local_host(self.socket_path)
         self._servers.append(
             await loop.create_unix_server(
-                lambda: Connection(self._connections, Session(unix_host, unix_port)),
+                lambda: Connection(self._connections, Session(unix_host, unix_port, local=True)),
                 self.socket_path,
             )
         )
@@ -212,6 +212,16 @@ class EmbeddedFluss:
 
 
 _open: weakref.WeakSet[EmbeddedFluss] = weakref.WeakSet()
+
+
+def _forget_engines() -> None:
+    """Leave engines to the parent: a forked child has no thread that serves them."""
+    for engine in list(_open):
+        engine._closed = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_engines)
 
 
 def owner_of(folder: Path) -> tuple[int, str] | None:

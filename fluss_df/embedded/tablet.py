@@ -5,10 +5,12 @@ All state is guarded by one lock, held while batches are written (not while they
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -60,6 +62,23 @@ class Piece:
 
     data: memoryview
     headers: LogHeaders
+
+
+@dataclass(frozen=True, slots=True)
+class FileCopy:
+    """A file that only grows: its name, a descriptor, and how many of its bytes count."""
+
+    name: str
+    fd: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogCopy:
+    """A log as it was at one moment."""
+
+    segments: list[FileCopy]
+    point: bytes
 
 
 class Tablet:
@@ -461,6 +480,31 @@ class Tablet:
             pieces.append(piece)
             first = piece.headers.end_offset
         return pieces
+
+    @contextlib.contextmanager
+    def copy(self) -> Iterator[LogCopy]:
+        """Give the files of the log as they are on the disk now, for as long as they are read.
+
+        Raises
+        ------
+        FlussError
+            ``STORAGE_EXCEPTION`` when the log cannot be synced.
+        """
+        self.sync()
+        files: list[FileCopy] = []
+        with self._lock:
+            self._require_usable()
+            active = self._active
+            files.extend(
+                FileCopy(segment.path.name, os.dup(segment.fd), segment.size)
+                for segment in self._segments
+            )
+            point = SyncedPoint(active.end_offset, active.base_offset, active.size).pack()
+        try:
+            yield LogCopy(files, point)
+        finally:
+            for file in files:
+                os.close(file.fd)
 
     # ---- retention and end
 
