@@ -159,6 +159,10 @@ class Dispatcher:
             answer = await self.engine.run(handler, message)
         return [answer.SerializeToString()]
 
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """Return the requests that are answered, with their oldest and newest versions."""
+        return {key: (0, self._handlers[key][0].max_version) for key in sorted(self._handlers)}
+
     # ---- connection
 
     def _api_versions(
@@ -166,9 +170,8 @@ class Dispatcher:
     ) -> pb.ApiVersionsResponse:
         # not said what kind of server it is: it is both, and official clients check it where it is
         response = pb.ApiVersionsResponse()
-        for key in sorted(self._handlers):
-            newest = self._handlers[key][0].max_version
-            response.api_versions.add(api_key=key, min_version=0, max_version=newest)
+        for key, (oldest, newest) in self.versions().items():
+            response.api_versions.add(api_key=key, min_version=oldest, max_version=newest)
         return response
 
     def _authenticate(

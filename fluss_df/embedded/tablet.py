@@ -36,8 +36,8 @@ _TIMESTAMP_AT: Final = 13
 _EPOCH_AT: Final = 21
 _FIXED: Final = 25  # bytes of a header that the server may write to
 _SEARCH_BYTES: Final = 1 << 18
-# batches come from clients of Fluss 0.9: magic 1 carries a leader epoch, magic 2 is unknown there
-_MAX_MAGIC: Final = 1
+# clients of Fluss 0.9 and 1.0 write it; what stands in others depends on who reads them
+_MAX_MAGIC: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,14 +401,21 @@ class Tablet:
             position = segment.index.before_offset(offset)
             view = segment.view(position, size)
         if partial and not at_least_one and max_bytes > 0:
-            whole = self._cut_piece(view, offset, high, max_bytes, True)
+            whole = self._cut_piece(segment, position, view, offset, high, max_bytes, True)
             if whole is None or len(whole.data) <= max_bytes:
                 return whole
             return Piece(whole.data[:max_bytes], scan_headers(b"", require_progress=False))
-        return self._cut_piece(view, offset, high, max_bytes, at_least_one)
+        return self._cut_piece(segment, position, view, offset, high, max_bytes, at_least_one)
 
     def _cut_piece(
-        self, view: memoryview, offset: int, high: int, max_bytes: int, at_least_one: bool
+        self,
+        segment: Segment,
+        position: int,
+        view: memoryview,
+        offset: int,
+        high: int,
+        max_bytes: int,
+        at_least_one: bool,
     ) -> Piece | None:
         at = 0
         try:
@@ -437,7 +444,11 @@ class Tablet:
                 stop = int(headers.position[visible - 1] + headers.size[visible - 1])
                 data = data[:stop]
                 headers = scan_headers(data)
-            verify_crcs(data, headers)
+            begin, end = position + at, position + at + headers.consumed
+            if end > segment.verified:
+                verify_crcs(data, headers)
+                if begin <= segment.verified:
+                    segment.verified = max(segment.verified, end)
         except (FlussError, struct.error) as error:
             raise FlussError(
                 f"the log of {self.name} is damaged near offset {offset}, below what was "

@@ -316,5 +316,5 @@ def test_old_segments_of_unused_buckets_expire(tmp_path: Path) -> None:
             assert fluss.scan_fluss(KEPT, connection=connection).collect().height == 20
             assert fluss.scan_fluss(LOG, connection=connection).collect().height < 20
             # rows stay, whatever becomes of their changelog
-            rows = fluss.scan_fluss(ROWS, connection=connection).collect()
-            assert sorted(rows["n"].to_list()) == list(range(11))
+            left = fluss.scan_fluss(ROWS, connection=connection).collect()
+            assert sorted(left["n"].to_list()) == list(range(11))
