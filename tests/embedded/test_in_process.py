@@ -24,8 +24,13 @@ SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 PATH = fluss.TablePath("fluss", "t")
 
 
+def endpoint_of(engine: EmbeddedFluss) -> Endpoint:
+    host, port = local_host(engine.socket_path)
+    return Endpoint(host, port, None)
+
+
 def lane_to(engine: EmbeddedFluss) -> DirectLane:
-    lane = direct_lane(Endpoint(*local_host(engine.socket_path)), 5000)
+    lane = direct_lane(endpoint_of(engine), 5000)
     assert isinstance(lane, DirectLane)
     return lane
 
@@ -115,8 +120,12 @@ def test_the_end_of_the_engine_ends_its_readers(tmp_path: Path) -> None:
     scanner.subscribe(0, 0)
     threading.Timer(0.3, engine.close).start()
     began = time.monotonic()
-    with pytest.raises(FlussError):
+
+    def follow() -> None:
         while time.monotonic() - began < 30:
             scanner.poll(1000)
+
+    with pytest.raises(FlussError):
+        follow()
     connection.close()
-    assert direct_lane(Endpoint(*local_host(engine.socket_path)), 5000) is None
+    assert direct_lane(endpoint_of(engine), 5000) is None
