@@ -83,6 +83,7 @@ class EmbeddedFluss:
         self._address: str | None = None
         self._closed = False
         self._servers: list[asyncio.Server] = []
+        self._requests: set[asyncio.Task[Any]] = set()
         try:
             self.engine = Engine(self.folder, options)
         except BaseException:
@@ -178,6 +179,10 @@ class EmbeddedFluss:
         return asyncio.run_coroutine_threadsafe(self._answer(request), self._loop)
 
     async def _answer(self, request: Request) -> Reply:
+        task = asyncio.current_task()
+        assert task is not None
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
         reply = await self._connections.dispatcher.begin(self._session, request)
         return reply if isinstance(reply, tuple) else await reply
 
@@ -213,6 +218,8 @@ class EmbeddedFluss:
         for server in self._servers:
             server.close()
         await self._connections.close()
+        for task in list(self._requests):
+            task.cancel()
         await self.engine.stop()
 
     def _remove_temporary(self) -> None:

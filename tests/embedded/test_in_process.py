@@ -112,7 +112,8 @@ def test_a_fetch_that_waits(engine: EmbeddedFluss) -> None:
 
 def test_the_end_of_the_engine_ends_its_readers(tmp_path: Path) -> None:
     engine = EmbeddedFluss(tmp_path / "d")
-    connection = engine.connection()
+    address = "{}:{}".format(*local_host(engine.socket_path))
+    connection = fluss.connect({"bootstrap.servers": address, "retry-timeout": 1000})
     connection.get_admin().create_table(
         PATH, fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1)
     )
@@ -123,7 +124,7 @@ def test_the_end_of_the_engine_ends_its_readers(tmp_path: Path) -> None:
 
     def follow() -> None:
         while time.monotonic() - began < 30:
-            scanner.poll(1000)
+            scanner.poll_arrow(1000)
 
     with pytest.raises(FlussError):
         follow()
