@@ -49,6 +49,7 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.failover
 	@"$(BIN)/python" -m tests.campaigns.exits
 	@"$(BIN)/python" -m tests.campaigns.embedded_kill
+	@"$(BIN)/python" -m tests.campaigns.embedded_power
 	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/io/test_run.py -k killed
 
 bench: $(STAMP)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from fluss_df.embedded import validation
-from fluss_df.embedded.files import read_json, sync_folder, write_json
+from fluss_df.embedded.files import make_folder, read_json, sync_folder, write_json
 from fluss_df.embedded.tables import Database, Partition, Table, now_ms
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import DatabaseDescriptor, TablePath, reading
@@ -50,11 +50,11 @@ class Catalog:
         self._partitions: dict[int, tuple[Table, Partition]] = {}
         self._next = {"table": 0, "partition": 0, "writer": 0}
         self._reserved = dict(self._next)
-        if folder.exists():
+        # the first file may not have come to the disk; with tables there, it is missed
+        if self._file.exists() or any(folder.glob("table-*.json")):
             self._load()
         else:
-            folder.mkdir()
-            sync_folder(folder.parent)
+            make_folder(folder)
             self._databases[DEFAULT_DATABASE] = Database(DatabaseDescriptor(), now_ms())
             self._save()
 

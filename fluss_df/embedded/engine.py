@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeVar
 
 from fluss_df.embedded import options
 from fluss_df.embedded.catalog import Catalog
-from fluss_df.embedded.files import FolderLock
+from fluss_df.embedded.files import FolderLock, make_folder
 from fluss_df.embedded.kv_store import KvResources
 from fluss_df.embedded.kv_tablet import KvTablet
 from fluss_df.embedded.segment import may_expire
@@ -151,7 +151,7 @@ class Engine:
         for copy in self.folder.glob("backup-*"):
             shutil.rmtree(copy, ignore_errors=True)
         data = self.folder / _DATA
-        data.mkdir(exist_ok=True)
+        make_folder(data)
         tables = {str(table.id): table for table in self.catalog.all_tables()}
         for folder in data.iterdir():
             table = tables.get(folder.name)

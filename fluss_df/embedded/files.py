@@ -13,6 +13,8 @@ from typing import Any
 from fluss_df.errors import ErrorCode, FlussError
 
 FORMAT = 1
+# what may be there before the format is
+_OURS = {"LOCK", "FORMAT.tmp"}
 
 
 def _fcntl() -> ModuleType:
@@ -43,6 +45,18 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder, with those above it that are missing, so that they survive."""
+    missing = []
+    at = folder
+    while not at.exists():
+        missing.append(at)
+        at = at.parent
+    for made in reversed(missing):
+        made.mkdir(exist_ok=True)
+        sync_folder(made.parent)
+
+
 def sync_data(fd: int) -> None:
     """Make the bytes of a file durable."""
     if hasattr(os, "fdatasync"):
@@ -65,10 +79,14 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(fd, data[written:], written)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
@@ -114,9 +132,9 @@ class FolderLock:
         self._path = folder / "LOCK"
         try:
             fresh = not folder.exists() or not any(folder.iterdir())
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder.absolute())
             marker = folder / "FORMAT"
-            if not fresh and not marker.exists() and set(os.listdir(folder)) - {"LOCK"}:
+            if not fresh and not marker.exists() and set(os.listdir(folder)) - _OURS:
                 raise FlussError(
                     f"{folder} holds other files and no Fluss data: choose an empty folder",
                     ErrorCode.STORAGE_EXCEPTION,

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from fluss_df.embedded.files import sync_data, sync_folder
+from fluss_df.embedded.files import make_folder, sync_data, sync_folder
 from fluss_df.embedded.recovery import SyncedPoint, load_log, remember
 from fluss_df.embedded.segment import Segment
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
@@ -106,10 +106,7 @@ class Tablet:
         self._visible_when_synced = visible_when_synced
         self._poison: str | None = None
         self.closed = False
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            for made in (folder, *folder.parents[:3]):
-                sync_folder(made)
+        make_folder(folder)
         self._point_fd = os.open(folder / "synced", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             point = SyncedPoint.unpack(os.pread(self._point_fd, 64, 0))
