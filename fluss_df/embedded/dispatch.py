@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import inspect
 import json
@@ -115,7 +116,10 @@ class Dispatcher:
             result = await self._begin(session, request)
         except Exception as error:
             return _error(error)
-        return (TYPE_OK, result) if isinstance(result, list) else self._finish(result)
+        if isinstance(result, list):
+            return TYPE_OK, result
+        # begun at once: its peer may be gone before anyone waits for it
+        return asyncio.ensure_future(self._finish(result))
 
     @staticmethod
     async def _finish(rest: Awaitable[list[Buffer]]) -> Reply:
