@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from fluss_df.embedded.engine import Engine
 from fluss_df.embedded.files import sync_folder
-from fluss_df.embedded.tablet import LogCopy
+from fluss_df.embedded.segment import LogCopy
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 

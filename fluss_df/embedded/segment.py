@@ -221,6 +221,23 @@ class Segment:
         self.path.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, slots=True)
+class FileCopy:
+    """A file that only grows: its name, a descriptor, and how many of its bytes count."""
+
+    name: str
+    fd: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogCopy:
+    """A log as it was at one moment."""
+
+    segments: list[FileCopy]
+    point: bytes
+
+
 def segment_offsets(folder: Path) -> list[int]:
     """Return the base offsets of the segments in a folder, ascending."""
     return sorted(int(path.stem) for path in folder.glob("*" + _SUFFIX) if path.stem.isdigit())

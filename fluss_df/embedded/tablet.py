@@ -17,11 +17,12 @@ from typing import Final
 
 import numpy as np
 
+from fluss_df.embedded.append_checks import check_batches
 from fluss_df.embedded.files import make_folder, sync_data, sync_folder
 from fluss_df.embedded.recovery import SyncedPoint, load_log, remember
-from fluss_df.embedded.segment import Segment
+from fluss_df.embedded.segment import FileCopy, LogCopy, Segment
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.record.cut import ColumnLayout, read_message
+from fluss_df.record.cut import ColumnLayout
 from fluss_df.record.headers import (
     NO_WRITER_ID,
     LogHeaders,
@@ -36,8 +37,6 @@ _TIMESTAMP_AT: Final = 13
 _EPOCH_AT: Final = 21
 _FIXED: Final = 25  # bytes of a header that the server may write to
 _SEARCH_BYTES: Final = 1 << 18
-# clients of Fluss 0.9 and 1.0 write it; what stands in others depends on who reads them
-_MAX_MAGIC: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +61,6 @@ class Piece:
 
     data: memoryview
     headers: LogHeaders
-
-
-@dataclass(frozen=True, slots=True)
-class FileCopy:
-    """A file that only grows: its name, a descriptor, and how many of its bytes count."""
-
-    name: str
-    fd: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogCopy:
-    """A log as it was at one moment."""
-
-    segments: list[FileCopy]
-    point: bytes
 
 
 class Tablet:
@@ -173,7 +155,7 @@ class Tablet:
         """
         if not len(records):
             return Appended(-1, 0)
-        headers = self._check(records, layouts)
+        headers = check_batches(self.name, records, layouts)
         with self._lock:
             self._require_usable()
             return self._append(records, headers)
@@ -198,48 +180,6 @@ class Tablet:
         with self._lock:
             known = self._writers.duplicate(writer_id, sequence)
             return None if known is None else known.last_offset + 1
-
-    def _check(self, records: memoryview, layouts: dict[int, ColumnLayout] | None) -> LogHeaders:
-        try:
-            headers = scan_headers(records, ascending=False)
-            if headers.consumed != len(records):
-                raise ProtocolError(f"{len(records) - headers.consumed} bytes are left over")
-            if (headers.magic > _MAX_MAGIC).any():
-                raise ProtocolError(f"magic {headers.magic.max()} is not supported")
-            verify_crcs(records, headers)
-            if (headers.record_count != headers.last_offset_delta + 1).any():
-                raise ProtocolError("the number of records differs from the offsets they take")
-            if not headers.append_only.all():
-                raise ProtocolError("change types belong to the log of a primary-key table")
-            for i in range(len(headers) if layouts is not None else 0):
-                self._check_arrow(records, headers, i, layouts or {})
-        except FlussError as error:
-            if error.error_code == ErrorCode.SCHEMA_NOT_EXIST:
-                raise
-            raise FlussError(
-                f"Record is corrupt in table bucket {self.name}: {error.message}",
-                ErrorCode.CORRUPT_RECORD_EXCEPTION,
-            ) from error
-        return headers
-
-    def _check_arrow(
-        self,
-        records: memoryview,
-        headers: LogHeaders,
-        i: int,
-        layouts: dict[int, ColumnLayout],
-    ) -> None:
-        schema_id = int(headers.schema_id[i])
-        layout = layouts.get(schema_id)
-        if layout is None:
-            raise FlussError(
-                f"Schema with id {schema_id} does not exist for table bucket {self.name}.",
-                ErrorCode.SCHEMA_NOT_EXIST,
-            )
-        end = int(headers.position[i] + headers.size[i])
-        layout.check(
-            read_message(records, int(headers.payload[i]), end), int(headers.record_count[i])
-        )
 
     def _append(self, records: memoryview, headers: LogHeaders) -> Appended:
         base = self._active.end_offset
