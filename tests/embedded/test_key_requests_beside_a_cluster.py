@@ -156,11 +156,17 @@ def test_requests(real: Peer, embedded: Peer) -> None:
         ),
     ]
     numbers = [info.table_id for info in both.infos]
+    logs = []
+    for peer in (real, embedded):
+        peer.create("request_log")
+        asked = pb.GetTableInfoRequest(table_path=path("request_log"))
+        logs.append(peer.coordinator.call(api.GET_TABLE_INFO, asked).table_id)
+        Both.await_leader(peer, logs[-1])
     places = [
         (numbers, {"bucket_id": 0}),
         (numbers, {"bucket_id": 5}),
         (numbers, {"bucket_id": 0, "partition_id": 99}),
-        ([real.ids["log"], embedded.ids["log"]], {"bucket_id": 0}),
+        (logs, {"bucket_id": 0}),
         ([real.ids["parted"], embedded.ids["parted"]], {"bucket_id": 0}),
         ([10**6, 10**6], {"bucket_id": 0}),
     ]
