@@ -51,6 +51,9 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.exits
 	@"$(BIN)/python" -m tests.campaigns.hostile
 	@"$(BIN)/python" -m tests.campaigns.kv_scan
+	@"$(BIN)/python" -m tests.campaigns.embedded_kill
+	@"$(BIN)/python" -m tests.campaigns.embedded_power
+	@"$(BIN)/python" -m tests.campaigns.embedded_fuzz
 	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/io/test_run.py -k killed
 
 bench: $(STAMP)

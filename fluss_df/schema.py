@@ -127,6 +127,11 @@ class Schema(Ready):
             entry: dict[str, Any] = {"name": column.name, "data_type": type_to_json(column.type)}
             if column.comment is not None:
                 entry["comment"] = column.comment
+            if column.aggregate is not None:
+                function: dict[str, Any] = {"type": column.aggregate}
+                if column.aggregate_parameters:
+                    function["parameters"] = dict(column.aggregate_parameters)
+                entry["agg_function"] = function
             entry["id"] = -1 if column.column_id is None else column.column_id
             columns.append(entry)
         highest = max(_ids(columns), default=-1)
@@ -219,11 +224,14 @@ def _column_from_json(entry: Mapping[str, Any]) -> Column:
     name = entry["name"]
     if not isinstance(name, str):
         raise TypeError(f"the column name {name!r} is no string")
+    function = entry.get("agg_function") or {}
     return Column(
         name=name,
         type=type_from_json(entry["data_type"]),
         comment=entry.get("comment"),
         column_id=entry.get("id"),
+        aggregate=function["type"] if function else None,
+        aggregate_parameters=tuple(sorted(function.get("parameters", {}).items())),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fluss_df.cli import cluster, rows, tables
+from fluss_df.cli import cluster, folders, rows, tables
 from fluss_df.cli.demo import demo
 from fluss_df.cli.serve import serve
 from fluss_df.version import __version__
@@ -27,6 +27,9 @@ app.command()(rows.load)
 app.command()(rows.dump)
 app.command()(demo)
 app.command()(serve)
+app.command()(folders.check)
+app.command()(folders.backup)
+app.command()(folders.restore)
 
 
 def _print_version(wanted: bool) -> None:

@@ -96,6 +96,31 @@ def _socket_of(folder: Path | str) -> str:
         return engine.socket_path
 
 
+def back_up_folder(folder: Path, file: Path) -> int:
+    """Write a backup of a folder, by whoever owns it; return its bytes.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` where there is no such folder, or the backup cannot be written.
+    """
+    from fluss_df.embedded.backup import ask_owner, codec_of
+
+    codec_of(file)
+    if not (folder / "FORMAT").exists():
+        raise FlussError(f"{folder} holds no Fluss data", ErrorCode.STORAGE_EXCEPTION)
+    key = folder.expanduser().resolve()
+    before = _engines.get(key)
+    path = _socket_of(folder)
+    try:
+        return ask_owner(path, file)
+    finally:
+        # an engine that was started for the backup alone ends with it
+        started = _engines.get(key)
+        if started is not None and started is not before:
+            started.close()
+
+
 def close_engines() -> None:
     """Close the engines of this process; the client's exit hook does it last of all."""
     if os.getpid() != _owner:

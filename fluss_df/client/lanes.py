@@ -256,8 +256,13 @@ class LanePool:
                 if not lane.failed and not lane.readable(0):
                     return lane
                 lane.close()
+        # imported late: it is a lane itself
+        from fluss_df.client.direct_lane import direct_lane
+
         config = cluster.config
-        lane = Lane(endpoint, config.connect_timeout_ms, config.request_timeout_ms)
+        lane = direct_lane(endpoint, config.request_timeout_ms) or Lane(
+            endpoint, config.connect_timeout_ms, config.request_timeout_ms
+        )
         cluster.metrics.add(connections=1)
         return lane
 

@@ -51,6 +51,8 @@ def default_options(tablet_servers: int) -> dict[str, str]:
         "default.replication.factor": str(min(3, tablet_servers)),
         "log.replica.fetch.wait-max-time": "20ms",
         "zookeeper.client.session-timeout": _SESSION_TIMEOUT,
+        # 1.0 refuses writes, and clients wait, while a disk is 85 % full
+        "server.data-disk.write-limit-ratio": "1.0",
     }
 
 

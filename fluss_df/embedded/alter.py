@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from fluss_df.embedded import options
-from fluss_df.embedded.catalog import Table
+from fluss_df.embedded.tables import Table
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import reading
 from fluss_df.protocol import messages_pb2 as pb

@@ -7,22 +7,19 @@ file names: files and folders are named by ids, which are never used twice.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fluss_df.embedded import validation
-from fluss_df.embedded.files import read_json, sync_folder, write_json
+from fluss_df.embedded.files import make_folder, read_json, sync_folder, write_json
+from fluss_df.embedded.tables import Database, Partition, Table, now_ms
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import DatabaseDescriptor, TablePath, reading
-from fluss_df.record.cut import ColumnLayout
 from fluss_df.schema import Schema, TableDescriptor
-from fluss_df.types import wire_arrow_schema
 
 logger = logging.getLogger(__name__)
 
@@ -30,109 +27,6 @@ logger = logging.getLogger(__name__)
 _BLOCK: Final = 100
 # where other Java clients look first
 DEFAULT_DATABASE: Final = "fluss"
-
-
-def now_ms() -> int:
-    """Return the time, in ms since 1970."""
-    return time.time_ns() // 1_000_000
-
-
-@dataclass(slots=True)
-class Database:
-    """A database."""
-
-    descriptor: DatabaseDescriptor
-    created: int
-
-
-@dataclass(slots=True)
-class Partition:
-    """A partition: its id, and its values in the order of the table's partition keys."""
-
-    id: int
-    values: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """Its values, joined with ``$``."""
-        return "$".join(self.values)
-
-
-@dataclass(slots=True)
-class Table:
-    """A table, with all its schemas and partitions.
-
-    Attributes
-    ----------
-    schemas
-        Schema id -> schema; the highest id is the newest.
-    partitions
-        Name -> partition; empty where the table has no partition keys.
-    """
-
-    id: int
-    path: TablePath
-    descriptor: TableDescriptor
-    created: int
-    modified: int
-    schemas: dict[int, Schema]
-    partitions: dict[str, Partition] = field(default_factory=dict)
-    _layouts: dict[int, ColumnLayout] = field(default_factory=dict, repr=False)
-
-    @property
-    def schema_id(self) -> int:
-        """The id of the newest schema."""
-        return max(self.schemas)
-
-    @property
-    def buckets(self) -> int:
-        """Buckets of the table, or of each partition."""
-        return self.descriptor.bucket_count or 1
-
-    @property
-    def partitioned(self) -> bool:
-        """Whether it has partition keys."""
-        return bool(self.descriptor.partition_keys)
-
-    @property
-    def arrow(self) -> bool:
-        """Whether its rows are stored as Arrow."""
-        return self.descriptor.properties.get("table.log.format", "arrow").lower() == "arrow"
-
-    @property
-    def layouts(self) -> dict[int, ColumnLayout]:
-        """Where the columns of each schema stand in an Arrow message."""
-        for schema_id in self.schemas.keys() - self._layouts.keys():
-            schema = wire_arrow_schema(self.schemas[schema_id].columns)
-            self._layouts[schema_id] = ColumnLayout(schema)
-        return self._layouts
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what is stored."""
-        return {
-            "id": self.id,
-            "database": self.path.database_name,
-            "name": self.path.table_name,
-            "descriptor": json.loads(self.descriptor.to_json()),
-            "created": self.created,
-            "modified": self.modified,
-            "schemas": {str(key): schema.to_json() for key, schema in self.schemas.items()},
-            "partitions": [[p.id, *p.values] for p in self.partitions.values()],
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Table:
-        """Read what was stored."""
-        partitions = [Partition(row[0], tuple(row[1:])) for row in value["partitions"]]
-        return cls(
-            value["id"],
-            TablePath(value["database"], value["name"]),
-            TableDescriptor.from_json(json.dumps(value["descriptor"]).encode()),
-            value["created"],
-            value["modified"],
-            {int(key): Schema.from_json(schema) for key, schema in value["schemas"].items()},
-            {partition.name: partition for partition in partitions},
-        )
 
 
 class Catalog:
@@ -156,11 +50,11 @@ class Catalog:
         self._partitions: dict[int, tuple[Table, Partition]] = {}
         self._next = {"table": 0, "partition": 0, "writer": 0}
         self._reserved = dict(self._next)
-        if folder.exists():
+        # the first file may not have come to the disk; with tables there, it is missed
+        if self._file.exists() or any(folder.glob("table-*.json")):
             self._load()
         else:
-            folder.mkdir()
-            sync_folder(folder.parent)
+            make_folder(folder)
             self._databases[DEFAULT_DATABASE] = Database(DatabaseDescriptor(), now_ms())
             self._save()
 
@@ -385,13 +279,23 @@ class Catalog:
             schemas = table.schemas
             if descriptor.schema != table.schemas[table.schema_id]:
                 schemas = {**schemas, table.schema_id + 1: descriptor.schema}
-            changed = Table(
-                table.id, table.path, descriptor, table.created, now_ms(), schemas, table.partitions
-            )
+            changed = replace(table, descriptor=descriptor, modified=now_ms(), schemas=schemas)
             write_json(self._table_file(table), changed.to_json())
             # in place, as tablets refer to it
             table.descriptor, table.modified = descriptor, changed.modified
             table.schemas = schemas
+
+    def sequence_range(self, table: Table, count: int) -> int:
+        """Return the first of ``count`` numbers that no row of a table was given yet."""
+        with self._lock:
+            first = table.sequence
+            table.sequence = first + count
+            try:
+                write_json(self._table_file(table), table.to_json())
+            except FlussError:
+                table.sequence = first
+                raise
+            return first
 
     # ---- partitions
 

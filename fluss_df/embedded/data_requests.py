@@ -12,6 +12,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from fluss_df.embedded.engine import Engine, java_name
+from fluss_df.embedded.kv_requests import limit_rows
 from fluss_df.embedded.tablet import Appended, Piece
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
@@ -84,6 +85,11 @@ def _append_all(
     for part, data in zip(request.buckets_req, records, strict=True):
         try:
             table, tablet = engine.bucket(_bucket(request.table_id, part))
+            if table.has_primary_key:
+                raise FlussError(
+                    f"table {table.path} has a primary key: its log is its changelog, upsert rows",
+                    ErrorCode.INVALID_TABLE_EXCEPTION,
+                )
             results.append(tablet.append(data, table.layouts if table.arrow else None))
         except FlussError as error:
             results.append(error)
@@ -304,7 +310,9 @@ def limit_scan(engine: Engine, request: pb.LimitScanRequest) -> pb.LimitScanResp
     partition = request.partition_id if request.HasField("partition_id") else None
     bucket = TableBucket(request.table_id, request.bucket_id, partition)
     try:
-        _, tablet = engine.bucket(bucket)
+        table, tablet = engine.bucket(bucket)
+        if table.has_primary_key:
+            return limit_rows(engine.kv_bucket(bucket)[1], request.limit)
         pieces = tablet.last_records(max(0, request.limit))
         records = b"".join(piece.data for piece in pieces)
     except FlussError as error:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import inspect
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from fluss_df.embedded import data_requests
+from fluss_df.embedded import data_requests, kv_requests
 from fluss_df.embedded.alter import altered
-from fluss_df.embedded.catalog import Table
+from fluss_df.embedded.backup import BACKUP_KEY, back_up
 from fluss_df.embedded.engine import Engine
+from fluss_df.embedded.kv_scans import Scans
 from fluss_df.embedded.partitions import keep_partitions
+from fluss_df.embedded.tables import Table
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TablePath
 from fluss_df.protocol import api
@@ -27,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 Reply = tuple[int, list[Buffer]]
 _LEADER: Final = 0
+# requests whose handlers read and write bytes, and wait on the event loop
+_BY_BYTES: Final = (api.PRODUCE_LOG, api.FETCH_LOG, api.PUT_KV, api.LOOKUP)
 
 
 @dataclass(slots=True)
@@ -41,12 +47,15 @@ class Session:
         User -> password of those who may in; None to let everyone in.
     user
         Who it is, once that is known.
+    local
+        Whether it is the user of this process, who may ask for backups.
     """
 
     host: str
     port: int
     users: Mapping[str, str] | None = None
     user: str | None = None
+    local: bool = False
 
     @property
     def trusted(self) -> bool:
@@ -60,6 +69,7 @@ class Dispatcher:
 
     engine: Engine
     _handlers: dict[int, tuple[api.Api[Any, Any], Callable[..., Any]]] = field(init=False)
+    _scans: Scans = field(init=False)
 
     def __post_init__(self) -> None:
         handlers: list[tuple[api.Api[Any, Any], Callable[..., Any]]] = [
@@ -88,7 +98,13 @@ class Dispatcher:
             (api.GET_LAKE_SNAPSHOT, self._lake_snapshot),
             (api.PRODUCE_LOG, data_requests.produce_log),
             (api.FETCH_LOG, data_requests.fetch_log),
+            (api.PUT_KV, kv_requests.put_kv),
+            (api.LOOKUP, kv_requests.lookup),
+            (api.PREFIX_LOOKUP, self._prefix_lookup),
+            (api.SCAN_KV, self._scan_kv),
+            (api.GET_TABLE_STATS, self._table_stats),
         ]
+        self._scans = Scans(self.engine)
         self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
 
     async def begin(self, session: Session, request: Request) -> Reply | Awaitable[Reply]:
@@ -100,7 +116,10 @@ class Dispatcher:
             result = await self._begin(session, request)
         except Exception as error:
             return _error(error)
-        return (TYPE_OK, result) if isinstance(result, list) else self._finish(result)
+        if isinstance(result, list):
+            return TYPE_OK, result
+        # begun at once: its peer may be gone before anyone waits for it
+        return asyncio.ensure_future(self._finish(result))
 
     @staticmethod
     async def _finish(rest: Awaitable[list[Buffer]]) -> Reply:
@@ -112,6 +131,9 @@ class Dispatcher:
     async def _begin(
         self, session: Session, request: Request
     ) -> list[Buffer] | Awaitable[list[Buffer]]:
+        if request.key == BACKUP_KEY and session.local:
+            file = Path(bytes(request.body).decode())
+            return [str(await self.engine.run(back_up, self.engine, file)).encode()]
         known = self._handlers.get(request.key)
         if known is None:
             raise FlussError(
@@ -124,7 +146,7 @@ class Dispatcher:
                 "The connection is not authenticated: send user and password first (SASL/PLAIN)",
                 ErrorCode.AUTHENTICATE_EXCEPTION,
             )
-        if kind is api.PRODUCE_LOG or kind is api.FETCH_LOG:
+        if kind in _BY_BYTES:
             rest: Awaitable[list[Buffer]] = await handler(self.engine, request.body)
             return rest
         try:
@@ -141,6 +163,10 @@ class Dispatcher:
             answer = await self.engine.run(handler, message)
         return [answer.SerializeToString()]
 
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """Return the requests that are answered, with their oldest and newest versions."""
+        return {key: (0, self._handlers[key][0].max_version) for key in sorted(self._handlers)}
+
     # ---- connection
 
     def _api_versions(
@@ -148,8 +174,8 @@ class Dispatcher:
     ) -> pb.ApiVersionsResponse:
         # not said what kind of server it is: it is both, and official clients check it where it is
         response = pb.ApiVersionsResponse()
-        for key in sorted(self._handlers):
-            response.api_versions.add(api_key=key, min_version=0, max_version=0)
+        for key, (oldest, newest) in self.versions().items():
+            response.api_versions.add(api_key=key, min_version=oldest, max_version=newest)
         return response
 
     def _authenticate(
@@ -358,6 +384,15 @@ class Dispatcher:
 
     def _limit_scan(self, request: pb.LimitScanRequest) -> pb.LimitScanResponse:
         return data_requests.limit_scan(self.engine, request)
+
+    def _prefix_lookup(self, request: pb.PrefixLookupRequest) -> pb.PrefixLookupResponse:
+        return kv_requests.prefix_lookup(self.engine, request)
+
+    def _scan_kv(self, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
+        return self._scans.answer(request)
+
+    def _table_stats(self, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
+        return kv_requests.table_stats(self.engine, request)
 
     def _token(
         self, request: pb.GetFileSystemSecurityTokenRequest

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import shutil
 import threading
@@ -17,8 +18,12 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from fluss_df.embedded import options
-from fluss_df.embedded.catalog import Catalog, Partition, Table, now_ms
-from fluss_df.embedded.files import FolderLock
+from fluss_df.embedded.catalog import Catalog
+from fluss_df.embedded.files import FolderLock, make_folder
+from fluss_df.embedded.kv_store import KvResources
+from fluss_df.embedded.kv_tablet import KvTablet
+from fluss_df.embedded.segment import may_expire
+from fluss_df.embedded.tables import Partition, Table, now_ms
 from fluss_df.embedded.tablet import Tablet, unknown_bucket
 from fluss_df.embedded.workers import Workers
 from fluss_df.errors import ErrorCode, FlussError
@@ -73,8 +78,39 @@ class _Open:
     """A bucket in use, with who waits for it; the latter belongs to the event loop."""
 
     tablet: Tablet
+    kv: KvTablet | None = None
     syncing: asyncio.Task[None] | None = None
     readers: set[asyncio.Event] = field(default_factory=set)
+
+    @property
+    def durable_offset(self) -> int:
+        """Up to where writes may be acknowledged."""
+        return self.tablet.synced_offset if self.kv is None else self.kv.applied
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was written that is not where it belongs."""
+        return self.tablet.dirty or (self.kv is not None and self.kv.pending)
+
+    def sync(self) -> None:
+        """Bring the log to the disk, and from there the rows to RocksDB."""
+        self.tablet.sync()
+        if self.kv is not None:
+            self.kv.apply()
+
+    def close(self) -> None:
+        """Sync and close; the log first, as RocksDB takes only what is synced."""
+        try:
+            self.tablet.close()
+        finally:
+            if self.kv is not None:
+                self.kv.close()
+
+    def abandon(self) -> None:
+        """Close at once: the bucket was dropped."""
+        self.tablet.abandon()
+        if self.kv is not None:
+            self.kv.abandon()
 
 
 class Engine:
@@ -107,12 +143,15 @@ class Engine:
             self.lock.release()
             raise
         self.workers = Workers(8)
+        self._kv_resources: KvResources | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def _remove_leftovers(self) -> None:
-        """Remove the folders of tables and partitions that were dropped."""
+        """Remove the folders of tables and partitions that were dropped, and of backups."""
+        for copy in self.folder.glob("backup-*"):
+            shutil.rmtree(copy, ignore_errors=True)
         data = self.folder / _DATA
-        data.mkdir(exist_ok=True)
+        make_folder(data)
         tables = {str(table.id): table for table in self.catalog.all_tables()}
         for folder in data.iterdir():
             table = tables.get(folder.name)
@@ -148,24 +187,79 @@ class Engine:
             raise unknown_bucket(java_name(bucket))
         return table, self._opened(bucket).tablet
 
+    def kv_bucket(self, bucket: TableBucket) -> tuple[Table, KvTablet]:
+        """Return a bucket of a primary-key table, and the table; opens it.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`bucket`; ``NON_PRIMARY_KEY_TABLE_EXCEPTION`` for a log table.
+        """
+        table, _ = self.bucket(bucket)
+        kv = self._opened(bucket).kv
+        if kv is None:
+            raise FlussError(
+                f"the primary key table not exists for {java_name(bucket)}",
+                ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+            )
+        return table, kv
+
     def _opened(self, bucket: TableBucket) -> _Open:
         with self._lock:
             if self._closed:
                 raise FlussError("the engine is closed", ErrorCode.NETWORK_EXCEPTION)
             found = self._open.get(bucket)
             if found is None:
-                tablet = Tablet(
-                    self._folder_of(bucket) / str(bucket.bucket_id) / "log",
-                    java_name(bucket),
-                    segment_bytes=self.settings.segment_bytes,
-                    visible_when_synced=self.settings.durability == "commit",
-                )
-                found = self._open[bucket] = _Open(tablet)
+                found = self._open[bucket] = self._open_bucket(bucket)
             return found
+
+    def _open_bucket(self, bucket: TableBucket) -> _Open:
+        folder = self.bucket_folder(bucket)
+        synced = self.settings.durability == "commit"
+        tablet = Tablet(
+            folder / "log",
+            java_name(bucket),
+            segment_bytes=self.settings.segment_bytes,
+            visible_when_synced=synced,
+        )
+        table = self.catalog.table_by_id(bucket.table_id)
+        if table is None or not table.has_primary_key:
+            return _Open(tablet)
+        if self._kv_resources is None:
+            self._kv_resources = KvResources()
+        try:
+            reserve = functools.partial(self.catalog.sequence_range, table)
+            kv = KvTablet(
+                folder / "kv",
+                tablet,
+                table,
+                self._kv_resources,
+                reserve,
+                visible_when_synced=synced,
+            )
+        except BaseException:
+            tablet.abandon()
+            raise
+        return _Open(tablet, kv)
 
     def _folder_of(self, bucket: TableBucket) -> Path:
         part = "table" if bucket.partition_id is None else str(bucket.partition_id)
         return self.folder / _DATA / str(bucket.table_id) / part
+
+    def bucket_folder(self, bucket: TableBucket) -> Path:
+        """Return the folder of a bucket."""
+        return self._folder_of(bucket) / str(bucket.bucket_id)
+
+    def all_buckets(self) -> list[TableBucket]:
+        """Return all buckets that were ever used."""
+        found = []
+        for table in self.catalog.all_tables():
+            parts: list[int | None] = [None]
+            if table.partitioned:
+                parts = [partition.id for partition in list(table.partitions.values())]
+            buckets = [TableBucket(table.id, i, p) for p in parts for i in range(table.buckets)]
+            found += [bucket for bucket in buckets if self.bucket_folder(bucket).exists()]
+        return found
 
     def drop_table(self, table: Table) -> None:
         """Remove the data of a table that was dropped from the catalog."""
@@ -183,7 +277,7 @@ class Engine:
             buckets = [bucket for bucket in self._open if wanted(bucket)]
             dropped = [self._open.pop(bucket) for bucket in buckets]
         for opened in dropped:
-            opened.tablet.abandon()
+            opened.abandon()
             self._call_soon(self._wake, opened)
 
     # ---- on the event loop
@@ -220,7 +314,7 @@ class Engine:
         if self.settings.durability != "commit":
             self._wake(opened)
             return
-        while opened.tablet.synced_offset < end_offset:
+        while opened.durable_offset < end_offset:
             if opened.syncing is None:
                 opened.syncing = asyncio.ensure_future(self._sync(opened))
             # a caller that goes away must not take the sync of the others along
@@ -228,7 +322,7 @@ class Engine:
 
     async def _sync(self, opened: _Open) -> None:
         try:
-            await self.run(opened.tablet.sync)
+            await self.run(opened.sync)
         finally:
             opened.syncing = None
             self._wake(opened)
@@ -251,7 +345,7 @@ class Engine:
         while True:
             await asyncio.sleep(_SYNC_INTERVAL_S)
             for opened in list(self._open.values()):
-                if opened.tablet.dirty:
+                if opened.dirty:
                     try:
                         await self._sync(opened)
                     except FlussError:
@@ -269,16 +363,24 @@ class Engine:
                 logger.exception("background work failed; it is tried again")
 
     def expire(self) -> int:
-        """Delete segments older than ``table.log.ttl``; return how many. Only buckets in use."""
+        """Delete segments older than ``table.log.ttl``; return how many.
+
+        Buckets that are not in use are opened where they have a segment that may be so old.
+        """
         deleted = 0
         now = now_ms()
-        with self._lock:
-            items = list(self._open.items())
-        for bucket, opened in items:
+        for bucket in self.all_buckets():
             table = self.catalog.table_by_id(bucket.table_id)
             ttl = options.log_ttl_ms(table.descriptor.properties) if table else None
-            if ttl is not None:
-                deleted += opened.tablet.expire(now, ttl)
+            if ttl is None:
+                continue
+            with self._lock:
+                opened = self._open.get(bucket)
+            if opened is None and not may_expire(self.bucket_folder(bucket) / "log", now, ttl):
+                continue
+            with contextlib.suppress(FlussError):
+                opened = opened or self._opened(bucket)
+                deleted += (opened.kv or opened.tablet).expire(now, ttl)
         return deleted
 
     async def stop(self) -> None:
@@ -299,7 +401,7 @@ class Engine:
         problems: list[str] = []
         for entry in opened:
             try:
-                entry.tablet.close()
+                entry.close()
             except (FlussError, OSError) as error:
                 problems.append(str(error))
         self.lock.release()

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import os
+import weakref
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fluss_df.errors import ErrorCode, FlussError
 
 FORMAT = 1
+# what may be there before the format is
+_OURS = {"LOCK", "FORMAT.tmp"}
+
+
+def _fcntl() -> ModuleType:
+    """Return the module of file locks, which only Unix has.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` elsewhere.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        raise FlussError(
+            "the embedded engine needs Linux or macOS; on this system connect to the address of"
+            " a server",
+            ErrorCode.STORAGE_EXCEPTION,
+        ) from None
+    return fcntl
 
 
 def sync_folder(folder: Path) -> None:
@@ -22,11 +45,25 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder, with those above it that are missing, so that they survive."""
+    missing = []
+    at = folder
+    while not at.exists():
+        missing.append(at)
+        at = at.parent
+    for made in reversed(missing):
+        made.mkdir(exist_ok=True)
+        sync_folder(made.parent)
+
+
 def sync_data(fd: int) -> None:
     """Make the bytes of a file durable."""
     if hasattr(os, "fdatasync"):
         os.fdatasync(fd)
-    elif hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync leaves them in the drive's cache
+        return
+    fcntl = _fcntl()
+    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync leaves them in the drive's cache
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
         os.fsync(fd)
@@ -42,10 +79,14 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(fd, data[written:], written)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
@@ -87,12 +128,13 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path) -> None:
+        _fcntl()
         self._path = folder / "LOCK"
         try:
             fresh = not folder.exists() or not any(folder.iterdir())
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder.absolute())
             marker = folder / "FORMAT"
-            if not fresh and not marker.exists() and set(os.listdir(folder)) - {"LOCK"}:
+            if not fresh and not marker.exists() and set(os.listdir(folder)) - _OURS:
                 raise FlussError(
                     f"{folder} holds other files and no Fluss data: choose an empty folder",
                     ErrorCode.STORAGE_EXCEPTION,
@@ -108,8 +150,11 @@ class FolderLock:
         except BaseException:
             os.close(self._fd)
             raise
+        self._released = False
+        _held.add(self)
 
     def _take(self, folder: Path, marker: Path) -> None:
+        fcntl = _fcntl()
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -139,5 +184,24 @@ class FolderLock:
         os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "socket": socket}).encode(), 0)
 
     def release(self) -> None:
-        """Give the folder up."""
-        os.close(self._fd)
+        """Give the folder up; a second call does nothing."""
+        if not self._released:
+            self._released = True
+            os.close(self._fd)
+
+
+_held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+
+
+def _forget_locks() -> None:
+    """Let go of the parent's locks: a forked child would keep them when the parent has ended.
+
+    A lock belongs to what was opened, not to the process: closing it here leaves it to the parent.
+    """
+    for lock in list(_held):
+        with contextlib.suppress(OSError):
+            lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)

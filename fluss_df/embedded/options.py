@@ -17,6 +17,8 @@ AUTO_PARTITION_ZONE: Final = "table.auto-partition.time-zone"
 AUTO_PARTITION_PRECREATE: Final = "table.auto-partition.num-precreate"
 AUTO_PARTITION_RETENTION: Final = "table.auto-partition.num-retention"
 DATALAKE_ENABLED: Final = "table.datalake.enabled"
+FORMAT_VERSION: Final = "table.kv.format-version"
+MERGE_ENGINES: Final = ("FIRST_ROW", "VERSIONED", "AGGREGATION")
 
 # the two that 0.9.1 can change
 ALTERABLE: Final = ("table.datalake.enabled", "table.datalake.freshness")
@@ -64,7 +66,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "table.log.arrow.compression.type": _one_of("NONE", "LZ4_FRAME", "ZSTD"),
     "table.log.arrow.compression.zstd.level": int,
     "table.kv.format": _one_of("COMPACTED", "INDEXED"),
-    "table.kv.format-version": int,
+    FORMAT_VERSION: int,
     AUTO_PARTITION: _boolean,
     AUTO_PARTITION_KEY: str,
     AUTO_PARTITION_UNIT: _one_of("YEAR", "QUARTER", "MONTH", "DAY", "HOUR"),
@@ -78,7 +80,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "table.datalake.freshness": duration_ms,
     "table.datalake.auto-compaction": _boolean,
     "table.datalake.auto-expire-snapshot": _boolean,
-    "table.merge-engine": _one_of("FIRST_ROW", "VERSIONED", "AGGREGATION"),
+    "table.merge-engine": _one_of(*MERGE_ENGINES),
     "table.merge-engine.versioned.ver-column": str,
     "table.delete.behavior": _one_of("ALLOW", "IGNORE", "DISABLE"),
     "table.auto-increment.cache-size": int,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fluss_df.embedded import options
-from fluss_df.embedded.catalog import Table
+from fluss_df.embedded.tables import Table
 from fluss_df.errors import FlussError
 
 if TYPE_CHECKING:

@@ -77,6 +77,8 @@ class Segment:
         Bytes of whole batches.
     end_offset, last_timestamp
         The offset behind its last batch, and its commit timestamp (-1 where it is empty).
+    verified
+        Bytes from the beginning whose checksums were compared since the segment was opened.
     """
 
     def __init__(self, folder: Path, base_offset: int) -> None:
@@ -85,6 +87,7 @@ class Segment:
         self.end_offset = base_offset
         self.last_timestamp = -1
         self.size = 0
+        self.verified = 0
         self.index = SparseIndex()
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._map: memoryview | None = None
@@ -136,6 +139,9 @@ class Segment:
     def take_in(self, headers: LogHeaders) -> None:
         """Count batches in that stand behind the last one in the file."""
         self.index.add(headers, self.size)
+        # whoever takes batches in has verified them
+        if self.verified == self.size:
+            self.verified += headers.consumed
         self.size += headers.consumed
         self.end_offset = headers.end_offset or self.end_offset
         if len(headers):
@@ -215,6 +221,33 @@ class Segment:
         self.path.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, slots=True)
+class FileCopy:
+    """A file that only grows: its name, a descriptor, and how many of its bytes count."""
+
+    name: str
+    fd: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogCopy:
+    """A log as it was at one moment."""
+
+    segments: list[FileCopy]
+    point: bytes
+
+
 def segment_offsets(folder: Path) -> list[int]:
     """Return the base offsets of the segments in a folder, ascending."""
     return sorted(int(path.stem) for path in folder.glob("*" + _SUFFIX) if path.stem.isdigit())
+
+
+def may_expire(folder: Path, now_ms: int, ttl_ms: int) -> bool:
+    """Whether a log that is not opened has a segment besides the newest that is so old."""
+    bases = segment_offsets(folder)
+    if len(bases) < 2:
+        return False
+    oldest = folder / f"{bases[0]:020d}{_SUFFIX}"
+    # it was not written to after its last batch
+    return oldest.stat().st_mtime_ns // 1_000_000 < now_ms - ttl_ms

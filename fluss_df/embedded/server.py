@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -17,10 +18,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fluss_df.client.sockets import local_host
-from fluss_df.embedded.dispatch import Dispatcher, Session
+from fluss_df.embedded.dispatch import Dispatcher, Reply, Session
 from fluss_df.embedded.engine import Engine, EngineOptions
 from fluss_df.embedded.listener import Connection, Connections, Limits
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
+from fluss_df.protocol.frames import Request
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
@@ -81,6 +83,7 @@ class EmbeddedFluss:
         self._address: str | None = None
         self._closed = False
         self._servers: list[asyncio.Server] = []
+        self._requests: set[asyncio.Task[Any]] = set()
         try:
             self.engine = Engine(self.folder, options)
         except BaseException:
@@ -91,6 +94,8 @@ class EmbeddedFluss:
         # the path of a Unix socket is short: it does not stand in the folder itself
         self._socket_folder = tempfile.mkdtemp(prefix="fluss-df-")
         self.socket_path = os.path.join(self._socket_folder, "s")
+        # of requests that come without a connection
+        self._session = Session(*local_host(self.socket_path), local=True)
         self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
         self._thread.start()
         try:
@@ -116,7 +121,7 @@ class EmbeddedFluss:
         unix_host, unix_port = local_host(self.socket_path)
         self._servers.append(
             await loop.create_unix_server(
-                lambda: Connection(self._connections, Session(unix_host, unix_port)),
+                lambda: Connection(self._connections, Session(unix_host, unix_port, local=True)),
                 self.socket_path,
             )
         )
@@ -161,6 +166,30 @@ class EmbeddedFluss:
         host, port = local_host(self.socket_path)
         return FlussConnection.create(f"{host}:{port}")
 
+    def submit(self, request: Request) -> concurrent.futures.Future[Reply]:
+        """Begin a request of this process; return the future of its answer.
+
+        Raises
+        ------
+        RuntimeError
+            When the engine is closed.
+        """
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        return asyncio.run_coroutine_threadsafe(self._answer(request), self._loop)
+
+    async def _answer(self, request: Request) -> Reply:
+        task = asyncio.current_task()
+        assert task is not None
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+        reply = await self._connections.dispatcher.begin(self._session, request)
+        return reply if isinstance(reply, tuple) else await reply
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """Return the requests that there are, with their oldest and newest versions."""
+        return self._connections.dispatcher.versions()
+
     def close(self) -> None:
         """Finish what is being done, sync, and give up the folder; a second call does nothing.
 
@@ -189,6 +218,8 @@ class EmbeddedFluss:
         for server in self._servers:
             server.close()
         await self._connections.close()
+        for task in list(self._requests):
+            task.cancel()
         await self.engine.stop()
 
     def _remove_temporary(self) -> None:
@@ -212,6 +243,24 @@ class EmbeddedFluss:
 
 
 _open: weakref.WeakSet[EmbeddedFluss] = weakref.WeakSet()
+
+
+def engine_at(socket_path: str) -> EmbeddedFluss | None:
+    """Return the engine of this process that has a Unix socket, while it is open."""
+    for engine in list(_open):
+        if engine.socket_path == socket_path and not engine.closed:
+            return engine
+    return None
+
+
+def _forget_engines() -> None:
+    """Leave engines to the parent: a forked child has no thread that serves them."""
+    for engine in list(_open):
+        engine._closed = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_engines)
 
 
 def owner_of(folder: Path) -> tuple[int, str] | None:

@@ -5,21 +5,24 @@ All state is guarded by one lock, held while batches are written (not while they
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from fluss_df.embedded.files import sync_data, sync_folder
+from fluss_df.embedded.append_checks import check_batches
+from fluss_df.embedded.files import make_folder, sync_data, sync_folder
 from fluss_df.embedded.recovery import SyncedPoint, load_log, remember
-from fluss_df.embedded.segment import Segment
+from fluss_df.embedded.segment import FileCopy, LogCopy, Segment
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.record.cut import ColumnLayout, read_message
+from fluss_df.record.cut import ColumnLayout
 from fluss_df.record.headers import (
     NO_WRITER_ID,
     LogHeaders,
@@ -34,8 +37,6 @@ _TIMESTAMP_AT: Final = 13
 _EPOCH_AT: Final = 21
 _FIXED: Final = 25  # bytes of a header that the server may write to
 _SEARCH_BYTES: Final = 1 << 18
-# batches come from clients of Fluss 0.9: magic 1 carries a leader epoch, magic 2 is unknown there
-_MAX_MAGIC: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,7 @@ class Tablet:
         self._visible_when_synced = visible_when_synced
         self._poison: str | None = None
         self.closed = False
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            for made in (folder, *folder.parents[:3]):
-                sync_folder(made)
+        make_folder(folder)
         self._point_fd = os.open(folder / "synced", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             point = SyncedPoint.unpack(os.pread(self._point_fd, 64, 0))
@@ -157,52 +155,31 @@ class Tablet:
         """
         if not len(records):
             return Appended(-1, 0)
-        headers = self._check(records, layouts)
+        headers = check_batches(self.name, records, layouts)
         with self._lock:
             self._require_usable()
             return self._append(records, headers)
 
-    def _check(self, records: memoryview, layouts: dict[int, ColumnLayout] | None) -> LogHeaders:
-        try:
-            headers = scan_headers(records, ascending=False)
-            if headers.consumed != len(records):
-                raise ProtocolError(f"{len(records) - headers.consumed} bytes are left over")
-            if (headers.magic > _MAX_MAGIC).any():
-                raise ProtocolError(f"magic {headers.magic.max()} is not supported")
-            verify_crcs(records, headers)
-            if (headers.record_count != headers.last_offset_delta + 1).any():
-                raise ProtocolError("the number of records differs from the offsets they take")
-            if not headers.append_only.all():
-                raise ProtocolError("change types belong to the log of a primary-key table")
-            for i in range(len(headers) if layouts is not None else 0):
-                self._check_arrow(records, headers, i, layouts or {})
-        except FlussError as error:
-            if error.error_code == ErrorCode.SCHEMA_NOT_EXIST:
-                raise
-            raise FlussError(
-                f"Record is corrupt in table bucket {self.name}: {error.message}",
-                ErrorCode.CORRUPT_RECORD_EXCEPTION,
-            ) from error
-        return headers
+    def append_changes(self, batch: bytes) -> Appended:
+        """Write one batch of a changelog, made by this process, behind the log.
 
-    def _check_arrow(
-        self,
-        records: memoryview,
-        headers: LogHeaders,
-        i: int,
-        layouts: dict[int, ColumnLayout],
-    ) -> None:
-        schema_id = int(headers.schema_id[i])
-        layout = layouts.get(schema_id)
-        if layout is None:
-            raise FlussError(
-                f"Schema with id {schema_id} does not exist for table bucket {self.name}.",
-                ErrorCode.SCHEMA_NOT_EXIST,
-            )
-        end = int(headers.position[i] + headers.size[i])
-        layout.check(
-            read_message(records, int(headers.payload[i]), end), int(headers.record_count[i])
-        )
+        Raises
+        ------
+        FlussError
+            As :meth:`append`.
+        """
+        headers = scan_headers(batch)
+        with self._lock:
+            self._require_usable()
+            return self._append(memoryview(batch), headers)
+
+    def written(self, writer_id: int, sequence: int) -> int | None:
+        """Return the offset behind a batch that a writer wrote before; None for a new one."""
+        if writer_id == NO_WRITER_ID:
+            return None
+        with self._lock:
+            known = self._writers.duplicate(writer_id, sequence)
+            return None if known is None else known.last_offset + 1
 
     def _append(self, records: memoryview, headers: LogHeaders) -> Appended:
         base = self._active.end_offset
@@ -361,14 +338,21 @@ class Tablet:
             position = segment.index.before_offset(offset)
             view = segment.view(position, size)
         if partial and not at_least_one and max_bytes > 0:
-            whole = self._cut_piece(view, offset, high, max_bytes, True)
+            whole = self._cut_piece(segment, position, view, offset, high, max_bytes, True)
             if whole is None or len(whole.data) <= max_bytes:
                 return whole
             return Piece(whole.data[:max_bytes], scan_headers(b"", require_progress=False))
-        return self._cut_piece(view, offset, high, max_bytes, at_least_one)
+        return self._cut_piece(segment, position, view, offset, high, max_bytes, at_least_one)
 
     def _cut_piece(
-        self, view: memoryview, offset: int, high: int, max_bytes: int, at_least_one: bool
+        self,
+        segment: Segment,
+        position: int,
+        view: memoryview,
+        offset: int,
+        high: int,
+        max_bytes: int,
+        at_least_one: bool,
     ) -> Piece | None:
         at = 0
         try:
@@ -397,7 +381,11 @@ class Tablet:
                 stop = int(headers.position[visible - 1] + headers.size[visible - 1])
                 data = data[:stop]
                 headers = scan_headers(data)
-            verify_crcs(data, headers)
+            begin, end = position + at, position + at + headers.consumed
+            if end > segment.verified:
+                verify_crcs(data, headers)
+                if begin <= segment.verified:
+                    segment.verified = max(segment.verified, end)
         except (FlussError, struct.error) as error:
             raise FlussError(
                 f"the log of {self.name} is damaged near offset {offset}, below what was "
@@ -441,7 +429,37 @@ class Tablet:
             first = piece.headers.end_offset
         return pieces
 
+    @contextlib.contextmanager
+    def copy(self) -> Iterator[LogCopy]:
+        """Give the files of the log as they are on the disk now, for as long as they are read.
+
+        Raises
+        ------
+        FlussError
+            ``STORAGE_EXCEPTION`` when the log cannot be synced.
+        """
+        self.sync()
+        files: list[FileCopy] = []
+        with self._lock:
+            self._require_usable()
+            active = self._active
+            files.extend(
+                FileCopy(segment.path.name, os.dup(segment.fd), segment.size)
+                for segment in self._segments
+            )
+            point = SyncedPoint(active.end_offset, active.base_offset, active.size).pack()
+        try:
+            yield LogCopy(files, point)
+        finally:
+            for file in files:
+                os.close(file.fd)
+
     # ---- retention and end
+
+    def may_expire(self, now_ms: int, ttl_ms: int) -> bool:
+        """Whether there are segments that :meth:`expire` would delete."""
+        with self._lock:
+            return len(self._segments) > 1 and self._segments[0].last_timestamp < now_ms - ttl_ms
 
     def expire(self, now_ms: int, ttl_ms: int) -> int:
         """Delete whole inactive segments that are older than a time to live; return how many."""

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fluss_df.embedded import options
+from fluss_df.embedded.merge_engines import DELETE_BEHAVIOR, MERGE_ENGINE
 from fluss_df.embedded.options import invalid_config
+from fluss_df.embedded.primary_keys import check_keys, check_primary_key_table, with_defaults
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import DataType, TypeRoot
@@ -112,6 +114,16 @@ def read_descriptor(text: bytes, default_buckets: int) -> TableDescriptor:
         descriptor = TableDescriptor.from_json(json.dumps(value).encode())
     except FlussError as error:
         raise invalid_table(f"Failed to parse table descriptor: {error.message}") from None
+    engine = descriptor.properties.get(MERGE_ENGINE, "first_row")
+    if engine.upper() not in options.MERGE_ENGINES:
+        # the coordinator reads this one before it looks at the others
+        raise FlussError(
+            f"Could not parse value '{engine}' for key '{MERGE_ENGINE}'.",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
+    for key, setting in descriptor.properties.items():
+        options.check_option(key, setting)
+    descriptor = with_defaults(descriptor)
     check_descriptor(descriptor)
     return descriptor
 
@@ -144,16 +156,15 @@ def _check_keys(value: Mapping[str, Any]) -> None:
     for given in (properties, custom):
         if not isinstance(given, dict) or not all(isinstance(v, str) for v in given.values()):
             raise invalid_table("Failed to parse table descriptor: properties are strings")
+    _strings(value["schema"].get("primary_key") or [], "primary_key")
+    _strings(value["schema"].get("auto_increment_column") or [], "auto_increment_column")
+    check_keys(value)
 
 
 def check_descriptor(descriptor: TableDescriptor) -> None:
     """Refuse a table that Fluss would refuse, and what the embedded engine does not have."""
     properties = descriptor.properties
-    for key, value in properties.items():
-        options.check_option(key, value)
     schema = descriptor.schema
-    if schema.primary_keys:
-        raise invalid_table("The embedded engine has no primary key tables yet: use a Fluss server")
     if (descriptor.bucket_count or 1) > MAX_BUCKETS:
         raise FlussError(
             f"Bucket count {descriptor.bucket_count} exceeds the maximum limit {MAX_BUCKETS}.",
@@ -174,20 +185,22 @@ def check_descriptor(descriptor: TableDescriptor) -> None:
             else f"Replication factor: {factor} larger than available tablet servers: 1.",
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
-    _check_properties(properties)
+    _check_properties(properties, bool(schema.primary_keys))
+    if schema.primary_keys:
+        check_primary_key_table(descriptor)
     _check_partitions(descriptor, types)
     check_columns(schema)
 
 
-def _check_properties(properties: Mapping[str, str]) -> None:
+def _check_properties(properties: Mapping[str, str], has_primary_key: bool) -> None:
     level = options.integer(properties, "table.log.arrow.compression.zstd.level", 3)
     if not 1 <= level <= 22:
         raise invalid_config(
             f"Invalid ZSTD compression level: {level}. Expected a value between 1 and 22."
         )
-    if "table.merge-engine" in properties:
+    if MERGE_ENGINE in properties and not has_primary_key:
         raise invalid_config("Merge engine is only supported in primary key table.")
-    if "table.delete.behavior" in properties:
+    if DELETE_BEHAVIOR in properties and not has_primary_key:
         raise invalid_config(
             "The 'table.delete.behavior' configuration is only supported for primary key tables."
         )

@@ -13,8 +13,11 @@ def main() -> None:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 500
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     with tempfile.TemporaryDirectory() as folder:
-        rows = campaign(Path(folder) / "data", kills, seed)
-    print(f"{kills} kills, seed {seed}: {rows} rows, none lost or doubled")
+        written = campaign(Path(folder) / "data", kills, seed)
+    print(
+        f"{kills} kills, seed {seed}: {written.log} rows of a log and {written.rows} batches of"
+        " changes, none lost, doubled or torn"
+    )
 
 
 if __name__ == "__main__":

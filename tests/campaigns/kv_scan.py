@@ -14,7 +14,6 @@ import time
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from tests.client.kv_support import SCHEMA, by_id, fold, random_changes
-from tests.client.put_recorder import ANY_DISK
 
 
 def run(table: fluss.FlussTable, runs: int, seed: int) -> int:
@@ -57,7 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
-        LocalCluster(folder, server_options={"kv.snapshot.interval": "2s", **ANY_DISK}) as cluster,
+        LocalCluster(folder, server_options={"kv.snapshot.interval": "2s"}) as cluster,
         fluss.connect(cluster.bootstrap_servers) as connection,
     ):
         schema = fluss.Schema(SCHEMA, primary_keys=["id"])

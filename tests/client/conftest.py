@@ -14,7 +14,7 @@ from tests.client.support import Official, Tables
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what is about processes of a cluster, or about primary-key tables, there alone."""
+    """Run what is about processes of a cluster there alone."""
     for item in list(items):
         engine = getattr(item, "callspec", None) and item.callspec.params.get("address")  # type: ignore[attr-defined]
         if engine == "embedded" and item.get_closest_marker("cluster_only"):

@@ -16,8 +16,6 @@ from tests.client.kv_support import OfficialKv
 from tests.client.support import Official, Tables
 from tests.faults.fault_proxy import FaultProxy
 
-# servers from 1.0 on refuse writes where a disk is 85 % full, which that of a test may well be
-ANY_DISK = {"server.data-disk.write-limit-ratio": "1.0"}
 # length, API key and version, request id; length, type, request id
 _REQUEST_HEAD = 12
 _RESPONSE_HEAD = 9
@@ -48,7 +46,7 @@ def recorded_cluster(factory: ClusterFactory | type[LocalCluster]) -> Iterator[R
     with (
         FaultProxy() as first,
         FaultProxy() as proxy,
-        factory(tablet_servers=1, server_options=ANY_DISK) as cluster,
+        factory(tablet_servers=1) as cluster,
     ):
         coordinator, server = cluster.bootstrap_servers, cluster.tablet_servers[0]
 

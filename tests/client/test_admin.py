@@ -169,7 +169,6 @@ def test_nested_fields_are_numbered_as_the_official_client_does(
     assert tables(schema).get_table_info().schema.to_json() == stored
 
 
-@pytest.mark.cluster_only
 def test_primary_key_table(tables: Tables) -> None:
     table = tables(DAYS, ["id"], bucket_count=2)
     info = table.get_table_info()

@@ -73,7 +73,6 @@ def test_what_is_refused(admin: fluss.FlussAdmin, tables: Tables) -> None:
     admin.alter_table(missing, set_properties={"a": 1}, ignore_if_not_exists=True)
 
 
-@pytest.mark.cluster_only
 def test_row_counts(admin: fluss.FlussAdmin, tables: Tables) -> None:
     table = tables(ID, bucket_count=2)
     tables.write(table, pa.table({"id": range(10)}, schema=ID))
@@ -83,7 +82,6 @@ def test_row_counts(admin: fluss.FlussAdmin, tables: Tables) -> None:
     assert stats.row_count == 10
 
 
-@pytest.mark.cluster_only
 def test_row_counts_of_partitions(admin: fluss.FlussAdmin, tables: Tables) -> None:
     table = tables(DAYS, partition_keys=["day"])
     data = pa.table({"id": [1, 2, 3], "day": ["a", "b", "b"]}, schema=DAYS)

@@ -12,7 +12,6 @@ from tests.client.kv_support import SCHEMA, Rows, changelog, random_changes
 from tests.client.support import Tables
 
 # the embedded engine has no primary-key tables yet
-pytestmark = pytest.mark.cluster_only
 
 
 @pytest.fixture(scope="module")

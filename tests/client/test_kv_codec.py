@@ -19,7 +19,6 @@ from fluss_df.record.values import ValueDecoder
 from tests.client.support import Official, Tables
 
 # the embedded engine has no primary-key tables yet
-pytestmark = pytest.mark.cluster_only
 
 F = descriptor_pb2.FieldDescriptorProto
 _FIELDS: dict[str, list[tuple[str, int, int, int]]] = {

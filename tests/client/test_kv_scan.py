@@ -22,7 +22,6 @@ from tests.client.support import Tables
 from tests.client.test_schema_evolution import add_columns
 
 # the embedded engine has no primary-key tables yet
-pytestmark = pytest.mark.cluster_only
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from tests.client.kv_support import SCHEMA
 from tests.client.support import Tables
 
 # the embedded engine has no primary-key tables yet
-pytestmark = pytest.mark.cluster_only
 
 ROWS = 20_000
 

@@ -28,7 +28,6 @@ from tests.client.support import Official, Tables
 from tests.client.test_types import COLUMNS
 
 # the embedded engine has no primary-key tables yet
-pytestmark = pytest.mark.cluster_only
 
 
 def make(tables: Tables, **options: Any) -> fluss.FlussTable:

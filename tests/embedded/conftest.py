@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss
+from tests.embedded.peers import Peer
 
 
 @pytest.fixture
@@ -17,19 +18,18 @@ def engine(tmp_path: Path) -> Iterator[EmbeddedFluss]:
         yield engine
 
 
-def table_json(**changes: object) -> bytes:
-    """Return the description of a table of an INT and a STRING, as clients send it."""
-    columns = [
-        {"name": "a", "data_type": {"type": "INTEGER"}, "id": 0},
-        {"name": "b", "data_type": {"type": "STRING"}, "id": 1},
-    ]
-    value: dict[str, object] = {
-        "version": 1,
-        "schema": {"version": 1, "columns": columns, "highest_field_id": 1},
-        "partition_key": [],
-        "bucket_key": [],
-        "bucket_count": 1,
-        "properties": {},
-        "custom_properties": {},
-    }
-    return json.dumps(value | changes).encode()
+@pytest.fixture(scope="session")
+def real(fluss_cluster: LocalCluster) -> Iterator[Peer]:
+    """A real server, to be asked the same as the embedded one."""
+    peer = Peer(fluss_cluster.bootstrap_servers)
+    yield peer
+    peer.close()
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """An embedded engine, to be asked the same as the real server."""
+    with EmbeddedFluss(tmp_path_factory.mktemp("beside") / "d", port=0) as engine:
+        peer = Peer(engine.address)
+        yield peer
+        peer.close()

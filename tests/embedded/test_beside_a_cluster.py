@@ -5,106 +5,16 @@ What differs on purpose stands in docs/embedded.md.
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from google.protobuf.message import Message
 
-from fluss_df.cluster import LocalCluster
-from fluss_df.embedded import EmbeddedFluss
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.record.log_batch import Compression, encode_log_batch
-from tests.embedded.conftest import table_json
-from tests.embedded.raw import RawClient
-
-DATABASE = f"beside_{uuid.uuid4().hex[:8]}"
-
-
-class Peer:
-    """A server with a database, a table and a partitioned table."""
-
-    def __init__(self, address: str) -> None:
-        self.coordinator = RawClient(address)
-        servers = self.coordinator.call(api.GET_METADATA, pb.MetadataRequest())
-        node = servers.tablet_servers[0]
-        self.tablet = RawClient(f"{node.host}:{node.port}")
-        for client in (self.coordinator, self.tablet):
-            client.hello()
-        self.coordinator.call(
-            api.CREATE_DATABASE,
-            pb.CreateDatabaseRequest(database_name=DATABASE, ignore_if_exists=False),
-        )
-        self.create("log")
-        self.create("parted", partition_key=["b"])
-        time.sleep(1)
-        self.coordinator.call(
-            api.CREATE_PARTITION,
-            pb.CreatePartitionRequest(
-                table_path=path("parted"), partition_spec=spec(b="x"), ignore_if_exists=False
-            ),
-        )
-        time.sleep(1)
-        self.ids = {
-            name: self.coordinator.call(
-                api.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path(name))
-            ).table_id
-            for name in ("log", "parted")
-        }
-
-    def create(self, name: str, **changes: object) -> None:
-        self.coordinator.call(
-            api.CREATE_TABLE,
-            pb.CreateTableRequest(
-                table_path=path(name), table_json=table_json(**changes), ignore_if_exists=False
-            ),
-        )
-
-    def ask(self, kind: api.Api[Any, Any], request: Message) -> tuple[int, str, str]:
-        """Return code and message of the error, else the text of the answer; without ids."""
-        on_tablet = kind.key in (1014, 1015, 1021, 1026, 1033)
-        answer = (self.tablet if on_tablet else self.coordinator).ask(kind, request)
-        code, message = answer.error
-        body = kind.response.FromString(answer.body) if answer.type == 0 else ""
-        text = str(body)
-        for name, number in self.ids.items():
-            text = text.replace(f"tableId={number},", f"tableId={name},")
-            message = message.replace(f"tableId={number},", f"tableId={name},")
-        return code, message.split("\n")[0], text
-
-    def close(self) -> None:
-        self.coordinator.close()
-        self.tablet.close()
-
-
-def path(name: str, database: str = DATABASE) -> pb.PathOfTable:
-    return pb.PathOfTable(database_name=database, table_name=name)
-
-
-def spec(**values: str) -> pb.PartitionSpec:
-    return pb.PartitionSpec(
-        partition_key_values=[pb.KeyValue(key=key, value=value) for key, value in values.items()]
-    )
-
-
-@pytest.fixture(scope="module")
-def real(fluss_cluster: LocalCluster) -> Iterator[Peer]:
-    peer = Peer(fluss_cluster.bootstrap_servers)
-    yield peer
-    peer.close()
-
-
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
-    with EmbeddedFluss(tmp_path_factory.mktemp("beside") / "d", port=0) as engine:
-        peer = Peer(engine.address)
-        yield peer
-        peer.close()
-
+from tests.embedded.peers import DATABASE, Peer, path, spec, table_json
 
 NAMES = ["", ".", "..", "a b", "__x", "x" * 201, "ä", "a/b", "../../etc"]
 

@@ -1,0 +1,69 @@
+"""What is looked at in batches before they are stored."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.record.cut import ColumnLayout, read_message
+from fluss_df.record.headers import LogHeaders, scan_headers, verify_crcs
+
+# clients of Fluss 0.9 and 1.0 write it; what stands in others depends on who reads them
+_MAX_MAGIC: Final = 0
+
+
+def check_batches(
+    name: str, records: memoryview, layouts: dict[int, ColumnLayout] | None
+) -> LogHeaders:
+    """Return the headers of batches that a client appends.
+
+    Parameters
+    ----------
+    name
+        Of the bucket, for messages.
+    records
+        One or more batches, and nothing else.
+    layouts
+        The Arrow layout of each schema id of the table; None where rows are not Arrow.
+
+    Raises
+    ------
+    FlussError
+        ``CORRUPT_RECORD_EXCEPTION``, or ``SCHEMA_NOT_EXIST`` for a schema id that the table has
+        not.
+    """
+    try:
+        headers = scan_headers(records, ascending=False)
+        if headers.consumed != len(records):
+            raise ProtocolError(f"{len(records) - headers.consumed} bytes are left over")
+        if (headers.magic > _MAX_MAGIC).any():
+            raise ProtocolError(f"magic {headers.magic.max()} is not supported")
+        verify_crcs(records, headers)
+        if (headers.record_count != headers.last_offset_delta + 1).any():
+            raise ProtocolError("the number of records differs from the offsets they take")
+        if not headers.append_only.all():
+            raise ProtocolError("change types belong to the log of a primary-key table")
+        for i in range(len(headers) if layouts is not None else 0):
+            _check_arrow(name, records, headers, i, layouts or {})
+    except FlussError as error:
+        if error.error_code == ErrorCode.SCHEMA_NOT_EXIST:
+            raise
+        raise FlussError(
+            f"Record is corrupt in table bucket {name}: {error.message}",
+            ErrorCode.CORRUPT_RECORD_EXCEPTION,
+        ) from error
+    return headers
+
+
+def _check_arrow(
+    name: str, records: memoryview, headers: LogHeaders, i: int, layouts: dict[int, ColumnLayout]
+) -> None:
+    schema_id = int(headers.schema_id[i])
+    layout = layouts.get(schema_id)
+    if layout is None:
+        raise FlussError(
+            f"Schema with id {schema_id} does not exist for table bucket {name}.",
+            ErrorCode.SCHEMA_NOT_EXIST,
+        )
+    end = int(headers.position[i] + headers.size[i])
+    layout.check(read_message(records, int(headers.payload[i]), end), int(headers.record_count[i]))

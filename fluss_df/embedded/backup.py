@@ -1,0 +1,219 @@
+"""Backups of a folder as one compressed archive, made while the engine runs, and put back.
+
+A backup holds, of every bucket, all that was acknowledged when it was begun, in whole batches. The
+catalog is read last: it knows every schema that the batches refer to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import socket
+import struct
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Final, cast
+
+import pyarrow as pa
+
+from fluss_df.embedded.engine import Engine
+from fluss_df.embedded.files import sync_folder
+from fluss_df.embedded.segment import LogCopy
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket
+
+# a request of our own, which only the Unix socket takes
+BACKUP_KEY: Final = 30_001
+_SUFFIXES: Final = {".tar.zst": "zstd", ".tar.lz4": "lz4"}
+_FRAME: Final = struct.Struct(">ihhi")
+_ANSWER: Final = struct.Struct(">iBi")
+
+
+def codec_of(file: Path) -> str:
+    """Return the compression that a backup's name stands for.
+
+    Raises
+    ------
+    FlussError
+        For other names.
+    """
+    for suffix, codec in _SUFFIXES.items():
+        if file.name.endswith(suffix):
+            return codec
+    raise FlussError(
+        f"{file}: the name of a backup ends with {' or '.join(_SUFFIXES)}",
+        ErrorCode.INVALID_CONFIG_EXCEPTION,
+    )
+
+
+def back_up(engine: Engine, file: Path) -> int:
+    """Write a backup of a running engine; return its bytes.
+
+    Parameters
+    ----------
+    engine
+        The owner of the folder.
+    file
+        The archive, ``.tar.zst`` or ``.tar.lz4``; replaced only when the new one is complete.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` where it cannot be written, or data is damaged.
+    """
+    codec = codec_of(file)
+    partial = file.with_name(file.name + ".part")
+    try:
+        with (
+            pa.OSFile(str(partial), "w") as stream,
+            pa.CompressedOutputStream(stream, codec) as packed,
+            tarfile.open(fileobj=cast(IO[bytes], packed), mode="w|") as archive,
+        ):
+            _write(engine, archive)
+        with open(partial, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(partial, file)
+        sync_folder(file.absolute().parent)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise FlussError(
+            f"cannot write the backup {file}: {error}", ErrorCode.STORAGE_EXCEPTION
+        ) from error
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return file.stat().st_size
+
+
+def _write(engine: Engine, archive: tarfile.TarFile) -> None:
+    # next to the data: RocksDB copies by hard links
+    copies = Path(tempfile.mkdtemp(prefix="backup-", dir=engine.folder))
+    try:
+        for number, bucket in enumerate(engine.all_buckets()):
+            _write_bucket(engine, archive, bucket, copies / str(number))
+        for path in sorted((engine.folder / "catalog").glob("*.json")):
+            # replaced atomically; dropped meanwhile is dropped
+            with contextlib.suppress(FileNotFoundError):
+                _add(archive, f"catalog/{path.name}", path.read_bytes())
+        # last of all, so that an archive that is cut off is no folder of an engine
+        _add(archive, "FORMAT", (engine.folder / "FORMAT").read_bytes())
+    finally:
+        shutil.rmtree(copies, ignore_errors=True)
+
+
+def _write_bucket(
+    engine: Engine, archive: tarfile.TarFile, bucket: TableBucket, copy: Path
+) -> None:
+    try:
+        table, tablet = engine.bucket(bucket)
+        name = str(engine.bucket_folder(bucket).relative_to(engine.folder))
+        if table.has_primary_key:
+            # before the log: rows must not be ahead of it
+            engine.kv_bucket(bucket)[1].checkpoint(copy)
+        with tablet.copy() as log:
+            if table.has_primary_key:
+                for path in sorted(copy.iterdir()):
+                    archive.add(path, f"{name}/kv/{path.name}")
+            _write_log(archive, f"{name}/log", log)
+    except FlussError as error:
+        if error.error_code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
+            raise
+
+
+def _write_log(archive: tarfile.TarFile, name: str, log: LogCopy) -> None:
+    for part in log.segments:
+        info = _info(f"{name}/{part.name}", part.size)
+        with os.fdopen(os.dup(part.fd), "rb") as stream:
+            stream.seek(0)
+            archive.addfile(info, stream)
+    _add(archive, f"{name}/synced", log.point)
+
+
+def _info(name: str, size: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    info.mode = 0o600
+    info.mtime = time.time()
+    return info
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    archive.addfile(_info(name, len(data)), io.BytesIO(data))
+
+
+def restore(file: Path, folder: Path) -> None:
+    """Put a backup into a folder that is empty or not there.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` where the folder holds something, or the backup is damaged or cut
+        off; the folder is then as it was.
+    """
+    codec = codec_of(file)
+    existed = folder.exists()
+    if existed and any(folder.iterdir()):
+        raise FlussError(
+            f"{folder} is not empty: restore to a new folder", ErrorCode.STORAGE_EXCEPTION
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            pa.OSFile(str(file), "r") as stream,
+            pa.CompressedInputStream(stream, codec) as unpacked,
+            tarfile.open(fileobj=cast(IO[bytes], unpacked), mode="r|") as archive,
+        ):
+            for member in archive:
+                if not (member.isfile() or member.isdir()):
+                    raise FlussError(f"there is a {member.name!r} in it that is no file")
+                archive.extract(member, folder, filter="data")
+        if not (folder / "FORMAT").exists():
+            raise FlussError("it is cut off")
+        for path in _files(folder):
+            with open(path, "rb") as restored:
+                os.fsync(restored.fileno())
+    except (OSError, tarfile.TarError, FlussError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if existed:
+            folder.mkdir()
+        raise FlussError(f"cannot restore {file}: {error}", ErrorCode.STORAGE_EXCEPTION) from error
+    for path in [folder, *(p for p in folder.rglob("*") if p.is_dir())]:
+        sync_folder(path)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def ask_owner(socket_path: str, file: Path) -> int:
+    """Have the engine that owns a folder write a backup; return its bytes.
+
+    Raises
+    ------
+    FlussError
+        As :func:`back_up`; ``NETWORK_EXCEPTION`` where the owner does not answer.
+    """
+    from fluss_df.protocol import messages_pb2 as pb
+
+    body = str(file.absolute()).encode()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.connect(socket_path)
+            peer.sendall(_FRAME.pack(len(body) + 8, BACKUP_KEY, 0, 1) + body)
+            with peer.makefile("rb") as stream:
+                size, kind, _ = _ANSWER.unpack(stream.read(_ANSWER.size))
+                answer = stream.read(size - 5)
+    except (OSError, struct.error) as error:
+        raise FlussError(
+            f"the engine that owns the folder does not answer: {error}",
+            ErrorCode.NETWORK_EXCEPTION,
+        ) from error
+    if kind:
+        failed = pb.ErrorResponse.FromString(answer)
+        raise FlussError(failed.error_message, failed.error_code)
+    return int(answer)

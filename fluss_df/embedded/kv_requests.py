@@ -1,0 +1,251 @@
+"""Requests about the rows of primary-key tables: put, lookup, prefix lookup, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from fluss_df.client.kv_keys import key_columns, key_lake_format
+from fluss_df.embedded.engine import Engine
+from fluss_df.embedded.kv_scans import value_batch
+from fluss_df.embedded.kv_tablet import KvTablet, PutResult
+from fluss_df.embedded.tables import Table
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.metadata import TableBucket
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.frames import Buffer
+from fluss_df.protocol.wire import bytes_header
+from fluss_df.record.compacted import RowDecoder
+from fluss_df.record.kv_batch import KvEncoder
+from fluss_df.record.unaligned import Blobs, Words, assemble, padded
+
+_OVERWRITE = 1
+_VALUES_FIELD = 5
+_VALUE_FIELD = 1
+
+
+def _bucket(
+    table_id: int,
+    part: pb.PutKvRequestForBucket
+    | pb.LookupRequestForBucket
+    | pb.PrefixLookupRequestForBucket
+    | pb.TableStatsRequestForBucket,
+) -> TableBucket:
+    partition = part.partition_id if part.HasField("partition_id") else None
+    return TableBucket(table_id, part.bucket_id, partition)
+
+
+# ---- put
+
+
+async def put_kv(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
+    """Write; the awaitable that is returned waits for the disk and is the response."""
+    try:
+        request = pb.PutKvRequest.FromString(bytes(body))
+    except DecodeError as error:
+        raise ProtocolError(f"a PUT_KV request cannot be read: {error}") from error
+    if not request.IsInitialized():
+        raise ProtocolError("a PUT_KV request lacks required fields")
+    if request.acks not in (-1, 0, 1):
+        raise FlussError(f"Invalid required acks: {request.acks}", ErrorCode.INVALID_REQUIRED_ACKS)
+    results = await engine.run(_put_all, engine, request)
+    return _acknowledge(engine, request, results)
+
+
+def _put_all(engine: Engine, request: pb.PutKvRequest) -> list[PutResult | FlussError]:
+    results: list[PutResult | FlussError] = []
+    targets = tuple(request.target_columns) or None
+    for part in request.buckets_req:
+        try:
+            _, kv = engine.kv_bucket(_bucket(request.table_id, part))
+            overwrite = request.agg_mode == _OVERWRITE
+            results.append(kv.put(memoryview(part.records), targets, overwrite=overwrite))
+        except FlussError as error:
+            results.append(error)
+    return results
+
+
+async def _acknowledge(
+    engine: Engine, request: pb.PutKvRequest, results: Sequence[PutResult | FlussError]
+) -> list[Buffer]:
+    response = pb.PutKvResponse()
+    for part, result in zip(request.buckets_req, results, strict=True):
+        answer = response.buckets_resp.add(bucket_id=part.bucket_id)
+        if part.HasField("partition_id"):
+            answer.partition_id = part.partition_id
+        if isinstance(result, PutResult):
+            try:
+                await engine.acknowledged(_bucket(request.table_id, part), result.end_offset)
+                answer.log_end_offset = result.log_end_offset
+                continue
+            except FlussError as error:
+                result = error
+        answer.error_code = result.error_code
+        answer.error_message = result.message
+    return [response.SerializeToString()]
+
+
+# ---- lookup
+
+
+@dataclass(slots=True)
+class _Found:
+    values: list[bytes | None]
+    # what is to be acknowledged before the answer is given
+    end_offset: int = 0
+
+
+async def lookup(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
+    """Look keys up, and insert those that are missing where that is asked for."""
+    try:
+        request = pb.LookupRequest.FromString(bytes(body))
+    except DecodeError as error:
+        raise ProtocolError(f"a LOOKUP request cannot be read: {error}") from error
+    if not request.IsInitialized():
+        raise ProtocolError("a LOOKUP request lacks required fields")
+    results = await engine.run(_lookup_all, engine, request)
+    return _found(engine, request, results)
+
+
+def _lookup_all(engine: Engine, request: pb.LookupRequest) -> list[_Found | FlussError]:
+    results: list[_Found | FlussError] = []
+    for part in request.buckets_req:
+        try:
+            table, kv = engine.kv_bucket(_bucket(request.table_id, part))
+            keys = list(part.keys)
+            found = _Found(kv.get(keys))
+            if request.insert_if_not_exists and None in found.values:
+                found.end_offset = _insert_missing(table, kv, keys, found.values)
+            results.append(found)
+        except FlussError as error:
+            results.append(error)
+    return results
+
+
+async def _found(
+    engine: Engine, request: pb.LookupRequest, results: Sequence[_Found | FlussError]
+) -> list[Buffer]:
+    response: list[Buffer] = []
+    for part, result in zip(request.buckets_req, results, strict=True):
+        answer = pb.LookupResponseForBucket(bucket_id=part.bucket_id)
+        if part.HasField("partition_id"):
+            answer.partition_id = part.partition_id
+        values = b""
+        if isinstance(result, _Found):
+            try:
+                if result.end_offset:
+                    bucket = _bucket(request.table_id, part)
+                    await engine.acknowledged(bucket, result.end_offset)
+                    _, kv = engine.kv_bucket(bucket)
+                    result.values = await engine.run(kv.get, list(part.keys))
+                values = lookup_values(result.values)
+            except FlussError as error:
+                result = error
+        if isinstance(result, FlussError):
+            answer.error_code = result.error_code
+            answer.error_message = result.message
+        head = answer.SerializeToString()
+        response += (bytes_header(1, len(head) + len(values)), head, values)
+    return response
+
+
+def lookup_values(values: Sequence[bytes | None]) -> bytes:
+    """Return the ``values`` fields of a response: a message of a value for each key."""
+    lengths = {len(value) for value in values if value is not None}
+    heads = {}
+    for length in lengths:
+        inner = bytes_header(_VALUE_FIELD, length)
+        heads[length] = bytes_header(_VALUES_FIELD, len(inner) + length) + inner
+    missing = bytes_header(_VALUES_FIELD, 0)
+    return b"".join([missing if value is None else heads[len(value)] + value for value in values])
+
+
+def _insert_missing(
+    table: Table, kv: KvTablet, keys: Sequence[bytes], values: Sequence[bytes | None]
+) -> int:
+    """Insert rows of nothing but their keys; return what is to be acknowledged."""
+    info = table.info()
+    columns = key_columns(info)
+    if key_lake_format(info) is not None or len(columns) != len(info.get_primary_keys()):
+        raise FlussError(
+            f"table {table.path}: rows of missing keys are inserted for tables without"
+            " partitions and without a data lake only; upsert them",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
+    missing = list(dict.fromkeys(k for k, v in zip(keys, values, strict=True) if v is None))
+    # a key is a compacted row without null bits
+    lengths = np.array([len(key) for key in missing], np.int64)
+    ends = np.cumsum(lengths)
+    heads = [Words(np.zeros(len(missing), np.uint64), 1) for _ in range((len(columns) + 7) // 8)]
+    rows = assemble(
+        [*heads, Blobs(padded(b"".join(missing)), ends - lengths, lengths)], len(missing)
+    )
+    decoded = RowDecoder(columns).decode(rows.data.data, rows.offsets[:-1], rows.offsets[1:])
+    names = [column.name for column in table.descriptor.schema.columns]
+    encoder = KvEncoder(
+        table.schema_id,
+        table.descriptor.schema.columns,
+        [column.name for column in columns],
+        kv_format=info.kv_format,
+        target_columns=[column.name for column in columns],
+    )
+    batch = encoder.encode(decoded.select([name for name in names if name in decoded.column_names]))
+    batch.stamp(-1, -1)
+    targets = tuple(names.index(column.name) for column in columns)
+    return kv.put(memoryview(batch.to_bytes()), targets).end_offset
+
+
+# ---- prefixes, statistics
+
+
+def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixLookupResponse:
+    """Return the values of the keys that begin with others."""
+    response = pb.PrefixLookupResponse()
+    for part in request.buckets_req:
+        answer = response.buckets_resp.add(bucket_id=part.bucket_id)
+        if part.HasField("partition_id"):
+            answer.partition_id = part.partition_id
+        bucket = _bucket(request.table_id, part)
+        try:
+            table, _ = engine.bucket(bucket)
+            if not table.has_primary_key:
+                raise FlussError(
+                    f"Try to do prefix lookup on a non primary key table: {table.path}",
+                    ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+                )
+            _, kv = engine.kv_bucket(bucket)
+            for prefix in part.keys:
+                answer.value_lists.add(values=kv.prefix(prefix))
+        except FlussError as error:
+            answer.error_code = error.error_code
+            answer.error_message = error.message
+    return response
+
+
+def limit_rows(kv: KvTablet, limit: int) -> pb.LimitScanResponse:
+    """Return the first rows of a bucket."""
+    return pb.LimitScanResponse(is_log_table=False, records=value_batch(kv.first(limit)))
+
+
+def table_stats(engine: Engine, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
+    """Return the number of rows of buckets."""
+    response = pb.GetTableStatsResponse()
+    for part in request.buckets_req:
+        answer = response.buckets_resp.add(bucket_id=part.bucket_id)
+        if part.HasField("partition_id"):
+            answer.partition_id = part.partition_id
+        bucket = _bucket(request.table_id, part)
+        try:
+            table, tablet = engine.bucket(bucket)
+            if table.has_primary_key:
+                answer.row_count = engine.kv_bucket(bucket)[1].row_count
+            else:
+                answer.row_count = tablet.high_watermark - tablet.start_offset
+        except FlussError as error:
+            answer.error_code = error.error_code
+            answer.error_message = error.message
+    return response

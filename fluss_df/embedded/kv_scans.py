@@ -1,0 +1,196 @@
+"""Scans of all rows of a bucket, which clients read piece by piece (SCAN_KV)."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from fluss_df.embedded.engine import Engine, java_name
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.record.bytes_columns import EncodedRows
+from fluss_df.record.values import encode_value_batch
+
+_IDLE_S: Final = 600.0
+_PER_BUCKET: Final = 8
+_PER_SERVER: Final = 200
+_MAX_BATCH_BYTES: Final = 10 << 20
+
+
+@dataclass(slots=True)
+class _Scan:
+    bucket: TableBucket
+    values: Iterator[bytes]
+    next_value: bytes | None
+    left: int
+    used: float
+    calls: int = -1
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def _invalid(message: str) -> FlussError:
+    return FlussError(message, ErrorCode.INVALID_SCAN_REQUEST)
+
+
+class Scans:
+    """The scans under way of an engine; thread safe."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._scans: dict[bytes, _Scan] = {}
+        self._expired: dict[bytes, float] = {}
+        self._lock = threading.Lock()
+
+    def answer(self, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
+        """Begin a scan, go on with one, or end one."""
+        try:
+            return self._answer(request)
+        except FlussError as error:
+            if request.scanner_id:
+                self._remove(request.scanner_id)
+            return pb.ScanKvResponse(error_code=error.error_code, error_message=error.message)
+
+    def _answer(self, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
+        opening, going_on = request.HasField("bucket_scan_req"), request.HasField("scanner_id")
+        if opening and going_on:
+            raise _invalid("ScanKvRequest must not set both bucket_scan_req and scanner_id.")
+        if opening and request.close_scanner:
+            raise _invalid(
+                "ScanKvRequest must not set close_scanner together with bucket_scan_req."
+            )
+        if not opening and not going_on:
+            raise _invalid(
+                "ScanKvRequest must have either bucket_scan_req (new scan) or scanner_id"
+                " (continuation)."
+            )
+        self._expire()
+        if request.close_scanner:
+            self._remove(request.scanner_id)
+            return pb.ScanKvResponse(scanner_id=request.scanner_id, has_more_results=False)
+        if not request.HasField("batch_size_bytes"):
+            raise _invalid("batch_size_bytes is required for data-fetching scan requests.")
+        if request.batch_size_bytes <= 0:
+            raise _invalid("batch_size_bytes must be greater than 0.")
+        if not request.HasField("call_seq_id"):
+            raise _invalid(
+                "call_seq_id is required for ScanKV requests to ensure in-order processing and"
+                " at-least-once semantics."
+            )
+        response = pb.ScanKvResponse()
+        scanner_id = request.scanner_id
+        if opening:
+            scan, response.log_offset = self._open(request.bucket_scan_req)
+            if scan.next_value is None:
+                response.has_more_results = False
+                return response
+            scanner_id = uuid.uuid4().hex.encode()
+        else:
+            scan = self._find(scanner_id)
+        if not scan.lock.acquire(blocking=False):
+            raise _invalid(
+                f"Concurrent scan request on scanner ID for bucket {java_name(scan.bucket)}, or"
+                " session is closing; only one in-flight scanKv RPC per scanner is allowed."
+            )
+        try:
+            if request.call_seq_id != scan.calls + 1:
+                raise _invalid(
+                    f"Out-of-order scan request: expected callSeqId={scan.calls + 1} but got"
+                    f" {request.call_seq_id}."
+                )
+            response.scanner_id = scanner_id
+            response.records = _take(scan, min(request.batch_size_bytes, _MAX_BATCH_BYTES))
+            response.has_more_results = scan.next_value is not None
+            scan.calls = request.call_seq_id
+            scan.used = time.monotonic()
+        finally:
+            scan.lock.release()
+        if not response.has_more_results:
+            self._remove(scanner_id)
+        elif opening:
+            self._add(scanner_id, scan)
+        return response
+
+    def _open(self, asked: pb.ScanKvRequestForBucket) -> tuple[_Scan, int]:
+        partition = asked.partition_id if asked.HasField("partition_id") else None
+        bucket = TableBucket(asked.table_id, asked.bucket_id, partition)
+        _, kv = self._engine.kv_bucket(bucket)
+        values, offset = kv.scan()
+        limit = asked.limit if asked.HasField("limit") and asked.limit > 0 else -1
+        return _Scan(bucket, values, next(values, None), limit, time.monotonic()), offset
+
+    def _add(self, scanner_id: bytes, scan: _Scan) -> None:
+        with self._lock:
+            where = f"Cannot create scanner for bucket {java_name(scan.bucket)}"
+            if len(self._scans) >= _PER_SERVER:
+                raise FlussError(
+                    f"{where}: server-wide limit of {_PER_SERVER} reached.",
+                    ErrorCode.TOO_MANY_SCANNERS,
+                )
+            same = sum(other.bucket == scan.bucket for other in self._scans.values())
+            if same >= _PER_BUCKET:
+                raise FlussError(
+                    f"{where}: per-bucket limit of {_PER_BUCKET} reached.",
+                    ErrorCode.TOO_MANY_SCANNERS,
+                )
+            self._scans[scanner_id] = scan
+
+    def _find(self, scanner_id: bytes) -> _Scan:
+        with self._lock:
+            scan = self._scans.get(scanner_id)
+            expired = scanner_id in self._expired
+        if scan is None and expired:
+            raise FlussError(
+                "Scanner session has expired due to inactivity. Please start a new scan.",
+                ErrorCode.SCANNER_EXPIRED,
+            )
+        if scan is None:
+            raise FlussError(
+                "Unknown scanner ID. The session may have expired or never existed.",
+                ErrorCode.UNKNOWN_SCANNER_ID,
+            )
+        # a dropped table must not go on being read
+        self._engine.kv_bucket(scan.bucket)
+        return scan
+
+    def _remove(self, scanner_id: bytes) -> None:
+        with self._lock:
+            self._scans.pop(scanner_id, None)
+
+    def _expire(self) -> None:
+        """Give up scans that nobody reads on: they hold a snapshot of RocksDB."""
+        now = time.monotonic()
+        with self._lock:
+            idle = [key for key, scan in self._scans.items() if now - scan.used > _IDLE_S]
+            for key in idle:
+                del self._scans[key]
+                self._expired[key] = now
+            for key in [key for key, at in self._expired.items() if now - at > 2 * _IDLE_S]:
+                del self._expired[key]
+
+
+def _take(scan: _Scan, size: int) -> bytes:
+    """Return a batch of the next values of a scan, at least one."""
+    values: list[bytes] = []
+    taken = 0
+    value = scan.next_value
+    while value is not None and scan.left and (not values or taken < size):
+        values.append(value)
+        taken += len(value) + 4
+        scan.left -= 1
+        value = next(scan.values, None)
+    scan.next_value = value if scan.left else None
+    return value_batch(values)
+
+
+def value_batch(values: list[bytes]) -> bytes:
+    """Return values as one batch."""
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum([len(value) for value in values], out=offsets[1:])
+    return encode_value_batch(EncodedRows(np.frombuffer(b"".join(values), np.uint8), offsets))

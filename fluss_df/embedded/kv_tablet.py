@@ -1,0 +1,488 @@
+"""One bucket of a primary-key table: its rows in RocksDB, and the changelog that is their truth.
+
+A batch is put in three steps. Under the lock, the old values of its keys are looked up, the changes
+are computed and appended to the log, and the new values become pending. When the log is synced,
+pending values go to RocksDB, which so never knows what the log might lose. Then the batch is
+acknowledged. What RocksDB lacks when it is opened is replayed from the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from fluss_df.embedded.kv_replay import NOT_COUNTED, ChangeReplay, Changes
+from fluss_df.embedded.kv_store import KvResources, KvState, KvStore
+from fluss_df.embedded.merge_engines import merge_engine
+from fluss_df.embedded.numbering import Numbering, check_targets
+from fluss_df.embedded.row_changes import (
+    INSERT,
+    UPDATE_AFTER,
+    RowChanges,
+    change_batch,
+    change_rows,
+    merged,
+    replaced,
+)
+from fluss_df.embedded.tables import Table
+from fluss_df.embedded.tablet import Tablet, unknown_bucket
+from fluss_df.embedded.values_pool import Places, TableCodec, ValuePool
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.record.kv_batch import KvRecords, decode_kv_batch
+from fluss_df.record.log_batch import Compression
+from fluss_df.record.unaligned import Int64s
+
+logger = logging.getLogger(__name__)
+
+CHANGELOG_IMAGE: Final = "table.changelog.image"
+SEQUENCE_CACHE: Final = "table.auto-increment.cache-size"
+_SEQUENCE_CACHE: Final = 100_000
+# without a sync of its own, a log is synced when so much waits for it
+_PENDING_BYTES: Final = 32 << 20
+_REPLAY_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """Where a batch of changes is in the changelog.
+
+    Attributes
+    ----------
+    log_end_offset
+        Behind its last change.
+    end_offset
+        What must be in RocksDB before the request is acknowledged.
+    """
+
+    log_end_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Values of a batch that is in the log, and how the store is once they are in it."""
+
+    changes: Changes
+    state: KvState
+    nbytes: int
+
+
+class KvTablet:
+    """The rows and the changelog of one bucket.
+
+    Parameters
+    ----------
+    folder
+        Of RocksDB.
+    log
+        Its changelog, opened.
+    table
+        The table that the bucket belongs to.
+    resources
+        What stores share.
+    reserve
+        Reserves numbers for the table's auto-increment column: their count -> the first.
+    visible_when_synced
+        Whether readers see rows once they are on the disk (else: once they are written).
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` where RocksDB cannot be used and the changelog, whose beginning has
+        expired, does not hold all rows.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        log: Tablet,
+        table: Table,
+        resources: KvResources,
+        reserve: Callable[[int], int],
+        *,
+        visible_when_synced: bool = True,
+    ) -> None:
+        self.name = log.name
+        self.log = log
+        self._folder = folder
+        self._table = table
+        self._resources = resources
+        self._reserve = reserve
+        self._visible_when_synced = visible_when_synced
+        properties = table.descriptor.properties
+        self._full_image = properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
+        self._sequence_block = int(properties.get(SEQUENCE_CACHE, _SEQUENCE_CACHE))
+        self._compression = Compression.from_properties(properties)
+        self._lock = threading.Lock()
+        # taken before the other one; held while RocksDB is written
+        self._apply_lock = threading.Lock()
+        self._pending: deque[_Pending] = deque()
+        self._pending_bytes = 0
+        # the newest pending value of each key
+        self._overlay: Changes = {}
+        self._made: TableCodec | None = None
+        self.closed = False
+        self._store = self._open()
+        self._newest = self._store.state
+
+    # ---- opening
+
+    def _open(self) -> KvStore:
+        start, end = self.log.start_offset, self.log.end_offset
+        problem = None
+        store = None
+        try:
+            store = KvStore(self._folder, self.name, self._resources)
+            if not start <= store.state.applied <= end:
+                problem = (
+                    f"RocksDB is at offset {store.state.applied} of a changelog from {start} to"
+                    f" {end}"
+                )
+        except FlussError as error:
+            problem = error.message
+        if problem is not None:
+            if store is not None:
+                store.close()
+            if start:
+                raise FlussError(
+                    f"the rows of {self.name} are lost: {problem}, and the changelog below"
+                    f" {start} has expired. Restore the folder from a backup"
+                    f" ({self._folder})",
+                    ErrorCode.STORAGE_EXCEPTION,
+                )
+            logger.warning("%s: the rows are made again from the changelog: %s", self.name, problem)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            store = KvStore(self._folder, self.name, self._resources)
+        assert store is not None
+        try:
+            self._replay(store)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _replay(self, store: KvStore) -> None:
+        """Bring a store to the end of the changelog."""
+        position, end = store.state.applied, self.log.end_offset
+        if position == end:
+            return
+        replay = ChangeReplay(self._table, self._codec(), self._sequence_block)
+        while position < end:
+            piece = self.log.read(position, _REPLAY_BYTES, at_least_one=True)
+            assert piece is not None
+            changes: Changes = {}
+            state = store.state
+            for batch in replay.decode(piece.data, piece.headers, position):
+                state = replay.add(batch, changes, state)
+            position = piece.headers.end_offset or end
+            store.write(changes, replace(state, applied=position))
+
+    # ---- state
+
+    @property
+    def applied(self) -> int:
+        """The offset behind the last change that RocksDB has."""
+        return self._store.state.applied
+
+    @property
+    def pending(self) -> bool:
+        """Whether there are changes that RocksDB has not."""
+        return bool(self._pending)
+
+    @property
+    def row_count(self) -> int:
+        """Rows that readers see.
+
+        Raises
+        ------
+        FlussError
+            ``INVALID_TABLE_EXCEPTION`` where they are not counted.
+        """
+        count = (self._store.state if self._visible_when_synced else self._newest).rows
+        if count == NOT_COUNTED or not self._full_image:
+            raise FlussError(
+                f"Row count is disabled for this table '{self._table.path}'. This usually happens"
+                " when the table is created before v0.9 or the changelog image is set to WAL, as"
+                " maintaining row count in WAL mode is costly and not necessary for most use"
+                " cases. If you want to enable row count, please set changelog image to FULL.",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+        return count
+
+    def _codec(self) -> TableCodec:
+        if self._made is None or self._made.schema_id != self._table.schema_id:
+            self._made = TableCodec(self._table)
+        return self._made
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise unknown_bucket(self.name)
+
+    # ---- writing
+
+    def put(
+        self, data: memoryview, targets: tuple[int, ...] | None = None, *, overwrite: bool = False
+    ) -> PutResult:
+        """Write a kv batch.
+
+        Parameters
+        ----------
+        data
+            The batch, as it came.
+        targets
+            Positions of the columns of a partial update; None for all columns.
+        overwrite
+            Replace rows, whatever merge engine the table has.
+
+        Raises
+        ------
+        FlussError
+            ``CORRUPT_RECORD_EXCEPTION`` for bytes that are no valid batch,
+            ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``SCHEMA_NOT_EXIST``, ``INVALID_TARGET_COLUMN``,
+            ``DELETION_DISABLED_EXCEPTION``, ``STORAGE_EXCEPTION``. Nothing is stored then.
+        """
+        try:
+            records = decode_kv_batch(data)
+        except FlussError as error:
+            raise self._corrupt(error) from error
+        with self._lock:
+            self._require_open()
+            known = self.log.written(records.writer_id, records.sequence)
+            if known is not None:
+                # it may still be on its way to the disk
+                return PutResult(known, self.log.end_offset)
+            codec = self._codec()
+            if records.schema_id > codec.schema_id or not codec.has(records.schema_id):
+                raise FlussError(
+                    f"Invalid schema id: {records.schema_id}, latest schema id: {codec.schema_id}",
+                    ErrorCode.SCHEMA_NOT_EXIST,
+                )
+            try:
+                result = self._put(data, records, codec, targets, overwrite)
+            except ProtocolError as error:
+                raise self._corrupt(error) from error
+            crowded = not self._visible_when_synced and self._pending_bytes > _PENDING_BYTES
+        if crowded:
+            self.log.sync()
+            self.apply()
+        return result
+
+    def _corrupt(self, error: FlussError) -> FlussError:
+        return FlussError(
+            f"Record is corrupt in table bucket {self.name}: {error.message}",
+            ErrorCode.CORRUPT_RECORD_EXCEPTION,
+        )
+
+    def _put(
+        self,
+        data: memoryview,
+        records: KvRecords,
+        codec: TableCodec,
+        targets: tuple[int, ...] | None,
+        overwrite: bool,
+    ) -> PutResult:
+        numbered = codec.schema.auto_increment
+        if numbered:
+            check_targets(codec, numbered[0], targets)
+        engine = merge_engine(self._table, codec, targets, overwrite)
+        deleted = records.row_starts < 0
+        kept: Int64s | None = None
+        if engine.deletes != "allow" and deleted.any():
+            if engine.deletes == "disable":
+                raise FlussError(
+                    "Delete operations are disabled for this table. The table.delete.behavior is"
+                    " set to 'disable'.",
+                    ErrorCode.DELETION_DISABLED_EXCEPTION,
+                )
+            kept = np.flatnonzero(~deleted)
+        pool = ValuePool(codec)
+        new = pool.add_batch(data, records)
+        starts, ends = records.key_starts, records.key_ends
+        if kept is not None:
+            new, starts, ends = new[kept], starts[kept], ends[kept]
+        raw = bytes(data)
+        # RocksDB takes keys as objects, there is no way around making them
+        keys = [raw[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        unique = dict.fromkeys(keys)
+        ids: Int64s | None = None
+        distinct = keys
+        if len(unique) < len(keys):
+            distinct = list(unique)
+            number = {key: i for i, key in enumerate(distinct)}
+            ids = np.fromiter(map(number.__getitem__, keys), np.int64, len(keys))
+        blind = engine.takes_new and not self._full_image and not numbered
+        if blind and bool(new.present.all()):
+            # the old rows are in no changelog, and do not matter otherwise
+            none = Places.none(len(new))
+            changes = RowChanges(none, new, np.full(len(new), UPDATE_AFTER, np.uint8))
+        else:
+            old = pool.add(self._current(distinct))
+            if engine.takes_new and not numbered:
+                changes = replaced(old, new, ids)
+                if blind:
+                    changes.kind[changes.kind == INSERT] = UPDATE_AFTER
+            else:
+                numbering = Numbering(pool, codec, self._numbers) if numbered else None
+                changes = merged(
+                    pool, engine, old, new, ids, numbering.insert if numbering else _as_it_is
+                )
+                if numbering is not None:
+                    changes = numbering.in_order(changes)
+        types, places = change_rows(changes, self._full_image)
+        batch = change_batch(
+            pool, types, places, self._compression, records.writer_id, records.sequence
+        )
+        appended = self.log.append_changes(batch)
+        some = np.flatnonzero(changes.kind)
+        values = pool.values(changes.after if len(some) == len(keys) else changes.after[some])
+        changed_keys = keys if len(some) == len(keys) else [keys[i] for i in some.tolist()]
+        # of several changes of a key the last one stays
+        made: Changes = dict(zip(changed_keys, values, strict=True))
+        rows = self._newest.rows + changes.row_count if self._full_image else NOT_COUNTED
+        self._newest = replace(self._newest, applied=appended.end_offset, rows=rows)
+        self._pending.append(_Pending(made, self._newest, len(raw)))
+        self._pending_bytes += len(raw)
+        self._overlay.update(made)
+        return PutResult(appended.end_offset, appended.end_offset)
+
+    def _current(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return the newest values, in RocksDB or on the way there."""
+        overlay = self._overlay
+        if not overlay:
+            return self._store.get(keys)
+        missing = [key for key in keys if key not in overlay]
+        if not missing:
+            return [overlay[key] for key in keys]
+        found = dict(zip(missing, self._store.get(missing), strict=True))
+        return [overlay[key] if key in overlay else found[key] for key in keys]
+
+    def _numbers(self, count: int) -> Int64s:
+        state = self._newest
+        parts = []
+        first, end = state.sequence_next, state.sequence_end
+        while count:
+            if first >= end:
+                first = self._reserve(self._sequence_block)
+                end = first + self._sequence_block
+            taken = min(count, end - first)
+            parts.append(np.arange(first, first + taken))
+            first += taken
+            count -= taken
+        self._newest = replace(state, sequence_next=first, sequence_end=end)
+        return np.concatenate(parts)
+
+    def apply(self) -> None:
+        """Bring to RocksDB what is synced in the log.
+
+        Raises
+        ------
+        FlussError
+            ``KV_STORAGE_EXCEPTION`` when RocksDB refuses; it is tried again with the next batch.
+        """
+        with self._apply_lock:
+            with self._lock:
+                self._require_open()
+                synced = self.log.synced_offset
+                ready = [p for p in self._pending if p.state.applied <= synced]
+            if not ready:
+                return
+            changes = ready[0].changes
+            if len(ready) > 1:
+                changes = {}
+                for entry in ready:
+                    changes.update(entry.changes)
+            self._store.write(changes, ready[-1].state)
+            with self._lock:
+                for entry in ready:
+                    self._pending.popleft()
+                    self._pending_bytes -= entry.nbytes
+                self._overlay = {}
+                for entry in self._pending:
+                    self._overlay.update(entry.changes)
+
+    # ---- reading
+
+    def get(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return the values of keys as readers see them; None where there is none."""
+        self._require_open()
+        if self._visible_when_synced or not self._overlay:
+            return self._store.get(keys)
+        with self._lock:
+            return self._current(keys)
+
+    def prefix(self, prefix: bytes) -> list[bytes]:
+        """Return the values whose keys begin with some bytes."""
+        self._catch_up()
+        return self._store.prefix(prefix)
+
+    def first(self, limit: int) -> list[bytes]:
+        """Return the first values in the order of their keys."""
+        with self._catch_up():
+            return self._store.first(limit)
+
+    def scan(self) -> tuple[Iterator[bytes], int]:
+        """Return an iterator over all values, and the offset of the changelog behind them."""
+        with self._catch_up():
+            return self._store.scan(), self._store.state.applied
+
+    def _catch_up(self) -> threading.Lock:
+        """Have RocksDB know what readers may see; return the lock that keeps it so."""
+        self._require_open()
+        if not self._visible_when_synced and self._pending:
+            self.log.sync()
+            self.apply()
+        return self._apply_lock
+
+    # ---- end
+
+    def expire(self, now_ms: int, ttl_ms: int) -> int:
+        """Delete old segments of the changelog; return how many.
+
+        What they hold goes to the disk in RocksDB first, and is nowhere else then.
+        """
+        if not self.log.may_expire(now_ms, ttl_ms):
+            return 0
+        self._catch_up()
+        self.flush()
+        return self.log.expire(now_ms, ttl_ms)
+
+    def checkpoint(self, folder: Path) -> None:
+        """Copy RocksDB, as it is now, to a folder that is not there."""
+        with self._catch_up():
+            self._store.flush()
+            self._store.checkpoint(folder)
+
+    def flush(self) -> None:
+        """Bring RocksDB to the disk: the changelog below is not needed for opening any more."""
+        with self._apply_lock:
+            self._require_open()
+            self._store.flush()
+
+    def close(self) -> None:
+        """Close behind the log, which is synced then; a second call does nothing."""
+        if self.closed:
+            return
+        try:
+            self.apply()
+            self.flush()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close at once."""
+        with self._apply_lock, self._lock:
+            if not self.closed:
+                self.closed = True
+                self._store.close()
+
+
+def _as_it_is(rows: Int64s, places: Places) -> Places:
+    return places

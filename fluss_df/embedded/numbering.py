@@ -1,0 +1,94 @@
+"""Auto-increment columns: new rows get the next numbers of their table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from fluss_df.embedded.row_changes import RowChanges
+from fluss_df.embedded.values_pool import Places, TableCodec, ValuePool
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.unaligned import Int64s
+
+
+def check_targets(codec: TableCodec, name: str, targets: Sequence[int] | None) -> None:
+    """Refuse a request that writes the column which the server numbers.
+
+    Raises
+    ------
+    FlussError
+        ``INVALID_TARGET_COLUMN``.
+    """
+    index = [column.name for column in codec.columns].index(name)
+    if targets is None:
+        raise FlussError(
+            f"The table contains an auto-increment column [{name}], but update target columns"
+            " are not explicitly specified. Please specify the update target columns and"
+            " exclude the auto-increment column from them.",
+            ErrorCode.INVALID_TARGET_COLUMN,
+        )
+    if index in targets:
+        raise FlussError(
+            f"Auto-increment column [{name}] at index {index} must not be included in target"
+            " columns.",
+            ErrorCode.INVALID_TARGET_COLUMN,
+        )
+
+
+class Numbering:
+    """Gives the new rows of one batch their numbers.
+
+    Parameters
+    ----------
+    pool, codec
+        The values of the batch, and how they are encoded.
+    take
+        Takes the next numbers: how many -> the numbers, ascending.
+    """
+
+    def __init__(self, pool: ValuePool, codec: TableCodec, take: Callable[[int], Int64s]) -> None:
+        self._pool = pool
+        self._column = codec.schema.auto_increment[0]
+        self._take = take
+        self._rows: list[Int64s] = []
+        self._numbers: list[Int64s] = []
+
+    def insert(self, rows: Int64s, places: Places) -> Places:
+        """Return new values with numbers; ``rows`` are their positions in the batch."""
+        numbers = self._take(len(rows))
+        self._rows.append(rows)
+        self._numbers.append(numbers)
+        return self._with_numbers(self._pool.rows(places), numbers)
+
+    def _with_numbers(self, rows: pa.Table, numbers: Int64s) -> Places:
+        at = rows.column_names.index(self._column)
+        field = rows.schema.field(at)
+        return self._pool.add_rows(rows.set_column(at, field, pa.array(numbers).cast(field.type)))
+
+    def in_order(self, changes: RowChanges) -> RowChanges:
+        """Return changes with the numbers in the order of the batch.
+
+        A key that is deleted and inserted again in one batch got its second number late.
+        """
+        if len(self._rows) < 2:
+            return changes
+        given = np.concatenate(self._numbers)
+        right = np.empty_like(given)
+        right[np.argsort(np.concatenate(self._rows))] = given
+        return RowChanges(
+            self._renumbered(changes.before, given, right),
+            self._renumbered(changes.after, given, right),
+            changes.kind,
+        )
+
+    def _renumbered(self, places: Places, given: Int64s, right: Int64s) -> Places:
+        present = np.flatnonzero(places.present)
+        rows = self._pool.rows(places[present])
+        numbers = rows.column(self._column).to_numpy().astype(np.int64)
+        at = np.minimum(np.searchsorted(given, numbers), len(given) - 1)
+        numbers = np.where(given[at] == numbers, right[at], numbers)
+        result = places.copy()
+        result.put(present, self._with_numbers(rows, numbers))
+        return result

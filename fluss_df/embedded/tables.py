@@ -1,0 +1,133 @@
+"""Databases, tables and partitions as the catalog stores them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fluss_df.metadata import DatabaseDescriptor, TablePath
+from fluss_df.record.cut import ColumnLayout
+from fluss_df.schema import Schema, TableDescriptor, TableInfo
+from fluss_df.types import wire_arrow_schema
+
+
+def now_ms() -> int:
+    """Return the time, in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class Database:
+    """A database."""
+
+    descriptor: DatabaseDescriptor
+    created: int
+
+
+@dataclass(slots=True)
+class Partition:
+    """A partition: its id, and its values in the order of the table's partition keys."""
+
+    id: int
+    values: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Its values, joined with ``$``."""
+        return "$".join(self.values)
+
+
+@dataclass(slots=True)
+class Table:
+    """A table, with all its schemas and partitions.
+
+    Attributes
+    ----------
+    schemas
+        Schema id -> schema; the highest id is the newest.
+    partitions
+        Name -> partition; empty where the table has no partition keys.
+    sequence
+        The next number for the table's auto-increment column that no bucket has reserved.
+    """
+
+    id: int
+    path: TablePath
+    descriptor: TableDescriptor
+    created: int
+    modified: int
+    schemas: dict[int, Schema]
+    partitions: dict[str, Partition] = field(default_factory=dict)
+    sequence: int = 1
+    _layouts: dict[int, ColumnLayout] = field(default_factory=dict, repr=False)
+
+    @property
+    def schema_id(self) -> int:
+        """The id of the newest schema."""
+        return max(self.schemas)
+
+    @property
+    def buckets(self) -> int:
+        """Buckets of the table, or of each partition."""
+        return self.descriptor.bucket_count or 1
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether it has partition keys."""
+        return bool(self.descriptor.partition_keys)
+
+    @property
+    def has_primary_key(self) -> bool:
+        """Whether its rows have a primary key."""
+        return bool(self.descriptor.schema.primary_keys)
+
+    @property
+    def arrow(self) -> bool:
+        """Whether its rows are stored as Arrow."""
+        return self.descriptor.properties.get("table.log.format", "arrow").lower() == "arrow"
+
+    @property
+    def layouts(self) -> dict[int, ColumnLayout]:
+        """Where the columns of each schema stand in an Arrow message."""
+        for schema_id in self.schemas.keys() - self._layouts.keys():
+            schema = wire_arrow_schema(self.schemas[schema_id].columns)
+            self._layouts[schema_id] = ColumnLayout(schema)
+        return self._layouts
+
+    def info(self) -> TableInfo:
+        """Return the table as a client would see it."""
+        return TableInfo(
+            self.path, self.id, self.schema_id, self.descriptor, self.created, self.modified
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is stored."""
+        return {
+            "id": self.id,
+            "database": self.path.database_name,
+            "name": self.path.table_name,
+            "descriptor": json.loads(self.descriptor.to_json()),
+            "created": self.created,
+            "modified": self.modified,
+            "schemas": {str(key): schema.to_json() for key, schema in self.schemas.items()},
+            "partitions": [[p.id, *p.values] for p in self.partitions.values()],
+            "sequence": self.sequence,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Table:
+        """Read what was stored."""
+        partitions = [Partition(row[0], tuple(row[1:])) for row in value["partitions"]]
+        return cls(
+            value["id"],
+            TablePath(value["database"], value["name"]),
+            TableDescriptor.from_json(json.dumps(value["descriptor"]).encode()),
+            value["created"],
+            value["modified"],
+            {int(key): Schema.from_json(schema) for key, schema in value["schemas"].items()},
+            {partition.name: partition for partition in partitions},
+            value.get("sequence", 1),
+        )

@@ -1,0 +1,389 @@
+"""Loss of power: what an engine did to its files is recorded, and disks made that lost some of it.
+
+The model of a disk: what was written to a file since its last sync may be there wholly, in part or
+not at all, in any order; so may names that were made, replaced or removed since the last sync of
+their folder. RocksDB writes its files by itself and is not recorded: it is lost, always.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fluss_df.embedded.engine import Engine, EngineOptions
+from fluss_df.errors import FlussError
+from fluss_df.metadata import TableBucket, TablePath
+from fluss_df.record.kv_batch import KvEncoder
+from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.schema import Schema, TableDescriptor
+
+SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
+LOG = TablePath("fluss", "log")
+ROWS = TablePath("fluss", "rows")
+Op = tuple[Any, ...]
+_SECTOR = 512
+_RECORDED = (
+    *("open", "dup", "close", "pwrite", "pwritev", "ftruncate"),
+    *("fsync", "fdatasync", "replace", "unlink", "mkdir"),
+)
+
+
+class Recorder:
+    """Notes what is done to files under a folder, while it is installed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self.ops: list[Op] = []
+        self._files: dict[int, int] = {}
+        self._inodes: dict[str, int] = {}
+        self._next = 0
+
+    def note(self, *op: Any) -> None:
+        self.ops.append(op)
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        old = {name: getattr(os, name) for name in _RECORDED}
+        try:
+            for name in _RECORDED:
+                setattr(os, name, self._wrapped(name, old[name]))
+            yield
+        finally:
+            for name in _RECORDED:
+                setattr(os, name, old[name])
+
+    def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        noted = getattr(self, f"_{name}")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before = None
+            if name == "open":
+                before = os.path.exists(args[0])
+            result = real(*args, **kwargs)
+            noted(result, before, *args)
+            return result
+
+        return call
+
+    def _inside(self, path: Any) -> str | None:
+        text = os.fspath(path)
+        return text if isinstance(text, str) and text.startswith(self.root) else None
+
+    def _open(self, fd: int, existed: bool, path: Any, flags: int, *_: Any) -> None:
+        inside = self._inside(path)
+        if inside is None or "/kv/" in inside:
+            return
+        if flags & os.O_DIRECTORY:
+            self._files[fd] = -1
+            self.note("folder", fd, inside)
+            return
+        if not existed:
+            self._next += 1
+            self._inodes[inside] = self._next
+            self.note("create", inside, self._next)
+        self._files[fd] = self._inodes[inside]
+        if flags & os.O_TRUNC and existed:
+            self.note("cut", self._files[fd], 0)
+
+    def _dup(self, fd: int, _: Any, old: int) -> None:
+        if old in self._files:
+            self._files[fd] = self._files[old]
+
+    def _close(self, _r: Any, _b: Any, fd: int) -> None:
+        self._files.pop(fd, None)
+
+    def _pwrite(self, count: int, _: Any, fd: int, data: Any, offset: int) -> None:
+        if fd in self._files:
+            self.note("write", self._files[fd], offset, bytes(data)[:count])
+
+    def _pwritev(self, count: int, _: Any, fd: int, parts: Any, offset: int) -> None:
+        if fd in self._files:
+            self.note("write", self._files[fd], offset, b"".join(parts)[:count])
+
+    def _ftruncate(self, _r: Any, _b: Any, fd: int, size: int) -> None:
+        if fd in self._files:
+            self.note("cut", self._files[fd], size)
+
+    def _fsync(self, _r: Any, _b: Any, fd: int) -> None:
+        if self._files.get(fd, 0) > 0:
+            self.note("sync", self._files[fd])
+        elif fd in self._files:
+            opened = next(op for op in reversed(self.ops) if op[:2] == ("folder", fd))
+            self.note("sync folder", opened[2])
+
+    _fdatasync = _fsync
+
+    def _replace(self, _r: Any, _b: Any, old: Any, new: Any) -> None:
+        if self._inside(old):
+            self._inodes[str(new)] = self._inodes.pop(str(old))
+            self.note("rename", str(old), str(new))
+
+    def _unlink(self, _r: Any, _b: Any, path: Any, **_: Any) -> None:
+        inside = self._inside(path)
+        if inside and "/kv/" not in inside:
+            self._inodes.pop(inside, None)
+            self.note("remove", inside)
+
+    def _mkdir(self, _r: Any, _b: Any, path: Any, *_: Any) -> None:
+        if self._inside(path):
+            self.note("mkdir", str(path))
+
+
+@dataclass
+class _File:
+    synced: bytes = b""
+    pending: list[Op] = field(default_factory=list)
+
+
+def _apply(data: bytearray, op: Op) -> None:
+    if op[0] == "cut":
+        del data[op[1] :]
+        data.extend(bytes(max(0, op[1] - len(data))))
+    else:
+        _, offset, written = op
+        data.extend(bytes(max(0, offset + len(written) - len(data))))
+        data[offset : offset + len(written)] = written
+
+
+class Disk:
+    """A disk after some operations, from which a loss of power makes another."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, _File] = {}
+        # path -> number of the file, 0 for a folder; and what is pending in each folder
+        self.names: dict[str, int] = {}
+        self.pending: dict[str, list[Op]] = {}
+
+    def do(self, op: Op) -> None:
+        kind = op[0]
+        if kind == "create":
+            self.files[op[2]] = _File()
+            self._entry(op[1], ("add", op[1], op[2]))
+        elif kind == "mkdir":
+            self._entry(op[1], ("add", op[1], 0))
+        elif kind == "remove":
+            self._entry(op[1], ("del", op[1]))
+        elif kind == "rename":
+            self._entry(op[1], ("rename", op[1], op[2]))
+        elif kind == "sync folder":
+            for entry in self.pending.pop(op[1], []):
+                self._settle(entry)
+        elif kind == "write":
+            self.files[op[1]].pending.append(("write", op[2], op[3]))
+        elif kind == "cut":
+            self.files[op[1]].pending.append(("cut", op[2]))
+        elif kind == "sync":
+            file = self.files[op[1]]
+            data = bytearray(file.synced)
+            for entry in file.pending:
+                _apply(data, entry)
+            file.synced, file.pending = bytes(data), []
+
+    def _entry(self, path: str, entry: Op) -> None:
+        self.pending.setdefault(os.path.dirname(path), []).append(entry)
+
+    def _settle(self, entry: Op) -> None:
+        kind, path = entry[0], entry[1]
+        if kind == "add":
+            self.names[path] = entry[2]
+        elif kind == "del":
+            self.names.pop(path, None)
+        elif path in self.names:
+            self.names[entry[2]] = self.names.pop(path)
+        else:
+            # the old name never came to the disk: the new one takes the file all the same
+            made = [e for e in self._all_entries if e[0] == "add" and e[1] == path]
+            if made:
+                self.names[entry[2]] = made[-1][2]
+
+    def lose_power(self, choose: random.Random, folder: Path, root: str) -> None:
+        """Write what is left to a folder."""
+        self._all_entries = [entry for entries in self.pending.values() for entry in entries]
+        likely = choose.choice([0.0, 0.3, 0.7, 1.0])
+        names = dict(self.names)
+        for entries in self.pending.values():
+            for entry in entries:
+                if choose.random() < likely:
+                    self._settle(entry)
+        for path, number in sorted(self.names.items()):
+            # a file is not there without its folder
+            parent = os.path.dirname(path)
+            if parent != root and parent not in self.names:
+                continue
+            target = folder / os.path.relpath(path, root)
+            if not target.parent.exists():
+                continue
+            if number == 0:
+                target.mkdir(exist_ok=True)
+            else:
+                target.write_bytes(self._left(self.files[number], choose))
+        self.names = names
+
+    @staticmethod
+    def _left(file: _File, choose: random.Random) -> bytes:
+        data = bytearray(file.synced)
+        way = choose.choice(["none", "all", "prefix", "some", "torn"])
+        if way == "none":
+            return bytes(data)
+        pending = list(file.pending)
+        if way == "prefix":
+            pending = pending[: choose.randrange(len(pending) + 1)]
+        for entry in pending:
+            if way == "some" and choose.random() < 0.5:
+                continue
+            if way == "torn" and entry[0] == "write":
+                _, offset, written = entry
+                for at in range(0, len(written), _SECTOR):
+                    if choose.random() < 0.6:
+                        _apply(data, ("write", offset + at, written[at : at + _SECTOR]))
+                continue
+            _apply(data, entry)
+        return bytes(data)
+
+
+def record(root: Path, seed: int, steps: int = 40) -> list[Op]:
+    """Use an engine, and return what it did to its files; acknowledgements stand among it."""
+    choose = random.Random(seed)
+    recorder = Recorder(root)
+    with recorder.installed():
+        options = EngineOptions(segment_bytes=1500)
+        engine = Engine(root / "d", options)
+        for path, keys in ((LOG, None), (ROWS, ["n"])):
+            descriptor = TableDescriptor(
+                Schema(SCHEMA, keys),
+                bucket_count=1,
+                properties={"table.log.arrow.compression.type": "NONE"},
+            )
+            engine.catalog.create_table(path, descriptor.to_json(), False)
+            recorder.note("ack", "table", path)
+        appended = changed = 0
+        for _ in range(steps):
+            way = choose.random()
+            if way < 0.4:
+                appended += 1
+                _append(engine, appended)
+                if choose.random() < 0.7:
+                    engine.bucket(_bucket(engine, LOG))[1].sync()
+                    recorder.note("ack", "log", appended)
+            elif way < 0.85:
+                changed += 1
+                _change(engine, changed)
+                if choose.random() < 0.7:
+                    kv = engine.kv_bucket(_bucket(engine, ROWS))[1]
+                    kv.log.sync()
+                    kv.apply()
+                    recorder.note("ack", "rows", changed)
+            else:
+                engine.close()
+                recorder.note("ack", "log", appended)
+                recorder.note("ack", "rows", changed)
+                engine = Engine(root / "d", options)
+        engine.close()
+    return recorder.ops
+
+
+def _bucket(engine: Engine, path: TablePath) -> TableBucket:
+    return TableBucket(engine.catalog.table(path).id, 0)
+
+
+def _append(engine: Engine, number: int) -> None:
+    rows = pa.record_batch([[number] * 3, ["x" * 40, "y", "z"]], schema=SCHEMA)
+    batch = encode_log_batch(rows, schema_id=1, compression=Compression("none"))
+    batch.stamp(5, number - 1)
+    engine.bucket(_bucket(engine, LOG))[1].append(memoryview(batch.to_bytes()), None)
+
+
+def _rows(number: int) -> list[int]:
+    return random.Random(number).sample(range(12), 5)
+
+
+def _change(engine: Engine, number: int) -> None:
+    table, kv = engine.kv_bucket(_bucket(engine, ROWS))
+    columns = table.descriptor.schema.columns
+    keys = _rows(number)
+    rows = pa.table([keys, [f"{number}"] * len(keys)], schema=SCHEMA)
+    batch = KvEncoder(1, columns, ["n"]).encode(rows)
+    batch.stamp(6, number - 1)
+    kv.put(memoryview(batch.to_bytes()))
+
+
+def check(folder: Path, acknowledged: dict[str, int], tables: set[TablePath]) -> None:
+    """Open what a loss of power left, and look for what was acknowledged."""
+    engine = Engine(folder, EngineOptions(segment_bytes=1500))
+    try:
+        for path in tables:
+            engine.catalog.table(path)
+        if LOG in tables:
+            tablet = engine.bucket(_bucket(engine, LOG))[1]
+            assert tablet.end_offset % 3 == 0, "part of a batch"
+            assert tablet.end_offset >= 3 * acknowledged["log"], "acknowledged rows are lost"
+            offset = tablet.start_offset
+            sequences = []
+            while offset < tablet.high_watermark:
+                piece = tablet.read(offset, 1 << 20, at_least_one=True)
+                assert piece is not None
+                sequences += piece.headers.sequence.tolist()
+                offset = piece.headers.end_offset or 0
+            assert sequences == list(range(len(sequences))), "batches lost, doubled or moved"
+        if ROWS in tables:
+            kv = engine.kv_bucket(_bucket(engine, ROWS))[1]
+            values = kv._codec().decoder().decode_values(list(kv.scan()[0])).to_pylist()
+            found = {row["n"]: int(row["text"]) for row in values}
+            newest = max(found.values(), default=0)
+            assert newest >= acknowledged["rows"], "acknowledged changes are lost"
+            expected: dict[int, int] = {}
+            for number in range(1, newest + 1):
+                expected.update(dict.fromkeys(_rows(number), number))
+            assert found == expected, "not the rows after whole batches"
+    finally:
+        engine.close()
+
+
+def campaign(folder: Path, cuts: int, seed: int) -> int:
+    """Lose power at random moments; return how many there were."""
+    choose = random.Random(seed)
+    done = 0
+    while done < cuts:
+        root = folder / "recorded"
+        root.mkdir(parents=True)
+        recorded_seed = choose.randrange(2**32)
+        ops = record(root, recorded_seed)
+        shutil.rmtree(root)
+        for _ in range(min(100, cuts - done)):
+            cut, cut_seed = choose.randrange(len(ops) + 1), choose.randrange(2**32)
+            try:
+                lose_power_once(folder / "left", str(root), ops, cut, cut_seed)
+            except (AssertionError, FlussError) as error:
+                raise AssertionError(
+                    f"recording {recorded_seed}, cut {cut} of {len(ops)}, seed {cut_seed}: {error}"
+                ) from error
+            done += 1
+    return done
+
+
+def lose_power_once(folder: Path, root: str, ops: list[Op], cut: int, seed: int) -> None:
+    """Make the disk that is left after a loss of power behind some operations, and check it."""
+    disk = Disk()
+    acknowledged = {"log": 0, "rows": 0}
+    tables: set[TablePath] = set()
+    for op in ops[:cut]:
+        if op[0] != "ack":
+            disk.do(op)
+        elif op[1] == "table":
+            tables.add(op[2])
+        else:
+            acknowledged[op[1]] = op[2]
+    folder.mkdir()
+    try:
+        disk.lose_power(random.Random(seed), folder, root)
+        check(folder / "d", acknowledged, tables)
+    finally:
+        shutil.rmtree(folder)

@@ -1,0 +1,132 @@
+"""Reads of the process that owns the engine: no socket between the two."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df.client.direct_lane import DirectLane, direct_lane
+from fluss_df.client.metrics import Metrics
+from fluss_df.client.server_connection import Endpoint
+from fluss_df.client.sockets import local_host
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import DATABASE_EXISTS, FETCH_LOG, GET_DATABASE_INFO
+from fluss_df.protocol.frames import parse_response
+
+SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
+PATH = fluss.TablePath("fluss", "t")
+
+
+def endpoint_of(engine: EmbeddedFluss) -> Endpoint:
+    host, port = local_host(engine.socket_path)
+    return Endpoint(host, port, None)
+
+
+def lane_to(engine: EmbeddedFluss) -> DirectLane:
+    lane = direct_lane(endpoint_of(engine), 5000)
+    assert isinstance(lane, DirectLane)
+    return lane
+
+
+def test_requests_and_errors(engine: EmbeddedFluss) -> None:
+    lane = lane_to(engine)
+    metrics = Metrics()
+    for name, expected in (("fluss", True), ("nope", False)):
+        request = pb.DatabaseExistsRequest(database_name=name)
+        lane.send(DATABASE_EXISTS, [request.SerializeToString()], metrics)
+        assert lane.busy
+        assert lane.readable(5)
+        answer = parse_response(DATABASE_EXISTS, lane.receive(metrics), lane.address)
+        assert answer.exists == expected
+        assert not lane.busy
+    missing = pb.GetDatabaseInfoRequest(database_name="nope")
+    lane.send(GET_DATABASE_INFO, [missing.SerializeToString()], metrics)
+    with pytest.raises(FlussError) as caught:
+        parse_response(GET_DATABASE_INFO, lane.receive(metrics), lane.address)
+    assert caught.value.error_code == ErrorCode.DATABASE_NOT_EXIST
+    lane.close()
+
+
+def test_scans_pass_through_no_socket(
+    engine: EmbeddedFluss, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine.connection() as connection:
+        descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=2)
+        connection.get_admin().create_table(PATH, descriptor)
+        rows = pa.table({"n": range(5000), "text": [f"{i}" for i in range(5000)]}, schema=SCHEMA)
+        with connection.get_table(PATH).new_append().create_writer() as writer:
+            writer.write_arrow(rows)
+        monkeypatch.setattr("fluss_df.client.lanes._connect", None)
+        found = fluss.scan_fluss(PATH, connection=connection).collect()
+        assert sorted(found["n"].to_list()) == list(range(5000))
+        only = fluss.scan_fluss(PATH, connection=connection).select("text").collect()
+        assert only.height == 5000
+
+
+def test_a_fetch_that_waits(engine: EmbeddedFluss) -> None:
+    """It is ended by new records, by its reader, and by the end of the engine."""
+    with engine.connection() as connection:
+        descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1)
+        connection.get_admin().create_table(PATH, descriptor)
+        table = connection.get_table(PATH)
+        fetch = pb.FetchLogRequest(
+            follower_server_id=-1,
+            max_bytes=1 << 20,
+            max_wait_ms=30_000,
+            min_bytes=1,
+            tables_req=[
+                pb.FetchLogRequestForTable(
+                    table_id=table.get_table_info().table_id,
+                    projection_pushdown_enabled=False,
+                    buckets_req=[
+                        pb.FetchLogRequestForBucket(
+                            bucket_id=0, fetch_offset=0, max_fetch_bytes=1 << 20
+                        )
+                    ],
+                )
+            ],
+        ).SerializeToString()
+        metrics = Metrics()
+        first, second = lane_to(engine), lane_to(engine)
+        second.send(FETCH_LOG, [fetch], metrics)
+        assert not second.readable(0.2)
+        second.abort()
+        with pytest.raises(FlussError):
+            second.receive(metrics)
+        second.close()
+        first.send(FETCH_LOG, [fetch], metrics)
+        assert not first.readable(0)
+        with table.new_append().create_writer() as writer:
+            writer.append((1, "x"))
+        assert first.readable(5)
+        assert len(first.receive(metrics).body) > 100
+        first.close()
+
+
+def test_the_end_of_the_engine_ends_its_readers(tmp_path: Path) -> None:
+    engine = EmbeddedFluss(tmp_path / "d")
+    address = "{}:{}".format(*local_host(engine.socket_path))
+    connection = fluss.connect({"bootstrap.servers": address, "retry-timeout": 1000})
+    connection.get_admin().create_table(
+        PATH, fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1)
+    )
+    scanner = connection.get_table(PATH).new_scan().create_record_batch_log_scanner()
+    scanner.subscribe(0, 0)
+    threading.Timer(0.3, engine.close).start()
+    began = time.monotonic()
+
+    def follow() -> None:
+        while time.monotonic() - began < 30:
+            scanner.poll_arrow(1000)
+
+    with pytest.raises(FlussError):
+        follow()
+    connection.close()
+    assert direct_lane(endpoint_of(engine), 5000) is None
