@@ -1,31 +1,33 @@
-"""The Spark data source ``fluss``: batch reads of log tables."""
+"""The Spark data source ``fluss``: what Spark asks of it, handed to the modules beside."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from types import FunctionType
+from typing import cast
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
-from fluss_df.client.connection import FlussConnection, resolve_connection
-from fluss_df.client.metrics import Metrics
-from fluss_df.client.reader import read_splits
-from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
-from fluss_df.io.planning import frame_schema, plan_scan, refuse_primary_key
-from fluss_df.io.source import ScanSource, parse_offset, parse_partitions
-from fluss_df.metadata import METADATA_COLUMNS, TablePath
-from fluss_df.pushdown.plan import ScanPlan, Split, bind_columns, bind_metadata
+from fluss_df.pushdown.predicate import Predicate
+from fluss_df.spark.filters import from_spark
 from fluss_df.spark.options import ReadOptions
+from fluss_df.spark.planning import ReadTask, TableScan
+from fluss_df.spark.reading import read_task
 
 
 class FlussDataSource(DataSource):
-    """Reads Fluss log tables as Spark dataframes.
+    """Fluss tables as dataframes and streams of Spark, to read and to write.
 
-    The offsets to read are pinned when Spark plans a query; rows appended later are not part of
-    its result. Filters are evaluated by Spark.
+    Log tables are read as their rows, primary-key tables as their current rows or as their
+    changes. What is read is pinned when Spark plans a query: rows that come later are not part of
+    its result. ``docs/spark.md`` lists the options.
 
     Examples
     --------
@@ -40,29 +42,57 @@ class FlussDataSource(DataSource):
         return "fluss"
 
     def schema(self) -> StructType:
-        """Return the columns that were asked for, all of them nullable."""
-        return _spark_schema(_source(ReadOptions.parse(self.options), None).schema)
+        """Return the columns that were asked for, all of them nullable.
+
+        Spark asks before it says whether this is a batch or a stream. A primary-key table has more
+        columns as a changelog: streams of one name the mode.
+        """
+        return TableScan(ReadOptions.parse(self.options)).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns of a schema, which may be the user's."""
         return FlussReader(ReadOptions.parse(self.options), schema)
 
+    def __repr__(self) -> str:
+        return "FlussDataSource()"
+
 
 class FlussPartition(InputPartition):
-    """One task: a range of offsets of a bucket."""
+    """What one task of Spark reads."""
 
-    def __init__(self, plan: ScanPlan, split: Split) -> None:
+    def __init__(self, task: ReadTask) -> None:
         super().__init__(None)
-        self.plan = plan
-        self.split = split
+        self.task = task
+
+    def __repr__(self) -> str:
+        return f"FlussPartition({', '.join(map(str, self.task.splits))})"
 
 
 class FlussReader(DataSourceReader):
-    """Plans in the driver, reads in the tasks."""
+    """Plans in the driver, reads in the tasks.
+
+    Parameters
+    ----------
+    options
+        The options of the read.
+    schema
+        The columns wanted.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._pushed: tuple[Predicate, ...] = ()
+
+    @property
+    def pushFilters(self) -> _PushFilters:  # noqa: N802 - Spark's name
+        """What Spark calls with its filters, where it pushes them."""
+        return _PushFilters(self)
+
+    def push(self, filters: Sequence[Filter]) -> None:
+        """Take the filters that are understood."""
+        scan = TableScan(self._options, schema=self._schema)
+        self._pushed = from_spark(filters, scan.all_fields)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks, with the offsets of this moment.
@@ -74,104 +104,32 @@ class FlussReader(DataSourceReader):
         SchemaMismatchError
             When a type of the user's schema is not that of the table.
         """
-        source = _source(self._options, self._schema.names)
-        _check_types(source, self._schema)
-        _, plan = plan_scan(source)
-        size = self._options.rows_per_task
-        return [
-            FlussPartition(plan, split.slice(offset, size))
-            for split in plan.splits
-            for offset in range(0, split.rows, size)
-        ]
+        scan = TableScan(self._options, schema=self._schema)
+        return [FlussPartition(task) for task in scan.tasks(self._pushed)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task.
-
-        Raises
-        ------
-        FlussError
-            When the table was dropped, or made anew, since the query was planned.
-        """
+        """Yield the rows of a task."""
         # Spark makes one task without a range where there are none
-        if not isinstance(partition, FlussPartition):
-            return
-        connection = _connect(self._options)
-        plan = partition.plan
-        info = connection.get_table(plan.table).get_table_info()
-        if info.table_id != plan.table_id:
-            raise FlussError(
-                f"table {plan.table} was made anew while it was read (id {plan.table_id} became"
-                f" {info.table_id}); run the query again",
-                ErrorCode.TABLE_NOT_EXIST,
-            )
-        wanted = _arrow_schema(self._schema)
-        metrics = Metrics(parent=connection.metrics)
-        for table in read_splits(connection, info, plan, [partition.split], metrics):
-            yield from _cast(table, wanted, plan.table).to_batches()
+        if isinstance(partition, FlussPartition):
+            yield from read_task(self._options, self._schema, partition.task)
 
 
-def _connect(options: ReadOptions) -> FlussConnection:
-    return resolve_connection(options.connection)
+class _PushFilters:
+    """Takes filters where Spark pushes them, and does not disturb Spark where it does not.
 
+    Spark 4.3 refuses every read of a class that overrides ``pushFilters`` while
+    ``spark.sql.python.filterPushdown.enabled`` is false, its default; it recognises that by the
+    function behind the method, which is here the one that is not overridden.
+    """
 
-def _source(options: ReadOptions, names: Sequence[str] | None) -> ScanSource:
-    """Look the table up; ``names`` are those of a schema, None for those of the options."""
-    connection = _connect(options)
-    path = TablePath.parse(options.table, connection.default_database)
-    info = connection.get_table(path).get_table_info()
-    refuse_primary_key(info)
-    if names is None:
-        columns, extra = options.columns, options.metadata_columns
-    else:
-        own = info.get_column_names()
-        extra = tuple(n for n in names if n in METADATA_COLUMNS and n not in own)
-        columns = tuple(n for n in names if n not in extra)
-    bound = bind_columns(info, columns)
-    metadata_columns = bind_metadata(info, extra)
-    return ScanSource(
-        connection=connection,
-        table=path,
-        columns=bound,
-        metadata_columns=metadata_columns,
-        schema=frame_schema(info, bound, metadata_columns),
-        partitions=parse_partitions(info, options.partitions),
-        start=parse_offset(info, "start", options.start),
-        stop=parse_offset(info, "stop", options.stop),
-    )
+    def __init__(self, reader: FlussReader) -> None:
+        self._reader = reader
 
+    @property
+    def __func__(self) -> FunctionType:
+        return cast("FunctionType", DataSourceReader.pushFilters)
 
-def _spark_schema(schema: pa.Schema) -> StructType:
-    nullable = pa.schema([field.with_nullable(True) for field in schema])
-    return from_arrow_schema(nullable, prefer_timestamp_ntz=True)
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    made: Any = to_arrow_schema(schema, timezone="UTC")
-    return pa.schema([field.with_nullable(True) for field in made])
-
-
-def _check_types(source: ScanSource, schema: StructType) -> None:
-    found = _spark_schema(source.schema)
-    for field in schema.fields:
-        there = found[field.name].dataType
-        if field.dataType.simpleString() != there.simpleString():
-            raise SchemaMismatchError(
-                f"table {source.table}: column '{field.name}' is {there.simpleString()}, and the"
-                f" schema says {field.dataType.simpleString()}; name the column's own type, and"
-                " cast it in the query"
-            )
-
-
-def _cast(table: pa.Table, schema: pa.Schema, path: TablePath) -> pa.Table:
-    """Return the columns of a schema in its order; never changes a value."""
-    columns = []
-    for field in schema:
-        column = table.column(field.name)
-        try:
-            columns.append(column.cast(field.type))
-        except pa.ArrowException as error:
-            raise FlussError(
-                f"table {path}: column '{field.name}' ({column.type}) has a value that Spark"
-                f" cannot hold as {field.type}: {error}; leave the column out by option 'columns'"
-            ) from None
-    return pa.Table.from_arrays(columns, schema=schema)
+    def __call__(self, filters: Sequence[Filter]) -> Iterable[Filter]:
+        """Return all filters: Spark evaluates them again."""
+        self._reader.push(filters)
+        return filters
