@@ -168,7 +168,9 @@ class TableScan:
         """Return the columns to fetch, and the condition that tasks evaluate."""
         conditions = [*pushed, *([] if self.filter is None else [self.filter])]
         predicate = and_(conditions) if conditions else None
-        needed = set(self.arrow_schema.names) | (predicate.columns() if predicate else set())
+        needed = set(self.arrow_schema.names)
+        if predicate is not None:
+            needed |= predicate.columns()
         return [name for name in self.all_fields.names if name in needed], predicate
 
     def tasks(self, pushed: Sequence[Predicate] = ()) -> list[ReadTask]:
