@@ -10,6 +10,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -17,9 +20,12 @@ from pyspark.sql.types import StructType
 
 from fluss_df.pushdown.predicate import Predicate
 from fluss_df.spark.filters import from_spark
-from fluss_df.spark.options import ReadOptions
-from fluss_df.spark.planning import ReadTask, TableScan
+from fluss_df.spark.options import ReadOptions, WriteOptions
+from fluss_df.spark.partition import FlussPartition
+from fluss_df.spark.planning import TableScan
 from fluss_df.spark.reading import read_task
+from fluss_df.spark.streaming import FlussStreamReader
+from fluss_df.spark.writing import FlussStreamWriter, FlussWriter
 
 
 class FlussDataSource(DataSource):
@@ -53,19 +59,22 @@ class FlussDataSource(DataSource):
         """Return a reader of the columns of a schema, which may be the user's."""
         return FlussReader(ReadOptions.parse(self.options), schema)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Return a stream of the columns of a schema, which may be the user's."""
+        return FlussStreamReader(ReadOptions.parse(self.options), schema)
+
+    # Spark calls these with their parameters by name
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return a batch write."""
+        return FlussWriter(WriteOptions.parse(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Return a streaming write."""
+        return FlussStreamWriter(WriteOptions.parse(self.options), schema, overwrite)
+
     def __repr__(self) -> str:
         return "FlussDataSource()"
-
-
-class FlussPartition(InputPartition):
-    """What one task of Spark reads."""
-
-    def __init__(self, task: ReadTask) -> None:
-        super().__init__(None)
-        self.task = task
-
-    def __repr__(self) -> str:
-        return f"FlussPartition({', '.join(map(str, self.task.splits))})"
 
 
 class FlussReader(DataSourceReader):
