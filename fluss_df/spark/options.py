@@ -44,7 +44,6 @@ _WRITE: Final = (
     "create.partitions",
     "delivery.guarantee",
     "ledger.database",
-    "sink.id",
 )
 # Spark adds these itself
 _SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
@@ -188,7 +187,6 @@ class WriteOptions:
     create_partitions: bool = False
     guarantee: str = "at-least-once"
     ledger_database: str = "fluss_df_ledger"
-    sink_id: str | None = None
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> WriteOptions:
@@ -211,7 +209,6 @@ class WriteOptions:
             create_partitions=_flag(left, "create.partitions", False),
             guarantee=guarantee or "at-least-once",
             ledger_database=left.get("ledger.database", "fluss_df_ledger"),
-            sink_id=left.get("sink.id"),
         )
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss_df.pushdown.predicate import Predicate
+from fluss_df.spark.exactly_once import ExactlyOnceWriter
 from fluss_df.spark.filters import from_spark
 from fluss_df.spark.options import ReadOptions, WriteOptions
 from fluss_df.spark.partition import FlussPartition
@@ -71,7 +72,9 @@ class FlussDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return a streaming write."""
-        return FlussStreamWriter(WriteOptions.parse(self.options), schema, overwrite)
+        options = WriteOptions.parse(self.options)
+        once = options.guarantee == "exactly-once"
+        return (ExactlyOnceWriter if once else FlussStreamWriter)(options, schema, overwrite)
 
     def __repr__(self) -> str:
         return "FlussDataSource()"

@@ -167,10 +167,10 @@ class FlussWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         self._options = options
         self._schema = schema
-        if options.guarantee != "at-least-once" or options.sink_id is not None:
+        if options.guarantee != "at-least-once":
             raise invalid(
-                "options 'delivery.guarantee' and 'sink.id' are for streams: a batch write may be"
-                " repeated by its tasks only"
+                "option 'delivery.guarantee' is for streams: a batch write has no name by which a"
+                " repetition could be known"
             )
         target = check_write(options, schema)
         if overwrite:

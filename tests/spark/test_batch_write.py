@@ -142,7 +142,7 @@ def test_every_type(
         ("id, name, value, 1 AS more", {}, "'more'"),
         ("id, name, 'x' AS value", {}, "column 'value'"),
         ("id, name, value", {"write_mode": "delete"}, "has no primary key"),
-        ("id, name, value", {"delivery_guarantee": "exactly-once"}, "are for streams"),
+        ("id, name, value", {"delivery_guarantee": "exactly-once"}, "is for streams"),
         ("id, name, value", {"spark_mode": "overwrite"}, "cannot be overwritten"),
         ("id, name, value", {"operation_column": "op"}, "changes are written to primary-key"),
         ("id, name, value", {"write_mod": "append"}, "did you mean 'write.mode'"),
