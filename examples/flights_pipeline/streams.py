@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -100,13 +99,11 @@ class Streams:
 
 def _judged(raw: DataFrame, known: dict[str, DataFrame]) -> DataFrame:
     """Return events with the name of their airline, and what is wrong with them."""
-    late: Callable[[], Column] = lambda: (
-        f.col("sent") > f.col("time_hour") + f.make_dt_interval(f.lit(LATE.days))
-    )
+    late = f.col("sent") > f.col("time_hour") + f.make_dt_interval(f.lit(LATE.days))
     reason = (
         f.when(f.col("airline").isNull(), "unknown carrier")
         .when(f.col("air_time") < 0, "negative air time")
-        .when(late(), "late")
+        .when(late, "late")
     )
     return raw.join(known["airlines"], "carrier", "left").withColumn("reason", reason)
 

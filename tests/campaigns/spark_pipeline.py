@@ -40,7 +40,7 @@ def main() -> None:
         for number in range(options.kills):
             process = _start(command)
             # what comes up takes some seconds: kills are to meet batches at work
-            delay = random.uniform(15, 40)
+            delay = random.uniform(20, 70)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(delay)
                 print(f"the pipeline ended by itself with {code}, before kill {number}")

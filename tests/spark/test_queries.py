@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 import polars as pl
 import pyarrow as pa
 import pytest
