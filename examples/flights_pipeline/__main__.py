@@ -101,7 +101,7 @@ def _watch(
         ]
         counted = int(_table(connection, DELAYS)["flights"].sum())
         seconds = time.monotonic() - began
-        progress.append((seconds, *counts, counted))  # type: ignore[arg-type]
+        progress.append((seconds, *counts, counted))
         print(
             f"{seconds:6.1f} s   raw {counts[0]:>8,}   clean {counts[1]:>8,}"
             f"   quarantine {counts[2]:>6,}   counted {counted:>8,}",
