@@ -88,8 +88,9 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
-    parser.add_argument("--wide-rows", type=int, default=2_000_000)
+    parser.add_argument("--wide-rows", type=int, default=5_000_000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", choices=["read", "sql", "write"], help="one of the comparisons")
     options = parser.parse_args()
     spark = session()
     with (
@@ -114,14 +115,17 @@ def main() -> None:
             frame.write.format("noop").mode("overwrite").save()
 
         table("fluss.rows").repartition(4).write.mode("overwrite").parquet(files)
-        compare("read, all columns", options.runs, lambda: drain(table("fluss.rows")),
+        if options.only in (None, "read"):
+            compare("read, all columns", options.runs, lambda: drain(table("fluss.rows")),
                 lambda: drain(spark.read.parquet(files)), "Parquet")  # fmt: skip
         query = "SELECT sum(c3) FROM {} WHERE c7 < 100000"
         fluss_views(spark, {"plain_wide": "fluss.wide"}, connection=address)
-        compare("aggregate over 20 columns, by sql()", options.runs,
+        if options.only in (None, "sql"):
+            compare("aggregate over 20 columns, by sql()", options.runs,
                 lambda: sql(spark, query.format("fluss.wide"), connection=address).collect(),
                 lambda: spark.sql(query.format("plain_wide")).collect(), "plain view")  # fmt: skip
-        compare(
+        if options.only in (None, "write"):
+            compare(
             "write",
             options.runs,
             lambda: spark.read.parquet(files).write.format("fluss").mode("append")

@@ -9,6 +9,7 @@ condition included; what is not understood here only costs time.
 from __future__ import annotations
 
 import uuid
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -201,9 +202,7 @@ def _schema(table: str, options: Mapping[str, str]) -> pa.Schema:
 
 
 def _view(spark: SparkSession, name: str, options: Mapping[str, str], scan: SqlScan) -> DataFrame:
-    from fluss_df.spark.source import FlussDataSource
-
-    spark.dataSource.register(FlussDataSource)
+    _register(spark)
     reader = spark.read.format("fluss").options(**options)
     if scan.columns:
         source = TableScan(ReadOptions.parse({**options, "table": scan.table}))
