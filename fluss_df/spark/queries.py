@@ -201,6 +201,18 @@ def _schema(table: str, options: Mapping[str, str]) -> pa.Schema:
         ) from None
 
 
+# sessions that have the data source: registering it anew costs each query a moment
+_registered: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _register(spark: SparkSession) -> None:
+    if spark not in _registered:
+        from fluss_df.spark.source import FlussDataSource
+
+        spark.dataSource.register(FlussDataSource)
+        _registered.add(spark)
+
+
 def _view(spark: SparkSession, name: str, options: Mapping[str, str], scan: SqlScan) -> DataFrame:
     _register(spark)
     reader = spark.read.format("fluss").options(**options)
