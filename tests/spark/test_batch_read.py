@@ -1,5 +1,6 @@
 import datetime as dt
 import json
+import os
 
 import polars as pl
 import pyarrow as pa
@@ -13,6 +14,7 @@ from fluss_df.io import scan_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.spark.options import ReadOptions
 from fluss_df.spark.planning import TableScan
+from fluss_df.spark.reading import read_task
 from tests.client.test_types import everything
 from tests.io.conftest import MakeTable, write
 from tests.spark.support import assert_same, frame, load, upsert
@@ -106,6 +108,30 @@ CONDITIONS = [
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
+def test_filters_in_tasks_equal_those_of_spark(
+    spark: SparkSession, fluss_cluster: LocalCluster, flights: TablePath, condition: str
+) -> None:
+    expected = frame(spark.createDataFrame(FRAME.to_arrow()).where(condition))
+    assert 0 < expected.height < 1500
+    options = {
+        "path": str(flights),
+        "bootstrap.servers": fluss_cluster.bootstrap_servers,
+        "filter": condition,
+    }
+    # as a task does it, without Spark, which would take a second for each
+    parsed = ReadOptions.parse(options)
+    scan = TableScan(parsed)
+    batches = [b for task in scan.tasks() for b in read_task(parsed, scan.schema, task)]
+    found = pl.from_arrow(pa.Table.from_batches(batches))
+    assert isinstance(found, pl.DataFrame)
+    assert_same(found, expected)
+
+
+# all of them in the campaign
+PUSHED = CONDITIONS if os.environ.get("FLUSS_TEST_SPARK_FULL") else CONDITIONS[:2]
+
+
+@pytest.mark.parametrize("condition", PUSHED)
 def test_filters_equal_those_of_spark_itself(
     spark: SparkSession, fluss_cluster: LocalCluster, flights: TablePath, condition: str
 ) -> None:
