@@ -6,16 +6,18 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTO_DIR := fluss_df/protocol
 PYTEST_ARGS ?=
+PIPELINE_ARGS ?=
 
 # pip 23 reads the first for build environments too, newer releases the second.
 PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CURDIR)/constraints.txt" \
 	PIP_DISABLE_PIP_VERSION_CHECK=1
 
-.PHONY: help venv demo test campaigns bench docs lint proto proto-check clean
+.PHONY: help venv demo pipeline test campaigns bench docs lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
 	@echo "make demo         a tour of fluss_df in the terminal"
+	@echo "make pipeline     flights through Fluss and Spark, held against Polars (Java 17+; PIPELINE_ARGS)"
 	@echo "make test         all tests; those on a real Fluss server need Java 11+, and Maven once"
 	@echo "make bench        the benchmarks"
 	@echo "make campaigns    long trials: servers killed under load, hostile bytes, scans beside writers (an hour)"
@@ -41,6 +43,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@"$(BIN)/fluss-df" demo
 
+pipeline: $(STAMP)
+	@"$(BIN)/python" -m examples.flights_pipeline $(PIPELINE_ARGS)
+
 test: $(STAMP)
 	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
 
@@ -54,6 +59,8 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.embedded_kill
 	@"$(BIN)/python" -m tests.campaigns.embedded_power
 	@"$(BIN)/python" -m tests.campaigns.embedded_fuzz
+	@FLUSS_TEST_SPARK_FULL=1 "$(BIN)/python" -m pytest -o timeout=1200 tests/spark
+	@"$(BIN)/python" -m tests.campaigns.spark_pipeline
 	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/io/test_run.py -k killed
 
 bench: $(STAMP)
@@ -65,7 +72,7 @@ docs: $(STAMP)
 lint: $(STAMP) proto-check
 	@"$(BIN)/ruff" check .
 	@"$(BIN)/ruff" format --check .
-	@"$(BIN)/mypy" fluss_df tests benchmarks
+	@"$(BIN)/mypy" fluss_df tests benchmarks examples
 
 # Generated code runs with the protobuf that made it and newer ones: so it is made with the oldest
 # that pyproject.toml allows (6.31, which is what this release of the tool brings), in a place of
@@ -91,5 +98,5 @@ proto-check: $(PROTO_VENV)/.installed
 	done
 
 clean:
-	@rm -rf "$(VENV)" build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis benchmarks/results
+	@rm -rf "$(VENV)" flights_pipeline_data build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis benchmarks/results
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

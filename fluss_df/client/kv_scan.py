@@ -86,6 +86,8 @@ class SnapshotScanner(Ready):
         How many rows to return at the most; None for all.
     partitions
         The names of the partitions to read; None for all.
+    buckets
+        The numbers of the buckets to read; None for all.
 
     Attributes
     ----------
@@ -103,6 +105,7 @@ class SnapshotScanner(Ready):
         *,
         limit: int | None = None,
         partitions: Sequence[str] | None = None,
+        buckets: Sequence[int] | None = None,
     ) -> None:
         check_primary_key(info)
         self._connection = connection
@@ -110,6 +113,7 @@ class SnapshotScanner(Ready):
         self._columns = tuple(info.get_column_names() if columns is None else columns)
         self._limit = limit
         self._partitions = partitions
+        self._buckets = range(info.num_buckets) if buckets is None else buckets
         self._values = ValueReader(connection, info, self._columns)
         self.schema: pa.Schema = self._values.schema
         self.metrics = ScanMetrics(parent=connection.metrics)
@@ -206,7 +210,7 @@ class SnapshotScanner(Ready):
         targets = [
             _Target(TableBucket(info.table_id, bucket, partition_id), name)
             for partition_id, name in sorted(partitions, key=lambda p: p[1] or "")
-            for bucket in range(info.num_buckets)
+            for bucket in self._buckets
         ]
         self._remaining = {target.bucket for target in targets}
         return targets

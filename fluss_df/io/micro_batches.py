@@ -218,10 +218,10 @@ class MicroBatches:
         if not any(split.rows for split in splits):
             return None
         number = 0 if last is None else last.number + 1
-        return BatchOffsets(number, info.table_id, tuple(_shared(splits, self._max_rows)))
+        return BatchOffsets(number, info.table_id, tuple(share_rows(splits, self._max_rows)))
 
 
-def _shared(splits: list[Split], most: int | None) -> list[Split]:
+def share_rows(splits: list[Split], most: int | None) -> list[Split]:
     """Return the beginnings of splits: at most so many rows together, every bucket its share."""
     if most is None:
         return splits

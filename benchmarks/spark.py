@@ -1,0 +1,140 @@
+"""Spark over Fluss beside Spark over its own Parquet files, in one session.
+
+``python -m benchmarks.spark``: reads and writes of 5 M rows of five columns, and a narrow aggregate
+over a table of twenty columns, by ``fluss_df.spark.sql`` and through a plain view.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from pyspark.sql import SparkSession
+
+import fluss_df as fluss
+from fluss_df.cluster import LocalCluster
+from fluss_df.io import write_fluss
+from fluss_df.spark import fluss_views, register, sql
+
+_ROOT = str(Path(__file__).parents[1])
+
+
+def narrow_rows(count: int) -> pl.DataFrame:
+    """Return the five columns."""
+    rng = np.random.default_rng(1)
+    return pl.DataFrame(
+        {
+            "id": np.arange(count),
+            "a": rng.integers(0, 1000, count, dtype=np.int32),
+            "x": rng.random(count),
+            "s": pl.Series(rng.integers(0, 5000, count)).cast(pl.String) + "-name",
+            "t": pl.Series(rng.integers(0, 10**15, count)).cast(pl.Datetime("us")),
+        }
+    )
+
+
+def wide_rows(count: int) -> pl.DataFrame:
+    """Return the twenty columns."""
+    rng = np.random.default_rng(2)
+    return pl.DataFrame({f"c{i}": rng.integers(0, 10**6, count) for i in range(20)})
+
+
+def session() -> SparkSession:
+    """Return the session."""
+    os.environ["PYTHONPATH"] = _ROOT
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.python.daemon.module", "fluss_df.spark.daemon")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .getOrCreate()
+    )
+    register(spark)
+    return spark
+
+
+def compare(
+    what: str, runs: int, ours: Callable[[], object], theirs: Callable[[], object], other: str
+) -> None:
+    """Run both in turns, and print their medians."""
+    seconds: tuple[list[float], list[float]] = ([], [])
+    ours()
+    theirs()
+    for _ in range(runs):
+        for function, taken in zip((ours, theirs), seconds, strict=True):
+            began = time.perf_counter()
+            function()
+            taken.append(time.perf_counter() - began)
+    first, second = map(statistics.median, seconds)
+    print(f"{what:<34} {first:6.2f} s   {other:<12} {second:6.2f} s   ratio {first / second:.2f}",
+          flush=True)  # fmt: skip
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--wide-rows", type=int, default=5_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", choices=["read", "sql", "write"], help="one of the comparisons")
+    options = parser.parse_args()
+    spark = session()
+    with (
+        LocalCluster() as cluster,
+        fluss.connect(cluster.bootstrap_servers) as connection,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        address = cluster.bootstrap_servers
+        rows = narrow_rows(options.rows)
+        files, out = f"{folder}/rows", f"{folder}/out"
+        for name, frame in (("rows", rows), ("wide", wide_rows(options.wide_rows))):
+            write_fluss(frame, f"fluss.{name}", connection=connection, create_if_not_exists=True,
+                        bucket_count=4)  # fmt: skip
+        write_fluss(rows.head(0), "fluss.out", connection=connection, create_if_not_exists=True,
+                    bucket_count=4)  # fmt: skip
+        del rows
+
+        def table(name: str):  # type: ignore[no-untyped-def]
+            return spark.read.format("fluss").option("connection", address).load(name)
+
+        def drain(frame) -> None:  # type: ignore[no-untyped-def]
+            frame.write.format("noop").mode("overwrite").save()
+
+        table("fluss.rows").repartition(4).write.mode("overwrite").parquet(files)
+        if options.only in (None, "read"):
+            compare("read, all columns", options.runs, lambda: drain(table("fluss.rows")),
+                lambda: drain(spark.read.parquet(files)), "Parquet")  # fmt: skip
+        query = "SELECT sum(c3) FROM {} WHERE c7 < 100000"
+        fluss_views(spark, {"plain_wide": "fluss.wide"}, connection=address)
+        if options.only in (None, "sql"):
+            compare("aggregate over 20 columns, by sql()", options.runs,
+                lambda: sql(spark, query.format("fluss.wide"), connection=address).collect(),
+                lambda: spark.sql(query.format("plain_wide")).collect(), "plain view")  # fmt: skip
+        if options.only in (None, "write"):
+            compare(
+            "write",
+            options.runs,
+            lambda: spark.read.parquet(files).write.format("fluss").mode("append")
+            .option("connection", address).save("fluss.out"),
+            lambda: spark.read.parquet(files).write.mode("overwrite").parquet(out),
+            "Parquet",
+        )  # fmt: skip
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

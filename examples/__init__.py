@@ -1,0 +1,1 @@
+"""Programs that show fluss_df at work."""

@@ -1,0 +1,1 @@
+"""A declarative pipeline of Spark over Fluss tables."""

@@ -1,0 +1,1 @@
+"""A data pipeline on Spark and Fluss: flights as events, cleaned, enriched, counted."""

@@ -1,0 +1,28 @@
+"""Apache Spark over Fluss tables: the data source ``fluss``, and SQL that reads what it needs."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fluss_df.spark.source import FlussDataSource
+
+if TYPE_CHECKING:
+    from fluss_df.spark.queries import fluss_views, sql
+
+__all__ = ["FlussDataSource", "fluss_views", "register", "sql"]
+
+
+def register(spark: Any) -> None:
+    """Register the data source with a session, classic or of Spark Connect.
+
+    Spark finds it by itself where it is installed, unless another ``pyspark_*`` package is broken.
+    """
+    spark.dataSource.register(FlussDataSource)
+
+
+def __getattr__(name: str) -> Any:
+    # sqlglot takes a fifth of a second to import, which workers do without
+    if name in ("sql", "fluss_views"):
+        return getattr(importlib.import_module("fluss_df.spark.queries"), name)
+    raise AttributeError(f"module 'fluss_df.spark' has no attribute '{name}'")

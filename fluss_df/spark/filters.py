@@ -1,0 +1,114 @@
+"""Filters that Spark offers a scan, as predicates: every contact with them is here."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import datasource as spark
+
+from fluss_df.pushdown.evaluate import bind
+from fluss_df.pushdown.predicate import (
+    IsNotNull,
+    IsNull,
+    Op,
+    Predicate,
+    TextMatch,
+    TextOp,
+    UnsupportedExpression,
+    and_,
+    compare,
+    in_,
+)
+
+_OPS: dict[type[spark.Filter], Op] = {
+    spark.EqualTo: Op.EQ,
+    spark.GreaterThan: Op.GT,
+    spark.GreaterThanOrEqual: Op.GE,
+    spark.LessThan: Op.LT,
+    spark.LessThanOrEqual: Op.LE,
+}
+_TEXTS: dict[type[spark.Filter], TextOp] = {
+    spark.StringStartsWith: TextOp.STARTS_WITH,
+    spark.StringEndsWith: TextOp.ENDS_WITH,
+    spark.StringContains: TextOp.CONTAINS,
+}
+
+
+def from_spark(filters: Iterable[spark.Filter], schema: pa.Schema) -> tuple[Predicate, ...]:
+    """Return the predicates of the filters that have one; Spark evaluates all of them again.
+
+    Parameters
+    ----------
+    filters
+        What Spark pushes; all of them hold for every row of the result.
+    schema
+        The columns of the scan.
+    """
+    found = []
+    for item in filters:
+        try:
+            found.append(bind(_convert(item, schema), schema))
+        except UnsupportedExpression:
+            continue
+    return tuple(found)
+
+
+def _convert(item: spark.Filter, schema: pa.Schema) -> Predicate:
+    if isinstance(item, spark.Not):
+        return ~_convert(item.child, schema)
+    column = _column(item, schema)
+    if isinstance(item, spark.IsNull):
+        return IsNull(column)
+    if isinstance(item, spark.IsNotNull):
+        return IsNotNull(column)
+    op = _OPS.get(type(item))
+    if op is not None:
+        return compare(column, op, _literal(item.value, schema.field(column).type))  # type: ignore[attr-defined]
+    if isinstance(item, spark.EqualNullSafe):
+        if item.value is None:
+            return IsNull(column)
+        value = _literal(item.value, schema.field(column).type)
+        return and_((IsNotNull(column), compare(column, Op.EQ, value)))
+    if isinstance(item, spark.In):
+        kind = schema.field(column).type
+        values = [_literal(value, kind) for value in item.value]
+        if any(not value.is_valid for value in values):
+            raise UnsupportedExpression("a null among the values of IN")
+        return in_(column, _array(values))
+    text = _TEXTS.get(type(item))
+    if text is not None and pa.types.is_string(schema.field(column).type):
+        return TextMatch(column, text, item.value)  # type: ignore[attr-defined]
+    raise UnsupportedExpression(f"{type(item).__name__} is not understood")
+
+
+def _column(item: Any, schema: pa.Schema) -> str:
+    path = item.attribute
+    # a field of a ROW is no column
+    if len(path) != 1 or path[0] not in schema.names:
+        raise UnsupportedExpression(f"{path} is no column")
+    name: str = path[0]
+    return name
+
+
+def _literal(value: Any, kind: pa.DataType) -> pa.Scalar:
+    if isinstance(value, dt.datetime):
+        # instants come in the time zone of the worker, or without one
+        if (value.tzinfo is None) != (kind.tz is None if pa.types.is_timestamp(kind) else True):
+            raise UnsupportedExpression("a time without a zone")
+        if value.tzinfo is not None:
+            value = value.astimezone(dt.UTC)
+    try:
+        return pa.scalar(value)
+    except (pa.ArrowException, OverflowError) as error:
+        raise UnsupportedExpression(f"{value!r} is no literal: {error}") from None
+
+
+def _array(values: list[pa.Scalar]) -> pa.Array:
+    make: Callable[..., pa.Array] = pa.array
+    try:
+        return make([value.as_py() for value in values])
+    except (pa.ArrowException, OverflowError) as error:
+        raise UnsupportedExpression(str(error)) from None

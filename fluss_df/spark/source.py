@@ -1,0 +1,147 @@
+"""The Spark data source ``fluss``: what Spark asks of it, handed to the modules beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import FunctionType
+from typing import cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from fluss_df.pushdown.predicate import Predicate
+from fluss_df.spark.exactly_once import ExactlyOnceWriter
+from fluss_df.spark.filters import from_spark
+from fluss_df.spark.options import ReadOptions, WriteOptions
+from fluss_df.spark.partition import FlussPartition
+from fluss_df.spark.planning import TableScan
+from fluss_df.spark.reading import read_task
+from fluss_df.spark.streaming import FlussStreamReader
+from fluss_df.spark.writing import FlussStreamWriter, FlussWriter
+
+
+class FlussDataSource(DataSource):
+    """Fluss tables as dataframes and streams of Spark, to read and to write.
+
+    Log tables are read as their rows, primary-key tables as their current rows or as their
+    changes. What is read is pinned when Spark plans a query: rows that come later are not part of
+    its result. ``docs/spark.md`` lists the options.
+
+    Examples
+    --------
+    >>> spark.dataSource.register(FlussDataSource)  # doctest: +SKIP
+    >>> reader = spark.read.format("fluss")  # doctest: +SKIP
+    >>> reader.option("bootstrap.servers", "127.0.0.1:9123").load("db.t")  # doctest: +SKIP
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "fluss"
+
+    def schema(self) -> StructType:
+        """Return the columns that were asked for, all of them nullable.
+
+        Spark asks before it says whether this is a batch or a stream. A primary-key table has more
+        columns as a changelog: streams of one name the mode.
+        """
+        return TableScan(ReadOptions.parse(self.options)).schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of the columns of a schema, which may be the user's."""
+        return FlussReader(ReadOptions.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Return a stream of the columns of a schema, which may be the user's."""
+        return FlussStreamReader(ReadOptions.parse(self.options), schema)
+
+    # Spark calls these with their parameters by name
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return a batch write."""
+        return FlussWriter(WriteOptions.parse(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Return a streaming write."""
+        options = WriteOptions.parse(self.options)
+        once = options.guarantee == "exactly-once"
+        return (ExactlyOnceWriter if once else FlussStreamWriter)(options, schema, overwrite)
+
+    def __repr__(self) -> str:
+        return "FlussDataSource()"
+
+
+class FlussReader(DataSourceReader):
+    """Plans in the driver, reads in the tasks.
+
+    Parameters
+    ----------
+    options
+        The options of the read.
+    schema
+        The columns wanted.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._pushed: tuple[Predicate, ...] = ()
+
+    @property
+    def pushFilters(self) -> _PushFilters:  # noqa: N802 - Spark's name
+        """What Spark calls with its filters, where it pushes them."""
+        return _PushFilters(self)
+
+    def push(self, filters: Sequence[Filter]) -> None:
+        """Take the filters that are understood."""
+        scan = TableScan(self._options, schema=self._schema)
+        self._pushed = from_spark(filters, scan.all_fields)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks, with the offsets of this moment.
+
+        Raises
+        ------
+        FlussError
+            When table, columns, partitions or offsets do not exist.
+        SchemaMismatchError
+            When a type of the user's schema is not that of the table.
+        """
+        scan = TableScan(self._options, schema=self._schema)
+        return [FlussPartition(task) for task in scan.tasks(self._pushed)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        # Spark makes one task without a range where there are none
+        if isinstance(partition, FlussPartition):
+            yield from read_task(self._options, self._schema, partition.task)
+
+
+class _PushFilters:
+    """Takes filters where Spark pushes them, and does not disturb Spark where it does not.
+
+    Spark 4.3 refuses every read of a class that overrides ``pushFilters`` while
+    ``spark.sql.python.filterPushdown.enabled`` is false, its default; it recognises that by the
+    function behind the method, which is here the one that is not overridden.
+    """
+
+    def __init__(self, reader: FlussReader) -> None:
+        self._reader = reader
+
+    @property
+    def __func__(self) -> FunctionType:
+        return cast("FunctionType", DataSourceReader.pushFilters)
+
+    def __call__(self, filters: Sequence[Filter]) -> Iterable[Filter]:
+        """Return all filters: Spark evaluates them again."""
+        self._reader.push(filters)
+        return filters

@@ -1,0 +1,317 @@
+"""Conditions in Spark SQL as predicates.
+
+Only what means in Spark exactly what it means in :mod:`fluss_df.pushdown.predicate` is converted;
+everything else is :class:`UnsupportedExpression`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import zoneinfo
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.pushdown.evaluate import bind
+from fluss_df.pushdown.predicate import (
+    Constant,
+    IsNotNull,
+    IsNull,
+    Op,
+    Predicate,
+    TextMatch,
+    TextOp,
+    UnsupportedExpression,
+    and_,
+    between,
+    compare,
+    in_,
+    or_,
+)
+
+_OPS: dict[type[exp.Expr], Op] = {
+    exp.EQ: Op.EQ,
+    exp.NEQ: Op.NE,
+    exp.LT: Op.LT,
+    exp.LTE: Op.LE,
+    exp.GT: Op.GT,
+    exp.GTE: Op.GE,
+}
+_WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+
+
+def parse_filter(text: str, schema: pa.Schema, timezone: str, where: str) -> Predicate:
+    """Return the predicate of the option ``filter``, bound to the columns' types.
+
+    Parameters
+    ----------
+    text
+        A condition in Spark SQL.
+    schema
+        The columns it may use.
+    timezone
+        Of timestamps that are written without one and compared with an instant.
+    where
+        The table, for errors.
+
+    Raises
+    ------
+    FlussError
+        For what is no condition, a column that does not exist, or what cannot be pushed down.
+    """
+    try:
+        tree = sqlglot.parse_one(text, dialect="spark")
+    except sqlglot.errors.SqlglotError as error:
+        raise _invalid(f"filter {text!r} is no condition in SQL: {error}") from None
+    try:
+        return SqlConditions(schema, timezone).convert(tree)
+    except UnsupportedExpression as error:
+        raise _invalid(
+            f"{where}: filter {text!r} cannot be evaluated by the scan: {error.message}; use"
+            " .where() or fluss_df.spark.sql() for it, which push what they can"
+        ) from None
+
+
+def _invalid(message: str) -> FlussError:
+    return FlussError(message, ErrorCode.INVALID_CONFIG_EXCEPTION)
+
+
+class SqlConditions:
+    """Converts conditions on the columns of a schema.
+
+    Parameters
+    ----------
+    schema
+        The columns, with the types that the scan's rows have.
+    timezone
+        The zone of timestamps without one, as Spark's session has it.
+    """
+
+    def __init__(self, schema: pa.Schema, timezone: str) -> None:
+        self._schema = schema
+        self._timezone = timezone
+        # Spark's names are case insensitive
+        self._names = {name.lower(): name for name in schema.names}
+
+    def convert(self, tree: exp.Expr) -> Predicate:
+        """Return the predicate that a condition means, bound.
+
+        Raises
+        ------
+        UnsupportedExpression
+            For whatever has none.
+        """
+        return bind(self._condition(tree), self._schema)
+
+    def _condition(self, tree: exp.Expr) -> Predicate:
+        op = _OPS.get(type(tree))
+        if op is not None:
+            return self._comparison(op, tree.left, tree.right)  # type: ignore[attr-defined]
+        method: Callable[[Any], Predicate] | None = getattr(
+            self, f"_on_{type(tree).__name__.lower()}", None
+        )
+        if method is None:
+            raise UnsupportedExpression(f"'{_sql(tree)}' is not understood")
+        return method(tree)
+
+    def _on_paren(self, tree: exp.Paren) -> Predicate:
+        return self._condition(tree.this)
+
+    def _on_and(self, tree: exp.And) -> Predicate:
+        return and_((self._condition(tree.left), self._condition(tree.right)))
+
+    def _on_or(self, tree: exp.Or) -> Predicate:
+        return or_((self._condition(tree.left), self._condition(tree.right)))
+
+    def _on_not(self, tree: exp.Not) -> Predicate:
+        inner = self._condition(tree.this)
+        return IsNotNull(inner.column) if isinstance(inner, IsNull) else ~inner
+
+    def _on_is(self, tree: exp.Is) -> Predicate:
+        column = self._name(tree.this)
+        if isinstance(tree.expression, exp.Null):
+            return IsNull(column)
+        raise UnsupportedExpression(f"'{_sql(tree)}' is not understood")
+
+    def _on_boolean(self, tree: exp.Boolean) -> Predicate:
+        return Constant(bool(tree.this))
+
+    def _on_column(self, tree: exp.Column) -> Predicate:
+        name = self._name(tree)
+        if not pa.types.is_boolean(self._schema.field(name).type):
+            raise UnsupportedExpression(f"column '{name}' is not boolean")
+        return compare(name, Op.EQ, pa.scalar(True))
+
+    def _on_between(self, tree: exp.Between) -> Predicate:
+        column = self._name(tree.this)
+        if tree.args.get("symmetric"):
+            raise UnsupportedExpression(f"'{_sql(tree)}' is not understood")
+        low, high = (
+            self._literal(tree.args["low"], column),
+            self._literal(tree.args["high"], column),
+        )
+        return between(column, low, high)
+
+    def _on_in(self, tree: exp.In) -> Predicate:
+        column = self._name(tree.this)
+        values = [self._literal(item, column) for item in tree.expressions]
+        if not values or tree.args.get("query") is not None:
+            raise UnsupportedExpression(f"'{_sql(tree)}' is not understood")
+        if any(not value.is_valid for value in values):
+            raise UnsupportedExpression("a null among the values of IN")
+        kind = self._schema.field(column).type
+        try:
+            return in_(column, pa.array([value.cast(kind).as_py() for value in values], kind))
+        except pa.ArrowException as error:
+            raise UnsupportedExpression(str(error)) from None
+
+    def _on_nullsafeeq(self, tree: exp.NullSafeEQ) -> Predicate:
+        column, other = self._sides(tree.left, tree.right)[:2]
+        value = self._literal(other, column)
+        if not value.is_valid:
+            return IsNull(column)
+        return and_((IsNotNull(column), compare(column, Op.EQ, value)))
+
+    def _on_startswith(self, tree: exp.StartsWith) -> Predicate:
+        return self._text(tree.this, TextOp.STARTS_WITH, tree.expression)
+
+    def _on_endswith(self, tree: exp.EndsWith) -> Predicate:
+        return self._text(tree.this, TextOp.ENDS_WITH, tree.expression)
+
+    def _on_contains(self, tree: exp.Contains) -> Predicate:
+        return self._text(tree.this, TextOp.CONTAINS, tree.expression)
+
+    def _on_like(self, tree: exp.Like) -> Predicate:
+        pattern = tree.expression
+        if isinstance(pattern, exp.Literal) and pattern.is_string:
+            text = pattern.this
+            inner = text.strip("%")
+            if not any(c in inner for c in "%_\\") and inner:
+                column, wanted = tree.this, exp.Literal.string(inner)
+                if text == inner:
+                    return self._comparison(Op.EQ, column, wanted)
+                if text == f"{inner}%":
+                    return self._text(column, TextOp.STARTS_WITH, wanted)
+                if text == f"%{inner}":
+                    return self._text(column, TextOp.ENDS_WITH, wanted)
+                if text == f"%{inner}%":
+                    return self._text(column, TextOp.CONTAINS, wanted)
+        raise UnsupportedExpression(f"'{_sql(tree)}' is not understood")
+
+    def _text(self, tree: exp.Expr, op: TextOp, text: exp.Expr) -> Predicate:
+        column = self._name(tree)
+        if not pa.types.is_string(self._schema.field(column).type):
+            raise UnsupportedExpression(f"column '{column}' is no string")
+        if not isinstance(text, exp.Literal) or not text.is_string:
+            raise UnsupportedExpression(f"'{_sql(text)}' is no text")
+        return TextMatch(column, op, text.this)
+
+    def _comparison(self, op: Op, left: exp.Expr, right: exp.Expr) -> Predicate:
+        column, other, turned = self._sides(left, right)
+        value = self._literal(other, column)
+        return compare(column, op.mirrored if turned else op, value)
+
+    def _sides(self, left: exp.Expr, right: exp.Expr) -> tuple[str, exp.Expr, bool]:
+        """Return the column, what it is compared with, and whether it stood on the right."""
+        if isinstance(left.unnest(), exp.Column):
+            return self._name(left), right, False
+        return self._name(right), left, True
+
+    def _name(self, tree: exp.Expr) -> str:
+        tree = tree.unnest()
+        if not isinstance(tree, exp.Column) or len(tree.parts) > 2:
+            raise UnsupportedExpression(f"'{_sql(tree)}' is no column")
+        name: str | None = self._names.get(tree.name.lower())
+        if name is None:
+            raise UnsupportedExpression(
+                f"no column '{tree.name}'; there are {', '.join(self._schema.names)}"
+            )
+        return name
+
+    def _literal(self, tree: exp.Expr, column: str) -> pa.Scalar:
+        kind = self._schema.field(column).type
+        value = _value(tree.unnest())
+        try:
+            if isinstance(value, str) and not pa.types.is_string(kind):
+                value = self._from_text(value, kind)
+            if isinstance(value, dt.datetime) and pa.types.is_timestamp(kind):
+                value = self._moment(value, kind)
+            elif isinstance(value, Decimal) and pa.types.is_floating(kind):
+                value = float(value)
+            return pa.scalar(value)
+        except (pa.ArrowException, ValueError) as error:
+            raise UnsupportedExpression(f"'{_sql(tree)}' for column '{column}': {error}") from None
+
+    def _from_text(self, text: str, kind: pa.DataType) -> dt.date | dt.datetime:
+        """Read a text where Spark casts it: ISO dates and times alone, in their usual form."""
+        if pa.types.is_date(kind) and len(text) == 10:
+            return dt.date.fromisoformat(text)
+        if pa.types.is_timestamp(kind) and len(text) >= 10:
+            return dt.datetime.fromisoformat(text)
+        raise UnsupportedExpression(f"the text {text!r} would be cast to {kind}")
+
+    def _moment(self, value: dt.datetime, kind: pa.DataType) -> dt.datetime:
+        """Return a timestamp with a zone exactly where the column has one."""
+        if kind.tz is None:
+            if value.tzinfo is not None:
+                raise UnsupportedExpression("an instant is compared with a time without zone")
+            return value
+        if value.tzinfo is None:
+            try:
+                value = value.replace(tzinfo=zoneinfo.ZoneInfo(self._timezone))
+            except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+                raise UnsupportedExpression(
+                    f"the time zone {self._timezone!r} is not known"
+                ) from None
+        return value.astimezone(dt.UTC)
+
+
+def _value(tree: exp.Expr) -> Any:
+    """Return the Python value of a literal."""
+    if isinstance(tree, exp.Neg):
+        inner = _value(tree.this.unnest())
+        if isinstance(inner, int | Decimal) and not isinstance(inner, bool):
+            return -inner
+    elif isinstance(tree, exp.Literal):
+        if tree.is_string:
+            return str(tree.this)
+        if "e" not in tree.this.lower():
+            number = Decimal(tree.this)
+            return int(number) if "." not in tree.this else number
+        return float(tree.this)
+    elif isinstance(tree, exp.Boolean):
+        return bool(tree.this)
+    elif isinstance(tree, exp.Null):
+        return None
+    elif isinstance(tree, exp.HexString):
+        # as it was written, see sqlglot
+        return bytes.fromhex(tree.this)
+    elif isinstance(tree, exp.Cast | exp.TryCast) and isinstance(tree.this, exp.Literal):
+        return _typed(tree.this, tree.to.this.name)
+    raise UnsupportedExpression(f"'{_sql(tree)}' is no literal")
+
+
+def _typed(literal: exp.Literal, kind: str) -> Any:
+    """Return the value of ``DATE '...'``, ``TIMESTAMP '...'`` or ``5L``."""
+    text = literal.this
+    try:
+        if literal.is_string and kind == "DATE":
+            return dt.date.fromisoformat(text)
+        if literal.is_string and kind in ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ"):
+            return dt.datetime.fromisoformat(text)
+        if literal.is_string and kind == "TIMESTAMPNTZ":
+            return dt.datetime.fromisoformat(text)
+        if not literal.is_string and kind in _WHOLE:
+            return int(text)
+    except ValueError:
+        pass
+    raise UnsupportedExpression(f"{text!r} as {kind} is not understood")
+
+
+def _sql(tree: exp.Expr) -> str:
+    return tree.sql(dialect="spark")

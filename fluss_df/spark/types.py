@@ -1,0 +1,93 @@
+"""Spark's types of a table's columns, and Arrow data in exactly the form that Spark takes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TablePath
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return the Spark types that Arrow data of a schema is handed to Spark with."""
+    fields = [pa.field(field.name, _spark_form(field.type)) for field in schema]
+    return from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=True)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow types that Spark wants for its own, all of them nullable."""
+    made: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    return pa.schema([field.with_nullable(True) for field in made])
+
+
+def _spark_form(t: pa.DataType) -> pa.DataType:
+    """Return the type among those that Spark knows which holds all values, but for nanoseconds."""
+    if pa.types.is_dictionary(t):
+        return t.value_type
+    if pa.types.is_fixed_size_binary(t) and not pa.types.is_decimal(t):
+        return pa.binary()
+    if pa.types.is_time(t):
+        return pa.time64("us")
+    if pa.types.is_timestamp(t):
+        return pa.timestamp("us", t.tz)
+    if pa.types.is_map(t):
+        return pa.map_(_spark_form(t.key_type), _spark_form(t.item_type))
+    if pa.types.is_list(t) or pa.types.is_large_list(t):
+        return pa.list_(_spark_form(t.value_type))
+    if pa.types.is_struct(t):
+        return pa.struct([pa.field(f.name, _spark_form(f.type)) for f in t])
+    return t
+
+
+class SparkCast:
+    """Makes of decoded rows what Spark takes; never changes a value.
+
+    Parameters
+    ----------
+    schema
+        The columns wanted, in this order.
+    path
+        The table, for errors.
+    truncate
+        Whether digits of a second beyond the sixth, which Spark has not, may be cut off.
+    """
+
+    def __init__(self, schema: StructType, path: TablePath, *, truncate: bool = False) -> None:
+        self._schema = arrow_schema(schema)
+        self._path = path
+        self._truncate = truncate
+
+    def __call__(self, table: pa.Table) -> list[pa.RecordBatch]:
+        """Return rows as record batches of Spark's form."""
+        columns = [self._column(table.column(f.name), f.name, f.type) for f in self._schema]
+        if not columns:
+            # a count needs no column, and a table without any has no rows
+            table = table.select([])
+        else:
+            table = pa.Table.from_arrays(columns, schema=self._schema)
+        made: list[pa.RecordBatch] = table.to_batches()
+        return made
+
+    def _column(self, column: pa.ChunkedArray, name: str, wanted: pa.DataType) -> pa.ChunkedArray:
+        if column.type == wanted and not pa.types.is_time(wanted):
+            return column
+        try:
+            # by way of Spark's precision: its times come as nanoseconds, and hold microseconds
+            return column.cast(_spark_form(column.type)).cast(wanted)
+        except pa.ArrowInvalid as error:
+            if self._truncate:
+                return column.cast(_spark_form(column.type), safe=False).cast(wanted, safe=False)
+            raise FlussError(
+                f"table {self._path}: column '{name}' ({column.type}) has a value that Spark"
+                f" cannot hold as {wanted}: {error}; option 'truncate.nanoseconds' cuts off the"
+                " digits that do not fit, option 'columns' leaves the column out",
+                ErrorCode.UNSUPPORTED_VERSION,
+            ) from None
+        except pa.ArrowException as error:
+            raise FlussError(
+                f"table {self._path}: column '{name}' ({column.type}) cannot be handed to Spark as"
+                f" {wanted}: {error}; leave it out by option 'columns'",
+                ErrorCode.UNSUPPORTED_VERSION,
+            ) from None

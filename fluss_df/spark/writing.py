@@ -1,0 +1,224 @@
+"""Writing from tasks of Spark: every row is acknowledged before its task ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.io.target import TableLayout, Target, find_target
+from fluss_df.io.writing import Writing
+from fluss_df.metadata import TablePath, require_columns
+from fluss_df.record.coerce import coerce
+from fluss_df.spark.options import WriteOptions, invalid
+from fluss_df.spark.types import arrow_schema
+
+# Spark hands on some thousand rows at a time: fewer, larger pieces cost less
+_GATHER_BYTES = 8 << 20
+
+# what an operation column may say, and what that is in a changelog
+_OPERATIONS = {
+    "+i": "+I",
+    "i": "+I",
+    "insert": "+I",
+    "+u": "+U",
+    "u": "+U",
+    "update": "+U",
+    "upsert": "+U",
+    "-u": "-U",
+    "-d": "-D",
+    "d": "-D",
+    "delete": "-D",
+}
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task wrote, and which of its attempts it was."""
+
+    rows: int
+
+
+def check_write(options: WriteOptions, schema: StructType) -> Target:
+    """Return the table that a write is for, in the process that asks.
+
+    Raises
+    ------
+    FlussError
+        When the table does not exist, or does not take what the mode does.
+    SchemaMismatchError
+        When columns or types do not fit, whatever the rows are.
+    """
+    connection = options.connection.open()
+    path = TablePath.parse(options.table, connection.default_database)
+    # says which tables there are; a write does not create one
+    connection.get_table(path)
+    column = options.operation_column
+    names = [name for name in schema.names if name != column]
+    target = find_target(
+        connection,
+        path,
+        pl.Schema(dict.fromkeys(names, pl.Null())),
+        TableLayout(),
+        mode=options.mode,
+        create_if_not_exists=False,
+        change_type_column=column,
+    )
+    if column is not None:
+        require_columns([column], schema.names, f"operation.column of the write to {path}:")
+    nothing = pa.Table.from_batches([], arrow_schema(schema))
+    nothing = nothing.select([name for name in names if _is_written(target, name)])
+    coerce(nothing, target.columns, table=str(path))
+    return target
+
+
+def _is_written(target: Target, name: str) -> bool:
+    """Whether a column goes to the table: a delete needs the key, and passes over the rest."""
+    return target.mode != "delete" or name in {column.name for column in target.columns}
+
+
+def refuse_overwrite(options: WriteOptions, path: TablePath) -> None:
+    """Raise for Spark's mode ``overwrite``."""
+    raise FlussError(
+        f"mode 'overwrite': table {path} cannot be overwritten, because Fluss only adds to tables;"
+        " use .mode('append'), which upserts into primary-key tables",
+        ErrorCode.INVALID_TABLE_EXCEPTION,
+    )
+
+
+def prepared(target: Target, rows: pa.Table) -> pa.Table:
+    """Return rows as the writer takes them."""
+    column = target.change_type_column
+    if column is not None:
+        at = rows.schema.get_field_index(column)
+        return rows.set_column(at, column, _operations(rows.column(column), target.path, column))
+    return rows.select([name for name in rows.schema.names if _is_written(target, name)])
+
+
+def _operations(column: pa.ChunkedArray, path: TablePath, name: str) -> pa.ChunkedArray:
+    """Return the operations by their names in a changelog."""
+    if not pa.types.is_string(column.type):
+        raise SchemaMismatchError(
+            f"table {path}: operation column '{name}' is {column.type}, not a string"
+        )
+    plain = pc.utf8_lower(pc.utf8_trim_whitespace(column))
+    index = pc.index_in(plain, pa.array(list(_OPERATIONS)))
+    if index.null_count:
+        wrong = column.filter(index.is_null())[0].as_py()
+        raise SchemaMismatchError(
+            f"table {path}: operation column '{name}' has {wrong!r}: expected insert, update,"
+            " upsert or delete, or +I, +U, -U, -D"
+        )
+    return pa.array(list(_OPERATIONS.values())).take(index.combine_chunks())
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Put record batches together to tables of some megabytes."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+            size += batch.nbytes
+        if size >= _GATHER_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def write_rows(
+    options: WriteOptions, schema: StructType, batches: Iterable[pa.RecordBatch]
+) -> Written:
+    """Write a task's rows, and wait until every one is acknowledged."""
+    target = check_write(options, schema)
+    with Writing(target, create_partitions=options.create_partitions, progress=None) as writing:
+        for table in gathered(batches):
+            writing.write_arrow(prepared(target, table))
+    return Written(sum(bucket.rows for bucket in writing.buckets()))
+
+
+class FlussWriter(DataSourceArrowWriter):
+    """A batch write.
+
+    Rows of a task that failed, or is repeated, stay: in primary-key tables a repeated task changes
+    nothing, in log tables its rows are there twice.
+
+    Parameters
+    ----------
+    options
+        The options of the write.
+    schema
+        The columns of the dataframe.
+    overwrite
+        Whether Spark's mode is ``overwrite``.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        self._options = options
+        self._schema = schema
+        if options.guarantee != "at-least-once":
+            raise invalid(
+                "option 'delivery.guarantee' is for streams: a batch write has no name by which a"
+                " repetition could be known"
+            )
+        target = check_write(options, schema)
+        if overwrite:
+            refuse_overwrite(options, target.path)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task."""
+        return write_rows(self._options, self._schema, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: all rows are acknowledged."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: rows that were acknowledged stay."""
+
+
+class FlussStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming write, at least once: a batch that is repeated writes its rows again.
+
+    Primary-key tables end the same, because the rows of a key come in the same order again.
+
+    Parameters
+    ----------
+    options
+        The options of the write.
+    schema
+        The columns of the stream.
+    overwrite
+        Whether Spark's output mode is ``complete``.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        self._options = options
+        self._schema = schema
+        target = check_write(options, schema)
+        if overwrite and target.mode == "append":
+            raise FlussError(
+                f"output mode 'complete': table {target.path} is a log, which cannot be replaced;"
+                " use output mode 'append', or a table with a primary key",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task."""
+        return write_rows(self._options, self._schema, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: all rows are acknowledged."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: rows that were acknowledged stay."""

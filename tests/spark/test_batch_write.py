@@ -1,0 +1,182 @@
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.cluster import LocalCluster
+from fluss_df.io import scan_fluss
+from fluss_df.metadata import TablePath
+from tests.client.test_types import everything
+from tests.io.conftest import MakeTable
+from tests.spark.support import assert_same, load
+from tests.spark.test_batch_read import KEYED
+
+ROWS = pl.DataFrame(
+    {"id": range(1000), "name": [f"n{i % 7}" for i in range(1000)], "value": range(1000)},
+    schema={"id": pl.Int64, "name": pl.String, "value": pl.Int32},
+)
+
+
+def save(
+    found: DataFrame,
+    cluster: LocalCluster,
+    table: TablePath,
+    spark_mode: str = "append",
+    **options: str,
+) -> None:
+    writer = found.write.format("fluss").mode(spark_mode)
+    writer = writer.option("bootstrap.servers", cluster.bootstrap_servers)
+    for key, value in options.items():
+        writer = writer.option(key.replace("_", "."), value)
+    writer.save(str(table))
+
+
+@pytest.fixture
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(ROWS.to_arrow()).repartition(3)
+
+
+def test_appended_rows(
+    spark: SparkSession,
+    fluss_cluster: LocalCluster,
+    connection: FlussConnection,
+    make_table: MakeTable,
+    rows: DataFrame,
+) -> None:
+    table = make_table(KEYED, bucket_count=2)
+    # columns are found by their names
+    save(rows.select("value", "id", "name"), fluss_cluster, table)
+    assert_same(scan_fluss(table, connection=connection).collect(), ROWS)
+    rows.createOrReplaceTempView("rows_to_write")
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW written USING fluss OPTIONS"
+        f" (`bootstrap.servers` '{fluss_cluster.bootstrap_servers}', `table` '{table}')"
+    )
+    spark.sql("INSERT INTO written SELECT * FROM rows_to_write WHERE id < 10")
+    assert scan_fluss(table, connection=connection).collect().height == 1010
+
+
+def test_upserts_deletes_and_partial_updates(
+    fluss_cluster: LocalCluster,
+    connection: FlussConnection,
+    make_table: MakeTable,
+    rows: DataFrame,
+) -> None:
+    table = make_table(KEYED, primary_keys=["id"], bucket_count=2)
+    # a repeated task changes nothing
+    for _ in range(2):
+        save(rows, fluss_cluster, table)
+    assert_same(scan_fluss(table, connection=connection).collect(), ROWS)
+    # a delete needs the key alone, and passes over other columns
+    save(rows.where("id >= 900"), fluss_cluster, table, write_mode="delete")
+    named = rows.where("id < 5").selectExpr("id", "'changed' AS name")
+    save(named, fluss_cluster, table, write_mode="partial-update")
+    changed = pl.when(pl.col("id") < 5).then(pl.lit("changed")).otherwise("name").alias("name")
+    expected = ROWS.filter(pl.col("id") < 900).with_columns(changed)
+    assert_same(scan_fluss(table, connection=connection).collect(), expected)
+
+
+def test_an_operation_column(
+    fluss_cluster: LocalCluster,
+    connection: FlussConnection,
+    make_table: MakeTable,
+    rows: DataFrame,
+) -> None:
+    table = make_table(KEYED, primary_keys=["id"], bucket_count=2)
+    save(rows, fluss_cluster, table)
+    changes = rows.where("id < 40").selectExpr(
+        "id",
+        "'x' AS name",
+        "value",
+        "CASE id % 4 WHEN 0 THEN 'delete' WHEN 1 THEN '+U' WHEN 2 THEN '-U' ELSE 'Insert' END op",
+    )
+    save(changes, fluss_cluster, table, operation_column="op")
+    low = pl.col("id") < 40
+    changed = pl.when(low & (pl.col("id") % 2 == 1)).then(pl.lit("x")).otherwise("name")
+    expected = ROWS.filter(~(low & (pl.col("id") % 4 == 0))).with_columns(changed.alias("name"))
+    assert_same(scan_fluss(table, connection=connection).collect(), expected)
+    with pytest.raises(PySparkException, match=r"'op' has 'replace'.*expected insert"):
+        save(changes.selectExpr("id", "name", "value", "'replace' op"), fluss_cluster, table,
+             operation_column="op")  # fmt: skip
+
+
+def test_partitions_are_created_when_asked(
+    fluss_cluster: LocalCluster,
+    connection: FlussConnection,
+    make_table: MakeTable,
+    rows: DataFrame,
+) -> None:
+    table = make_table(KEYED, partition_keys=["name"])
+    with pytest.raises(PySparkException, match=r"has no partition.*create.partitions"):
+        save(rows, fluss_cluster, table)
+    save(rows, fluss_cluster, table, create_partitions="true")
+    assert_same(scan_fluss(table, connection=connection).collect(), ROWS)
+
+
+def test_every_type(
+    spark: SparkSession,
+    fluss_cluster: LocalCluster,
+    connection: FlussConnection,
+    make_table: MakeTable,
+) -> None:
+    rows = everything()
+    names = [n for n in rows.schema.names if getattr(rows.schema.field(n).type, "unit", "") != "ns"]
+    rows = rows.select(names)
+    first, second = (make_table(rows.schema) for _ in range(2))
+    with connection.get_table(first).new_append().create_writer() as writer:
+        writer.write_arrow(rows)
+    save(load(spark, fluss_cluster, first), fluss_cluster, second)
+    scan = connection.get_table(second).new_scan().create_record_batch_log_scanner()
+    scan.subscribe(0, 0)
+    found = scan.to_arrow().sort_by("row")
+    for name in names:
+        assert found.column(name).equals(rows.column(name)), name
+
+
+@pytest.mark.parametrize(
+    ("statement", "options", "message"),
+    [
+        ("id, name", {}, "column 'value'"),
+        ("id, name, value, 1 AS more", {}, "'more'"),
+        ("id, name, 'x' AS value", {}, "column 'value'"),
+        ("id, name, value", {"write_mode": "delete"}, "has no primary key"),
+        ("id, name, value", {"delivery_guarantee": "exactly-once"}, "is for streams"),
+        ("id, name, value", {"spark_mode": "overwrite"}, "cannot be overwritten"),
+        ("id, name, value", {"operation_column": "op"}, "changes are written to primary-key"),
+        ("id, name, value", {"write_mod": "append"}, "did you mean 'write.mode'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_any_row(
+    fluss_cluster: LocalCluster,
+    connection: FlussConnection,
+    plain_table: TablePath,
+    rows: DataFrame,
+    statement: str,
+    options: dict[str, str],
+    message: str,
+) -> None:
+    with pytest.raises(PySparkException, match=message):
+        save(rows.selectExpr(*statement.split(", ")), fluss_cluster, plain_table, **options)
+    assert scan_fluss(plain_table, connection=connection).collect().is_empty()
+
+
+@pytest.fixture(scope="module")
+def plain_table(make_table: MakeTable) -> TablePath:
+    return make_table(KEYED)
+
+
+def test_a_table_that_does_not_exist(fluss_cluster: LocalCluster, rows: DataFrame) -> None:
+    with pytest.raises(PySparkException, match=r"io\.nothing does not exist"):
+        save(rows, fluss_cluster, TablePath("io", "nothing"))
+
+
+def test_values_that_do_not_fit_name_their_row(
+    spark: SparkSession, fluss_cluster: LocalCluster, make_table: MakeTable
+) -> None:
+    table = make_table(pa.schema([pa.field("x", pa.int64(), nullable=False)]))
+    with pytest.raises(PySparkException, match=r"column 'x' \(bigint NOT NULL\): null in row 1"):
+        save(
+            spark.sql("SELECT * FROM VALUES (1L), (NULL) AS t(x)").coalesce(1), fluss_cluster, table
+        )

@@ -1,0 +1,317 @@
+"""Kills at every step of a streaming write, with others writing to the same table."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.functions import col, rand
+from pyspark.sql.types import StructType
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.cluster import LocalCluster
+from fluss_df.io import scan_fluss
+from fluss_df.metadata import TablePath
+from fluss_df.spark import FlussDataSource
+from fluss_df.spark.exactly_once import ExactlyOnceWriter
+from fluss_df.spark.ledger import Ledger, Manifest
+from fluss_df.spark.options import WriteOptions
+from fluss_df.spark.publish import Publisher
+from fluss_df.spark.types import spark_schema
+from tests.io.conftest import MakeTable, write
+
+SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
+ROWS = 20_000
+FOREIGN = 1_000_000
+
+
+def rows(start: int, count: int) -> pl.DataFrame:
+    numbers = pl.int_range(start, start + count, eager=True)
+    return pl.DataFrame({"id": numbers, "text": numbers.cast(pl.String)})
+
+
+def killing(name: str, step: str, folder: Path) -> type[FlussDataSource]:
+    """Return the data source with writers that die once at a step, as if by ``kill -9``.
+
+    Defined in here, it travels to the workers by value.
+    """
+    marker = str(folder / "killed")
+
+    def die(here: str) -> None:
+        if step == here and not os.path.exists(marker):
+            open(marker, "w").close()
+            os._exit(9)
+
+    class DyingPublisher(Publisher):
+        sent = 0
+
+        async def _send_one(self, *args: Any) -> None:
+            await super()._send_one(*args)
+            self.sent += 1
+            if self.sent == 2:
+                die("publishing")
+
+    class DyingWriter(ExactlyOnceWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            def dying() -> Iterator[pa.RecordBatch]:
+                for batch in iterator:
+                    yield batch
+                    die("write")
+
+            found = super().write(dying())
+            die("acknowledged")
+            return found
+
+        def publisher(self, ledger: Ledger) -> Publisher:
+            made = super().publisher(ledger)
+            return DyingPublisher(made._connection, made._info, ledger)
+
+        def propose(self, *args: Any) -> Manifest:
+            die("commit")
+            return super().propose(*args)
+
+        def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+            super().commit(messages, batchId)
+            die("committed")
+
+    class Dying(FlussDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+            return DyingWriter(WriteOptions.parse(self.options), schema, overwrite)
+
+    return Dying
+
+
+class Copies:
+    """Copies a table by a stream, again and again until it comes to an end."""
+
+    def __init__(self, spark: SparkSession, cluster: LocalCluster, folder: Path) -> None:
+        self.spark = spark
+        self.cluster = cluster
+        self.folder = folder
+
+    def run(self, source: TablePath, target: TablePath, name: str, **options: str) -> int:
+        """Return how often it failed before."""
+        failures = 0
+        while True:
+            stream = (
+                self.spark.readStream.format("fluss")
+                .option("bootstrap.servers", self.cluster.bootstrap_servers)
+                .option("max.offsets.per.trigger", str(ROWS // 2))
+                .load(str(source))
+            )
+            # every run of a batch deals its rows to the tasks in another way
+            shuffled = stream.repartition(2, rand()).where(col("id") >= 0)
+            query = self.start(shuffled, target, name, options)
+            try:
+                query.awaitTermination(120)
+            except StreamingQueryException:
+                failures += 1
+                assert failures < 5
+                continue
+            finally:
+                query.stop()
+            return failures
+
+    def start(self, stream: DataFrame, target: TablePath, name: str, options: Any) -> Any:
+        writer = stream.writeStream.format(name).trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
+        writer = writer.option("bootstrap.servers", self.cluster.bootstrap_servers)
+        for key, value in options.items():
+            writer = writer.option(key.replace("_", "."), value)
+        return writer.start(str(target))
+
+
+@pytest.fixture
+def copies(spark: SparkSession, fluss_cluster: LocalCluster, tmp_path: Path) -> Copies:
+    return Copies(spark, fluss_cluster, tmp_path)
+
+
+class Foreigner:
+    """Somebody else who writes to the table all the time."""
+
+    def __init__(self, connection: FlussConnection, table: TablePath) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(connection, table))
+        self.rows = 0
+
+    def _run(self, connection: FlussConnection, table: TablePath) -> None:
+        while not self._stop.wait(0.02):
+            write(connection, table, rows(FOREIGN + self.rows, 10))
+            self.rows += 10
+
+    def __enter__(self) -> Foreigner:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def source(make_table: MakeTable) -> TablePath:
+    return make_table(SCHEMA, rows(0, ROWS), bucket_count=2)
+
+
+# all of them in the campaign; each takes some seconds
+ALL_STEPS = ["write", "acknowledged", "commit", "publishing", "committed"]
+STEPS = ALL_STEPS if os.environ.get("FLUSS_TEST_SPARK_FULL") else ["publishing"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_and_repeated_exactly_once(
+    spark: SparkSession,
+    copies: Copies,
+    connection: FlussConnection,
+    make_table: MakeTable,
+    source: TablePath,
+    step: str,
+    tmp_path: Path,
+) -> None:
+    target = make_table(SCHEMA, bucket_count=3, bucket_keys=["id"])
+    name = f"fluss_killed_{step}"
+    spark.dataSource.register(killing(name, step, tmp_path))
+    with Foreigner(connection, target) as foreigner:
+        failures = copies.run(source, target, name, delivery_guarantee="exactly-once")
+    assert failures == 1
+    found = scan_fluss(target, connection=connection).collect()
+    ours = found.filter(pl.col("id") < FOREIGN)
+    assert (ours.height, ours["id"].n_unique()) == (ROWS, ROWS)
+    theirs = found.filter(pl.col("id") >= FOREIGN)
+    assert theirs.height == theirs["id"].n_unique() == foreigner.rows > 0
+
+
+def test_at_least_once_loses_nothing(
+    spark: SparkSession,
+    copies: Copies,
+    connection: FlussConnection,
+    make_table: MakeTable,
+    source: TablePath,
+) -> None:
+    target = make_table(SCHEMA, bucket_count=2)
+    assert copies.run(source, target, "fluss") == 0
+    found = scan_fluss(target, connection=connection).collect()
+    assert found["id"].n_unique() == ROWS
+
+
+def test_a_partitioned_table(
+    copies: Copies, connection: FlussConnection, make_table: MakeTable, source: TablePath
+) -> None:
+    target = make_table(SCHEMA, partition_keys=["text"], bucket_count=1)
+    few = make_table(
+        SCHEMA, rows(0, 4).with_columns(text=pl.col("id") % 2).cast({"text": pl.String})
+    )
+    once = {"delivery_guarantee": "exactly-once"}
+    with pytest.raises(AssertionError):
+        copies.run(few, target, "fluss", **once)
+    copies.run(few, target, "fluss", create_partitions="true", **once)
+    assert scan_fluss(target, connection=connection).collect()["id"].sort().to_list() == [
+        0,
+        1,
+        2,
+        3,
+    ]
+
+
+@pytest.fixture
+def writer(
+    fluss_cluster: LocalCluster, make_table: MakeTable
+) -> tuple[ExactlyOnceWriter, TablePath]:
+    target = make_table(SCHEMA, bucket_count=3)
+    options = WriteOptions.parse(
+        {
+            "path": str(target),
+            "bootstrap.servers": fluss_cluster.bootstrap_servers,
+            "delivery.guarantee": "exactly-once",
+        }
+    )
+    return ExactlyOnceWriter(options, spark_schema(SCHEMA), False), target
+
+
+def stage(writer: ExactlyOnceWriter, query: str, frame: pl.DataFrame) -> WriterCommitMessage:
+    table = frame.to_arrow().cast(SCHEMA)
+    return writer.stage(query, 0, iter(table.to_batches(max_chunksize=500)))
+
+
+def test_a_speculative_attempt_does_no_harm(
+    writer: tuple[ExactlyOnceWriter, TablePath], connection: FlussConnection
+) -> None:
+    once, target = writer
+    query = str(uuid.uuid4())
+    first = stage(once, query, rows(0, 2000))
+    # another attempt of the same task, whose message Spark passes over, and one that comes late
+    stage(once, query, rows(0, 2000))
+    second = stage(once, query, rows(2000, 1000))
+    once.commit([first, second], 0)
+    late = stage(once, query, rows(0, 2000))
+    once.commit([late, second], 0)
+    found = scan_fluss(target, connection=connection).collect()
+    assert (found.height, found["id"].n_unique()) == (3000, 3000)
+
+
+def test_many_drivers_publish_the_same_batch_once(
+    writer: tuple[ExactlyOnceWriter, TablePath], connection: FlussConnection
+) -> None:
+    once, target = writer
+    query = str(uuid.uuid4())
+    runs = [[stage(once, query, rows(0, 3000))] for _ in range(4)]
+    errors: list[Exception] = []
+
+    def commit(messages: list[Any]) -> None:
+        try:
+            once.commit(messages, 0)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=commit, args=(messages,)) for messages in runs]
+    with Foreigner(connection, target):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    found = scan_fluss(target, connection=connection).filter(pl.col("id") < FOREIGN).collect()
+    assert (found.height, found["id"].n_unique()) == (3000, 3000)
+
+
+def test_what_is_no_longer_needed_is_dropped(
+    writer: tuple[ExactlyOnceWriter, TablePath], connection: FlussConnection
+) -> None:
+    once, _ = writer
+    query = str(uuid.uuid4())
+    for batch in (0, 100, 200):
+        table = rows(0, 10).to_arrow().cast(SCHEMA)
+        once.commit([once.stage(query, batch, iter(table.to_batches()))], batch)
+    infos = connection.get_admin().list_partition_infos(TablePath("fluss_df_ledger", "staged"))
+    names = [info.partition_name for info in infos if info.partition_name.startswith(query)]
+    assert sorted(names) == [f"{query}-1", f"{query}-2"]
+
+
+def test_primary_key_tables_need_no_ledger(
+    fluss_cluster: LocalCluster, make_table: MakeTable
+) -> None:
+    target = make_table(SCHEMA, primary_keys=["id"])
+    options = {
+        "path": str(target),
+        "bootstrap.servers": fluss_cluster.bootstrap_servers,
+        "delivery.guarantee": "exactly-once",
+    }
+    make: Callable[[], Any] = lambda: FlussDataSource(options).streamWriter(  # noqa: E731
+        spark_schema(SCHEMA), False
+    )
+    with pytest.raises(Exception, match="leaves the same rows"):
+        make()
