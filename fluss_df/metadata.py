@@ -219,11 +219,17 @@ def require_columns(names: Iterable[str], existing: Sequence[str], what: str) ->
     """Raise a FlussError that names the first of ``names`` that does not exist, and the nearest."""
     for name in names:
         if name not in existing:
-            near = difflib.get_close_matches(name, existing, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
             raise FlussError(
-                f"{what} column '{name}' does not exist; there are {', '.join(existing)}{hint}"
+                f"{what} column '{name}' does not exist; there are {', '.join(existing)}"
+                f"{nearest(name, existing)}"
             )
+
+
+def nearest(name: str, existing: Sequence[str]) -> str:
+    """Return the end of an error message that names what may have been meant; or nothing."""
+    near = difflib.get_close_matches(name, existing, n=1)
+    near = near or [other for other in existing if other.lower() == name.lower()]
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 @dataclass(frozen=True, slots=True)

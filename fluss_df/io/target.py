@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
-from fluss_df.metadata import TablePath, require_columns
+from fluss_df.metadata import TablePath, nearest, require_columns
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.types import Column, from_arrow
 
@@ -100,9 +99,10 @@ def find_target(
         When it is to be created, and Fluss has no type for a column.
     """
     if mode not in MODES:
-        near = difflib.get_close_matches(str(mode), MODES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise FlussError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}{hint}")
+        raise FlussError(
+            f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}"
+            f"{nearest(str(mode), MODES)}"
+        )
     path = TablePath.parse(target, connection.default_database)
     if mode == "overwrite":
         raise FlussError(

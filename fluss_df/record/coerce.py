@@ -33,7 +33,6 @@ types, row and value. NaN fits FLOAT and DOUBLE. Missing columns are an error un
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -42,6 +41,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss_df.errors import SchemaMismatchError
+from fluss_df.metadata import nearest
 from fluss_df.types import Column, DataType, TypeRoot, arrow_schema, to_arrow
 
 _R = TypeRoot
@@ -110,9 +110,7 @@ def _check_names(
     wanted = {column.name for column in columns}
     for i, name in enumerate(names):
         if name not in wanted:
-            near = difflib.get_close_matches(name, wanted, 1, 0.6)
-            near = near or [w for w in wanted if w.lower() == name.lower()]
-            hint = f"; did you mean '{near[0]}'?" if near else ""
+            hint = nearest(name, sorted(wanted))
             raise SchemaMismatchError(
                 f"table {table} has no column '{name}'{hint or ': drop it before writing'}"
             )

@@ -43,6 +43,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss_df.errors import SchemaMismatchError
+from fluss_df.metadata import nearest
 from fluss_df.record.coerce import coerce
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
@@ -115,9 +116,10 @@ class RowChecker:
                 return
             for name in row:
                 if name not in self._names:
+                    names = [column.name for column in self._columns]
                     raise SchemaMismatchError(
-                        f"table {self._table} has no column {name!r}; it has "
-                        f"{', '.join(column.name for column in self._columns)}"
+                        f"table {self._table} has no column {name!r}; it has {', '.join(names)}"
+                        f"{nearest(name, names) if isinstance(name, str) else ''}"
                     )
             for name in self._required:
                 if name not in row:
@@ -134,10 +136,6 @@ class RowChecker:
             raise SchemaMismatchError(
                 f"table {self._table}: a row is a dict, list or tuple, not {type(row).__name__}"
             )
-
-
-# the name under which the client imports it
-RowCheck = RowChecker
 
 
 def rows_to_batch(rows: Sequence[Row], columns: Sequence[Column], table: str) -> pa.RecordBatch:
