@@ -19,7 +19,7 @@ from fluss_df.client.lanes import Lane, lane_pool
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.client.server_connection import Endpoint
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import FETCH_LOG
@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 # The first answer is a small one, so that decoding begins soon: 8 MB take a tenth of the time of a
 # scan of 80 MB to arrive, with nothing else to do meanwhile.
 _FIRST_BYTES = 1 << 20
+
+# so many answers for a bucket that cannot be read are asked for again
+_MOST_BROKEN = 2
 
 # While segments move to remote storage, a 1.0 server knows them for some 40 ms neither here nor
 # there, and calls their offsets out of range: only what stays so is.
@@ -99,6 +102,8 @@ class Position:
         The offset where reading from remote storage failed last, without progress since.
     out_since
         Since when the server says that the offset is out of range.
+    broken
+        How many answers in a row could not be read.
     """
 
     bucket: TableBucket
@@ -113,6 +118,7 @@ class Position:
     starved: bool = False
     failed_at: int | None = None
     out_since: float | None = None
+    broken: int = 0
 
     @property
     def done(self) -> bool:
@@ -245,12 +251,13 @@ class LogFetcher:
         try:
             response = lane.receive(self._metrics)
             raise_error_response(FETCH_LOG, response, lane.address)
+            answer = parse_fetch_response(response.body)
         except FlussError as error:
             self.failed(positions, error)
             return 0
         asked = {(p.bucket.partition_id, p.bucket.bucket_id): p for p in positions}
         size = 0
-        for fetched in parse_fetch_response(response.body):
+        for fetched in answer:
             position = asked.get((fetched.partition_id, fetched.bucket_id))
             if position is not None:
                 alone = len(positions) == 1
@@ -261,6 +268,7 @@ class LogFetcher:
     def _accept(
         self, position: Position, fetched: FetchedBucket, statistics: bool, alone: bool
     ) -> int:
+        position.broken = 0
         if fetched.error_code:
             self._bucket_failed(position, fetched)
             return 0
@@ -336,7 +344,9 @@ class LogFetcher:
         """Have a request that failed as a whole tried again later, or raise its error."""
         for position in positions:
             self._cluster.forget_leader(position.bucket)
-            self.postpone(position, error)
+            position.broken += isinstance(error, ProtocolError)
+            transient = isinstance(error, ProtocolError) and position.broken <= _MOST_BROKEN
+            self.postpone(position, error, transient=transient)
 
     def postpone(self, position: Position, error: FlussError, *, transient: bool = False) -> None:
         """Have a position tried again after a pause; raise the error when it will not pass."""

@@ -23,7 +23,13 @@ from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.client.write_api import UNKNOWN, WriteApi, Written
 from fluss_df.client.write_batch import BucketResult, BufferMemory, WriteBatch
 from fluss_df.config import Config
-from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
+from fluss_df.errors import (
+    DeadlineExceededError,
+    ErrorCode,
+    FlussError,
+    NetworkError,
+    ProtocolError,
+)
 from fluss_df.metadata import ServerNode, TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import INIT_WRITER
@@ -326,6 +332,11 @@ class Sender:
                 await connection.exchange(self._api.api, body, config.request_timeout_ms),
                 connection.address,
             )
+        except ProtocolError as error:
+            # whatever the answer was, it is lost, as with its connection
+            lost = NetworkError(f"an answer cannot be read: {error.message}")
+            for batch in batches:
+                self._batch_failed(batch, lost)
         except FlussError as error:
             for batch in batches:
                 self._batch_failed(batch, error)
@@ -456,7 +467,11 @@ class Sender:
             )
             if earlier or queue.renew_writer:
                 return not batch.uncertain or not queue.renew_writer
-            # the server lost what it knew of the writer; what it refused for certain goes again
+            # Asked once more, a server that has the batch after all says so. Else it lost what it
+            # knew of the writer: what it refused for certain goes again.
+            if not batch.refused:
+                batch.refused = True
+                return True
             queue.renew_writer = not batch.uncertain
             return not batch.uncertain
         if error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
@@ -489,7 +504,7 @@ class Sender:
                     ),
                 )
             for batch in failed:
-                batch.sequence = -1
+                batch.sequence, batch.refused = -1, False
         queue.waiting.extendleft(reversed(failed))
         queue.paused = True
         loop = asyncio.get_running_loop()

@@ -129,6 +129,7 @@ class WriteBatch:
         "handle",
         "memory",
         "partition_name",
+        "refused",
         "rows",
         "sequence",
         "uncertain",
@@ -156,6 +157,8 @@ class WriteBatch:
         self.sequence = -1
         # an attempt was lost on the way: the server may have the batch or not
         self.uncertain = False
+        # a server that was asked for it in vain did not know its writer, or not its sequence
+        self.refused = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ CASES = [
     Case("an answer of 2 GiB to a produce", "write", rewrite=_too_long),
     Case("an answer to a request that was not asked", "write", rewrite=_other_request),
     Case("a flipped bit in fetched rows", "read", rewrite=_flipped, ends="error"),
-    Case("an answer to a fetch that is no message", "read", rewrite=_garbage, ends="error"),
+    Case("an answer to a fetch that is no message", "read", rewrite=_garbage),
     Case("an answer of 2 GiB to a fetch", "read", rewrite=_too_long),
     Case("an answer of negative length to a fetch", "read", rewrite=_negative),
 ]
@@ -173,7 +173,7 @@ def frames() -> list[pa.RecordBatch]:
     ]
 
 
-def _ours(does: str, address: str, table: str) -> list[int]:
+def _ours(does: str, address: str, table: str) -> pa.Table | None:
     import fluss_df as fluss
 
     # small answers, so that there are several; a server is taken to be silent after two seconds
@@ -190,14 +190,13 @@ def _ours(does: str, address: str, table: str) -> list[int]:
                 for frame in frames():
                     writer.write_arrow_batch(frame)
                     writer.flush()
-            return []
+            return None
         scanner = opened.new_scan().create_record_batch_log_scanner()
         scanner.subscribe(0, fluss.EARLIEST_OFFSET)
-        found: list[int] = scanner.to_arrow().column("id").to_pylist()
-        return found
+        return scanner.to_arrow()
 
 
-async def _official(does: str, address: str, table: str) -> list[int]:
+async def _official(does: str, address: str, table: str) -> pa.Table | None:
     import fluss as official
 
     config = official.Config(
@@ -214,10 +213,10 @@ async def _official(does: str, address: str, table: str) -> list[int]:
         for frame in frames():
             writer.write_arrow_batch(frame)
             await writer.flush()
-        return []
+        return None
     scanner = await opened.new_scan().create_record_batch_log_scanner()
     scanner.subscribe(0, official.EARLIEST_OFFSET)
-    found: list[int] = (await scanner.to_arrow()).column("id").to_pylist()
+    found: pa.Table = await scanner.to_arrow()
     return found
 
 
@@ -226,9 +225,14 @@ def main(client: str, does: str, address: str, table: str) -> None:
     outcome, ids = "ok", None
     try:
         if client == "ours":
-            ids = _ours(does, address, table)
+            read = _ours(does, address, table)
         else:
-            ids = asyncio.run(_official(does, address, table))
+            read = asyncio.run(_official(does, address, table))
+        if read is not None:
+            ids = read.column("id").to_pylist()
+            written = pa.Table.from_batches(frames())
+            if ids == written.column("id").to_pylist() and not read.equals(written):
+                outcome = "wrong bytes in the rows, no error"
     except Exception as error:
         outcome = f"{type(error).__name__}: {str(error)[:150]}"
     print(json.dumps({"outcome": outcome, "ids": ids}), flush=True)
