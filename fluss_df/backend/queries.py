@@ -1,0 +1,165 @@
+"""Queries in SQL: names are resolved to frames, hints to options of scans."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import sqlglot
+from sqlglot import exp
+
+from fluss_df.backend.dialect import Fluss
+from fluss_df.errors import FlussError
+
+if TYPE_CHECKING:
+    from fluss_df.backend.catalog import Catalog
+
+_OPTIONS = re.compile(r"\+\s*OPTIONS\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
+_PAIR = r"'([^']*)'\s*=\s*'([^']*)'"
+_PAIRS = re.compile(rf"\s*{_PAIR}\s*(,\s*{_PAIR}\s*)*")
+
+
+def parse(query: str) -> exp.Expr:
+    """Parse one statement.
+
+    Raises
+    ------
+    FlussError
+        With line and column of what cannot be read.
+    """
+    try:
+        statements = [s for s in sqlglot.parse(query, dialect=Fluss) if s is not None]
+    except sqlglot.errors.SqlglotError as error:
+        text = re.sub(r"\x1b\[\d*m", "", str(error))
+        raise FlussError(f"SQL cannot be read: {text}") from None
+    if len(statements) != 1:
+        raise FlussError(f"expected one statement in SQL, found {len(statements)}")
+    return statements[0]
+
+
+def count_hints(query: str) -> int:
+    """Return how many hints stand in a statement that can be parsed."""
+    tokens = sqlglot.tokenize(query, dialect=Fluss)
+    return sum(comment.startswith("+") for token in tokens for comment in token.comments)
+
+
+class SqlScope:
+    """What the names in a query mean; Ibis takes it where Polars has an ``SQLContext``."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._frames: dict[str, pl.LazyFrame] = {}
+
+    def register(self, name: str, frame: pl.LazyFrame) -> None:
+        """Give a frame a name for the queries of this scope."""
+        self._frames[name] = frame
+
+    def execute(self, query: str, *, eager: bool = False) -> pl.LazyFrame:
+        """Return a query as a lazy frame; ``eager`` is always False."""
+        tree = parse(query)
+        return self.run(tree, count_hints(query))
+
+    def run(self, tree: exp.Expr, hints: int = 0) -> pl.LazyFrame:
+        """Return a parsed query, with its number of hints, as a lazy frame."""
+        if not isinstance(tree, exp.Query):
+            raise FlussError(f"expected a query, not {tree.sql(Fluss)[:80]!r}: use raw_sql")
+        frames: dict[str, pl.LazyFrame] = {}
+        used = 0
+        for table in list(tree.find_all(exp.Table)):
+            if not isinstance(table.this, exp.Identifier) or _is_cte(table):
+                continue
+            given = [c for c in table.comments or () if c.startswith("+")]
+            used += len(given)
+            key = f"__fluss_{len(frames)}"
+            frames[key] = self._frame(table, _options(given))
+            if not table.alias:
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
+            table.set("this", exp.to_identifier(key, quoted=True))
+            table.set("db", None)
+            table.comments = None
+        if used != hints:
+            raise FlussError(
+                "a hint /*+ ... */ stands where it has no effect: it belongs behind a table's name"
+            )
+        for column in tree.find_all(exp.Column):
+            column.set("db", None)
+        try:
+            return pl.SQLContext(frames).execute(tree.sql(Fluss, comments=False), eager=False)
+        except (pl.exceptions.PolarsError, pl.exceptions.SQLInterfaceError) as error:
+            raise FlussError(f"SQL cannot be run: {error}") from error
+
+    def _frame(self, table: exp.Table, options: dict[str, Any]) -> pl.LazyFrame:
+        name, database = table.name, table.db or None
+        if table.catalog:
+            raise FlussError(f"table {table.sql(Fluss)}: Fluss has databases and no catalogs")
+        local = self._frames.get(name) if database is None else None
+        if local is None and self._catalog.is_local(name, database):
+            local = self._catalog._tables[name]
+        if local is not None:
+            if options:
+                raise FlussError(f"{name!r} is local to the connection and takes no options")
+            return local
+        try:
+            return self._catalog.scan_table(name, database, **options)
+        except FlussError as error:
+            meta = table.this.meta
+            if "line" in meta:
+                error.message = f"{error.message} (line {meta['line']}, column {meta['col']})"
+                error.args = (error.message, error.error_code)
+            raise
+
+
+def _is_cte(table: exp.Table) -> bool:
+    """Whether a name means a common table expression that is in sight of it."""
+    if table.db:
+        return False
+    node: exp.Expr | None = table
+    inside: exp.CTE | None = None
+    while node is not None:
+        if isinstance(node, exp.CTE):
+            inside = node
+        elif not isinstance(node, exp.With):
+            clause = node.args.get("with_") or node.args.get("with")
+            for cte in clause.expressions if clause else ():
+                if cte is inside and clause and not clause.args.get("recursive"):
+                    break
+                if cte.alias == table.name:
+                    return True
+            inside = None
+        node = node.parent
+    return False
+
+
+def _options(hints: list[str]) -> dict[str, Any]:
+    """Return the arguments of a scan that hints mean."""
+    given: dict[str, str] = {}
+    for hint in hints:
+        match = _OPTIONS.fullmatch(hint)
+        if match is None or not _PAIRS.fullmatch(match[1]):
+            raise FlussError(f"hint /*{hint}*/: expected OPTIONS('key'='value', ...)")
+        given.update(re.findall(_PAIR, match[1]))
+    mode = given.pop("scan.startup.mode", None)
+    stamp = given.pop("scan.startup.timestamp", None)
+    if given:
+        raise FlussError(
+            f"hint: there is no option {min(given)!r}; there are 'scan.startup.mode' and"
+            " 'scan.startup.timestamp'"
+        )
+    if (mode == "timestamp") != (stamp is not None):
+        raise FlussError(
+            "hint: 'scan.startup.mode'='timestamp' and 'scan.startup.timestamp' need each other"
+        )
+    if mode is None:
+        return {}
+    if mode == "timestamp" and stamp is not None:
+        if not stamp.isdigit():
+            raise FlussError(f"hint: 'scan.startup.timestamp'={stamp!r}: expected ms since 1970")
+        return {"start": datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(stamp))}
+    starts = {"earliest": "earliest", "full": "earliest", "latest": "latest"}
+    if mode not in starts:
+        raise FlussError(
+            f"hint: 'scan.startup.mode'={mode!r}: expected full, earliest, latest or timestamp"
+        )
+    return {"start": starts[mode]}
