@@ -22,8 +22,7 @@ from fluss_df.backend.dialect import Fluss
 from fluss_df.backend.leaves import bind_fluss_tables
 from fluss_df.backend.queries import SqlScope
 from fluss_df.backend.statements import Statements
-from fluss_df.client.connection import FlussConnection, resolve_connection
-from fluss_df.config import Config
+from fluss_df.client.connection import FlussConnection, resolve_connection, unconnected
 from fluss_df.errors import FlussError
 from fluss_df.io.offsets import bucket_offsets
 from fluss_df.metadata import DEFAULT_DATABASE, TablePath, check_name
@@ -209,21 +208,12 @@ class Backend(Statements, Catalog, PolarsBackend):  # type: ignore[misc]
 
 def _with_options(connection: object, options: Mapping[str, Any]) -> FlussConnection:
     """Return a connection with further properties."""
-    database = None
-    if isinstance(connection, FlussConnection):
+    if connection is None or isinstance(connection, FlussConnection):
         raise FlussError(
-            f"options {', '.join(options)} cannot be set on an open connection: give its address"
+            f"options {', '.join(options)} cannot be set on an open or default connection: give"
+            " its address"
         )
-    if isinstance(connection, str) and connection.startswith("fluss://"):
-        config, database = Config.from_url(connection)
-    elif isinstance(connection, Config):
-        config = connection
-    elif isinstance(connection, Mapping):
-        config = Config(connection)
-    elif isinstance(connection, str):
-        config = Config({"bootstrap.servers": connection})
-    else:
-        raise FlussError(f"options {', '.join(options)} need an address to connect to")
-    made = FlussConnection.create(config.copy(**options))
-    made.default_database = database
+    described = unconnected(connection)
+    made = FlussConnection.create(described.config.copy(**options))
+    made.default_database = described.default_database
     return made
