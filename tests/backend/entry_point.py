@@ -5,6 +5,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import ibis.util
+
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 _GROUP = "ibis.backends"
 
@@ -14,18 +16,17 @@ def install(folder: Path) -> None:
 
     An environment that was installed as pyproject.toml is now is left alone.
     """
+    # what Ibis found may be older than the path of this process
+    ibis.util.backend_entry_points.cache_clear()
     if any(point.name == "fluss" for point in importlib.metadata.entry_points(group=_GROUP)):
         return
     project = tomllib.loads(_PROJECT.read_text())["project"]
     points = project["entry-points"][_GROUP]
     lines = [f"[{_GROUP}]", *(f"{name} = {value}" for name, value in points.items())]
-    lines += [
-        "[console_scripts]",
-        *(f"{name} = {value}" for name, value in project["scripts"].items()),
-    ]
-    made = folder / "fluss_df-0.dist-info"
+    # a name of its own: of two distributions with one name, Python takes the first of the path
+    made = folder / "fluss_df_entry_point-0.dist-info"
     made.mkdir(parents=True, exist_ok=True)
-    (made / "METADATA").write_text("Metadata-Version: 2.1\nName: fluss-df\nVersion: 0\n")
+    (made / "METADATA").write_text("Metadata-Version: 2.1\nName: fluss-df-entry-point\nVersion: 0\n")
     (made / "entry_points.txt").write_text("\n".join(lines) + "\n")
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
