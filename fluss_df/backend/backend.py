@@ -12,12 +12,13 @@ import ibis.expr.types as ir
 import polars as pl
 import pyarrow as pa
 from ibis.backends.polars import Backend as PolarsBackend
-from ibis.backends.polars.compiler import translate
 from ibis.backends.polars.rewrites import bind_unbound_table, rewrite_join
 from ibis.expr.rewrites import lower_stringslice, replace_parameter
 from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 
+from fluss_df.backend import rules, windows  # noqa: F401  # they add to the compiler
 from fluss_df.backend.catalog import Catalog
+from fluss_df.backend.compiler import translate
 from fluss_df.backend.dialect import Fluss
 from fluss_df.backend.leaves import bind_fluss_tables
 from fluss_df.backend.queries import SqlScope
@@ -100,6 +101,14 @@ class Backend(Statements, Catalog, PolarsBackend):  # type: ignore[misc]
         """Forget views and temporary tables; connections are shared, and stay open."""
         self._tables.clear()
         self._context = pl.SQLContext()
+
+    @classmethod
+    def has_operation(cls, operation: type[ops.Value], /) -> bool:
+        """Whether an operation can be run."""
+        if issubclass(operation, (ops.GeoSpatialUnOp, ops.GeoSpatialBinOp, ops.GeoUnaryUnion)):
+            return False
+        rule = translate.dispatch(operation)
+        return rule is not translate.dispatch(ops.Node) and rule is not translate.dispatch(object)
 
     # ---- running expressions
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import ibis.expr.operations as ops
 import polars as pl
-from ibis.backends.polars.compiler import translate
 from ibis.common.patterns import replace
 from ibis.expr.schema import Schema
 from ibis.formats.polars import PolarsSchema
 
+from fluss_df.backend.compiler import rule
 from fluss_df.schema import TableInfo
 
 
@@ -23,7 +23,7 @@ class FlussLeaf(ops.DatabaseTable):  # type: ignore[misc]
     """A table of the cluster, in an expression that is being compiled."""
 
 
-@translate.register(FlussLeaf)  # type: ignore[untyped-decorator]
+@rule(FlussLeaf)
 def _scan(op: FlussLeaf, **_: Any) -> pl.LazyFrame:
     frame: pl.LazyFrame = op.source.scan_table(
         op.name, database=op.namespace.database, columns=tuple(op.schema)

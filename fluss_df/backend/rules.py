@@ -1,0 +1,1 @@
+"""Translations that Ibis's Polars backend lacks, or that fail on a release of Polars."""
