@@ -123,6 +123,12 @@ class Backend(Statements, Catalog, PolarsBackend):  # type: ignore[misc]
     ) -> pl.LazyFrame:
         """Return an expression as a lazy frame over scans of Fluss."""
         self._run_pre_execute_hooks(expr)
+        return self.translated(expr, SqlScope(self), params)
+
+    def translated(
+        self, expr: ir.Expr, scope: SqlScope, params: Mapping[ir.Expr, Any] | None = None
+    ) -> pl.LazyFrame:
+        """Return an expression as a lazy frame; names it gives to tables stay in the scope."""
         values = {param.op(): value for param, value in (params or {}).items()}
         node = expr.as_table().op()
         node = node.replace(
@@ -131,7 +137,7 @@ class Backend(Statements, Catalog, PolarsBackend):  # type: ignore[misc]
         )
         # a pass of its own: rewriting joins compares the tables with those of their fields
         node = node.replace(bind_fluss_tables)
-        frame: pl.LazyFrame = translate(node, ctx=SqlScope(self))
+        frame: pl.LazyFrame = translate(node, ctx=scope)
         return frame
 
     def _to_dataframe(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ibis
+import ibis.common.exceptions as com
 import ibis.expr.operations as ops
 import ibis.expr.schema as sch
 import ibis.expr.types as ir
@@ -21,13 +22,20 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sink import SinkResult, sink_fluss, write_fluss
 from fluss_df.io.target import TableLayout, describe
-from fluss_df.metadata import DatabaseDescriptor, TablePath
+from fluss_df.metadata import DatabaseDescriptor, TablePath, require_columns
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _COLUMN_OPTIONS = frozenset({"start", "stop", "include_metadata", "partitions", "buckets"})
+
+
+_NOT_FOUND = (ErrorCode.TABLE_NOT_EXIST, ErrorCode.DATABASE_NOT_EXIST)
+
+
+class TableNotFoundError(FlussError, com.TableNotFound):  # type: ignore[misc]
+    """There is no such table; for Ibis a ``TableNotFound`` too."""
 
 
 class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
@@ -144,7 +152,12 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             schema = PolarsSchema.to_ibis(self._tables[name].collect_schema())
             return ops.DatabaseTable(name, schema, self).to_expr()
         path = self.path(name, database)
-        frame = self.scan_table(path.table_name, path.database_name, **options)
+        try:
+            frame = self.scan_table(path.table_name, path.database_name, **options)
+        except FlussError as error:
+            if error.error_code not in _NOT_FOUND:
+                raise
+            raise TableNotFoundError(error.message, error.error_code) from None
         if options:
             scan = ibis.util.gen_name(f"scan_{path.table_name}")
             self._tables[scan] = frame
@@ -190,7 +203,8 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         temp
             True for a table in memory, local to this connection.
         overwrite
-            Only for temporary tables: a table of the cluster must be dropped first.
+            Replace a table of that name. A table of the cluster is dropped and made anew, which
+            its readers notice; its new rows are computed before.
         primary_key, partition_by, bucket_by, buckets, properties, comment
             As of :class:`fluss_df.TableDescriptor`; columns by name.
 
@@ -217,12 +231,6 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             self._keep(name, pl.LazyFrame(schema=kinds) if frame is None else frame, overwrite)
             return self.table(name)
         path = self.path(name, database)
-        if overwrite and self._connection.get_admin().table_exists(path):
-            raise FlussError(
-                f"table {path} exists and cannot be overwritten, because Fluss only adds to tables;"
-                " drop it first, or take another name",
-                ErrorCode.TABLE_ALREADY_EXIST,
-            )
         layout = TableLayout(
             _names(primary_key), _names(partition_by), _names(bucket_by), buckets, properties
         )
@@ -230,6 +238,10 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         required = set()
         if schema is not None:
             required = {n for n, t in ibis.schema(schema).items() if not t.nullable}
+        if overwrite and self._connection.get_admin().table_exists(path):
+            # the new rows may come from the table that goes
+            frame = None if frame is None else frame.lazy().collect()
+            self._connection.get_admin().drop_table(path)
         self._create(path, _described(made, required, comment))
         if frame is not None:
             self._write(frame, path)
@@ -306,8 +318,8 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         *,
         database: str | None = None,
         overwrite: bool = False,
-    ) -> SinkResult:
-        """Append rows to a log table, and create the partitions they need.
+    ) -> SinkResult | None:
+        """Append rows to a table, and create the partitions they need.
 
         Columns are matched by name where all names are the table's, else by position. Nullable
         columns that are not given become null.
@@ -324,39 +336,105 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         Returns
         -------
         SinkResult
-            Rows, and offsets by bucket.
+            Rows, and offsets by bucket; None for a temporary table.
         """
+        frame = self._frame(obj)
+        if self.is_local(name, database):
+            self._insert_locally(name, frame, overwrite)
+            return None
         path = self.path(name, database)
         if overwrite:
             self.truncate_table(path.table_name, database=path.database_name)
         info = self.table_info(path.table_name, path.database_name)
-        frame = self._frame(obj)
         names = frame.collect_schema().names()
         columns = info.get_column_names()
         if not set(names) <= set(columns):
             frame = by_position(frame, columns, path)
         return self._write(with_nulls(frame, info), path)
 
+    def _insert_locally(
+        self, name: str, rows: pl.LazyFrame | pl.DataFrame, overwrite: bool
+    ) -> None:
+        there = self._tables[name]
+        kinds = there.collect_schema()
+        rows = rows.lazy()
+        if set(rows.collect_schema().names()) != set(kinds):
+            rows = by_position(rows, list(kinds), name).lazy()
+        made = rows.select(pl.col(n).cast(t) for n, t in kinds.items())
+        self._add_table(name, made if overwrite else pl.concat([there, made]))
+
     def upsert(
         self,
         name: str,
         /,
         obj: pd.DataFrame | ir.Table | list[Any] | dict[str, Any],
-        on: str,
+        on: str | Sequence[str],
         *,
         database: str | None = None,
-    ) -> None:
-        """Write rows of a primary-key table by key: not possible yet."""
-        # the sink's mode="upsert" belongs here
-        raise FlussError(
-            f"table {self.path(name, database)}: upserts are not supported yet; rows can be"
-            " inserted into tables without primary key"
-        )
+    ) -> SinkResult:
+        """Write rows of a primary-key table: new ones are inserted, others updated.
 
-    def delete(self, name: str, /, obj: Any = None, *, database: str | None = None) -> None:
-        """Delete rows of a primary-key table by key: not possible yet."""
-        # the sink's mode="delete" belongs here
-        raise FlussError(f"table {self.path(name, database)}: deletes are not supported yet")
+        Columns that are not given keep their values, null in new rows.
+
+        Parameters
+        ----------
+        name, database
+            The table.
+        obj
+            An expression, a frame, or what ``ibis.memtable`` takes.
+        on
+            The primary key of the table, all of it: Fluss can match rows by nothing else.
+
+        Raises
+        ------
+        FlussError
+            For a table without primary key, or another ``on``.
+        """
+        path = self.path(name, database)
+        info = self._keyed(path, "upsert")
+        keys = info.get_primary_keys()
+        given = _names(on) or []
+        if set(given) != set(keys):
+            raise FlussError(
+                f"table {path}: upsert(on={given!r}): rows are matched by the primary key,"
+                f" on={keys!r}"
+            )
+        frame = self._frame(obj)
+        partial = len(frame.collect_schema().names()) < len(info.get_column_names())
+        return self._write(frame, path, mode="partial_update" if partial else "upsert")
+
+    def delete(
+        self,
+        name: str,
+        /,
+        obj: pd.DataFrame | ir.Table | list[Any] | dict[str, Any],
+        *,
+        database: str | None = None,
+    ) -> SinkResult:
+        """Delete the rows of a primary-key table whose keys are given.
+
+        Parameters
+        ----------
+        name, database
+            The table.
+        obj
+            An expression, a frame, or what ``ibis.memtable`` takes, with the columns of the
+            primary key; others are left out.
+        """
+        path = self.path(name, database)
+        keys = self._keyed(path, "delete").get_primary_keys()
+        frame = self._frame(obj)
+        require_columns(keys, frame.collect_schema().names(), f"delete from table {path}")
+        return self._write(frame.select(keys), path, mode="delete")
+
+    def _keyed(self, path: TablePath, operation: str) -> TableInfo:
+        info = self.table_info(path.table_name, path.database_name)
+        if not info.has_primary_key():
+            raise FlussError(
+                f"table {path} has no primary key, so there is no {operation}: rows of a log are"
+                " only added, with insert"
+            )
+        return info
 
     def truncate_table(self, name: str, /, *, database: str | None = None) -> None:
         """Say that Fluss cannot empty a table."""
@@ -365,10 +443,13 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             " drop partitions, or drop the table and create another"
         )
 
-    def _write(self, frame: pl.LazyFrame | pl.DataFrame, path: TablePath) -> SinkResult:
+    def _write(
+        self, frame: pl.LazyFrame | pl.DataFrame, path: TablePath, mode: str = "auto"
+    ) -> SinkResult:
+        options: dict[str, Any] = {"mode": mode, "connection": self._connection}
         if isinstance(frame, pl.DataFrame):
-            return write_fluss(frame, path, connection=self._connection, create_partitions=True)
-        return sink_fluss(frame, path, connection=self._connection, create_partitions=True)
+            return write_fluss(frame, path, create_partitions=True, **options)
+        return sink_fluss(frame, path, create_partitions=True, **options)
 
     def _frame(self, obj: Any) -> pl.LazyFrame | pl.DataFrame:
         """Return what a user gave as a frame; data in memory stays in memory."""
@@ -386,7 +467,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
 
 
 def by_position(
-    frame: pl.LazyFrame | pl.DataFrame, columns: Sequence[str], path: TablePath
+    frame: pl.LazyFrame | pl.DataFrame, columns: Sequence[str], path: object
 ) -> pl.LazyFrame | pl.DataFrame:
     """Name a frame's columns as those they are written to, in order."""
     names = frame.collect_schema().names()

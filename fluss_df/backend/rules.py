@@ -1,1 +1,107 @@
-"""Translations that Ibis's Polars backend lacks, or that fail on a release of Polars."""
+"""Translations that Ibis's Polars backend lacks, or that fail with Polars 2.
+
+Window functions have a module of their own, :mod:`fluss_df.backend.windows`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ibis.common.exceptions as com
+import ibis.expr.operations as ops
+import polars as pl
+from ibis.formats.polars import PolarsType
+from ibis.util import gen_name
+
+from fluss_df.backend.compiler import rule, translate
+
+
+@rule(ops.Sort)
+def sort(op: ops.Sort, **kw: Any) -> pl.LazyFrame:
+    """Sort, and keep the order of rows whose keys are equal: a sort may follow a sort."""
+    frame: pl.LazyFrame = translate(op.parent, **kw)
+    if not op.keys:
+        return frame
+    return frame.sort(
+        [translate(key.arg, **kw) for key in op.keys],
+        descending=[key.descending for key in op.keys],
+        nulls_last=[not key.nulls_first for key in op.keys],
+        maintain_order=True,
+    )
+
+
+@rule(ops.Between)
+def between(op: ops.Between, **kw: Any) -> pl.Expr:
+    """Compare with bounds as values of the argument's type, texts too."""
+    lower, upper = (
+        bound if bound.dtype == op.arg.dtype else ops.Cast(bound, op.arg.dtype)
+        for bound in (op.lower_bound, op.upper_bound)
+    )
+    value: pl.Expr = translate(op.arg, **kw)
+    return value.is_between(translate(lower, **kw), translate(upper, **kw))
+
+
+@rule(ops.ArrayFlatten)
+def array_flatten(op: ops.ArrayFlatten, **kw: Any) -> pl.Expr:
+    """Take one level off nested lists; null lists inside add nothing."""
+    value: pl.Expr = translate(op.arg, **kw)
+    inner = pl.element().drop_nulls().list.explode(keep_nulls=False, empty_as_null=False)
+    empty = pl.lit([], dtype=PolarsType.from_ibis(op.dtype))
+    flat = pl.when(value.list.len() == 0).then(empty).otherwise(value.list.eval(inner))
+    return pl.when(value.is_not_null()).then(flat)
+
+
+@rule(ops.Project)
+def project(op: ops.Project, **kw: Any) -> pl.LazyFrame:
+    """Compute columns; lists that are unnested give a row for each value, none for none."""
+    frame: pl.LazyFrame = translate(op.parent, **kw)
+    selected, constant, unnested = [], [], []
+    for name, value in op.values.items():
+        if isinstance(value, ops.Unnest):
+            selected.append(translate(value.arg, **kw).alias(name))
+            unnested.append(name)
+        elif isinstance(value, ops.Value):
+            made = translate(value, **kw).alias(name)
+            if value.shape.is_scalar():
+                # beside no other column a constant would be one row
+                constant.append(made)
+                made = pl.col(name)
+            selected.append(made)
+        else:
+            raise com.TranslationError(f"a column cannot be a {type(value).__name__}")
+    if constant:
+        frame = frame.with_columns(constant)
+    frame = frame.select(selected)
+    if unnested:
+        frame = frame.explode(unnested, empty_as_null=False, keep_nulls=False)
+    return frame
+
+
+def _set_operation(op: ops.Set, kw: dict[str, Any], how: str) -> pl.LazyFrame:
+    left: pl.LazyFrame = translate(op.left, **kw)
+    right: pl.LazyFrame = translate(op.right, **kw)
+    names = list(op.schema)
+    right = right.select(names)
+    if op.distinct:
+        left, right = left.unique(maintain_order=True), right.unique()
+        return left.join(right, on=names, how=how, nulls_equal=True)  # type: ignore[arg-type]
+    # the nth row of some values meets the nth of the same values
+    number = gen_name("row")
+    left, right = (
+        frame.with_columns(pl.int_range(pl.len()).over(names).alias(number))
+        for frame in (left, right)
+    )
+    both = left.join(right, on=[*names, number], how=how, nulls_equal=True)  # type: ignore[arg-type]
+    return both.drop(number)
+
+
+@rule(ops.Intersection)
+def intersection(op: ops.Intersection, **kw: Any) -> pl.LazyFrame:
+    """Rows that both sides have."""
+    return _set_operation(op, kw, "semi")
+
+
+@rule(ops.Difference)
+def difference(op: ops.Difference, **kw: Any) -> pl.LazyFrame:
+    """Rows of the left side that the right one does not have."""
+    return _set_operation(op, kw, "anti")

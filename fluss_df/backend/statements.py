@@ -50,7 +50,8 @@ class Statements(Catalog):
 
     def _get_sql_string_view_schema(self, *, name: str, table: ir.Table, query: str) -> sch.Schema:
         scope = SqlScope(self)
-        scope.register(name, self.compile(table))
+        self._run_pre_execute_hooks(table)
+        scope.register(name, self.translated(table, scope))
         return PolarsSchema.to_ibis(scope.execute(query).collect_schema())
 
     def _get_schema_using_query(self, query: str) -> sch.Schema:

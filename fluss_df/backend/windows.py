@@ -92,8 +92,9 @@ class _Window:
     def frame(self) -> tuple[pl.Expr, pl.Expr]:
         """The position where each row's frame begins, and the one after its end."""
         bound = self._rows if self.op.how == "rows" else self._range
-        begin = pl.lit(0, pl.Int64) if self.op.start is None else bound(self.op.start, end=False)
-        end = _HEIGHT if self.op.end is None else bound(self.op.end, end=True)
+        # a position for each row, where they are all the same too
+        begin = _ROW * 0 if self.op.start is None else bound(self.op.start, end=False)
+        end = _ROW * 0 + _HEIGHT if self.op.end is None else bound(self.op.end, end=True)
         begin = begin.clip(0, _HEIGHT)
         return begin, pl.max_horizontal(begin, end.clip(0, _HEIGHT))
 
