@@ -247,6 +247,14 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             self._write(frame, path)
         return self.table(path.table_name, database=path.database_name)
 
+    def create_described_table(
+        self, path: TablePath, frame: pl.LazyFrame, layout: TableLayout, comment: str | None
+    ) -> None:
+        """Create a table of the cluster for the rows of a query, and write them."""
+        made = describe(path, frame.collect_schema(), layout)
+        self._create(path, _described(made, (), comment))
+        self._write(frame, path)
+
     def _create(
         self, path: TablePath, descriptor: TableDescriptor, *, if_not_exists: bool = False
     ) -> None:

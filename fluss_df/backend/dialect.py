@@ -8,7 +8,7 @@ from ibis.backends.sql.dialects import Polars, Postgres
 from sqlglot import TokenType, exp
 
 from fluss_df.errors import FlussError
-from fluss_df.types import DataType, TypeRoot
+from fluss_df.types import DataField, DataType, TypeRoot
 
 
 class Fluss(Polars):  # type: ignore[misc]
@@ -20,6 +20,7 @@ class Fluss(Polars):  # type: ignore[misc]
         IDENTIFIERS: ClassVar[list[Any]] = ['"', "`"]
         KEYWORDS: ClassVar[dict[str, Any]] = {
             **Postgres.Tokenizer.KEYWORDS,
+            "ROW": TokenType.STRUCT,
             "BYTES": TokenType.VARBINARY,
             "STRING": TokenType.TEXT,
             "TIMESTAMP_LTZ": TokenType.TIMESTAMPLTZ,
@@ -70,8 +71,19 @@ def fluss_type(kind: exp.DataType, column: str) -> DataType:
         return DataType(fixed, length=numbers[0] if numbers else 1)
     if root == _T.ARRAY and len(kind.expressions) == 1:
         return DataType(TypeRoot.ARRAY, element=fluss_type(kind.expressions[0], column))
+    if root == _T.MAP and len(kind.expressions) == 2:
+        key, value = (fluss_type(part, column) for part in kind.expressions)
+        return DataType(TypeRoot.MAP, key=key.with_nullable(False), value=value)
+    if root == _T.STRUCT and kind.expressions:
+        return DataType(
+            TypeRoot.ROW,
+            fields=tuple(
+                DataField(part.name, fluss_type(part.kind, f"{column}.{part.name}"))
+                for part in kind.expressions
+            ),
+        )
     raise FlussError(
         f"column '{column}': SQL cannot create the type {kind.sql(Fluss)}; there are STRING, CHAR,"
         " BOOLEAN, BYTES, BINARY, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, DATE,"
-        " TIME, TIMESTAMP, TIMESTAMP_LTZ and ARRAY"
+        " TIME, TIMESTAMP, TIMESTAMP_LTZ, ARRAY, MAP and ROW"
     )

@@ -33,10 +33,22 @@ def parse(query: str) -> exp.Expr:
         statements = [s for s in sqlglot.parse(query, dialect=Fluss) if s is not None]
     except sqlglot.errors.SqlglotError as error:
         text = re.sub(r"\x1b\[\d*m", "", str(error))
+        text = re.sub(r"<Token .*?text: (\S*), line.*?>", r"'\1'", text).replace(
+            "'SENTINEL'", "the end"
+        )
+        text = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", text)
         raise FlussError(f"SQL cannot be read: {text}") from None
     if len(statements) != 1:
         raise FlussError(f"expected one statement in SQL, found {len(statements)}")
     return statements[0]
+
+
+def spot(part: exp.Expr) -> str:
+    """Return where a part of a statement stands, as far as that is known, for a message."""
+    for node in part.walk():
+        if "line" in node.meta:
+            return f" (line {node.meta['line']}, column {node.meta['col']})"
+    return ""
 
 
 def count_hints(query: str) -> int:
@@ -104,11 +116,7 @@ class SqlScope:
         try:
             return self._catalog.scan_table(name, database, **options)
         except FlussError as error:
-            meta = table.this.meta
-            if "line" in meta:
-                error.message = f"{error.message} (line {meta['line']}, column {meta['col']})"
-                error.args = (error.message, error.error_code)
-            raise
+            raise type(error)(f"{error.message}{spot(table)}", error.error_code) from None
 
 
 def _is_cte(table: exp.Table) -> bool:

@@ -105,3 +105,24 @@ def intersection(op: ops.Intersection, **kw: Any) -> pl.LazyFrame:
 def difference(op: ops.Difference, **kw: Any) -> pl.LazyFrame:
     """Rows of the left side that the right one does not have."""
     return _set_operation(op, kw, "anti")
+
+
+@rule(ops.ReductionVectorizedUDF)
+def reduction_udf(op: ops.ReductionVectorizedUDF, **kw: Any) -> pl.Expr:
+    """Call a user's function with whole columns, for one value."""
+    arguments = [translate(argument, **kw) for argument in op.func_args]
+    dtype = PolarsType.from_ibis(op.return_type)
+    return pl.map_batches(
+        arguments,
+        lambda columns: pl.Series([op.func(*columns)], dtype=dtype),
+        return_dtype=dtype,
+        returns_scalar=True,
+    )
+
+
+@rule(ops.AnalyticVectorizedUDF)
+def analytic_udf(op: ops.AnalyticVectorizedUDF, **kw: Any) -> pl.Expr:
+    """Call a user's function with whole columns, for a column."""
+    arguments = [translate(argument, **kw) for argument in op.func_args]
+    dtype = PolarsType.from_ibis(op.return_type)
+    return pl.map_batches(arguments, lambda columns: op.func(*columns), return_dtype=dtype)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import ibis.common.exceptions as com
 import ibis.expr.operations as ops
@@ -82,7 +82,7 @@ class _Window:
         return (_ROW == 0) | reduce(pl.Expr.or_, changed)
 
     def peers(self) -> tuple[pl.Expr, pl.Expr]:
-        """The first position of the rows with equal keys, and the one after their last."""
+        """Return the first position of the rows with equal keys, and the one after their last."""
         first = self.starts_peers()
         begin = pl.when(first).then(_ROW).forward_fill()
         ends = first.shift(-1).fill_null(value=True)
@@ -90,7 +90,7 @@ class _Window:
         return begin, end
 
     def frame(self) -> tuple[pl.Expr, pl.Expr]:
-        """The position where each row's frame begins, and the one after its end."""
+        """Return the position where each row's frame begins, and the one after its end."""
         bound = self._rows if self.op.how == "rows" else self._range
         # a position for each row, where they are all the same too
         begin = _ROW * 0 if self.op.start is None else bound(self.op.start, end=False)
@@ -123,11 +123,11 @@ class _Window:
 
         def positions(both: Sequence[pl.Series]) -> pl.Series:
             values, sought = both
-            side = "right" if end else "left"
+            side: Literal["right", "left"] = "right" if end else "left"
             # rows without a key are peers, before or behind all others
             there = values.drop_nulls()
             nulls_first = values.len() > there.len() and values[0] is None
-            found = there.search_sorted(sought, side=side).cast(pl.Int64)
+            found: pl.Series = there.search_sorted(sought, side=side).cast(pl.Int64)
             return found + (values.null_count() if nulls_first else 0)
 
         found = pl.map_batches([key, wanted], positions, return_dtype=pl.Int64)
@@ -149,7 +149,7 @@ def _percent_rank(window: _Window, _: Any) -> pl.Expr:
 
 
 def _ntile(window: _Window, func: ops.NTile) -> pl.Expr:
-    """Number parts of rows that differ by one row at most, the larger ones first."""
+    """Return the number of parts that differ by one row at most, the larger ones first."""
     parts = window.value(func.buckets).cast(pl.Int64)
     size, larger = _HEIGHT // parts, _HEIGHT % parts
     boundary = larger * (size + 1)
@@ -255,8 +255,8 @@ def _neutral(running: str, dtype: pl.DataType) -> Any:
         return running == "cum_min"
     if dtype.is_float():
         return np.inf if running == "cum_min" else -np.inf
-    limit = dtype.max() if running == "cum_min" else dtype.min()
-    return pl.select(limit).item()
+    largest = running == "cum_min"
+    return pl.select(dtype.max() if largest else dtype.min()).item()  # type: ignore[attr-defined]
 
 
 def _count(values: pl.Expr, window: _Window) -> pl.Expr:
