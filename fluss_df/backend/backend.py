@@ -17,12 +17,11 @@ from ibis.expr.rewrites import lower_stringslice, replace_parameter
 from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 
 from fluss_df.backend import rules, windows  # noqa: F401  # they add to the compiler
-from fluss_df.backend.catalog import Catalog
 from fluss_df.backend.compiler import translate
 from fluss_df.backend.dialect import Fluss
 from fluss_df.backend.leaves import bind_fluss_tables
 from fluss_df.backend.queries import SqlScope
-from fluss_df.backend.statements import Statements
+from fluss_df.backend.streaming import Streaming
 from fluss_df.client.connection import FlussConnection, resolve_connection, unconnected
 from fluss_df.errors import FlussError
 from fluss_df.io.offsets import bucket_offsets
@@ -30,7 +29,7 @@ from fluss_df.metadata import DEFAULT_DATABASE, TablePath, check_name
 from fluss_df.version import __version__
 
 
-class Backend(Statements, Catalog, PolarsBackend):  # type: ignore[misc]
+class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
     """Ibis over a Fluss cluster; ``ibis.fluss.connect(...)`` makes one that is connected.
 
     Expressions run on Polars, and read tables with :func:`fluss_df.scan_fluss`: only the columns,

@@ -26,6 +26,12 @@ class Fluss(Polars):  # type: ignore[misc]
             "TIMESTAMP_LTZ": TokenType.TIMESTAMPLTZ,
         }
 
+    class Parser(Postgres.Parser):  # type: ignore[misc]
+        """What it cannot read is an error, where others pass it on as a command."""
+
+        def _warn_unsupported(self) -> None:
+            self.raise_error("there is no such statement, or not in this form")
+
 
 _T = exp.DataType.Type
 _SIMPLE = {

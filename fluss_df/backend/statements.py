@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ibis
@@ -19,6 +20,8 @@ from fluss_df.backend.queries import SqlScope, count_hints, parse
 from fluss_df.errors import FlussError
 from fluss_df.io.scan import explain
 from fluss_df.metadata import require_columns
+
+_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(.*)", re.IGNORECASE | re.DOTALL)
 
 
 class Statements(Ddl):
@@ -63,6 +66,9 @@ class Statements(Ddl):
         shown = SHOW.fullmatch(query)
         if shown is not None:
             return self.show(shown)
+        explained = _EXPLAIN.fullmatch(query)
+        if explained is not None:
+            return self._explain(explained[1])
         reset = RESET.fullmatch(query)
         if reset is not None:
             self.reset(reset)
@@ -74,8 +80,6 @@ class Statements(Ddl):
             return self._insert(tree, query)
         if isinstance(tree, exp.Delete):
             return self._delete(tree)
-        if isinstance(tree, exp.Command) and str(tree.this).upper() == "EXPLAIN":
-            return self._explain(tree.expression.name)
         if isinstance(tree, exp.Create):
             self._create_statement(tree, query)
         elif isinstance(tree, exp.Drop):

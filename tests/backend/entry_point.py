@@ -26,7 +26,9 @@ def install(folder: Path) -> None:
     # a name of its own: of two distributions with one name, Python takes the first of the path
     made = folder / "fluss_df_entry_point-0.dist-info"
     made.mkdir(parents=True, exist_ok=True)
-    (made / "METADATA").write_text("Metadata-Version: 2.1\nName: fluss-df-entry-point\nVersion: 0\n")
+    (made / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: fluss-df-entry-point\nVersion: 0\n"
+    )
     (made / "entry_points.txt").write_text("\n".join(lines) + "\n")
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()

@@ -6,13 +6,12 @@ import itertools
 import os
 from typing import Any
 
+import ibis
 import numpy as np
 import pandas as pd
 from ibis.backends.conftest import TEST_TABLES
 from ibis.backends.tests.base import BackendTest
 from ibis.backends.tests.data import array_types, struct_types, topk, win
-
-import ibis
 
 #: Where the tests run: an address, or an embedded engine in memory.
 TARGET_VARIABLE = "FLUSS_IBIS_TARGET"
@@ -35,7 +34,7 @@ class TestConf(BackendTest):  # type: ignore[misc]
         return "fluss"
 
     @staticmethod
-    def connect(*, tmpdir: Any, worker_id: str, **options: Any) -> Any:  # noqa: ARG004
+    def connect(*, tmpdir: Any, worker_id: str, **options: Any) -> Any:
         target = os.environ.get(TARGET_VARIABLE, ":memory:")
         con = ibis.fluss.connect(target, **options)
         database = f"suite_{worker_id}_{os.getpid()}_{next(_numbers)}"

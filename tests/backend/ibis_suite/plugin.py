@@ -13,6 +13,7 @@ import functools
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import polars as pl
 import pytest
 
 from tests.backend import entry_point
+from tests.backend.ibis_suite import made_up
 
 DATA_VARIABLE = "FLUSS_IBIS_TESTING_DATA"
 _HERE = Path(__file__).parent
@@ -42,7 +44,6 @@ def listed(name: str) -> dict[str, str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    import ibis.backends
     from ibis.backends import _get_backend_names
 
     import fluss_df.backend
@@ -64,9 +65,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("fluss") is None:
             continue
+        _as_polars(item)
         name = item.nodeid.rpartition("tests/")[2]
-        if _find(failing, name) is not None:
-            item.add_marker(pytest.mark.xfail(reason=_find(failing, name)))
+        reason = _find(failing, name)
+        if reason is not None:
+            item.add_marker(pytest.mark.xfail(reason=reason))
         elif _find(added, name) is None:
             for kind in _MARKS:
                 for mark in item.iter_markers(kind):
@@ -74,8 +77,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                         _expect(item, kind, mark.kwargs)
 
 
-def _expect(item: pytest.Item, kind: str, options: dict[str, Any]) -> None:
-    options = dict(options)
+def _as_polars(item: pytest.Item) -> None:
+    """Give what a test says of Polars alone to Fluss too: results, and releases that fail."""
+    callspec = getattr(item, "callspec", None)
+    for value in callspec.params.values() if callspec else ():
+        if isinstance(value, dict) and "polars" in value:
+            value.setdefault("fluss", value["polars"])
+    for mark in item.iter_markers("xfail_version"):
+        if "polars" in mark.kwargs:
+            item.add_marker(
+                pytest.mark.xfail_version(
+                    fluss=mark.kwargs["polars"], reason=mark.kwargs.get("reason")
+                )
+            )
+
+
+def _expect(item: pytest.Item, kind: str, given: Mapping[str, Any]) -> None:
+    options = dict(given)
     options.setdefault("reason", f"{kind} in Ibis's Polars backend")
     options.pop("raises", None)
     item.add_marker(pytest.mark.xfail(**options))
@@ -104,12 +122,13 @@ def pytest_fixture_setup(fixturedef: Any) -> None:
 @functools.cache
 def _data() -> Path:
     """Return a folder of the data as Parquet and CSV."""
-    source = os.environ.get(DATA_VARIABLE)
-    if not source:
-        pytest.fail(f"set {DATA_VARIABLE} to a folder with parquet/*.parquet", pytrace=False)
     folder = Path(_FOLDER.name)
+    source = os.environ.get(DATA_VARIABLE)
+    if source:
+        (folder / "parquet").symlink_to(Path(source).resolve() / "parquet")
+    else:
+        made_up.write(folder / "parquet")
     (folder / "csv").mkdir()
-    (folder / "parquet").symlink_to(Path(source).resolve() / "parquet")
     for path in sorted((folder / "parquet").glob("*.parquet")):
         pl.read_parquet(path).write_csv(folder / "csv" / f"{path.stem}.csv")
     return folder
