@@ -5,15 +5,18 @@ Window functions have a module of their own, :mod:`fluss_df.backend.windows`.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ibis.common.exceptions as com
 import ibis.expr.operations as ops
 import polars as pl
+from ibis.backends.polars.rewrites import PandasJoin
 from ibis.formats.polars import PolarsType
 from ibis.util import gen_name
 
 from fluss_df.backend.compiler import rule, translate
+from fluss_df.backend.subqueries import attach
 
 
 @rule(ops.Sort)
@@ -30,6 +33,32 @@ def sort(op: ops.Sort, **kw: Any) -> pl.LazyFrame:
     )
 
 
+@rule(PandasJoin)
+def join(op: PandasJoin, **kw: Any) -> pl.LazyFrame:
+    """Join, with conditions on one side too."""
+    left: pl.LazyFrame = translate(op.left, **kw)
+    right: pl.LazyFrame = translate(op.right, **kw)
+    if op.how == "positional":
+        return pl.concat([left, right], how="horizontal")
+    if op.how == "cross":
+        return left.join(right, how="cross")
+    names, of_left, of_right = [], [], []
+    for one, other in zip(op.left_on, op.right_on, strict=True):
+        fields = one.find(ops.Field, filter=ops.Value)
+        if fields and all(f.rel == op.right for f in fields):
+            # Ibis takes a condition on one side for one on the left
+            one, other = other, one
+        names.append(gen_name("on"))
+        of_left.append(translate(one, **kw).alias(names[-1]))
+        of_right.append(translate(other, **kw).alias(names[-1]))
+    left, right = left.with_columns(of_left), right.with_columns(of_right)
+    how = {"outer": "full", "right": "left"}.get(op.how, op.how)
+    if op.how == "right":
+        left, right = right, left
+    joined = left.join(right, on=names, how=how, coalesce=False, maintain_order="left")  # type: ignore[arg-type]
+    return joined.drop(names)
+
+
 @rule(ops.Between)
 def between(op: ops.Between, **kw: Any) -> pl.Expr:
     """Compare with bounds as values of the argument's type, texts too."""
@@ -39,6 +68,52 @@ def between(op: ops.Between, **kw: Any) -> pl.Expr:
     )
     value: pl.Expr = translate(op.arg, **kw)
     return value.is_between(translate(lower, **kw), translate(upper, **kw))
+
+
+@rule(ops.StringSQLLike, ops.StringSQLILike)
+def like(op: ops.StringSQLLike, **kw: Any) -> pl.Expr:
+    """Match a pattern of SQL; what begins, ends or contains a text is asked for as that."""
+    value: pl.Expr = translate(op.arg, **kw)
+    pattern = op.pattern
+    if not isinstance(pattern, ops.Literal):
+        raise com.UnsupportedOperationError("the pattern of like must be a literal")
+    escape = getattr(op.escape, "value", op.escape)
+    parts = _like_parts(pattern.value, escape)
+    if isinstance(op, ops.StringSQLILike):
+        return value.str.contains(f"(?is)^{_regex(parts)}$")
+    match parts:
+        case [str(text)]:
+            return value == text
+        case [str(text), None]:
+            return value.str.starts_with(text)
+        case [None, str(text)]:
+            return value.str.ends_with(text)
+        case [None, str(text), None]:
+            return value.str.contains(text, literal=True)
+    return value.str.contains(f"(?s)^{_regex(parts)}$")
+
+
+def _like_parts(pattern: str, escape: str | None) -> list[str | int | None]:
+    """Split a pattern into texts, None for %, and 1 for _."""
+    parts: list[str | int | None] = []
+    escaped = False
+    for char in pattern:
+        if escaped or char not in ("%", "_", escape):
+            if parts and isinstance(parts[-1], str):
+                parts[-1] += char
+            else:
+                parts.append(char)
+            escaped = False
+        elif char == escape:
+            escaped = True
+        else:
+            parts.append(None if char == "%" else 1)
+    return parts
+
+
+def _regex(parts: list[str | int | None]) -> str:
+    made = {None: ".*", 1: "."}
+    return "".join(re.escape(p) if isinstance(p, str) else made[p] for p in parts)
 
 
 @rule(ops.ArrayFlatten)
@@ -55,6 +130,8 @@ def array_flatten(op: ops.ArrayFlatten, **kw: Any) -> pl.Expr:
 def project(op: ops.Project, **kw: Any) -> pl.LazyFrame:
     """Compute columns; lists that are unnested give a row for each value, none for none."""
     frame: pl.LazyFrame = translate(op.parent, **kw)
+    # the columns of subqueries go with what is not selected
+    frame, kw, _ = attach(frame, op.parent, list(op.values.values()), kw)
     selected, constant, unnested = [], [], []
     for name, value in op.values.items():
         if isinstance(value, ops.Unnest):
