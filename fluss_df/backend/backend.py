@@ -86,6 +86,20 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         connected: Backend = self.connect(url._replace(query="").geturl(), **kwargs)
         return connected
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: connections travel without their password."""
+        return {
+            "connection": self._connection,
+            "database": self._database,
+            "tables": dict(self._tables),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Connect as the pickled backend was."""
+        self.__init__()  # type: ignore[misc]
+        self.do_connect(state["connection"], database=state["database"])
+        self._tables.update(state["tables"])
+
     @property
     def connection(self) -> FlussConnection:
         """The connection to the cluster; it is shared, and stays open after ``disconnect``."""

@@ -113,6 +113,8 @@ class Ddl(Catalog):
                 columns.append(_column(item))
                 if item.find(exp.PrimaryKeyColumnConstraint):
                     keys.append(item.name)
+            elif isinstance(item, (exp.Identifier, exp.Column)):
+                raise FlussError(f"column '{item.name}' has no type{spot(item)}")
             else:
                 raise unsupported(f"part of CREATE TABLE {path}", item)
         names = [column.name for column in columns]
@@ -151,15 +153,16 @@ class Ddl(Catalog):
 
     def _drop_statement(self, tree: exp.Drop) -> None:
         exists = bool(tree.args.get("exists"))
-        name, database = tree.this.name, tree.this.db or None
-        if tree.kind == "DATABASE":
-            self.drop_database(name, cascade=bool(tree.args.get("cascade")), force=exists)
-        elif tree.kind == "TABLE":
-            self.drop_table(name, database=database, force=exists)
-        elif tree.kind == "VIEW":
-            self.drop_view(name, database=database, force=exists)
-        else:
+        if tree.kind not in ("DATABASE", "TABLE", "VIEW"):
             raise unsupported("statement", tree)
+        for item in tree.args.get("tables") or [tree.this]:
+            name, database = item.name, item.db or None
+            if tree.kind == "DATABASE":
+                self.drop_database(name, cascade=bool(tree.args.get("cascade")), force=exists)
+            elif tree.kind == "TABLE":
+                self.drop_table(name, database=database, force=exists)
+            else:
+                self.drop_view(name, database=database, force=exists)
 
     def _alter_statement(self, tree: exp.Alter) -> None:
         if tree.args.get("kind") != "TABLE":
@@ -304,6 +307,8 @@ def _properties(tree: exp.Create) -> list[exp.Expr]:
     return list(found.expressions) if found else []
 
 
-def unsupported(what: str, part: exp.Expr) -> FlussError:
+def unsupported(what: str, part: exp.Expr | None) -> FlussError:
     """Return the error for a part of SQL that can be read and not run, and where it stands."""
+    if part is None:
+        return FlussError(f"a {what} is missing: expected more of the statement")
     return FlussError(f"this {what} cannot be run: {part.sql(Fluss)[:200]}{spot(part)}")

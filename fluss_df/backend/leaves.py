@@ -12,11 +12,14 @@ from typing import Any
 import ibis.expr.operations as ops
 import polars as pl
 from ibis.common.patterns import replace
+from ibis.expr.datatypes import DataType
 from ibis.expr.schema import Schema
-from ibis.formats.polars import PolarsSchema
+from ibis.formats.polars import PolarsType
+from ibis.formats.pyarrow import PyArrowType
 
 from fluss_df.backend.compiler import rule
 from fluss_df.schema import TableInfo
+from fluss_df.types import to_arrow
 
 
 class FlussLeaf(ops.DatabaseTable):  # type: ignore[misc]
@@ -41,6 +44,15 @@ def bind_fluss_tables(_: ops.DatabaseTable, **kwargs: Any) -> ops.Node:
 
 def ibis_schema(frame: pl.LazyFrame, info: TableInfo) -> Schema:
     """Return the Ibis types of a scan's columns, with NOT NULL where Fluss says so."""
-    required = {column.name for column in info.schema.columns if not column.type.nullable}
-    found = PolarsSchema.to_ibis(frame.collect_schema())
-    return Schema({n: t.copy(nullable=n not in required) for n, t in found.items()})
+    columns = {column.name: column for column in info.schema.columns}
+    found: dict[str, DataType] = {}
+    for name, kind in frame.collect_schema().items():
+        column = columns.get(name)
+        try:
+            made = PolarsType.to_ibis(kind)
+        except (KeyError, NotImplementedError):
+            if column is None:
+                raise
+            made = PyArrowType.to_ibis(to_arrow(column.type))  # Ibis knows no maps of Polars
+        found[name] = made.copy(nullable=column is None or column.type.nullable)
+    return Schema(found)

@@ -30,17 +30,54 @@ def parse(query: str) -> exp.Expr:
         With line and column of what cannot be read.
     """
     try:
+        _check_commas(query)
         statements = [s for s in sqlglot.parse(query, dialect=Fluss) if s is not None]
+    except sqlglot.errors.TokenError as error:
+        raise FlussError(f"SQL cannot be read: {_open_quote(query) or error}") from None
     except sqlglot.errors.SqlglotError as error:
         text = re.sub(r"\x1b\[\d*m", "", str(error))
-        text = re.sub(r"<Token .*?text: (\S*), line.*?>", r"'\1'", text).replace(
-            "'SENTINEL'", "the end"
-        )
+        # sqlglot shows its objects
+        text = re.sub(r"<Token .*?text: (\S*), line.*?>", r"'\1'", text)
+        text = text.replace("'SENTINEL'", "the end")
         text = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", text)
         raise FlussError(f"SQL cannot be read: {text}") from None
     if len(statements) != 1:
         raise FlussError(f"expected one statement in SQL, found {len(statements)}")
+    for part in statements[0].find_all(exp.Group):
+        if not any(part.args.values()):
+            raise FlussError("SQL cannot be read: expected columns behind GROUP BY")
     return statements[0]
+
+
+_T = sqlglot.TokenType
+_NO_ITEM = (_T.COMMA, _T.R_PAREN, _T.FROM, _T.SEMICOLON)
+
+
+def _check_commas(query: str) -> None:
+    """Raise for a comma that nothing follows, which sqlglot passes over."""
+    tokens = sqlglot.tokenize(query, dialect=Fluss)
+    for at, token in enumerate(tokens):
+        following = tokens[at + 1].token_type if at + 1 < len(tokens) else _T.SEMICOLON
+        if token.token_type == _T.COMMA and following in _NO_ITEM:
+            raise FlussError(
+                f"SQL cannot be read: nothing follows a comma (line {token.line}, column"
+                f" {token.col})"
+            )
+
+
+def _open_quote(query: str) -> str | None:
+    """Say where a quote begins that does not end."""
+    begun: tuple[str, int] | None = None
+    for at, char in enumerate(query):
+        if begun is None and char in "'\"`":
+            begun = char, at
+        elif begun is not None and char == begun[0]:
+            begun = None
+    if begun is None:
+        return None
+    before = query[: begun[1]]
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    return f"the quote {begun[0]} does not end (line {line}, column {column})"
 
 
 def spot(part: exp.Expr) -> str:
@@ -97,10 +134,14 @@ class SqlScope:
             )
         for column in tree.find_all(exp.Column):
             column.set("db", None)
+        text = tree.sql(Fluss, comments=False)
         try:
-            return pl.SQLContext(frames).execute(tree.sql(Fluss, comments=False), eager=False)
+            frame = pl.SQLContext(frames).execute(text, eager=False)
+            frame.collect_schema()  # it is now that names and types are wrong
         except (pl.exceptions.PolarsError, pl.exceptions.SQLInterfaceError) as error:
-            raise FlussError(f"SQL cannot be run: {error}") from error
+            reason = str(error).partition("\n\nResolved plan")[0]
+            raise FlussError(f"SQL cannot be run: {reason}{_named(reason, tree)}") from error
+        return frame
 
     def _frame(self, table: exp.Table, options: dict[str, Any]) -> pl.LazyFrame:
         name, database = table.name, table.db or None
@@ -117,6 +158,15 @@ class SqlScope:
             return self._catalog.scan_table(name, database, **options)
         except FlussError as error:
             raise type(error)(f"{error.message}{spot(table)}", error.error_code) from None
+
+
+def _named(reason: str, tree: exp.Expr) -> str:
+    """Return where a statement has a name that Polars complains of, else its beginning."""
+    named = set(re.findall(r"[\"'`](\w+)[\"'`]", reason))
+    for node in tree.find_all(exp.Identifier, exp.Anonymous, exp.Func):
+        if node.name in named and spot(node):
+            return spot(node)
+    return f", in: {tree.sql(Fluss, comments=False)[:80]}"
 
 
 def _is_cte(table: exp.Table) -> bool:

@@ -55,7 +55,7 @@ def join(op: PandasJoin, **kw: Any) -> pl.LazyFrame:
     how = {"outer": "full", "right": "left"}.get(op.how, op.how)
     if op.how == "right":
         left, right = right, left
-    joined = left.join(right, on=names, how=how, coalesce=False, maintain_order="left")  # type: ignore[arg-type]
+    joined = left.join(right, on=names, how=how, coalesce=False, maintain_order="left")
     return joined.drop(names)
 
 

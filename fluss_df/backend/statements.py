@@ -20,6 +20,8 @@ from fluss_df.backend.queries import SqlScope, count_hints, parse
 from fluss_df.errors import FlussError
 from fluss_df.io.scan import explain
 from fluss_df.metadata import require_columns
+from fluss_df.schema import TableInfo
+from fluss_df.types import TypeRoot
 
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(.*)", re.IGNORECASE | re.DOTALL)
 
@@ -115,10 +117,12 @@ class Statements(Ddl):
         if len(set(listed)) != len(listed):
             raise FlussError(f"table {path}: INSERT names a column more than once")
         source = tree.expression
+        if source is None:
+            raise FlussError(f"INSERT INTO {path}: expected VALUES (...) or a query{spot(target)}")
         if isinstance(source, exp.Values):
             source = exp.select("*").from_(exp.alias_(source, "v", table=True))
         rows = SqlScope(self).run(source, count_hints(query))
-        frame = by_position(rows, listed or columns, path)
+        frame = _floats(by_position(rows, listed or columns, path), info)
         result = self._write(with_nulls(frame, info), path)
         return pl.DataFrame({"table": [str(path)], "rows": [result.rows]})
 
@@ -145,6 +149,18 @@ class Statements(Ddl):
     def _explain(self, query: str) -> pl.DataFrame:
         frame = SqlScope(self).execute(query)
         return pl.DataFrame({"plan": [explain(frame) or frame.explain()]})
+
+
+def _floats(frame: pl.LazyFrame | pl.DataFrame, info: TableInfo) -> pl.LazyFrame | pl.DataFrame:
+    """Make floats of decimals for columns of floats: a number with a point is a decimal in SQL."""
+    kinds = frame.collect_schema()
+    wanted = [
+        pl.col(c.name).cast(pl.Float64)
+        for c in info.schema.columns
+        if c.type.root in (TypeRoot.FLOAT, TypeRoot.DOUBLE)
+        and isinstance(kinds.get(c.name), pl.Decimal)
+    ]
+    return frame.with_columns(wanted) if wanted else frame
 
 
 def split_statements(script: str) -> list[str]:

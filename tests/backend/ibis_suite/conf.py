@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
 from typing import Any
 
 import ibis
@@ -14,30 +13,12 @@ from ibis.backends.conftest import TEST_TABLES
 from ibis.backends.tests.base import BackendTest
 from ibis.backends.tests.data import array_types, struct_types, topk, win
 
+from tests.backend.patience import patient
+
 #: Where the tests run: an address, or an embedded engine in memory.
 TARGET_VARIABLE = "FLUSS_IBIS_TARGET"
 
 _numbers = itertools.count()
-
-
-def patient(con: Any) -> Callable[..., None]:
-    """Return what creates tables, and again where the server's coordinator missed one.
-
-    Fluss 0.9.1 has a race there, after which a table never has a leader.
-    """
-    tables = Tables(con.connection, con.current_database)
-
-    def create(
-        path: TablePath, descriptor: TableDescriptor, *, if_not_exists: bool = False
-    ) -> None:
-        admin = con.connection.get_admin()
-        while True:
-            admin.create_table(path, descriptor, if_not_exists)
-            if descriptor.partition_keys or tables.has_leader(path):
-                return
-            admin.drop_table(path)
-
-    return create
 
 
 class TestConf(BackendTest):  # type: ignore[misc]
