@@ -223,6 +223,8 @@ def _pairs(what: str, pairs: Sequence[exp.Expr]) -> dict[str, str]:
     """Return what stands in (key = 'value', ...)."""
     found: dict[str, str] = {}
     for pair in pairs:
+        if pair is None:
+            raise FlussError(f"{what}: expected (key = 'value', ...)")
         if not isinstance(pair, exp.EQ) or not isinstance(pair.expression, exp.Literal):
             raise FlussError(
                 f"{what}: expected key = 'value', not {pair.sql(Fluss)[:80]}{spot(pair)}"

@@ -50,17 +50,17 @@ def parse(query: str) -> exp.Expr:
 
 
 _T = sqlglot.TokenType
-_NO_ITEM = (_T.COMMA, _T.R_PAREN, _T.FROM, _T.SEMICOLON)
+_NO_ITEM = (_T.COMMA, _T.R_PAREN, _T.FROM, _T.SEMICOLON, _T.WHERE)
 
 
 def _check_commas(query: str) -> None:
-    """Raise for a comma that nothing follows, which sqlglot passes over."""
+    """Raise for a comma or an ON that nothing follows, which sqlglot passes over."""
     tokens = sqlglot.tokenize(query, dialect=Fluss)
     for at, token in enumerate(tokens):
         following = tokens[at + 1].token_type if at + 1 < len(tokens) else _T.SEMICOLON
-        if token.token_type == _T.COMMA and following in _NO_ITEM:
+        if token.token_type in (_T.COMMA, _T.ON) and following in _NO_ITEM:
             raise FlussError(
-                f"SQL cannot be read: nothing follows a comma (line {token.line}, column"
+                f"SQL cannot be read: nothing follows {token.text!r} (line {token.line}, column"
                 f" {token.col})"
             )
 

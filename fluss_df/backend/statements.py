@@ -16,7 +16,7 @@ from sqlglot import exp
 from fluss_df.backend.catalog import by_position, with_nulls
 from fluss_df.backend.ddl import RESET, SHOW, Ddl, unsupported
 from fluss_df.backend.dialect import Fluss
-from fluss_df.backend.queries import SqlScope, count_hints, parse
+from fluss_df.backend.queries import SqlScope, count_hints, parse, spot
 from fluss_df.errors import FlussError
 from fluss_df.io.scan import explain
 from fluss_df.metadata import require_columns

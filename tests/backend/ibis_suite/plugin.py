@@ -65,24 +65,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("fluss") is None:
             continue
-        _as_polars(item)
         name = item.nodeid.rpartition("tests/")[2]
         reason = _find(failing, name)
         if reason is not None:
             item.add_marker(pytest.mark.xfail(reason=reason))
-        elif _find(added, name) is None:
+        _give_results(item)
+        if reason is None and _find(added, name) is None:
+            _give_releases(item)
             for kind in _MARKS:
                 for mark in item.iter_markers(kind):
                     if "polars" in _promoted(mark.args[0]):
                         _expect(item, kind, mark.kwargs)
 
 
-def _as_polars(item: pytest.Item) -> None:
-    """Give what a test says of Polars alone to Fluss too: results, and releases that fail."""
+def _give_results(item: pytest.Item) -> None:
+    """Expect of Fluss the results that a test expects of Polars by name."""
     callspec = getattr(item, "callspec", None)
     for value in callspec.params.values() if callspec else ():
         if isinstance(value, dict) and "polars" in value:
             value.setdefault("fluss", value["polars"])
+
+
+def _give_releases(item: pytest.Item) -> None:
+    """Expect failures with the releases of Polars that a test names."""
     for mark in item.iter_markers("xfail_version"):
         if "polars" in mark.kwargs:
             item.add_marker(
