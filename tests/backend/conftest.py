@@ -15,6 +15,12 @@ from tests.backend.patience import patient
 DATABASE = "ibis"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Know the marks on what is taken from Ibis's tests."""
+    for name in ("tpch", "notimpl", "notyet", "never", "xdist_group"):
+        config.addinivalue_line("markers", f"{name}: of Ibis's tests")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def registered(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Have Ibis find the backend."""

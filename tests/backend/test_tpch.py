@@ -11,9 +11,11 @@ import duckdb
 import ibis
 import ibis.expr.types as ir
 import polars as pl
+import polars.selectors as cs
 import pytest
 from ibis.backends.tests.tpc.conftest import add_date
 from ibis.backends.tests.tpc.h import test_queries as queries
+from polars.testing import assert_frame_equal
 
 from fluss_df.backend import Backend
 from fluss_df.client.connection import FlussConnection
@@ -28,7 +30,7 @@ SQL = Path(queries.__file__).parents[1] / "queries" / "duckdb" / "h"
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("tpch")
     tool = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
-    command = [tool, "parquet", "-s", SCALE, f"--output-dir={folder}"]
+    command = [str(tool), "parquet", "-s", SCALE, f"--output-dir={folder}"]
     subprocess.run(command, check=True, timeout=120, capture_output=True)
     return {path.stem: path for path in folder.glob("*.parquet")}
 
@@ -76,8 +78,8 @@ def plain(frame: pl.DataFrame) -> pl.DataFrame:
     frame = frame.rename(dict(zip(frame.columns, names, strict=True)))
     return frame.with_columns(
         pl.col(pl.Decimal).cast(pl.Float64),
-        pl.selectors.integer().cast(pl.Float64),
-        pl.selectors.datetime().cast(pl.Date),
+        cs.integer().cast(pl.Float64),
+        cs.datetime().cast(pl.Date),
     )
 
 
@@ -86,7 +88,7 @@ def check(duck: duckdb.DuckDBPyConnection, number: str, found: pl.DataFrame) -> 
     expected = pl.from_arrow(rows)
     assert isinstance(expected, pl.DataFrame)
     assert expected.height
-    pl.testing.assert_frame_equal(
+    assert_frame_equal(
         plain(found), plain(expected), check_dtypes=False, abs_tol=0.01, rel_tol=1e-9
     )
 
