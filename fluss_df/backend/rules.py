@@ -154,6 +154,10 @@ def project(op: ops.Project, **kw: Any) -> pl.LazyFrame:
     return frame
 
 
+# the most that Polars and Fluss have
+_DIGITS = 38
+
+
 def _set_operation(op: ops.Set, kw: dict[str, Any], how: str) -> pl.LazyFrame:
     left: pl.LazyFrame = translate(op.left, **kw)
     right: pl.LazyFrame = translate(op.right, **kw)
@@ -203,3 +207,18 @@ def analytic_udf(op: ops.AnalyticVectorizedUDF, **kw: Any) -> pl.Expr:
     arguments = [translate(argument, **kw) for argument in op.func_args]
     dtype = PolarsType.from_ibis(op.return_type)
     return pl.map_batches(arguments, lambda columns: op.func(*columns), return_dtype=dtype)
+
+
+def _scale(value: ops.Value) -> int:
+    return (value.dtype.scale or 0) if value.dtype.is_decimal() else 0
+
+
+@rule(ops.Multiply)
+def multiply(op: ops.Multiply, **kw: Any) -> pl.Expr:
+    """Multiply; of decimals all digits are kept, which Polars rounds to those of one of them."""
+    left: pl.Expr = translate(op.left, **kw)
+    right: pl.Expr = translate(op.right, **kw)
+    scale = _scale(op.left) + _scale(op.right)
+    if op.dtype.is_decimal() and scale <= _DIGITS:
+        left = left.cast(pl.Decimal(_DIGITS, scale))
+    return left * right

@@ -7,7 +7,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-FILES = ["window", "set_ops", "join", "struct", "array", "asof_join", "dot_sql", "client"]
+FILES = ["window", "set_ops", "aggregation", "struct", "array", "asof_join", "dot_sql", "client"]
 
 
 def test_selection() -> None:

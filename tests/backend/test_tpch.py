@@ -84,7 +84,7 @@ def plain(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def check(duck: duckdb.DuckDBPyConnection, number: str, found: pl.DataFrame) -> None:
-    rows: Any = duck.execute((SQL / f"{number}.sql").read_text()).to_arrow_table()
+    rows: Any = duck.sql((SQL / f"{number}.sql").read_text()).to_arrow_table()
     expected = pl.from_arrow(rows)
     assert isinstance(expected, pl.DataFrame)
     assert expected.height

@@ -21,7 +21,6 @@ import polars as pl
 import pytest
 
 from tests.backend import entry_point
-from tests.backend.ibis_suite import made_up
 
 DATA_VARIABLE = "FLUSS_IBIS_TESTING_DATA"
 _HERE = Path(__file__).parent
@@ -65,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("fluss") is None:
             continue
-        name = item.nodeid.rpartition("tests/")[2]
+        name = f"{item.path.name}::{item.name}"
         reason = _find(failing, name)
         if reason is not None:
             item.add_marker(pytest.mark.xfail(reason=reason))
@@ -132,6 +131,9 @@ def _data() -> Path:
     if source:
         (folder / "parquet").symlink_to(Path(source).resolve() / "parquet")
     else:
+        # what it imports of Ibis must not be imported before the entry point is there
+        from tests.backend.ibis_suite import made_up
+
         made_up.write(folder / "parquet")
     (folder / "csv").mkdir()
     for path in sorted((folder / "parquet").glob("*.parquet")):
