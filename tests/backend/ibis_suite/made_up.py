@@ -57,6 +57,8 @@ def _any_values(schema: sch.Schema) -> pl.DataFrame:
             value = pl.lit(name[:3]) + (row % (at * 7)).cast(pl.String)
         elif kind.is_timestamp():
             value = pl.lit(dt.datetime(2020, 1, 1)) + pl.duration(hours=row)
+        elif name.startswith("year"):
+            value = row % 145 + 1871
         else:
             value = row * 31 % (at * 11)
         columns.append(value.alias(name))
