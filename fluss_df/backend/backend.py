@@ -80,6 +80,7 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         chosen = database or self._connection.default_database or DEFAULT_DATABASE
         self._database = check_name(chosen, "database")
         self._tables.clear()
+        self._unnamed = set()
         self._context = pl.SQLContext()
 
     def _from_url(self, url: ParseResult, **kwargs: Any) -> Backend:

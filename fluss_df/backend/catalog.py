@@ -48,6 +48,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
     _connection: FlussConnection
     _database: str
     _tables: dict[str, pl.LazyFrame]
+    _unnamed: set[str]  # of the local ones, those that no user named
 
     # ---- databases
 
@@ -114,7 +115,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         """Return names of tables, and of views and temporary tables where no database is given."""
         names = set(self._connection.get_admin().list_tables(database or self._database))
         if database is None:
-            names |= set(self._tables)
+            names |= set(self._tables) - self._unnamed
         found: list[str] = self._filter_with_like(sorted(names), like)
         return found
 
@@ -161,6 +162,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         if options:
             scan = ibis.util.gen_name(f"scan_{path.table_name}")
             self._tables[scan] = frame
+            self._unnamed.add(scan)
             return self.table(scan)
         info = self.table_info(path.table_name, path.database_name)
         namespace = ops.Namespace(database=path.database_name)
@@ -296,6 +298,10 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         if name in self._tables and not overwrite:
             raise FlussError(f"{name!r} exists in this connection; overwrite=True replaces it")
         self._add_table(name, frame)
+
+    def _register_in_memory_table(self, op: ops.InMemoryTable) -> None:
+        self._unnamed.add(op.name)
+        super()._register_in_memory_table(op)
 
     def _forget(self, name: str) -> None:
         del self._tables[name]

@@ -44,6 +44,7 @@ class Statements(Ddl):
             frame = frame.select(pl.col(n).cast(t) for n, t in kinds.items())
         name = ibis.util.gen_name("fluss_sql")
         self._keep(name, frame, overwrite=False)
+        self._unnamed.add(name)
         return self.table(name)
 
     def _get_sql_string_view_schema(self, *, name: str, table: ir.Table, query: str) -> sch.Schema:

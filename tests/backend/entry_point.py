@@ -20,6 +20,13 @@ def install(folder: Path) -> None:
     ibis.util.backend_entry_points.cache_clear()
     if any(point.name == "fluss" for point in importlib.metadata.entry_points(group=_GROUP)):
         return
+    describe(folder)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+
+
+def describe(folder: Path) -> None:
+    """Make a folder that, on the path of a process, has the entry points of pyproject.toml."""
     project = tomllib.loads(_PROJECT.read_text())["project"]
     points = project["entry-points"][_GROUP]
     lines = [f"[{_GROUP}]", *(f"{name} = {value}" for name, value in points.items())]
@@ -30,5 +37,3 @@ def install(folder: Path) -> None:
         "Metadata-Version: 2.1\nName: fluss-df-entry-point\nVersion: 0\n"
     )
     (made / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()

@@ -20,7 +20,9 @@ _Queries = tuple[ir.Table, pl.LazyFrame]
 def con() -> Backend:
     made: Backend = Backend().connect(FlussConnection.create(":memory:"))
     for name in ("left_table", "right_table"):
-        rows = pl.select(id=pl.int_range(1000), g=pl.int_range(1000) % 7, v=pl.int_range(1000) * 1.5)
+        rows = pl.select(
+            id=pl.int_range(1000), g=pl.int_range(1000) % 7, v=pl.int_range(1000) * 1.5
+        )
         made.create_table(name, rows, buckets=1)
     return made
 
