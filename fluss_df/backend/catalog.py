@@ -299,10 +299,6 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             raise FlussError(f"{name!r} exists in this connection; overwrite=True replaces it")
         self._add_table(name, frame)
 
-    def _register_in_memory_table(self, op: ops.InMemoryTable) -> None:
-        self._unnamed.add(op.name)
-        super()._register_in_memory_table(op)
-
     def _forget(self, name: str) -> None:
         del self._tables[name]
         if name in self._context.tables():
@@ -476,8 +472,13 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             return made
         expr = obj if isinstance(obj, ir.Expr) else ibis.memtable(obj)
         node = expr.as_table().op()
-        frame: pl.LazyFrame = self.compile(expr)
-        return frame.collect() if isinstance(node, ops.InMemoryTable) else frame
+        frame: pl.LazyFrame | pl.DataFrame
+        if isinstance(node, ops.InMemoryTable):
+            # as it is, without a name in this connection
+            frame = node.data.to_polars(node.schema)
+        else:
+            frame = self.compile(expr)
+        return frame
 
 
 def by_position(

@@ -217,8 +217,9 @@ def _cumulative(values: pl.Expr, running: str, begin: Any, end: Any, *, reverse:
 
 _UFUNCS: dict[str, Callable[..., Any]] = {
     "cum_sum": np.add,
-    "cum_min": np.minimum,
-    "cum_max": np.maximum,
+    # as Polars, which passes over NaN where there are other values
+    "cum_min": np.fmin,
+    "cum_max": np.fmax,
 }
 
 
@@ -254,7 +255,7 @@ def _neutral(running: str, dtype: pl.DataType) -> Any:
     if dtype == pl.Boolean:
         return running == "cum_min"
     if dtype.is_float():
-        return np.inf if running == "cum_min" else -np.inf
+        return np.nan
     largest = running == "cum_min"
     return pl.select(dtype.max() if largest else dtype.min()).item()  # type: ignore[attr-defined]
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ibis
 import polars as pl
@@ -68,7 +69,7 @@ def test_expressions_that_need_all_rows_are_refused(con: Backend, name: str) -> 
 
 def test_a_run_goes_on_where_it_ended(con: Backend, name: str, tmp_path: Path) -> None:
     expr = con.table(name).filter(_.k == "a")
-    places = {"to": tmp_path / "rows", "checkpoint": tmp_path / "checkpoint"}
+    places: dict[str, Any] = {"to": tmp_path / "rows", "checkpoint": tmp_path / "checkpoint"}
     assert con.run(expr, **places).rows_written == 2
     assert con.run(expr, **places).batches == 0
     con.insert(name, pl.DataFrame({"id": [8], "k": ["a"]}))
