@@ -7,18 +7,20 @@ STAMP := $(VENV)/.installed
 PROTO_DIR := fluss_df/protocol
 PYTEST_ARGS ?=
 PIPELINE_ARGS ?=
+IBIS_ARGS ?=
 
 # pip 23 reads the first for build environments too, newer releases the second.
 PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CURDIR)/constraints.txt" \
 	PIP_DISABLE_PIP_VERSION_CHECK=1
 
-.PHONY: help venv demo pipeline test campaigns bench docs lint proto proto-check clean
+.PHONY: help venv demo pipeline test test-ibis campaigns bench docs lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
 	@echo "make demo         a tour of fluss_df in the terminal"
 	@echo "make pipeline     flights through Fluss and Spark, held against Polars (Java 17+; PIPELINE_ARGS)"
 	@echo "make test         all tests; those on a real Fluss server need Java 11+, and Maven once"
+	@echo "make test-ibis    Ibis's own backend tests on Polars, on Fluss embedded, and on a real server"
 	@echo "make bench        the benchmarks"
 	@echo "make campaigns    long trials: servers killed under load, hostile bytes, scans beside writers (an hour)"
 	@echo "make docs         docs/reference/ from the docstrings"
@@ -48,6 +50,10 @@ pipeline: $(STAMP)
 
 test: $(STAMP)
 	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
+
+# needs FLUSS_IBIS_TESTING_DATA, a folder of https://github.com/ibis-project/testing-data
+test-ibis: $(STAMP)
+	@"$(BIN)/python" -m tests.backend.ibis_suite $(IBIS_ARGS)
 
 # long trials: servers killed under load, processes that exit without close(), mutated responses,
 # scans beside a writer

@@ -9,6 +9,7 @@ import typer
 from fluss_df.cli import cluster, folders, rows, tables
 from fluss_df.cli.demo import demo
 from fluss_df.cli.serve import serve
+from fluss_df.cli.sql import sql
 from fluss_df.version import __version__
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app.command()(rows.head)
 app.command()(rows.tail)
 app.command()(rows.load)
 app.command()(rows.dump)
+app.command()(sql)
 app.command()(demo)
 app.command()(serve)
 app.command()(folders.check)

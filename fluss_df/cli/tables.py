@@ -15,11 +15,10 @@ from rich.text import Text
 
 from fluss_df.cli.console import errors_as_messages, out
 from fluss_df.cli.options import AsJson, Connection, Table, open_table
-from fluss_df.client.connection import FlussConnection, resolve_connection
+from fluss_df.client.connection import resolve_connection
+from fluss_df.io.offsets import bucket_offsets
 from fluss_df.io.scan import scan_fluss
-from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
-from fluss_df.pushdown.plan import Bucket
-from fluss_df.pushdown.prune import all_buckets
+from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
 
 _UNBOUNDED = 1000
@@ -143,21 +142,6 @@ def _counted(rows: pl.LazyFrame, info: TableInfo) -> dict[str | None, int]:
         return {None: rows.select(pl.len()).collect().item()}
     found = rows.group_by(keys).len().sort(keys).collect()
     return {"$".join(map(str, row[:-1])): row[-1] for row in found.rows()}
-
-
-def bucket_offsets(connection: FlussConnection, info: TableInfo) -> dict[Bucket, tuple[int, int]]:
-    """Return the first offset of each bucket, and the one after its last."""
-    admin = connection.get_admin()
-    partitions = admin.list_partition_infos(info.table_path) if info.is_partitioned() else []
-    buckets = all_buckets(info, partitions)
-    keys = [TableBucket(info.table_id, b.bucket_id, b.partition_id) for b in buckets]
-    if not keys:
-        return {}
-    first, last = (
-        connection.io.run(admin.bucket_offsets(info, keys, spec))
-        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
-    )
-    return {b: (first[k], last[k]) for b, k in zip(buckets, keys, strict=True)}
 
 
 def show_rows(

@@ -1,0 +1,248 @@
+"""The Ibis backend: connecting, and running expressions on Polars over Fluss scans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import ParseResult
+
+import ibis
+import ibis.expr.operations as ops
+import ibis.expr.types as ir
+import polars as pl
+import pyarrow as pa
+from ibis.backends.polars import Backend as PolarsBackend
+from ibis.backends.polars.rewrites import bind_unbound_table, rewrite_join
+from ibis.expr.rewrites import lower_stringslice, replace_parameter
+from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
+
+from fluss_df.backend import rules, windows  # noqa: F401  # they add to the compiler
+from fluss_df.backend.compiler import translate
+from fluss_df.backend.dialect import Fluss
+from fluss_df.backend.leaves import bind_fluss_tables
+from fluss_df.backend.queries import SqlScope
+from fluss_df.backend.streaming import Streaming
+from fluss_df.client.connection import FlussConnection, resolve_connection, unconnected
+from fluss_df.errors import FlussError
+from fluss_df.io.offsets import bucket_offsets
+from fluss_df.metadata import DEFAULT_DATABASE, TablePath, check_name
+from fluss_df.version import __version__
+
+
+class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
+    """Ibis over a Fluss cluster; ``ibis.fluss.connect(...)`` makes one that is connected.
+
+    Expressions run on Polars, and read tables with :func:`fluss_df.scan_fluss`: only the columns,
+    partitions, buckets and rows that a query needs are fetched. A query sees the rows that are
+    there when it starts.
+
+    Examples
+    --------
+    >>> con = ibis.fluss.connect("fluss://127.0.0.1:9123/shop")  # doctest: +SKIP
+    >>> orders = con.table("orders")  # doctest: +SKIP
+    >>> orders.filter(orders.dt == "2024-01-01").amount.sum().execute()  # doctest: +SKIP
+    """
+
+    name = "fluss"
+    dialect = Fluss
+    supports_temporary_tables = True
+
+    def do_connect(
+        self,
+        connection: object | None = None,
+        /,
+        *,
+        database: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Connect to a cluster.
+
+        Parameters
+        ----------
+        connection
+            ``"host:port[,host:port]"``, ``"fluss://[user:password@]host:port[/database]"``, a
+            Config, a dict of its properties, or an open connection. By default that of
+            :func:`fluss_df.set_default_connection`, else the environment's
+            ``FLUSS_BOOTSTRAP_SERVERS``.
+        database
+            The current database; by default that of the URL, else ``fluss``.
+        **options
+            Further properties of the connection by name, with ``_`` for ``.`` and ``-``.
+
+        Raises
+        ------
+        FlussError
+            When the cluster cannot be reached, or there is no such option.
+        """
+        if options:
+            connection = _with_options(connection, options)
+        self._connection = resolve_connection(connection)
+        chosen = database or self._connection.default_database or DEFAULT_DATABASE
+        self._database = check_name(chosen, "database")
+        self._tables.clear()
+        self._unnamed = set()
+        self._context = pl.SQLContext()
+
+    def _from_url(self, url: ParseResult, **kwargs: Any) -> Backend:
+        connected: Backend = self.connect(url._replace(query="").geturl(), **kwargs)
+        return connected
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: connections travel without their password."""
+        return {
+            "connection": self._connection,
+            "database": self._database,
+            "tables": dict(self._tables),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Connect as the pickled backend was."""
+        self.__init__()  # type: ignore[misc]
+        self.do_connect(state["connection"], database=state["database"])
+        self._tables.update(state["tables"])
+
+    @property
+    def connection(self) -> FlussConnection:
+        """The connection to the cluster; it is shared, and stays open after ``disconnect``."""
+        return self._connection
+
+    @property
+    def version(self) -> str:
+        """The version of fluss_df."""
+        return __version__
+
+    def disconnect(self) -> None:
+        """Forget views and temporary tables; connections are shared, and stay open."""
+        self._tables.clear()
+        self._context = pl.SQLContext()
+
+    @classmethod
+    def has_operation(cls, operation: type[ops.Value], /) -> bool:
+        """Whether an operation can be run."""
+        if issubclass(operation, (ops.GeoSpatialUnOp, ops.GeoSpatialBinOp, ops.GeoUnaryUnion)):
+            return False
+        rule = translate.dispatch(operation)
+        return rule is not translate.dispatch(ops.Node) and rule is not translate.dispatch(object)
+
+    # ---- running expressions
+
+    def compile(
+        self,
+        expr: ir.Expr,
+        /,
+        *,
+        limit: str | None = None,
+        params: Mapping[ir.Expr, Any] | None = None,
+        **_: Any,
+    ) -> pl.LazyFrame:
+        """Return an expression as a lazy frame over scans of Fluss."""
+        self._run_pre_execute_hooks(expr)
+        return self.translated(expr, SqlScope(self), params)
+
+    def translated(
+        self, expr: ir.Expr, scope: SqlScope, params: Mapping[ir.Expr, Any] | None = None
+    ) -> pl.LazyFrame:
+        """Return an expression as a lazy frame; names it gives to tables stay in the scope."""
+        values = {param.op(): value for param, value in (params or {}).items()}
+        node = expr.as_table().op()
+        node = node.replace(
+            rewrite_join | replace_parameter | bind_unbound_table | lower_stringslice,
+            context={"params": values, "backend": self},
+        )
+        # a pass of its own: rewriting joins compares the tables with those of their fields
+        node = node.replace(bind_fluss_tables)
+        frame: pl.LazyFrame = translate(node, ctx=scope)
+        return frame
+
+    def _to_dataframe(
+        self,
+        expr: ir.Expr,
+        params: Mapping[ir.Expr, object] | None = None,
+        limit: int | str | None = None,
+        engine: Any = "cpu",
+        **kwargs: Any,
+    ) -> pl.DataFrame:
+        counted = self._count_from_offsets(expr)
+        if counted is not None:
+            return counted.head(limit) if isinstance(limit, int) else counted
+        frame: pl.DataFrame = super()._to_dataframe(
+            expr, params=params, limit=limit, engine=engine, **kwargs
+        )
+        return frame
+
+    def _count_from_offsets(self, expr: ir.Expr) -> pl.DataFrame | None:
+        """Answer the count of a whole log table without a row, or return None.
+
+        This happens where a query runs, never where it is compiled: what is compiled may run later.
+        """
+        node = expr.as_table().op()
+        if not isinstance(node, ops.Aggregate) or node.groups or not node.metrics:
+            return None
+        table = node.parent
+        if not isinstance(table, ops.DatabaseTable) or table.namespace.database is None:
+            return None
+        for metric in node.metrics.values():
+            if not isinstance(metric, ops.CountStar) or metric.where is not None:
+                return None
+        path = TablePath(table.namespace.database, table.name)
+        info = self._connection.get_table(path).get_table_info()
+        if info.has_primary_key():
+            return None  # offsets of a changelog count changes
+        rows = sum(last - first for first, last in bucket_offsets(self._connection, info).values())
+        return pl.DataFrame(
+            {name: [rows] for name in node.metrics}, schema=dict.fromkeys(node.metrics, pl.Int64)
+        )
+
+    def to_pyarrow_batches(
+        self,
+        expr: ir.Expr,
+        /,
+        *,
+        params: Mapping[ir.Scalar, Any] | None = None,
+        limit: int | str | None = None,
+        chunk_size: int = 1_000_000,
+        **kwargs: Any,
+    ) -> pa.RecordBatchReader:
+        """Run an expression as its batches are asked for, in bounded memory.
+
+        Parameters
+        ----------
+        expr, params, limit
+            As for ``execute``.
+        chunk_size
+            The most rows in a batch.
+
+        Returns
+        -------
+        pyarrow.RecordBatchReader
+            Nothing is fetched before its first batch is asked for.
+        """
+        table = expr.as_table()
+        frame = self.compile(table, params=params, **kwargs)
+        if limit == "default":
+            limit = ibis.options.sql.default_limit
+        if limit is not None:
+            frame = frame.limit(int(limit))
+        schema = table.schema()
+        arrow_schema = PyArrowSchema.from_ibis(schema)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for part in frame.collect_batches(lazy=True, chunk_size=chunk_size, engine="streaming"):
+                part.columns = list(schema)
+                rows = PyArrowData.convert_table(part.to_arrow(), schema).cast(arrow_schema)
+                yield from rows.to_batches(max_chunksize=chunk_size)
+
+        return pa.RecordBatchReader.from_batches(arrow_schema, batches())
+
+
+def _with_options(connection: object, options: Mapping[str, Any]) -> FlussConnection:
+    """Return a connection with further properties."""
+    if connection is None or isinstance(connection, FlussConnection):
+        raise FlussError(
+            f"options {', '.join(options)} cannot be set on an open or default connection: give"
+            " its address"
+        )
+    described = unconnected(connection)
+    made = FlussConnection.create(described.config.copy(**options))
+    made.default_database = described.default_database
+    return made

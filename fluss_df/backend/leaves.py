@@ -1,0 +1,58 @@
+"""Fluss tables inside Ibis expressions, and what they become when a query is compiled.
+
+In expressions a table is a plain ``ops.DatabaseTable``, so that all of Ibis works on it; its
+namespace holds the database. Only on the way to Polars it becomes a :class:`FlussLeaf`, which is
+translated to a scan.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ibis.expr.operations as ops
+import polars as pl
+from ibis.common.patterns import replace
+from ibis.expr.datatypes import DataType
+from ibis.expr.schema import Schema
+from ibis.formats.polars import PolarsType
+from ibis.formats.pyarrow import PyArrowType
+
+from fluss_df.backend.compiler import rule
+from fluss_df.schema import TableInfo
+from fluss_df.types import to_arrow
+
+
+class FlussLeaf(ops.DatabaseTable):  # type: ignore[misc]
+    """A table of the cluster, in an expression that is being compiled."""
+
+
+@rule(FlussLeaf)
+def _scan(op: FlussLeaf, **_: Any) -> pl.LazyFrame:
+    frame: pl.LazyFrame = op.source.scan_table(
+        op.name, database=op.namespace.database, columns=tuple(op.schema)
+    )
+    return frame
+
+
+@replace(ops.DatabaseTable)  # type: ignore[untyped-decorator]
+def bind_fluss_tables(_: ops.DatabaseTable, **kwargs: Any) -> ops.Node:
+    """Make leaves of the tables that are the cluster's; those of the connection stay."""
+    if isinstance(_, FlussLeaf) or _.namespace.database is None:
+        return _
+    return FlussLeaf(name=_.name, schema=_.schema, source=_.source, namespace=_.namespace)
+
+
+def ibis_schema(frame: pl.LazyFrame, info: TableInfo) -> Schema:
+    """Return the Ibis types of a scan's columns, with NOT NULL where Fluss says so."""
+    columns = {column.name: column for column in info.schema.columns}
+    found: dict[str, DataType] = {}
+    for name, kind in frame.collect_schema().items():
+        column = columns.get(name)
+        try:
+            made = PolarsType.to_ibis(kind)
+        except (KeyError, NotImplementedError):
+            if column is None:
+                raise
+            made = PyArrowType.to_ibis(to_arrow(column.type))  # Ibis knows no maps of Polars
+        found[name] = made.copy(nullable=column is None or column.type.nullable)
+    return Schema(found)

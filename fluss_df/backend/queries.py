@@ -1,0 +1,223 @@
+"""Queries in SQL: names are resolved to frames, hints to options of scans."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import sqlglot
+from sqlglot import exp
+
+from fluss_df.backend.dialect import Fluss
+from fluss_df.errors import FlussError
+
+if TYPE_CHECKING:
+    from fluss_df.backend.catalog import Catalog
+
+_OPTIONS = re.compile(r"\+\s*OPTIONS\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
+_PAIR = r"'([^']*)'\s*=\s*'([^']*)'"
+_PAIRS = re.compile(rf"\s*{_PAIR}\s*(,\s*{_PAIR}\s*)*")
+
+
+def parse(query: str) -> exp.Expr:
+    """Parse one statement.
+
+    Raises
+    ------
+    FlussError
+        With line and column of what cannot be read.
+    """
+    try:
+        _check_commas(query)
+        statements = [s for s in sqlglot.parse(query, dialect=Fluss) if s is not None]
+    except sqlglot.errors.TokenError as error:
+        raise FlussError(f"SQL cannot be read: {_open_quote(query) or error}") from None
+    except sqlglot.errors.SqlglotError as error:
+        text = re.sub(r"\x1b\[\d*m", "", str(error))
+        # sqlglot shows its objects
+        text = re.sub(r"<Token .*?text: (\S*), line.*?>", r"'\1'", text)
+        text = text.replace("'SENTINEL'", "the end")
+        text = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", text)
+        raise FlussError(f"SQL cannot be read: {text}") from None
+    if len(statements) != 1:
+        raise FlussError(f"expected one statement in SQL, found {len(statements)}")
+    for part in statements[0].find_all(exp.Group):
+        if not any(part.args.values()):
+            raise FlussError("SQL cannot be read: expected columns behind GROUP BY")
+    return statements[0]
+
+
+_T = sqlglot.TokenType
+_NO_ITEM = (_T.COMMA, _T.R_PAREN, _T.FROM, _T.SEMICOLON, _T.WHERE)
+
+
+def _check_commas(query: str) -> None:
+    """Raise for a comma or an ON that nothing follows, which sqlglot passes over."""
+    tokens = sqlglot.tokenize(query, dialect=Fluss)
+    for at, token in enumerate(tokens):
+        following = tokens[at + 1].token_type if at + 1 < len(tokens) else _T.SEMICOLON
+        if token.token_type in (_T.COMMA, _T.ON) and following in _NO_ITEM:
+            raise FlussError(
+                f"SQL cannot be read: nothing follows {token.text!r} (line {token.line}, column"
+                f" {token.col})"
+            )
+
+
+def _open_quote(query: str) -> str | None:
+    """Say where a quote begins that does not end."""
+    begun: tuple[str, int] | None = None
+    for at, char in enumerate(query):
+        if begun is None and char in "'\"`":
+            begun = char, at
+        elif begun is not None and char == begun[0]:
+            begun = None
+    if begun is None:
+        return None
+    before = query[: begun[1]]
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    return f"the quote {begun[0]} does not end (line {line}, column {column})"
+
+
+def spot(part: exp.Expr) -> str:
+    """Return where a part of a statement stands, as far as that is known, for a message."""
+    for node in part.walk():
+        if "line" in node.meta:
+            return f" (line {node.meta['line']}, column {node.meta['col']})"
+    return ""
+
+
+def count_hints(query: str) -> int:
+    """Return how many hints stand in a statement that can be parsed."""
+    tokens = sqlglot.tokenize(query, dialect=Fluss)
+    return sum(comment.startswith("+") for token in tokens for comment in token.comments)
+
+
+class SqlScope:
+    """What the names in a query mean; Ibis takes it where Polars has an ``SQLContext``."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._frames: dict[str, pl.LazyFrame] = {}
+
+    def register(self, name: str, frame: pl.LazyFrame) -> None:
+        """Give a frame a name for the queries of this scope."""
+        self._frames[name] = frame
+
+    def execute(self, query: str, *, eager: bool = False) -> pl.LazyFrame:
+        """Return a query as a lazy frame; ``eager`` is always False."""
+        tree = parse(query)
+        return self.run(tree, count_hints(query))
+
+    def run(self, tree: exp.Expr, hints: int = 0) -> pl.LazyFrame:
+        """Return a parsed query, with its number of hints, as a lazy frame."""
+        if not isinstance(tree, exp.Query):
+            raise FlussError(f"expected a query, not {tree.sql(Fluss)[:80]!r}: use raw_sql")
+        frames: dict[str, pl.LazyFrame] = {}
+        used = 0
+        for table in list(tree.find_all(exp.Table)):
+            if not isinstance(table.this, exp.Identifier) or _is_cte(table):
+                continue
+            given = [c for c in table.comments or () if c.startswith("+")]
+            used += len(given)
+            key = f"__fluss_{len(frames)}"
+            frames[key] = self._frame(table, _options(given))
+            if not table.alias:
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
+            table.set("this", exp.to_identifier(key, quoted=True))
+            table.set("db", None)
+            table.comments = None
+        if used != hints:
+            raise FlussError(
+                "a hint /*+ ... */ stands where it has no effect: it belongs behind a table's name"
+            )
+        for column in tree.find_all(exp.Column):
+            column.set("db", None)
+        text = tree.sql(Fluss, comments=False)
+        try:
+            frame = pl.SQLContext(frames).execute(text, eager=False)
+            frame.collect_schema()  # it is now that names and types are wrong
+        except (pl.exceptions.PolarsError, pl.exceptions.SQLInterfaceError) as error:
+            reason = str(error).partition("\n\nResolved plan")[0]
+            raise FlussError(f"SQL cannot be run: {reason}{_named(reason, tree)}") from error
+        return frame
+
+    def _frame(self, table: exp.Table, options: dict[str, Any]) -> pl.LazyFrame:
+        name, database = table.name, table.db or None
+        if table.catalog:
+            raise FlussError(f"table {table.sql(Fluss)}: Fluss has databases and no catalogs")
+        local = self._frames.get(name) if database is None else None
+        if local is None and self._catalog.is_local(name, database):
+            local = self._catalog._tables[name]
+        if local is not None:
+            if options:
+                raise FlussError(f"{name!r} is local to the connection and takes no options")
+            return local
+        try:
+            return self._catalog.scan_table(name, database, **options)
+        except FlussError as error:
+            raise type(error)(f"{error.message}{spot(table)}", error.error_code) from None
+
+
+def _named(reason: str, tree: exp.Expr) -> str:
+    """Return where a statement has a name that Polars complains of, else its beginning."""
+    named = set(re.findall(r"[\"'`](\w+)[\"'`]", reason))
+    for node in tree.find_all(exp.Identifier, exp.Anonymous, exp.Func):
+        if node.name in named and spot(node):
+            return spot(node)
+    return f", in: {tree.sql(Fluss, comments=False)[:80]}"
+
+
+def _is_cte(table: exp.Table) -> bool:
+    """Whether a name means a common table expression that is in sight of it."""
+    if table.db:
+        return False
+    node: exp.Expr | None = table
+    inside: exp.CTE | None = None
+    while node is not None:
+        if isinstance(node, exp.CTE):
+            inside = node
+        elif not isinstance(node, exp.With):
+            clause = node.args.get("with_") or node.args.get("with")
+            for cte in clause.expressions if clause else ():
+                if cte is inside and clause and not clause.args.get("recursive"):
+                    break
+                if cte.alias == table.name:
+                    return True
+            inside = None
+        node = node.parent
+    return False
+
+
+def _options(hints: list[str]) -> dict[str, Any]:
+    """Return the arguments of a scan that hints mean."""
+    given: dict[str, str] = {}
+    for hint in hints:
+        match = _OPTIONS.fullmatch(hint)
+        if match is None or not _PAIRS.fullmatch(match[1]):
+            raise FlussError(f"hint /*{hint}*/: expected OPTIONS('key'='value', ...)")
+        given.update(re.findall(_PAIR, match[1]))
+    mode = given.pop("scan.startup.mode", None)
+    stamp = given.pop("scan.startup.timestamp", None)
+    if given:
+        raise FlussError(
+            f"hint: there is no option {min(given)!r}; there are 'scan.startup.mode' and"
+            " 'scan.startup.timestamp'"
+        )
+    if (mode == "timestamp") != (stamp is not None):
+        raise FlussError(
+            "hint: 'scan.startup.mode'='timestamp' and 'scan.startup.timestamp' need each other"
+        )
+    if mode is None:
+        return {}
+    if mode == "timestamp" and stamp is not None:
+        if not stamp.isdigit():
+            raise FlussError(f"hint: 'scan.startup.timestamp'={stamp!r}: expected ms since 1970")
+        return {"start": datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(stamp))}
+    starts = {"earliest": "earliest", "full": "earliest", "latest": "latest"}
+    if mode not in starts:
+        raise FlussError(
+            f"hint: 'scan.startup.mode'={mode!r}: expected full, earliest, latest or timestamp"
+        )
+    return {"start": starts[mode]}

@@ -1,0 +1,161 @@
+"""Expressions over logs that grow: batches as rows come, and runs that go on where they ended."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import ibis.expr.operations as ops
+import ibis.expr.types as ir
+import polars as pl
+import pyarrow as pa
+from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
+from sqlglot import exp
+
+from fluss_df.backend.queries import parse, spot
+from fluss_df.backend.statements import Statements
+from fluss_df.errors import FlussError
+from fluss_df.io.durations import parse_duration
+from fluss_df.io.micro_batches import MicroBatches
+from fluss_df.io.runner import Destination, RunResult, run
+from fluss_df.metadata import TablePath
+
+# what needs all rows for one of its results
+_WHOLE = (
+    ops.Aggregate,
+    ops.Sort,
+    ops.Distinct,
+    ops.Limit,
+    ops.Difference,
+    ops.Intersection,
+    ops.Sample,
+    ops.WindowFunction,
+)
+_WHOLE_SQL = (
+    exp.Group,
+    exp.Order,
+    exp.Distinct,
+    exp.Limit,
+    exp.Offset,
+    exp.AggFunc,
+    exp.Window,
+    exp.Except,
+    exp.Intersect,
+)
+
+
+class Streaming(Statements):
+    """What the backend does with logs that grow."""
+
+    def follow(
+        self,
+        expr: ir.Table | str,
+        /,
+        *,
+        params: Mapping[ir.Scalar, Any] | None = None,
+        stream: str | TablePath | None = None,
+        every: str | float | dt.timedelta = "500ms",
+        max_batch_rows: int | None = None,
+        stop: threading.Event | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the rows of an expression as they come into the log that it reads.
+
+        First come the rows that are there. Each batch is the expression over the rows that came
+        since the batch before, with every pushdown; so it must be one whose rows need no others:
+        columns, filters, unions, joins with tables that are read whole for each batch.
+
+        Parameters
+        ----------
+        expr
+            A table expression, or a query in SQL.
+        params
+            Values of its parameters.
+        stream
+            Which table is followed, where it reads several.
+        every
+            How often new rows are looked for.
+        max_batch_rows
+            The most rows of the log in a batch.
+        stop
+            An event that ends it; else it ends when the iterator is closed.
+
+        Yields
+        ------
+        pyarrow.RecordBatch
+            None is empty.
+
+        Raises
+        ------
+        FlussError
+            For an expression with an aggregate, a sort, distinct rows, a limit or a window
+            function, which would need rows that are still to come.
+        """
+        if isinstance(expr, str):
+            _refuse_whole_sql(expr)
+            expr = self.sql(expr)
+        for node in expr.op().find(_WHOLE):
+            raise FlussError(
+                f"a {type(node).__name__} cannot be followed: it needs rows that are still to come;"
+                " run it over what is there with execute, or follow the rows and reduce the batches"
+            )
+        schema = expr.schema()
+        frame = self.compile(expr, params=params)
+        return self._batches(
+            frame,
+            lambda part: PyArrowData.convert_table(part.to_arrow(), schema).cast(
+                PyArrowSchema.from_ibis(schema)
+            ),
+            stream=stream,
+            max_rows=max_batch_rows,
+            poll_s=parse_duration("every", every),
+            stop=stop,
+        )
+
+    def _batches(
+        self, frame: pl.LazyFrame, convert: Callable[[pl.DataFrame], pa.Table], **options: Any
+    ) -> Iterator[pa.RecordBatch]:
+        with (
+            tempfile.TemporaryDirectory(prefix="fluss-follow-") as folder,
+            MicroBatches(frame, os.path.join(folder, "checkpoint"), **options) as batches,
+        ):
+            for batch in batches:
+                yield from convert(batch.frame.collect()).to_batches()
+                batch.commit()
+
+    def run(
+        self,
+        expr: ir.Table | str,
+        /,
+        *,
+        to: Destination,
+        checkpoint: str | os.PathLike[str],
+        params: Mapping[ir.Scalar, Any] | None = None,
+        **options: Any,
+    ) -> RunResult:
+        """Run an expression over a log batch by batch, each row counted once.
+
+        Parameters
+        ----------
+        expr
+            A table expression, or a query in SQL.
+        to, checkpoint, options
+            As of :func:`fluss_df.run`: a folder for Parquet files, or a function; a folder of this
+            run alone; ``trigger``, ``stream``, ``max_batch_rows``, ``stop`` and ``on_batch``.
+        params
+            Values of its parameters.
+        """
+        table = self.sql(expr) if isinstance(expr, str) else expr
+        frame = self.compile(table, params=params)
+        return run(frame, to=to, checkpoint=checkpoint, **options)
+
+
+def _refuse_whole_sql(query: str) -> None:
+    for part in parse(query).find_all(*_WHOLE_SQL):
+        raise FlussError(
+            f"{part.key.upper()} cannot be followed: it needs rows that are still to"
+            f" come{spot(part)}; run the query over what is there with sql"
+        )

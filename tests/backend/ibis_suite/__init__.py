@@ -1,0 +1,1 @@
+"""Ibis's own tests of backends, run against Fluss."""

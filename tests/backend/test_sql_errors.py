@@ -1,0 +1,174 @@
+"""Statements that cannot be run: the message says which part, and where it stands."""
+
+import re
+
+import pytest
+
+from fluss_df.backend import Backend
+from fluss_df.errors import FlussError
+
+TABLE = "known"
+
+# what cannot be read: the message says where, in lines and columns
+UNREADABLE = """
+SELEC 1
+SELECT
+SELECT * FROM
+SELECT * FROM known WHERE
+SELECT * FROM known WHERE a =
+SELECT * FROM known WHERE a = 1 AND
+SELECT a, FROM known WHERE (a = 1
+SELECT * FROM known GROUP BY
+SELECT * FROM known ORDER BY
+SELECT (a FROM known
+SELECT a b c FROM known
+SELECT * FROM known JOIN
+SELECT * FROM known JOIN known AS k ON
+SELECT CASE WHEN a = 1 THEN 2 FROM known
+SELECT CAST(a AS) FROM known
+SELECT a FROM known LIMIT LIMIT
+SELECT * FORM known
+SELECT a FROM (SELECT a FROM known
+SELECT a FROM known UNION
+SELECT count( FROM known
+SELECT 'abc FROM known
+SELECT "a FROM known
+SELECT `a FROM known
+SELECT a FROM known WHERE a IN (1, 2
+SELECT a FROM known WHERE a BETWEEN 1
+WITH x AS SELECT 1 SELECT * FROM x
+CREATE
+CREATE TABLE
+CREATE TABLE x (
+CREATE TABLE x (a INT
+CREATE TABLE x (a INT,, b INT)
+CREATE TABLE x (a INT) WITH (
+CREATE TABLE x (a INT) WITH ('bucket.num' = )
+CREATE TABLE x (a ARRAY<INT)
+CREATE TABLE x (a DECIMAL(10, )
+CREATE TABLE x (a INT,)
+CREATE TABLE x (a INT, PRIMARY KEY (a) NOT)
+CREATE DATABASE
+DROP
+DROP TABLE
+DROP TABLES known
+DROP DATABASE
+ALTER
+ALTER TABLE
+ALTER TABLE known
+ALTER TABLE known ADD
+ALTER TABLE known ADD PARTITION
+ALTER TABLE known ADD PARTITION (dt = )
+ALTER TABLE known SET
+ALTER TABLE known SET ('a' = 'b'
+ALTER TABLE known RESET a
+ALTER TABLE known MODIFY a BIGINT
+ALTER DATABASE d SET ('a' = 'b')
+INSERT
+INSERT INTO
+INSERT INTO known
+INSERT INTO known VALUES
+INSERT INTO known VALUES (1
+INSERT INTO known VALUES (1, 'x'
+INSERT known VALUES (1,)
+INSERT INTO known (a, b VALUES (1, 'x')
+DELETE
+DELETE FROM
+DELETE FROM known WHERE
+DELETE known WHERE a =
+USE
+SHOW
+SHOW FOO
+SHOW TABLE
+DESCRIBE
+GRANT SELECT ON known
+CALL something(1)
+SET x = 1
+123 abc
+"""
+
+# what can be read and not run: a part of the message
+UNRUNNABLE = [
+    ("SELECT * FROM nowhere", r"nowhere does not exist.*\(line 1, column 21\)"),
+    ("SELECT *\nFROM\n  nowhere", r"nowhere does not exist.*\(line 3, column 9\)"),
+    ("SELECT * FROM no_db.known", r"no_db.*does not exist.*\(line 1"),
+    ("SELECT * FROM a.b.c", r"databases and no catalogs"),
+    ("SELECT nothing FROM known", 'unable to find column "nothing"'),
+    ("SELECT nofunction(a) FROM known", "nofunction"),
+    ("SELECT 1; SELECT 2", "expected one statement in SQL, found 2"),
+    ("", "expected one statement in SQL, found 0"),
+    ("INSERT INTO nowhere VALUES (1)", "nowhere does not exist"),
+    ("INSERT INTO known VALUES (1)", r"1 columns \(column_0\) given for 2 \(a, b\)"),
+    ("INSERT INTO known (a, z) VALUES (1, 2)", "INSERT column 'z' does not exist"),
+    ("INSERT INTO known (a, a) VALUES (1, 2)", "names a column more than once"),
+    ("INSERT OVERWRITE known SELECT 1, 'x'", "INSERT cannot be run with OVERWRITE"),
+    ("INSERT INTO known VALUES ('x', 1)", "column 'a'"),
+    ("UPDATE known SET a = 1", "this statement cannot be run: UPDATE known"),
+    ("MERGE INTO known USING k ON known.a = k.a WHEN MATCHED THEN DELETE", "this statement"),
+    ("TRUNCATE TABLE known", "known cannot be emptied"),
+    ("DELETE FROM known", "without WHERE"),
+    ("DELETE FROM known WHERE a = 1", "has no primary key, so there is no DELETE"),
+    ("CREATE TABLE x (a UUID)", "column 'a': SQL cannot create the type UUID"),
+    ("CREATE TABLE x (a)", "column 'a' has no type"),
+    ("CREATE TABLE x (a INT, a INT)", "column 'a' stands there twice"),
+    ("CREATE TABLE x (a INT, PRIMARY KEY (z) NOT ENFORCED)", "primary key column 'z'"),
+    ("CREATE TABLE x (a INT) PARTITIONED BY (z)", "PARTITIONED BY column 'z' does not exist"),
+    ("CREATE TABLE x (a INT) PARTITIONED BY a", "stands in parentheses"),
+    ("CREATE TABLE x (a INT DEFAULT 1)", "this part of column 'a' cannot be run: DEFAULT 1"),
+    ("CREATE TABLE x (a INT, CHECK (a > 1))", "part of CREATE TABLE ibis.x cannot be run"),
+    ("CREATE TABLE x (a DECIMAL(99, 2))", "99"),
+    ("CREATE TABLE known (a INT)", "already exist"),
+    ("CREATE TABLE x (a INT) WITH ('bucket.num' = 'many')", "bucket.num"),
+    ("CREATE TABLE x", r"expected columns in \(\.\.\.\)"),
+    ("CREATE TABLE x LIKE known", r"expected columns in \(\.\.\.\)"),
+    ("CREATE TABLE x (a INT) AS SELECT 1 AS a", "takes its columns from the query"),
+    ("CREATE VIEW ibis.x AS SELECT 1", "views are local to the connection"),
+    ("CREATE TABLE x (a INT, PRIMARY KEY)", "part of CREATE TABLE ibis.x cannot be run"),
+    ("; ;", "found 0"),
+    ("CREATE INDEX i ON known (a)", "this statement cannot be run: CREATE INDEX"),
+    ("DROP TABLE nowhere", "nowhere does not exist"),
+    ("DROP VIEW nowhere", "view 'nowhere' does not exist"),
+    ("DROP INDEX i", "this statement cannot be run: DROP INDEX"),
+    ("ALTER TABLE known DROP COLUMN a", "part of ALTER TABLE ibis.known cannot be run: DROP COL"),
+    ("ALTER TABLE known RENAME TO other", "part of ALTER TABLE ibis.known cannot be run: RENAME"),
+    ("ALTER TABLE known ADD COLUMN c INT FIRST", "adds columns behind the others"),
+    ("ALTER TABLE known ADD COLUMN c INT NOT NULL", "column 'c' cannot be added"),
+    ("ALTER TABLE known SET ('a')", "expected key = 'value', not 'a'"),
+    ("ALTER TABLE known ADD PARTITION (dt)", "expected key = 'value', not dt"),
+    ("USE nowhere", "database 'nowhere' does not exist"),
+    ("SHOW PARTITIONS", "PARTITIONS: expected the name of a table"),
+    ("SHOW CREATE TABLE", "CREATE TABLE: expected the name of a table"),
+    ("SHOW DATABASES FROM x", "SHOW DATABASES takes no name"),
+    ("SHOW PARTITIONS known LIKE 'x'", "PARTITIONS has no LIKE"),
+    ("DESCRIBE nowhere", "nowhere does not exist"),
+    ("SELECT * FROM known /*+ OPTIONS('x' = 'y') */", "there is no option 'x'"),
+    ("SELECT * FROM known /*+ OPTIONS(x) */", r"expected OPTIONS\('key'='value', \.\.\.\)"),
+    ("SELECT * FROM known /*+ OPTIONS('scan.startup.mode' = 'x') */", "expected full, earliest"),
+    ("SELECT * FROM known /*+ OPTIONS('scan.startup.mode'='timestamp') */", "need each other"),
+    ("SELECT /*+ OPTIONS('scan.startup.mode'='latest') */ * FROM known", "has no effect"),
+]
+
+
+@pytest.fixture
+def known(con: Backend) -> Backend:
+    con.raw_sql(f"CREATE TABLE IF NOT EXISTS {TABLE} (a INT, b STRING) WITH ('bucket.num' = '1')")
+    return con
+
+
+def test_there_are_a_hundred() -> None:
+    assert len(UNREADABLE.split("\n")) - 2 + len(UNRUNNABLE) >= 100
+
+
+@pytest.mark.parametrize("statement", UNREADABLE.strip().split("\n"))
+def test_what_cannot_be_read(known: Backend, statement: str) -> None:
+    with pytest.raises(FlussError) as caught:
+        known.raw_sql(statement)
+    message = caught.value.message
+    assert re.search(r"[Ll]ine \d+|expected|, in: ", message), message
+    assert not re.search(r"<class|<Token|\x1b|TokenType", message), message
+
+
+@pytest.mark.parametrize(("statement", "message"), UNRUNNABLE)
+def test_what_cannot_be_run(known: Backend, statement: str, message: str) -> None:
+    with pytest.raises(FlussError, match=message):
+        known.raw_sql(statement)

@@ -1,0 +1,77 @@
+"""Expressions and queries over logs that grow."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ibis
+import polars as pl
+import pytest
+from ibis import _
+
+from fluss_df.backend import Backend
+from fluss_df.errors import FlussError
+
+ROWS = pl.DataFrame({"id": [1, 2, 3], "k": ["a", "b", "a"]})
+NAMES = pl.DataFrame({"k": ["a", "b"], "name": ["ann", "bob"]})
+
+
+@pytest.fixture
+def name(con: Backend, fresh: Callable[[], str]) -> str:
+    made = fresh()
+    con.create_table(made, ROWS, buckets=1)
+    return made
+
+
+def test_rows_come_once_as_they_arrive(con: Backend, name: str, fresh: Callable[[], str]) -> None:
+    table = con.table(name)
+    names = con.create_table(fresh(), NAMES, buckets=1)
+    expr = table.filter(_.id != 2).join(names, "k").select("id", "name", twice=_.id * 2)
+    stop = threading.Event()
+    batches = con.follow(expr, stream=f"ibis.{name}", every=0.05, stop=stop)
+    first = next(batches)
+    assert first.schema.names == ["id", "name", "twice"]
+    assert sorted(first.to_pydict()["twice"]) == [2, 6]
+    con.insert(name, pl.DataFrame({"id": [2, 9], "k": ["a", "b"]}))
+    assert next(batches).to_pylist() == [{"id": 9, "name": "bob", "twice": 18}]
+    stop.set()
+    assert not list(batches)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT count(*) FROM {}", r"COUNT cannot be followed.*line 1"),
+        ("SELECT DISTINCT k FROM {}", "DISTINCT cannot be followed"),
+        ("SELECT id FROM {} ORDER BY id", "ORDER cannot be followed"),
+        ("SELECT id FROM {} LIMIT 3", "LIMIT cannot be followed"),
+        ("SELECT k FROM {} GROUP BY k", "GROUP cannot be followed"),
+    ],
+)
+def test_what_needs_all_rows_is_refused(con: Backend, name: str, query: str, message: str) -> None:
+    with pytest.raises(FlussError, match=message):
+        con.follow(query.format(name))
+
+
+def test_expressions_that_need_all_rows_are_refused(con: Backend, name: str) -> None:
+    table = con.table(name)
+    for expr in (
+        table.group_by("k").agg(n=_.count()),
+        table.order_by("id"),
+        table.distinct(),
+        table.head(1),
+        table.mutate(n=ibis.row_number()),
+    ):
+        with pytest.raises(FlussError, match="cannot be followed"):
+            con.follow(expr)
+
+
+def test_a_run_goes_on_where_it_ended(con: Backend, name: str, tmp_path: Path) -> None:
+    expr = con.table(name).filter(_.k == "a")
+    places: dict[str, Any] = {"to": tmp_path / "rows", "checkpoint": tmp_path / "checkpoint"}
+    assert con.run(expr, **places).rows_written == 2
+    assert con.run(expr, **places).batches == 0
+    con.insert(name, pl.DataFrame({"id": [8], "k": ["a"]}))
+    assert con.run(f"SELECT * FROM {name} WHERE k = 'a'", **places).rows_written == 1
+    assert sorted(pl.read_parquet(tmp_path / "rows")["id"]) == [1, 3, 8]
