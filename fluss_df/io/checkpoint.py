@@ -108,7 +108,7 @@ class Checkpoint:
     def _identify(self) -> str:
         path = self.folder / "metadata.json"
         if path.exists():
-            found = _read(path)
+            found = read_state(path)
             if found.get("table") != str(self._table):
                 raise FlussError(
                     f"checkpoint {self.folder} is of table {found.get('table')}, not of"
@@ -128,7 +128,7 @@ class Checkpoint:
     def offsets(self, number: int) -> BatchOffsets:
         """Return what a batch reads."""
         path = self.folder / "offsets" / f"{number:010}.json"
-        found = _read(path)
+        found = read_state(path)
         try:
             splits = tuple(Split(*entry) for entry in found["splits"])
             return BatchOffsets(number, int(found["table_id"]), splits)
@@ -158,7 +158,8 @@ def _numbers(folder: Path) -> list[int]:
     return [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> dict[str, Any]:
+    """Return what a file of a checkpoint says, or raise when it is damaged."""
     try:
         value = json.loads(path.read_text())
     except (OSError, ValueError) as error:
