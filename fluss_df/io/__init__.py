@@ -1,5 +1,6 @@
 """Polars over Fluss: lazy scans that fetch only what a query needs, and sinks."""
 
+from fluss_df.io.lookup_join import lookup_join
 from fluss_df.io.micro_batches import MicroBatch, MicroBatches
 from fluss_df.io.register import register
 from fluss_df.io.report import ScanReport, last_scan, track_scans
@@ -16,6 +17,7 @@ __all__ = [
     "explain",
     "fetched",
     "last_scan",
+    "lookup_join",
     "read_fluss",
     "register",
     "run",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
+from fluss_df.io.lookup_join import JoinHow, lookup_join
 from fluss_df.io.micro_batches import MicroBatches
 from fluss_df.io.report import ScanReport
 from fluss_df.io.runner import RunResult, run
@@ -40,6 +42,27 @@ class FlussFrame:
     def run(self, **options: Any) -> RunResult:
         """Run the query batch by batch as the log grows; see :func:`fluss_df.io.runner.run`."""
         return run(self._frame, **options)
+
+    def lookup_join(
+        self,
+        table: str | TablePath,
+        *,
+        on: str | Sequence[str] | Mapping[str, str] | None = None,
+        how: JoinHow = "left",
+        columns: Sequence[str] | None = None,
+        suffix: str = "_right",
+        connection: object | None = None,
+    ) -> pl.LazyFrame:
+        """Join with a primary-key table by looking keys up; see :func:`fluss_df.lookup_join`."""
+        return lookup_join(
+            self._frame,
+            table,
+            on=on,
+            how=how,
+            columns=columns,
+            suffix=suffix,
+            connection=connection,
+        )
 
     def micro_batches(
         self,
