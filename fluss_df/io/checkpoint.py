@@ -135,6 +135,26 @@ class Checkpoint:
         except (KeyError, TypeError, ValueError) as error:
             raise FlussError(f"checkpoint file {path} is damaged: {error!r}") from None
 
+    @classmethod
+    def progress(
+        cls, folder: str | os.PathLike[str]
+    ) -> tuple[TablePath, dict[tuple[str | None, int], int]]:
+        """Return which table a folder is of, and how far each bucket was read; while it is in use.
+
+        Of a batch that is not committed nothing counts as read.
+        """
+        about = Path(folder) / "metadata.json"
+        if not about.exists():
+            raise FlussError(f"{folder} is no checkpoint folder: there is no metadata.json in it")
+        path = TablePath.parse(str(read_state(about).get("table")))
+        checkpoint = cls(folder, path)
+        last = checkpoint.planned()
+        if last is None:
+            return path, {}
+        done = checkpoint.is_committed(last.number)
+        read = {(s.partition_name, s.bucket_id): s.stop if done else s.start for s in last.splits}
+        return path, read
+
     def is_committed(self, number: int) -> bool:
         """Whether the output of a batch is there."""
         return (self.folder / "commits" / f"{number:010}.json").exists()

@@ -13,7 +13,7 @@ from fluss_df.io.lookup_join import JoinHow, lookup_join
 from fluss_df.io.micro_batches import MicroBatches
 from fluss_df.io.report import ScanReport
 from fluss_df.io.runner import RunResult, run
-from fluss_df.io.scan import explain, fetched, read_fluss, scan_fluss
+from fluss_df.io.scan import count, explain, fetched, read_fluss, scan_fluss
 from fluss_df.io.sink import sink_fluss, write_fluss
 from fluss_df.metadata import TablePath
 
@@ -38,6 +38,10 @@ class FlussFrame:
     def fetched(self) -> list[ScanReport]:
         """Return what the query fetched when it last ran; see :func:`fluss_df.fetched`."""
         return fetched(self._frame)
+
+    def count(self) -> int:
+        """Return the number of rows, from offsets where these tell; see :func:`fluss_df.count`."""
+        return count(self._frame)
 
     def run(self, **options: Any) -> RunResult:
         """Run the query batch by batch as the log grows; see :func:`fluss_df.io.runner.run`."""

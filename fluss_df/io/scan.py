@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
+import re
 from collections.abc import Iterable
 
 import polars as pl
@@ -30,6 +31,12 @@ from fluss_df.metadata import METADATA_COLUMNS, TablePath
 from fluss_df.pushdown.plan import bind_columns, bind_metadata
 from fluss_df.record.change_tables import ChangeTable, split_name
 from fluss_df.schema import TableInfo
+
+# a scan, whose rows are filtered at the most
+_FILTERED = re.compile(
+    r"SELECT \[len\(\)\]\n( *FILTER [^\n]*\n *FROM\n)* *RESOLVER\[name: FlussScan, [^\n]*"
+)
+_COUNTED = re.compile(r"SELECT \[len\(\)\]\n  RESOLVER\[name: FlussScan,(?!(.*\n)* *FILTER )")
 
 MODES = ("auto", "log", "snapshot", "changelog")
 
@@ -304,6 +311,28 @@ def explain(frame: pl.LazyFrame) -> str:
       residual   none
     """
     return "\n".join(scan.plan.explain() for scan in planned_scans(frame))
+
+
+def count(frame: pl.LazyFrame) -> int:
+    """Return the number of rows of a query; also ``lf.fluss.count()``.
+
+    Those of a log table, or of its partitions, buckets and offsets that filters choose exactly, are
+    counted from offsets, without reading a batch. ``frame.select(pl.len())`` answers the same, and
+    reads a column: Polars does not tell a scan that only the number of its rows is wanted.
+
+    Examples
+    --------
+    >>> fluss_df.count(flights.filter(pl.col("origin") == "JFK"))  # doctest: +SKIP
+    111279
+    """
+    counted = frame.select(pl.len())
+    # what Polars kept to itself is not in the scan's plan, but above it
+    if _FILTERED.fullmatch(counted.explain(optimized=False)) and _COUNTED.match(counted.explain()):
+        scans = planned_scans(counted)
+        if len(scans) == 1 and scans[0].source.changes is None and not scans[0].plan.residual:
+            return scans[0].plan.rows
+    found: int = counted.collect().item()
+    return found
 
 
 def fetched(frame: pl.LazyFrame) -> list[ScanReport]:
