@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +32,10 @@ from fluss_df.cli.options import (
     split_names,
 )
 from fluss_df.errors import FlussError
+from fluss_df.io.offsets import bucket_offsets
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sink import sink_fluss
+from fluss_df.metadata import TablePath
 
 Rows = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many rows.")]
 
@@ -71,14 +75,54 @@ def head(
 def tail(
     table: Table,
     rows: Rows = 10,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with the rows, or changes, that come.")
+    ] = False,
+    max_rows: Annotated[
+        int | None, typer.Option(min=0, help="With --follow: end after so many rows that came.")
+    ] = None,
     columns: Columns = None,
     metadata: Metadata = False,
     connection: Connection = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the last rows."""
+    """Print the last rows; with --follow those that come, too, until Ctrl-C."""
     with errors_as_messages():
-        _show(_scan(connection, table, columns, metadata).tail(rows).collect(), as_json)
+        if not follow:
+            _show(_scan(connection, table, columns, metadata).tail(rows).collect(), as_json)
+            return
+        opened, path = open_table(connection, table)
+        options: dict[str, Any] = {
+            "connection": opened,
+            "columns": split_names(columns),
+            "include_metadata": metadata,
+        }
+        if opened.get_table(path).has_primary_key():
+            options["mode"] = "changelog"
+        with contextlib.suppress(KeyboardInterrupt):
+            _follow(path, options, rows, max_rows, as_json)
+
+
+def _follow(
+    path: TablePath, options: dict[str, Any], rows: int, max_rows: int | None, as_json: bool
+) -> None:
+    """Print the last rows of a log, and then every row behind them, once."""
+    # the end is pinned first: what comes meanwhile is followed
+    info = options["connection"].get_table(path).get_table_info()
+    ends: dict[Any, int] = {
+        (bucket.partition_name, bucket.bucket_id) if info.is_partitioned() else bucket.bucket_id: e
+        for bucket, (_, e) in bucket_offsets(options["connection"], info).items()
+    }
+    last = scan_fluss(path, stop=ends, **options).tail(rows).collect()
+    if last.height:
+        _show(last, as_json)
+    if max_rows == 0:
+        return
+    scan = scan_fluss(path, start=ends, follow=True, max_rows=max_rows, **options)
+    for frame in scan.collect_batches(maintain_order=True):
+        if frame.height:
+            _show(frame, as_json)
+            sys.stdout.flush()
 
 
 def _scan(connection: str | None, table: str, columns: str | None, metadata: bool) -> pl.LazyFrame:

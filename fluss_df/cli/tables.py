@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import polars as pl
@@ -16,12 +17,15 @@ from rich.text import Text
 from fluss_df.cli.console import errors_as_messages, out
 from fluss_df.cli.options import AsJson, Connection, Table, open_table
 from fluss_df.client.connection import resolve_connection
+from fluss_df.io.checkpoint import Checkpoint
 from fluss_df.io.offsets import bucket_offsets
 from fluss_df.io.scan import scan_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
 
 _UNBOUNDED = 1000
+# of lag --max, for monitors: not an error, and not what click exits with
+EXIT_BEHIND = 3
 
 
 def tables(
@@ -133,6 +137,47 @@ def count(
             typer.echo(json.dumps({"table": str(path), "rows": total}))
         else:
             typer.echo(total)
+
+
+def lag(
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CHECKPOINT", exists=True, file_okay=False, help="The folder of a run."
+        ),
+    ],
+    most: Annotated[
+        int | None,
+        typer.Option("--max", min=0, help="Exit with code 3 when more rows are still to be read."),
+    ] = None,
+    connection: Connection = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far a run (lf.fluss.run) is behind the end of the table that it reads."""
+    with errors_as_messages():
+        path, read = Checkpoint.progress(checkpoint)
+        opened = resolve_connection(connection)
+        info = opened.get_admin().get_table_info(path)
+        rows_of: list[dict[str, Any]] = []
+        for bucket, (first, last) in bucket_offsets(opened, info).items():
+            done = read.get((bucket.partition_name, bucket.bucket_id), first)
+            rows_of.append(
+                {
+                    **({"partition": bucket.partition_name} if info.is_partitioned() else {}),
+                    "bucket": bucket.bucket_id,
+                    "read up to": done,
+                    "latest offset": last,
+                    "lag": max(0, last - done),
+                }
+            )
+        total = sum(row["lag"] for row in rows_of)
+        if as_json:
+            typer.echo(json.dumps({"table": str(path), "lag": total, "buckets": rows_of}))
+        else:
+            out.print(f"[bold]{path}[/]: {total:,} rows behind")
+            show_rows(rows_of, nothing="no partitions yet")
+    if most is not None and total > most:
+        raise typer.Exit(EXIT_BEHIND)
 
 
 def _counted(rows: pl.LazyFrame, info: TableInfo) -> dict[str | None, int]:

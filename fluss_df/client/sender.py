@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from fluss_df.client.cluster import Cluster
@@ -120,8 +120,16 @@ class Sender:
         self.failed_rows = 0
         self.open_rows = 0
         self._owner: object | None = None
+        self._fixed: tuple[int, Mapping[TableBucket, int]] | None = None
 
     # ---- from the writer
+
+    def fix_writer(self, writer_id: int, sequences: Mapping[TableBucket, int]) -> None:
+        """Send under this writer id alone, from these sequences on; before the first batch.
+
+        What the server does not take under it fails, rather than going under another one.
+        """
+        self._fixed = (writer_id, sequences)
 
     def enqueue(self, batches: Iterable[WriteBatch], owner: object) -> None:
         """Take batches whose order within their bucket is settled; they may still be encoding.
@@ -233,6 +241,8 @@ class Sender:
         """Give a bucket its writer id; False while the id is still asked for."""
         if not self._config.writer_enable_idempotence:
             return True
+        if self._fixed is not None:
+            return self._use_fixed_writer(queue, *self._fixed)
         if queue.writer_id >= 0 and not queue.renew_writer:
             return True
         if queue.renew_writer:
@@ -241,7 +251,7 @@ class Sender:
             queue.writer_id = -1
             self._writer_id = None
         if self._writer_id is None:
-            self._writer_id = asyncio.ensure_future(self._ask_writer_id())
+            self._writer_id = asyncio.ensure_future(self.ask_writer_id())
         if self._writer_id.done() and self._writer_id.exception() is None:
             queue.writer_id = self._writer_id.result()
             queue.next_sequence = 0
@@ -251,7 +261,24 @@ class Sender:
         self._spawn(self._await_writer_id(queue, self._writer_id))
         return False
 
-    async def _ask_writer_id(self) -> int:
+    def _use_fixed_writer(
+        self, queue: _BucketQueue, writer_id: int, sequences: Mapping[TableBucket, int]
+    ) -> bool:
+        if queue.renew_writer:
+            refusal = FlussError(
+                f"the server takes no more batches of writer {writer_id}",
+                ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
+            )
+            self._fail_queue(queue, refusal)
+            return False
+        if queue.writer_id != writer_id:
+            queue.writer_id = writer_id
+            queue.next_sequence = sequences.get(queue.bucket, 0)
+            queue.last_acked = queue.next_sequence - 1
+        return True
+
+    async def ask_writer_id(self) -> int:
+        """Have a server give a writer id that nobody else has."""
         path = pb.PathOfTable(
             database_name=self._info.table_path.database_name,
             table_name=self._info.table_path.table_name,

@@ -107,6 +107,15 @@ class EncodedBatch(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RoutedBatch:
+    """Rows that go to one bucket together."""
+
+    bucket: TableBucket
+    partition_name: str | None
+    rows: pa.RecordBatch
+
+
 class WriteBatch:
     """One batch on its way to one bucket.
 

@@ -6,7 +6,7 @@ import atexit
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,10 +22,12 @@ from fluss_df.client.write_batch import (
     BucketResult,
     BufferMemory,
     EncodedBatch,
+    RoutedBatch,
     WriteBatch,
     WriteResultHandle,
 )
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.metadata import TableBucket
 from fluss_df.record.coerce import coerce
 from fluss_df.record.row_collector import RowCollector, RowGate
 from fluss_df.schema import TableInfo
@@ -363,33 +365,94 @@ class TableWriter(Ready):
         """Route coerced data to partitions and buckets, and start encoding; the lock is held."""
         if not data.num_rows:
             return
-        sender = self._started_sender()
-        io = self._connection.io
+        for routed in self._routes(data):
+            self._enqueue(routed, handle, wait_for_room=wait_for_room)
+
+    def _routes(self, data: pa.Table) -> Iterator[RoutedBatch]:
         # every partition is there, or nothing is sent
         for partition_name, partition_id, part in self._partitions.split(data):
             for piece in _pieces(part, self._target_bytes):
                 for bucket, rows in self._assign(piece, partition_id):
-                    size = rows.nbytes
-                    if not wait_for_room:
-                        self._memory.take_at_once(size)
-                    elif not self._memory.take(size, self._config.writer_buffer_wait_timeout_ms):
-                        raise FlussError(
-                            f"no room for {rows.num_rows} rows of table {self._name} in the"
-                            f" writer's buffer of {self._config.writer_buffer_memory_size} bytes"
-                            f" within {self._config.writer_buffer_wait_timeout_ms} ms",
-                            ErrorCode.REQUEST_TIME_OUT,
-                        )
-                    handle.expect(1)
-                    batch = WriteBatch(bucket, partition_name, rows, size, handle)
-                    if size <= _ENCODE_AT_ONCE_BYTES:
-                        self._encode(batch, None)
-                        io.call(sender.enqueue, [batch], self)
-                        continue
-                    io.call(sender.enqueue, [batch], self)
-                    try:
-                        encode_pool().submit(self._encode, batch, sender)
-                    except RuntimeError:  # the interpreter is ending
-                        self._encode(batch, sender)
+                    yield RoutedBatch(bucket, partition_name, rows)
+
+    def _enqueue(
+        self, routed: RoutedBatch, handle: WriteResultHandle, *, wait_for_room: bool
+    ) -> None:
+        sender = self._started_sender()
+        io = self._connection.io
+        size = routed.rows.nbytes
+        if not wait_for_room:
+            self._memory.take_at_once(size)
+        elif not self._memory.take(size, self._config.writer_buffer_wait_timeout_ms):
+            raise FlussError(
+                f"no room for {routed.rows.num_rows} rows of table {self._name} in the"
+                f" writer's buffer of {self._config.writer_buffer_memory_size} bytes"
+                f" within {self._config.writer_buffer_wait_timeout_ms} ms",
+                ErrorCode.REQUEST_TIME_OUT,
+            )
+        handle.expect(1)
+        batch = WriteBatch(routed.bucket, routed.partition_name, routed.rows, size, handle)
+        if size <= _ENCODE_AT_ONCE_BYTES:
+            self._encode(batch, None)
+            io.call(sender.enqueue, [batch], self)
+            return
+        io.call(sender.enqueue, [batch], self)
+        try:
+            encode_pool().submit(self._encode, batch, sender)
+        except RuntimeError:  # the interpreter is ending
+            self._encode(batch, sender)
+
+    # ---- batch by batch, under a writer id that is known beforehand
+
+    @property
+    def frame_schema(self) -> pa.Schema:
+        """The schema of routed batches: the columns, and what the table's requests need."""
+        return self._frame_schema
+
+    def route(self, table: pa.Table) -> list[RoutedBatch]:
+        """Check a frame, and return its rows as the batches that are to be sent; none is."""
+        data = self._checked(table)
+        with self._lock:
+            return list(self._routes(data))
+
+    def ask_writer_id(self) -> int:
+        """Have a server give a writer id that nobody else has."""
+        return self._connection.io.run(self._started_sender().ask_writer_id())
+
+    def send_as(
+        self,
+        writer_id: int,
+        sequences: Mapping[TableBucket, int],
+        batches: Iterable[RoutedBatch],
+    ) -> None:
+        """Send batches as they are, in order and under this writer id, until all are acknowledged.
+
+        The same batch under the same writer id and sequence is written once, however often it is
+        sent. A writer is used for one id, and not for anything else besides.
+
+        Parameters
+        ----------
+        writer_id
+            See :meth:`ask_writer_id`.
+        sequences
+            That of the first batch for each bucket; 0 where there is none.
+        batches
+            As :meth:`route` returned them.
+        """
+        config = self._config
+        if config.writer_acks != "all" or not config.writer_enable_idempotence:
+            raise FlussError(
+                f"table {self._name}: writing each row exactly once needs writer_acks='all' and"
+                " writer_enable_idempotence=True in the connection's settings",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+        with self._lock:
+            self._connection.io.call(self._started_sender().fix_writer, writer_id, sequences)
+            handle = WriteResultHandle()
+            for batch in batches:
+                self._enqueue(batch, handle, wait_for_room=True)
+            handle.seal()
+        self.flush()
 
     def _encode(self, batch: WriteBatch, sender: Sender | None) -> None:
         """Encode a batch, and tell the sender of it where there is one."""

@@ -1,10 +1,11 @@
 """Polars over Fluss: lazy scans that fetch only what a query needs, and sinks."""
 
+from fluss_df.io.lookup_join import lookup_join
 from fluss_df.io.micro_batches import MicroBatch, MicroBatches
 from fluss_df.io.register import register
 from fluss_df.io.report import ScanReport, last_scan, track_scans
 from fluss_df.io.runner import RunResult, run
-from fluss_df.io.scan import explain, fetched, read_fluss, scan_fluss
+from fluss_df.io.scan import count, explain, fetched, read_fluss, scan_fluss
 from fluss_df.io.sink import SinkResult, sink_fluss, write_fluss
 
 __all__ = [
@@ -13,9 +14,11 @@ __all__ = [
     "RunResult",
     "ScanReport",
     "SinkResult",
+    "count",
     "explain",
     "fetched",
     "last_scan",
+    "lookup_join",
     "read_fluss",
     "register",
     "run",

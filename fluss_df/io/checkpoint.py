@@ -108,7 +108,7 @@ class Checkpoint:
     def _identify(self) -> str:
         path = self.folder / "metadata.json"
         if path.exists():
-            found = _read(path)
+            found = read_state(path)
             if found.get("table") != str(self._table):
                 raise FlussError(
                     f"checkpoint {self.folder} is of table {found.get('table')}, not of"
@@ -128,12 +128,32 @@ class Checkpoint:
     def offsets(self, number: int) -> BatchOffsets:
         """Return what a batch reads."""
         path = self.folder / "offsets" / f"{number:010}.json"
-        found = _read(path)
+        found = read_state(path)
         try:
             splits = tuple(Split(*entry) for entry in found["splits"])
             return BatchOffsets(number, int(found["table_id"]), splits)
         except (KeyError, TypeError, ValueError) as error:
             raise FlussError(f"checkpoint file {path} is damaged: {error!r}") from None
+
+    @classmethod
+    def progress(
+        cls, folder: str | os.PathLike[str]
+    ) -> tuple[TablePath, dict[tuple[str | None, int], int]]:
+        """Return which table a folder is of, and how far each bucket was read; while it is in use.
+
+        Of a batch that is not committed nothing counts as read.
+        """
+        about = Path(folder) / "metadata.json"
+        if not about.exists():
+            raise FlussError(f"{folder} is no checkpoint folder: there is no metadata.json in it")
+        path = TablePath.parse(str(read_state(about).get("table")))
+        checkpoint = cls(folder, path)
+        last = checkpoint.planned()
+        if last is None:
+            return path, {}
+        done = checkpoint.is_committed(last.number)
+        read = {(s.partition_name, s.bucket_id): s.stop if done else s.start for s in last.splits}
+        return path, read
 
     def is_committed(self, number: int) -> bool:
         """Whether the output of a batch is there."""
@@ -158,7 +178,8 @@ def _numbers(folder: Path) -> list[int]:
     return [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> dict[str, Any]:
+    """Return what a file of a checkpoint says, or raise when it is damaged."""
     try:
         value = json.loads(path.read_text())
     except (OSError, ValueError) as error:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import pyarrow as pa
 from polars.io.external_reader import (
     FileReader,
     FileReaderBuilder,
@@ -29,8 +30,14 @@ from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 from fluss_df.client.scanner import LogScanner
 from fluss_df.errors import FlussError
 from fluss_df.io.arrow import polars_schema, sliced, to_polars
+from fluss_df.io.changes import ChangeRows, whole_updates
 from fluss_df.io.live import live_queries
-from fluss_df.io.planning import check_schema, chosen_buckets, find_offsets
+from fluss_df.io.planning import (
+    check_schema,
+    chosen_buckets,
+    find_offsets,
+    usable_conditions,
+)
 from fluss_df.io.source import ScanSource
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.plan import Bucket
@@ -199,7 +206,7 @@ class _FollowReader(FileReader):
         end = None if options.duration_s is None else time.monotonic() + options.duration_s
         left = options.max_rows
         # one column at least, to know how many rows there are
-        wanted = frozenset(columns) or frozenset(source.columns[:1])
+        wanted = frozenset(columns) or frozenset(source.schema.names[:1])
         with _Subscriptions(source, self._conditions, wanted) as subscriptions:
             while left != 0:
                 wait_ms = float(_POLL_MS)
@@ -224,14 +231,31 @@ class _Subscriptions:
         self._conditions = conditions
         self._info = source.connection.get_table(source.table).get_table_info()
         check_schema(self._info, source)
+        self._rows = None
+        if source.changes is not None:
+            names = [name for name in source.schema.names if name in wanted]
+            self._rows = ChangeRows(self._info, source.changes, names)
         self._scanner = LogScanner(
             source.connection,
             self._info,
-            tuple(n for n in source.columns if n in wanted),
+            (
+                tuple(n for n in source.columns if n in wanted)
+                if self._rows is None
+                else self._rows.columns
+            ),
             records=False,
-            metadata_columns=tuple(n for n in source.metadata_columns if n in wanted),
+            metadata_columns=(
+                tuple(n for n in source.metadata_columns if n in wanted)
+                if self._rows is None
+                else self._rows.metadata
+            ),
+        )
+        self._nothing = pl.DataFrame(
+            schema={k: v for k, v in polars_schema(source.schema).items() if k in wanted}
         )
         self._known: set[Bucket] = set()
+        # buckets of which something came
+        self._seen: set[tuple[str | None, int]] = set()
         self._next_look = 0.0
 
     def __enter__(self) -> _Subscriptions:
@@ -249,7 +273,8 @@ class _Subscriptions:
             else []
         )
         buckets = chosen_buckets(info, source, there)
-        pruned = prune(info, buckets, self._conditions, source.metadata_columns)
+        usable = usable_conditions(source, self._conditions)
+        pruned = prune(info, buckets, usable, source.metadata_columns)
         self._next_look = time.monotonic() + _PARTITIONS_S
         return [bucket for bucket in pruned.buckets if bucket not in self._known]
 
@@ -277,5 +302,16 @@ class _Subscriptions:
             self._subscribe(self._buckets(self._info), earliest)
         if not self._known:
             time.sleep(timeout_ms / 1000)
-            return pl.DataFrame(schema=polars_schema(self._scanner.schema))
-        return to_polars(self._scanner.poll_arrow(timeout_ms))
+            return self._nothing
+        if self._rows is None:
+            return to_polars(self._scanner.poll_arrow(timeout_ms))
+        return pl.concat([self._nothing, *self._changes(self._rows, timeout_ms)])
+
+    def _changes(self, rows: ChangeRows, timeout_ms: int) -> Iterator[pl.DataFrame]:
+        for position, decoded in self._scanner.take(timeout_ms, records=False):
+            place = (position.partition_name, position.bucket.bucket_id)
+            changes = pa.Table.from_batches([decoded.batch])
+            if place not in self._seen and changes.num_rows:
+                self._seen.add(place)
+                changes = whole_updates(changes, rows.kind)
+            yield rows.frame(changes, place)

@@ -19,6 +19,7 @@ from typing import Any
 
 import polars as pl
 
+from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.checkpoint import BatchOffsets, Checkpoint
 from fluss_df.io.planning import check_schema, chosen_buckets, find_offsets
@@ -118,6 +119,11 @@ class MicroBatches:
     def run_id(self) -> str:
         """What all runs with this checkpoint have in common, and no others."""
         return self._checkpoint.run_id
+
+    @property
+    def connection(self) -> FlussConnection:
+        """The connection of the table that is read batch by batch."""
+        return self._source.connection
 
     @property
     def table(self) -> TablePath:

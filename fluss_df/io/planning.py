@@ -12,11 +12,13 @@ import pyarrow as pa
 
 from fluss_df.client.log_decode import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.io.changes import table_columns
 from fluss_df.io.source import OffsetChoice, ScanSource, choose_partitions
 from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket
 from fluss_df.pushdown.plan import Bucket, ScanPlan, slice_splits
 from fluss_df.pushdown.prune import Conjunct, all_buckets, make_splits, prune
 from fluss_df.pushdown.server_filter import ServerFilter, server_filter
+from fluss_df.record.change_tables import AFTER_COLUMN, BEFORE_COLUMN, ChangeTable
 from fluss_df.schema import TableInfo
 
 Offsets: TypeAlias = dict[Bucket, int]
@@ -61,7 +63,8 @@ def plan_scan(
         buckets = chosen_buckets(info, source, partitions)
     else:
         buckets = tuple(split.bucket for split in source.pinned)
-    pruned = prune(info, buckets, conditions if limit is None else (), source.metadata_columns)
+    usable = usable_conditions(source, conditions) if limit is None else []
+    pruned = prune(info, buckets, usable, source.metadata_columns)
     if source.pinned is None:
         starts, stops = find_offsets(source, info, pruned.buckets)
         if pruned.since and pruned.buckets:
@@ -71,19 +74,23 @@ def plan_scan(
         starts = {split.bucket: split.start for split in source.pinned}
         stops = {split.bucket: split.stop for split in source.pinned}
     splits = make_splits(pruned.buckets, starts, stops, pruned.low, pruned.high)
-    if limit is not None:
+    if limit is not None and source.changes is None:
         splits = slice_splits(splits, 0, limit)
     wanted = set(source.schema.names if columns is None else columns)
+    own = wanted & {*source.columns}
+    if source.changes is not None:
+        own = {*table_columns(info, source.changes, wanted)}
+    left = [c for c in conditions if not any(c is used for used in usable)]
     return info, ScanPlan(
         table=source.table,
         table_id=info.table_id,
         schema_id=info.schema_id,
-        columns=tuple(n for n in info.get_column_names() if n in wanted and n in source.columns),
+        columns=tuple(n for n in info.get_column_names() if n in own),
         metadata_columns=tuple(name for name in source.metadata_columns if name in wanted),
         splits=splits,
         limit=limit,
         pushed=pruned.pushed,
-        residual=pruned.residual if limit is None else tuple(c.text for c in conditions),
+        residual=(*pruned.residual, *(condition.text for condition in left)),
         server_filter=_server_filter(info, source, conditions) if limit is None else None,
         of_columns=info.get_column_count(),
         of_partitions=len(partitions) if info.is_partitioned() else None,
@@ -95,9 +102,20 @@ def _server_filter(
     info: TableInfo, source: ScanSource, conditions: Sequence[Conjunct]
 ) -> ServerFilter | None:
     """Return what of the conditions servers can judge log batches by."""
+    if source.changes is not None:
+        # changes are read whole
+        return None
     own = set(info.get_column_names()) - set(source.metadata_columns)
     known = (c.predicate for c in conditions if c.columns <= own)
     return server_filter(info, [predicate for predicate in known if predicate is not None])
+
+
+def usable_conditions(source: ScanSource, conditions: Sequence[Conjunct]) -> list[Conjunct]:
+    """Return the conditions that say something of partitions, buckets or offsets."""
+    if source.changes is not ChangeTable.BINLOG:
+        return list(conditions)
+    # rows are within its columns, and what is called like one of the table is not it
+    return [c for c in conditions if c.columns <= {*source.metadata_columns}]
 
 
 def chosen_buckets(
@@ -115,8 +133,12 @@ def chosen_buckets(
 def check_schema(info: TableInfo, source: ScanSource) -> None:
     """Raise when the columns of a frame are not those of the table any more."""
     now = info.schema.arrow_schema
+    then = source.schema
+    if source.changes is ChangeTable.BINLOG and source.columns:
+        row = next(name for name in (BEFORE_COLUMN, AFTER_COLUMN) if name in then.names)
+        then = pa.schema(list(then.field(row).type))
     for name in source.columns:
-        promised = source.schema.field(name).type
+        promised = then.field(name).type
         found = now.field(name).type if name in now.names else None
         if found != promised:
             what = "is gone" if found is None else f"is {found} now"

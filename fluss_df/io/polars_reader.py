@@ -33,7 +33,8 @@ from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.parallel_read import ParallelRead
 from fluss_df.client.reader import positions_of
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.arrow import polars_schema, to_polars
+from fluss_df.io.arrow import polars_schema, sliced, to_polars
+from fluss_df.io.changes import read_changes, table_columns
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import plan_scan
 from fluss_df.io.report import ScanRun, began
@@ -237,6 +238,10 @@ class FlussReader(FileReader):
 
     def n_rows_in_file(self, limit: int | None = None) -> int:
         """Return the number of rows, which the offsets tell."""
+        if self._builder.source.changes is not None:
+            # offsets say how many at the most
+            name = self._builder.source.schema.names[0]
+            return sum(frame.height for frame in self._fetch_changes([name]))
         return sum(split.rows for split in self._splits)
 
     def on_drop(self) -> None:
@@ -255,6 +260,13 @@ class FlussReader(FileReader):
         """Return the rows in the order of their offsets, a few MB at a time."""
         splits = self._splits
         server_filter = self._builder.plan.server_filter
+        if self._builder.source.changes is not None:
+            limit = self._builder.plan.limit
+            names = list(columns) or self._builder.source.schema.names[:1]
+            if pre_slice is None and limit is not None:
+                pre_slice = (0, limit)
+            frames = sliced(self._fetch_changes(names), pre_slice)
+            return frames if columns else (pl.DataFrame(height=f.height) for f in frames)
         if pre_slice is not None:
             splits = slice_splits(splits, *pre_slice)
             # it counts rows that the filter does not keep
@@ -262,6 +274,20 @@ class FlussReader(FileReader):
         if _PLANNED_COLUMNS.issuperset(columns):
             return _planned_rows(splits, columns, self._builder.schema)
         return self._fetch(splits, columns, server_filter)
+
+    def _fetch_changes(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+        builder = self._builder
+        kind, limit = builder.source.changes, builder.plan.limit
+        assert kind is not None
+        if not self._splits or limit == 0:
+            return
+        own = table_columns(builder.info, kind, names)
+        self._run.reads(own, self._splits)
+        nothing_yet = pl.DataFrame(schema={name: builder.schema[name] for name in names})
+        for frame in read_changes(
+            builder.source, builder.info, kind, self._splits, names, self._run.metrics
+        ):
+            yield nothing_yet if frame is None else frame
 
     def _fetch(
         self,

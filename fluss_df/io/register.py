@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
+from fluss_df.io.lookup_join import JoinHow, lookup_join
 from fluss_df.io.micro_batches import MicroBatches
 from fluss_df.io.report import ScanReport
 from fluss_df.io.runner import RunResult, run
-from fluss_df.io.scan import explain, fetched, read_fluss, scan_fluss
+from fluss_df.io.scan import count, explain, fetched, read_fluss, scan_fluss
 from fluss_df.io.sink import sink_fluss, write_fluss
 from fluss_df.metadata import TablePath
 
@@ -37,9 +39,34 @@ class FlussFrame:
         """Return what the query fetched when it last ran; see :func:`fluss_df.fetched`."""
         return fetched(self._frame)
 
+    def count(self) -> int:
+        """Return the number of rows, from offsets where these tell; see :func:`fluss_df.count`."""
+        return count(self._frame)
+
     def run(self, **options: Any) -> RunResult:
         """Run the query batch by batch as the log grows; see :func:`fluss_df.io.runner.run`."""
         return run(self._frame, **options)
+
+    def lookup_join(
+        self,
+        table: str | TablePath,
+        *,
+        on: str | Sequence[str] | Mapping[str, str] | None = None,
+        how: JoinHow = "left",
+        columns: Sequence[str] | None = None,
+        suffix: str = "_right",
+        connection: object | None = None,
+    ) -> pl.LazyFrame:
+        """Join with a primary-key table by looking keys up; see :func:`fluss_df.lookup_join`."""
+        return lookup_join(
+            self._frame,
+            table,
+            on=on,
+            how=how,
+            columns=columns,
+            suffix=suffix,
+            connection=connection,
+        )
 
     def micro_batches(
         self,

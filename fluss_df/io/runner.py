@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import glob
@@ -15,14 +16,18 @@ from typing import Any, TypeAlias
 import polars as pl
 import pyarrow.parquet as pq
 
+from fluss_df.client.connection import FlussConnection, resolve_connection
 from fluss_df.errors import FlussError
 from fluss_df.io.checkpoint import replacing, sync_folder
 from fluss_df.io.durations import parse_duration
+from fluss_df.io.ledger import TableLedger
 from fluss_df.io.micro_batches import MicroBatch, MicroBatches
 from fluss_df.metadata import TablePath
 
-#: A folder of Parquet files, or what is called with each batch.
-Destination: TypeAlias = "str | os.PathLike[str] | Callable[[pl.DataFrame, int], None]"
+#: A table, a folder of Parquet files, or what is called with each batch.
+Destination: TypeAlias = (
+    "str | TablePath | os.PathLike[str] | Callable[[pl.DataFrame, int], object]"
+)
 
 # in the metadata of files
 _RUN_ID = "fluss_df.run"
@@ -61,6 +66,8 @@ def run(
     trigger: str | float | dt.timedelta = "available-now",
     stream: str | TablePath | None = None,
     max_batch_rows: int | None = None,
+    connection: object | None = None,
+    create_partitions: bool = False,
     stop: threading.Event | None = None,
     on_batch: Callable[[int, int, int], None] | None = None,
 ) -> RunResult:
@@ -71,7 +78,9 @@ def run(
     output is in place: a run that was killed at any moment goes on where it was, and a batch that
     was not committed runs again over the same rows. Into a folder of Parquet files every row is
     written exactly once: a batch is one file, which appears whole and under the batch's number.
-    A function is called at least once for every batch, and with the same number again.
+    Into a Fluss table too: rows are appended to a log table, and upserted into a primary-key
+    table, and a batch that was written in part is completed; others may write to the table
+    meanwhile. A function is called at least once for every batch, and with the same number again.
 
     Aggregates, sorts and joins see one batch at a time. Tables besides the streamed one are read
     whole for every batch.
@@ -81,8 +90,10 @@ def run(
     frame
         The query, on a log table.
     to
-        A folder for Parquet files ``batch-0000000000.parquet``, ..., or a function of a frame and
-        the number of its batch.
+        ``"database.table"`` or a :class:`TablePath` for a Fluss table, which exists; a folder for
+        Parquet files ``batch-0000000000.parquet``, ...; or a function of a frame and the number of
+        its batch. A name with a dot and without a slash is that of a table, unless only a folder
+        of that name exists.
     checkpoint
         A folder of this run alone.
     trigger
@@ -92,6 +103,10 @@ def run(
         Which table is read batch by batch, where the query reads several.
     max_batch_rows
         The most rows of the table in a batch; all there are by default.
+    connection
+        Of the table that is written to; by default that of the table that is read.
+    create_partitions
+        Create the partitions of rows that do not exist in the table that is written to.
     stop
         An event that ends the run after the batch at hand.
     on_batch
@@ -122,11 +137,27 @@ def run(
         stop=stop,
     )
     count = rows_read = rows_written = 0
-    with batches:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(batches)
         write: Callable[[MicroBatch], int]
-        if callable(to):
+        target = to if isinstance(to, (str, TablePath)) else None
+        written_to = batches.connection if connection is None else resolve_connection(connection)
+        table = None if target is None else _table(written_to, target)
+        if table is not None:
+            if table == batches.table and written_to is batches.connection:
+                raise FlussError(f"to={str(to)!r}: a run cannot write to the table that it reads")
+            ledger = TableLedger(
+                written_to,
+                table,
+                frame.collect_schema(),
+                Path(checkpoint),
+                create_partitions=create_partitions,
+            )
+            write = stack.enter_context(ledger).write
+        elif callable(to):
             write = functools.partial(_call, to)
         else:
+            assert not isinstance(to, TablePath)
             write = _ParquetFolder(to, batches.run_id).write
         for batch in batches:
             written = write(batch)
@@ -137,6 +168,30 @@ def run(
             if on_batch is not None:
                 on_batch(batch.number, batch.rows, written)
     return RunResult(batches.table, count, rows_read, rows_written)
+
+
+def _table(connection: FlussConnection, to: str | TablePath) -> TablePath | None:
+    """Return the table that is meant; None for a folder."""
+    if isinstance(to, TablePath):
+        return to
+    if "." not in to.strip(".") or os.sep in to or (os.altsep is not None and os.altsep in to):
+        return None
+    try:
+        path = TablePath.parse(to, connection.default_database)
+        connection.get_table(path)
+    except FlussError as error:
+        if Path(to).is_dir():
+            return None
+        raise FlussError(
+            f"to={to!r}: {error.message}; for a folder of Parquet files say to='./{to}'",
+            error.error_code,
+        ) from None
+    if Path(to).is_dir():
+        raise FlussError(
+            f"to={to!r} is a table and a folder: say to='./{to}' for the folder, or"
+            f" to=TablePath({path.database_name!r}, {path.table_name!r}) for the table"
+        )
+    return path
 
 
 def _interval(trigger: str | float | dt.timedelta) -> float | None:

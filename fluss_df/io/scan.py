@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import difflib
+import re
 from collections.abc import Iterable
 
 import polars as pl
 
 from fluss_df.client.connection import resolve_connection
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.changes import changes_schema, check_changes, table_columns
 from fluss_df.io.durations import parse_duration
 from fluss_df.io.follow import FlussFollow, FollowOptions
 from fluss_df.io.planning import check_offset_partitions, frame_schema
@@ -24,14 +27,25 @@ from fluss_df.io.source import (
     parse_offset,
     parse_partitions,
 )
-from fluss_df.metadata import TablePath
+from fluss_df.metadata import METADATA_COLUMNS, TablePath
 from fluss_df.pushdown.plan import bind_columns, bind_metadata
+from fluss_df.record.change_tables import ChangeTable, split_name
+from fluss_df.schema import TableInfo
+
+# a scan, whose rows are filtered at the most
+_FILTERED = re.compile(
+    r"SELECT \[len\(\)\]\n( *FILTER [^\n]*\n *FROM\n)* *RESOLVER\[name: FlussScan, [^\n]*"
+)
+_COUNTED = re.compile(r"SELECT \[len\(\)\]\n  RESOLVER\[name: FlussScan,(?!(.*\n)* *FILTER )")
+
+MODES = ("auto", "log", "snapshot", "changelog")
 
 
 def scan_fluss(
     source: str | TablePath,
     *,
     connection: object | None = None,
+    mode: str = "auto",
     columns: Iterable[str] | None = None,
     partitions: PartitionsArgument | None = None,
     buckets: int | Iterable[int] | None = None,
@@ -42,7 +56,7 @@ def scan_fluss(
     max_rows: int | None = None,
     duration: str | float | dt.timedelta | None = None,
 ) -> pl.LazyFrame:
-    """Lazily read a table of a Fluss cluster: a log, or the current rows of a primary-key table.
+    """Lazily read a table of a Fluss cluster: a log, current rows of a primary key, or changes.
 
     The table's schema is looked up now, and stays the schema of the frame: a column that is added
     later shows in a new frame. Which rows there are is decided when a query starts, at each
@@ -52,7 +66,13 @@ def scan_fluss(
     Of a primary-key table the current rows are read, each bucket as it is at one moment, in no
     order; a filter that names all of the primary key by ``==`` or ``is_in`` looks the rows up
     instead. What concerns offsets (``buckets``, ``start``, ``stop``, ``include_metadata``,
-    ``follow``) is for log tables.
+    ``follow``) is for logs: log tables and changes.
+
+    The changes of a table are a log too, that of ``"table$changelog"`` or of
+    ``mode="changelog"``: a row for each change, behind the columns ``_change_type``
+    (``insert``, ``update_before``, ``update_after``, ``delete``), ``_log_offset`` and
+    ``_commit_timestamp``. ``"table$binlog"`` has a row for each insert, update or delete of a
+    primary-key table, with the rows ``before`` and ``after`` it as structs.
 
     Of a log table only the columns that a query needs are fetched, only of the partitions and
     buckets that its filters leave, and only as many rows as ``head`` asks for;
@@ -64,12 +84,17 @@ def scan_fluss(
     Parameters
     ----------
     source
-        ``"table"``, ``"database.table"`` or a :class:`TablePath`. Without a database it is the one
-        of the connection's URL, else ``fluss``.
+        ``"table"``, ``"database.table"`` or a :class:`TablePath`, for changes with
+        ``$changelog`` or ``$binlog`` behind it. Without a database it is the one of the
+        connection's URL, else ``fluss``.
     connection
         ``"host:port[,host:port]"``, ``"fluss://host:port/database"``, a :class:`Config`, a dict of
         its properties, or an open connection. By default that of
         :func:`fluss_df.set_default_connection`, else the environment's ``FLUSS_BOOTSTRAP_SERVERS``.
+    mode
+        ``"auto"`` reads the log of a log table and the current rows of a primary-key table;
+        ``"log"`` and ``"snapshot"`` say which is meant, and are refused where there is no such
+        thing; ``"changelog"`` reads changes, as ``$changelog`` does.
     columns
         The columns of the frame, in this order; all by default.
     partitions
@@ -113,9 +138,11 @@ def scan_fluss(
     >>> flights.filter(pl.col("origin") == "JFK").select("carrier").collect()  # doctest: +SKIP
     """
     open_connection = resolve_connection(connection)
-    path = TablePath.parse(source, open_connection.default_database)
+    name, changes = split_name(str(source))
+    path = TablePath.parse(source if changes is None else name, open_connection.default_database)
     info = open_connection.get_table(path).get_table_info()
-    if info.has_primary_key():
+    changes = _resolve_mode(info, mode, changes)
+    if info.has_primary_key() and changes is None:
         _refuse_log_options(
             path,
             buckets=(buckets, None),
@@ -127,19 +154,28 @@ def scan_fluss(
             duration=(duration, None),
         )
     options = _follow_options(path, follow, stop, max_rows, duration)
-    names = bind_columns(info, columns)
-    metadata_columns = bind_metadata(info, include_metadata)
+    if changes is None:
+        names = bind_columns(info, columns)
+        metadata_columns = bind_metadata(info, include_metadata)
+        schema = frame_schema(info, names, metadata_columns)
+    else:
+        check_changes(info, changes)
+        schema = changes_schema(info, changes, columns, include_metadata)
+        names = table_columns(info, changes, schema.names)
+        own = info.get_column_names() if changes is ChangeTable.CHANGELOG else []
+        metadata_columns = tuple(n for n in METADATA_COLUMNS if n in schema.names and n not in own)
     scan = ScanSource(
         connection=open_connection,
         table=path,
         columns=names,
         metadata_columns=metadata_columns,
-        schema=frame_schema(info, names, metadata_columns),
+        schema=schema,
         partitions=parse_partitions(info, partitions),
         buckets=parse_buckets(info, buckets),
         start=parse_offset(info, "start", start),
         stop=parse_offset(info, "stop", stop),
         keyed=info.has_primary_key(),
+        changes=changes,
     )
     if scan.partitions is not None or frozenset in (type(scan.start), type(scan.stop)):
         there = (
@@ -147,11 +183,33 @@ def scan_fluss(
         )
         choose_partitions(info, there, scan.partitions)
         check_offset_partitions(info, scan, there)
-    if scan.keyed:
+    if scan.keyed and changes is None:
         return FlussSnapshot(scan).lazy()
     if options is not None:
         return FlussFollow(scan, options).lazy()
     return FlussScan(scan).lazy()
+
+
+def _resolve_mode(info: TableInfo, mode: str, changes: ChangeTable | None) -> ChangeTable | None:
+    """Return how changes are shown, where a mode means these."""
+    if mode not in MODES:
+        near = difflib.get_close_matches(str(mode), MODES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise FlussError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}{hint}")
+    path = info.table_path
+    why = None
+    if changes is not None:
+        if mode not in ("auto", changes.value.removeprefix("$")):
+            why = f"{path}{changes.value} is read with mode='auto'"
+    elif mode == "changelog":
+        return ChangeTable.CHANGELOG
+    elif mode == "log" and info.has_primary_key():
+        why = f"table {path} has a primary key; mode='changelog' reads the log of its changes"
+    elif mode == "snapshot" and not info.has_primary_key():
+        why = f"table {path} has no primary key, and so no current rows; mode='log' reads it"
+    if why is not None:
+        raise FlussError(f"mode={mode!r}: {why}", ErrorCode.INVALID_TABLE_EXCEPTION)
+    return changes
 
 
 def _refuse_log_options(path: TablePath, **options: tuple[object, object]) -> None:
@@ -160,8 +218,7 @@ def _refuse_log_options(path: TablePath, **options: tuple[object, object]) -> No
         if given is not default and given != default:
             raise FlussError(
                 f"{name}={given!r}: table {path} has a primary key, and scan_fluss reads its"
-                " current rows, which are not a log; its changelog is read with"
-                " table.new_scan().create_record_batch_log_scanner()",
+                " current rows, which are not a log; mode='changelog' reads the log of its changes",
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             )
 
@@ -192,6 +249,7 @@ def read_fluss(
     source: str | TablePath,
     *,
     connection: object | None = None,
+    mode: str = "auto",
     columns: Iterable[str] | None = None,
     partitions: PartitionsArgument | None = None,
     buckets: int | Iterable[int] | None = None,
@@ -206,8 +264,8 @@ def read_fluss(
 
     Parameters
     ----------
-    source, connection, columns, partitions, buckets, start, stop, include_metadata, follow, \
-max_rows, duration
+    source, connection, mode, columns, partitions, buckets, start, stop, include_metadata, \
+follow, max_rows, duration
         As for :func:`scan_fluss`; with ``follow`` the rows that come until one of the two ends it.
 
     Returns
@@ -221,6 +279,7 @@ max_rows, duration
     return scan_fluss(
         source,
         connection=connection,
+        mode=mode,
         columns=columns,
         partitions=partitions,
         buckets=buckets,
@@ -252,6 +311,28 @@ def explain(frame: pl.LazyFrame) -> str:
       residual   none
     """
     return "\n".join(scan.plan.explain() for scan in planned_scans(frame))
+
+
+def count(frame: pl.LazyFrame) -> int:
+    """Return the number of rows of a query; also ``lf.fluss.count()``.
+
+    Those of a log table, or of its partitions, buckets and offsets that filters choose exactly, are
+    counted from offsets, without reading a batch. ``frame.select(pl.len())`` answers the same, and
+    reads a column: Polars does not tell a scan that only the number of its rows is wanted.
+
+    Examples
+    --------
+    >>> fluss_df.count(flights.filter(pl.col("origin") == "JFK"))  # doctest: +SKIP
+    111279
+    """
+    counted = frame.select(pl.len())
+    # what Polars kept to itself is not in the scan's plan, but above it
+    if _FILTERED.fullmatch(counted.explain(optimized=False)) and _COUNTED.match(counted.explain()):
+        scans = planned_scans(counted)
+        if len(scans) == 1 and scans[0].source.changes is None and not scans[0].plan.residual:
+            return scans[0].plan.rows
+    found: int = counted.collect().item()
+    return found
 
 
 def fetched(frame: pl.LazyFrame) -> list[ScanReport]:

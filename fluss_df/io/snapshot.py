@@ -95,9 +95,14 @@ class _SnapshotBuilder(FileReaderBuilder):
         self.limit = limit
         self.info = source.connection.get_table(source.table).get_table_info()
         check_schema(self.info, source)
-        self.keys = None if source.partitions else _keys(self.info, conditions)
+        self.keys = self.prefixes = None
+        if not source.partitions:
+            self.keys = _keys(self.info, self.info.get_primary_keys(), conditions)
+            if self.keys is None and _has_prefix(self.info):
+                prefix = [*self.info.get_partition_keys(), *self.info.get_bucket_keys()]
+                self.prefixes = _keys(self.info, prefix, conditions)
         self.partitions: list[str] | None = None
-        if self.keys is None and self.info.is_partitioned():
+        if self.keys is self.prefixes is None and self.info.is_partitioned():
             there = source.connection.get_admin().list_partition_infos(source.table)
             chosen = choose_partitions(self.info, there, source.partitions)
             pruned = prune(self.info, all_buckets(self.info, chosen), conditions)
@@ -111,6 +116,8 @@ class _SnapshotBuilder(FileReaderBuilder):
         how = "scan of the current rows"
         if self.keys is not None:
             how = f"lookup of {self.keys.num_rows} keys"
+        elif self.prefixes is not None:
+            how = f"lookup of {self.prefixes.num_rows} key prefixes"
         found = {"name": "fluss", "table": str(self.source.table), "reads": how}
         if self.partitions is not None:
             found["partitions"] = ", ".join(self.partitions) or "none"
@@ -162,6 +169,11 @@ class _SnapshotReader(FileReader):
             rows = lookuper.lookup_arrow(builder.keys, found_column=flag)
             yield to_polars(rows.filter(rows.column(flag)).select(list(names)))
             return
+        if builder.prefixes is not None:
+            prefixes = connection.get_table(info.table_path).new_lookup()
+            by_prefix = prefixes.lookup_by(builder.prefixes.column_names).create_lookuper()
+            yield to_polars(by_prefix.lookup_arrow(builder.prefixes).select(list(names)))
+            return
         limits = [n for n in (limit, builder.limit) if n is not None]
         if limits and not min(limits):
             return
@@ -176,16 +188,26 @@ class _SnapshotReader(FileReader):
             yield to_polars(pa.Table.from_batches([batch]))
 
 
-def _keys(info: TableInfo, conditions: Sequence[PolarsConjunct]) -> pa.Table | None:
-    """Return the primary keys that the conditions name; None where they leave one open."""
+def _has_prefix(info: TableInfo) -> bool:
+    """Whether the bucket key is a true prefix of what the primary key is within a partition."""
+    key = [name for name in info.get_primary_keys() if name not in info.get_partition_keys()]
+    bucket = info.get_bucket_keys()
+    return len(bucket) < len(key) and bucket == key[: len(bucket)]
+
+
+def _keys(
+    info: TableInfo, names: Sequence[str], conditions: Sequence[PolarsConjunct]
+) -> pa.Table | None:
+    """Return the values of key columns that the conditions name; None where one is left open."""
     predicates = [c.predicate for c in conditions if c.predicate is not None]
     by_name = {column.name: column for column in info.schema.columns}
     values = {}
-    for name in info.get_primary_keys():
+    for name in names:
         # -0.0 equals 0.0, and is another key
         found = selected_values(predicates, name)
         if found is None or by_name[name].type.root in _FLOATS:
             return None
-        values[name] = found
+        # what is equal to null is never true, and no key has one
+        values[name] = found.drop_null().unique()
     columns = combinations(list(values.values()), _MAX_KEYS)
     return None if columns is None else pa.table(dict(zip(values, columns, strict=True)))

@@ -13,6 +13,7 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import PartitionInfo, TablePath
 from fluss_df.pushdown.plan import Split
+from fluss_df.record.change_tables import ChangeTable
 from fluss_df.record.partitions import partition_names
 from fluss_df.schema import TableInfo
 from fluss_df.types import to_arrow
@@ -50,7 +51,9 @@ class ScanSource:
     pinned
         Exactly these offsets of exactly these buckets, whatever the others say; None as usual.
     keyed
-        Whether the table has a primary key, and its current rows are read.
+        Whether the table has a primary key.
+    changes
+        How its changes are shown, where these are read rather than its rows.
     """
 
     connection: FlussConnection
@@ -64,6 +67,7 @@ class ScanSource:
     stop: OffsetChoice = "latest"
     pinned: tuple[Split, ...] | None = None
     keyed: bool = False
+    changes: ChangeTable | None = None
 
     def same_rows(self, other: object) -> bool:
         """Whether a query may read once for both."""
@@ -74,7 +78,7 @@ class ScanSource:
             == (other.table, other.columns, other.metadata_columns, other.schema)
             and (self.partitions, self.buckets) == (other.partitions, other.buckets)
             and (self.start, self.stop) == (other.start, other.stop)
-            and self.pinned == other.pinned
+            and (self.pinned, self.changes) == (other.pinned, other.changes)
         )
 
 

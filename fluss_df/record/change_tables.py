@@ -180,6 +180,10 @@ class BinlogMaker:
         columns = [_named(kinds, BINLOG_TYPES), *times, before, after]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
+    def is_pending(self, bucket: Hashable = None) -> bool:
+        """Whether the first half of an update was added, and the second is still to come."""
+        return bucket in self._pending
+
     @staticmethod
     def _check(kinds: Kinds, offsets: npt.NDArray[np.int64]) -> None:
         begun = kinds == ChangeType.UpdateBefore

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,3 +156,48 @@ def _ids(folder: Path) -> Path:
     path = folder / "ids.csv"
     path.write_text("id\n1\n2\n")
     return path
+
+
+def test_tail_follows(run: Run, parquet: Path) -> None:
+    ok(run("load", str(parquet), "--into", "followed", "--create", "--buckets", "2"))
+    last = lines(run("tail", "followed", "-f", "-n", "3", "--max-rows", "0", "--json"))
+    assert len(last) == 3
+    both: list[Any] = []
+
+    def follow() -> None:
+        both.extend(lines(run("tail", "followed", "-f", "-n", "2", "--max-rows", "100", "--json")))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    time.sleep(2)
+    ok(run("load", str(parquet), "--into", "followed"))
+    thread.join(30)
+    assert not thread.is_alive()
+    assert len(both) == 102
+    assert sorted(row["id"] for row in both[2:]) == list(range(100))
+
+
+def test_tail_follows_changes(run: Run, parquet: Path) -> None:
+    ok(
+        run(
+            "load", str(parquet), "--into", "keyed_log", "--create", "--primary-key", "id",
+        )
+    )  # fmt: skip
+    found = lines(run("tail", "keyed_log", "-f", "-n", "2", "--max-rows", "0", "--json"))
+    assert [row["_change_type"] for row in found] == ["insert", "insert"]
+
+
+def test_lag(run: Run, parquet: Path, tmp_path: Path, fluss_cluster: LocalCluster) -> None:
+    ok(run("load", str(parquet), "--into", "lagging", "--create", "--buckets", "2"))
+    folder = tmp_path / "checkpoint"
+    scan = pl.scan_fluss("lagging", connection=fluss_cluster.bootstrap_servers)  # type: ignore[attr-defined]
+    scan.fluss.run(to=lambda *_: None, checkpoint=folder)
+    (found,) = lines(run("lag", str(folder), "--json", "--max", "0"))
+    assert found["lag"] == 0
+    assert found["table"] == "fluss.lagging"
+    ok(run("load", str(parquet), "--into", "lagging"))
+    (found,) = lines(run("lag", str(folder), "--json"))
+    assert found["lag"] == sum(bucket["lag"] for bucket in found["buckets"]) == 100
+    assert "100 rows behind" in ok(run("lag", str(folder), "--max", "100"))
+    assert run("lag", str(folder), "--max", "99").exit_code == 3
+    assert run("lag", str(tmp_path)).exit_code == 1

@@ -1,0 +1,155 @@
+"""Joins with primary-key tables by looking keys up."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from polars.testing import assert_frame_equal
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.client.kv_scan import SnapshotScanner
+from fluss_df.errors import FlussError, SchemaMismatchError
+from fluss_df.io import lookup_join, read_fluss, run, scan_fluss, write_fluss
+from fluss_df.metadata import TablePath
+from tests.io.conftest import MakeTable, write
+
+SCHEMA = pa.schema({"id": pa.int32(), "name": pa.string(), "score": pa.float64()})
+ROWS = pl.DataFrame({"id": range(100)}, schema={"id": pl.Int32}).with_columns(
+    name=pl.format("name {}", "id"), score=pl.col("id") / 4
+)
+LEFT = pl.DataFrame(
+    {"id": [5, 3, None, 5, 1000, 99, -(2**40)], "score": list("abcdefg")},
+    schema={"id": pl.Int64, "score": pl.String},
+)
+HOWS: list[Literal["left", "inner", "semi", "anti"]] = ["left", "inner", "semi", "anti"]
+
+
+@pytest.fixture(scope="module")
+def users(make_table: MakeTable, connection: FlussConnection) -> TablePath:
+    path = make_table(SCHEMA, primary_keys=["id"], bucket_count=3)
+    write_fluss(ROWS, path, connection=connection)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only lookups are made."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a scan")
+
+    monkeypatch.setattr(SnapshotScanner, "batches", refuse)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("engine", ["streaming", "in-memory"])
+def test_it_is_the_join_of_polars(
+    users: TablePath,
+    connection: FlussConnection,
+    how: Literal["left", "inner", "semi", "anti"],
+    engine: Literal["streaming", "in-memory"],
+) -> None:
+    right = ROWS.with_columns(pl.col("id").cast(pl.Int64))
+    options: Any = {"maintain_order": "left"} if how in ("left", "inner") else {}
+    expected = LEFT.join(right, on="id", how=how, **options)
+    query = lookup_join(LEFT.lazy(), users, on="id", how=how, connection=connection)
+    assert query.collect_schema() == expected.schema
+    assert_frame_equal(query.collect(engine=engine), expected)
+    renamed = LEFT.lazy().rename({"id": "user"})
+    by_name = lookup_join(renamed, users, on={"user": "id"}, how=how, connection=connection)
+    assert_frame_equal(by_name.collect(engine=engine), expected.rename({"id": "user"}))
+    empty = lookup_join(LEFT.head(0).lazy(), users, how=how, connection=connection)
+    assert_frame_equal(empty.collect(engine=engine), expected.head(0))
+    # what comes behind the join is not pushed below it
+    if how == "left":
+        late = query.filter(pl.col("name").is_not_null()).select("name")
+        found = expected.filter(pl.col("name").is_not_null()).select("name")
+        assert_frame_equal(late.collect(engine=engine), found)
+
+
+def test_columns_and_keys_of_several_columns(
+    make_table: MakeTable, connection: FlussConnection
+) -> None:
+    schema = pa.schema({"day": pa.string(), "id": pa.int64(), "value": pa.string()})
+    path = make_table(schema, primary_keys=["day", "id"], partition_keys=["day"])
+    rows = pl.DataFrame({"day": ["mon", "tue"], "id": [1, 1], "value": ["m", "t"]})
+    write_fluss(rows, path, connection=connection, create_partitions=True)
+    left = pl.DataFrame({"id": [1, 1, 1], "when": ["tue", "sun", "mon"]}).lazy()
+    on = {"when": "day", "id": "id"}
+    joined: Any = left.fluss.lookup_join(path, on=on, columns=["value"], connection=connection)  # type: ignore[attr-defined]
+    assert joined.collect().rows() == [(1, "tue", "t"), (1, "sun", None), (1, "mon", "m")]
+
+
+def test_streams_are_joined(
+    users: TablePath, make_table: MakeTable, connection: FlussConnection, tmp_path: Path
+) -> None:
+    visits = pa.schema({"id": pa.int32(), "page": pa.string()})
+    log = make_table(visits)
+    for i in range(4):
+        pages = pl.DataFrame(
+            {"id": [i, i + 98], "page": ["x", "y"]}, schema_overrides={"id": pl.Int32}
+        )
+        write(connection, log, pages)
+    scan = scan_fluss(log, connection=connection, follow=True, max_rows=8)
+    followed = lookup_join(scan, users, on="id", how="inner", connection=connection)
+    batches = followed.collect_batches()
+    names = [name for batch in batches for name in batch["name"]]
+    assert sorted(names) == sorted(f"name {i}" for i in [0, 1, 2, 3, 98, 99])
+    bounded = lookup_join(
+        scan_fluss(log, connection=connection), users, on="id", connection=connection
+    )
+    run(bounded, to=tmp_path / "out", checkpoint=tmp_path / "checkpoint", max_batch_rows=3)
+    found = pl.read_parquet(tmp_path / "out" / "*.parquet")
+    assert_frame_equal(found.sort("id"), bounded.collect().sort("id"))
+    copy = pickle.loads(pickle.dumps(bounded))
+    assert_frame_equal(copy.collect(), bounded.collect())
+
+
+def test_what_cannot_be_joined(
+    users: TablePath, make_table: MakeTable, connection: FlussConnection
+) -> None:
+    left = LEFT.lazy()
+    options: dict[str, Any] = {"connection": connection}
+    with pytest.raises(FlussError, match="has no primary key"):
+        lookup_join(left, make_table(SCHEMA), on="id", **options)
+    with pytest.raises(FlussError, match="whole primary key: id"):
+        lookup_join(left, users, on="score", **options)
+    with pytest.raises(FlussError, match="expected one of 'left'"):
+        lookup_join(left, users, on="id", how="outer", **options)  # type: ignore[arg-type]
+    with pytest.raises(SchemaMismatchError, match="cast the one of the frame"):
+        lookup_join(left.with_columns(pl.col("id").cast(pl.String)), users, **options)
+    with pytest.raises(FlussError, match="'user'"):
+        lookup_join(left, users, on={"user": "id"}, **options)
+
+
+def test_key_prefixes_are_looked_up(make_table: MakeTable, connection: FlussConnection) -> None:
+    schema = pa.schema({"a": pa.string(), "b": pa.int64(), "v": pa.float64()})
+    path = make_table(schema, primary_keys=["a", "b"], bucket_keys=["a"], bucket_count=3)
+    rows = pl.DataFrame({"a": ["x", "y", "z"] * 20, "b": range(60)}).with_columns(v=pl.col("b") / 2)
+    write_fluss(rows, path, connection=connection)
+    scan = scan_fluss(path, connection=connection)
+    for condition, count in (
+        (pl.col("a") == "x", 1),
+        (pl.col("a").is_in(["x", "z", "w"]), 3),
+        ((pl.col("a") == "y") & (pl.col("b") > 30), 1),
+    ):
+        query = scan.filter(condition)
+        assert f"lookup of {count} key prefixes" in query.explain()
+        assert_frame_equal(query.collect().sort("b"), rows.filter(condition))
+        assert_frame_equal(
+            query.select("v").collect().sort("v"), rows.filter(condition).select("v")
+        )
+        assert query.select(pl.len()).collect().item() == rows.filter(condition).height
+    one = scan.filter((pl.col("a") == "x") & (pl.col("b") == 3))
+    assert "lookup of 1 keys" in one.explain()
+    assert one.collect().rows() == [("x", 3, 1.5)]
+
+
+def test_a_read_of_all_is_a_scan(users: TablePath, connection: FlussConnection) -> None:
+    with pytest.raises(Exception, match="a scan"):
+        read_fluss(users, connection=connection)
