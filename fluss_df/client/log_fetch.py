@@ -55,12 +55,15 @@ class Chunk:
         The offset that was asked for: rows before it are not wanted.
     projected
         Whether the server left out columns.
+    local
+        Whether they come from a server in this process, see :class:`FetchedBucket`.
     """
 
     records: pa.Buffer
     headers: LogHeaders
     start: int
     projected: bool
+    local: bool = False
 
 
 @dataclass(slots=True)
@@ -250,7 +253,11 @@ class LogFetcher:
             return 0
         asked = {(p.bucket.partition_id, p.bucket.bucket_id): p for p in positions}
         size = 0
-        for fetched in parse_fetch_response(response.body):
+        if response.fetched is not None:
+            answers = response.fetched.received()
+        else:
+            answers = parse_fetch_response(response.body)
+        for fetched in answers:
             position = asked.get((fetched.partition_id, fetched.bucket_id))
             if position is not None:
                 alone = len(positions) == 1
@@ -280,7 +287,7 @@ class LogFetcher:
             if end is None:
                 return 0
             position.ready.append(
-                Chunk(fetched.records, headers, position.offset, position.projected)
+                Chunk(fetched.records, headers, position.offset, position.projected, fetched.local)
             )
             size = len(fetched.records)
             position.ready_bytes += size
