@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -15,6 +18,34 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "docs" / "streaming.md"]
 
 
+def examples_of(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def test_the_first_example_needs_no_java(tmp_path: Path) -> None:
+    """In a process that could not find a Java, nor a server, if it wanted one."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("JAVA_HOME", "FLUSS_BOOTSTRAP_SERVERS", "FLUSS_HOME")
+    }
+    environment |= {"PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    for _ in range(2):
+        # again on the same folder: rows are added to those of the first time
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", examples_of(ROOT / "README.md")[0]],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    assert "1 of 2" in done.stdout
+    assert "16.0" in done.stdout
+    assert (tmp_path / "data" / "FORMAT").exists()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples(
     page: Path,
@@ -24,19 +55,18 @@ def test_examples(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # the table that the README begins with, for pages that go on with it
+    # the table that the README begins with, for what goes on with it on a cluster
     visits = pl.DataFrame({"day": ["mon"] * 3, "user": [1, 2, 1], "seconds": [3.5, 8.0, 2.25]})
-    if page.name != "README.md":
-        visits.pipe(
-            fluss_df.write_fluss,
-            "visits",
-            connection=fluss_cluster.bootstrap_servers,
-            create_if_not_exists=True,
-            partition_keys=["day"],
-            create_partitions=True,
-        )
+    visits.pipe(
+        fluss_df.write_fluss,
+        "visits",
+        connection=fluss_cluster.bootstrap_servers,
+        create_if_not_exists=True,
+        partition_keys=["day"],
+        create_partitions=True,
+    )
     names: dict[str, object] = {}
-    examples = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    examples = examples_of(page)
     assert examples
     for number, example in enumerate(examples):
         source = example.replace("127.0.0.1:9123", fluss_cluster.bootstrap_servers)

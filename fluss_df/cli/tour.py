@@ -1,4 +1,4 @@
-"""What ``fluss-df demo`` shows: real data through a real Fluss, in a minute."""
+"""What ``fluss-df demo`` shows: real data through a Fluss, in seconds."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from rich.table import Table
 import fluss_df as fluss
 from fluss_df.cli.console import out as console
 from fluss_df.cluster import LocalCluster
+from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
 
 DATABASE = "demo"
@@ -50,20 +51,25 @@ def flights() -> pl.DataFrame:
 
 
 @contextlib.contextmanager
-def _address(connection: str | None) -> Iterator[str]:
+def _connected(connection: str | None, cluster: bool) -> Iterator[fluss.FlussConnection]:
     if connection:
-        yield connection
-        return
-    with console.status("starting an Apache Fluss cluster on this machine ..."):
-        cluster = LocalCluster().start()
-    try:
-        console.print(
-            f"Apache Fluss {cluster.server_version} serves at {cluster.bootstrap_servers}"
-        )
-        yield cluster.bootstrap_servers
-    finally:
-        with console.status("stopping the cluster ..."):
-            cluster.stop()
+        with fluss.connect(connection) as opened:
+            yield opened
+    elif cluster:
+        with console.status("starting an Apache Fluss cluster on this machine ..."):
+            servers = LocalCluster().start()
+        try:
+            address = servers.bootstrap_servers
+            console.print(f"Apache Fluss {servers.server_version} serves at {address}")
+            with fluss.connect(address) as opened:
+                yield opened
+        finally:
+            with console.status("stopping the cluster ..."):
+                servers.stop()
+    else:
+        console.print("an embedded Fluss in a temporary folder (--cluster for Apache Fluss itself)")
+        with EmbeddedFluss(None) as engine, engine.connection() as opened:
+            yield opened
 
 
 def _write(connection: fluss.FlussConnection, source: pl.DataFrame) -> None:
@@ -163,19 +169,21 @@ def _plot(answer: pl.DataFrame, path: Path) -> None:
     plt.close(figure)
 
 
-def run(connection: str | None, plot: Path) -> None:
+def run(connection: str | None, plot: Path, *, cluster: bool = False) -> None:
     """Write the flights, query them lazily, compare every answer with plain Polars, and plot.
 
     Parameters
     ----------
     connection
-        A cluster; None to start one for as long as the demo lasts.
+        An address or a folder; None for an embedded Fluss that lasts as long as the demo.
     plot
         Where to save the plot.
+    cluster
+        Start a cluster for as long as the demo lasts, where there is no connection.
     """
     began = time.perf_counter()
     source = flights()
-    with _address(connection) as address, fluss.connect(address) as conn:
+    with _connected(connection, cluster) as conn:
         _write(conn, source)
         pushed = _show("mean delay by carrier at JFK", worst_carriers, conn, source)
         _show("summer destinations from Newark", busiest_routes, conn, source)

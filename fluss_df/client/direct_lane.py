@@ -16,7 +16,8 @@ from fluss_df.client.lanes import Lane
 from fluss_df.client.server_connection import Endpoint
 from fluss_df.client.sockets import local_path
 from fluss_df.errors import NetworkError
-from fluss_df.protocol.api import Api, ServerApis
+from fluss_df.protocol.api import FETCH_LOG, Api, ServerApis
+from fluss_df.protocol.fetch import FetchReply
 from fluss_df.protocol.frames import Buffer, Request, Response
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class DirectLane(Lane):
         # what select waits on: a byte for each answer that is there
         self._ready, self._answered = os.pipe()
         self._open = True
+        # whether a byte announces the answer
+        self._woken = False
         self.apis = ServerApis(self.address, engine.api_versions(), None)
 
     def fileno(self) -> int:
@@ -68,11 +71,20 @@ class DirectLane(Lane):
         data = pa.py_buffer(b"".join(body))
         request = Request(api.key, version, self._next_id, data)
         try:
-            self._answer = self._engine.submit(request)
+            reply = self._engine.fetch_at_once(request) if api is FETCH_LOG else None
+            if reply is None:
+                self._answer = self._engine.submit(request)
         except RuntimeError:
             self.failed = True
             raise NetworkError(f"the engine {self.address} is closed") from None
-        self._answer.add_done_callback(self._wake)
+        if reply is not None:
+            # nobody waits: neither for the engine's thread nor by select
+            self._answer = concurrent.futures.Future()
+            self._answer.set_result(reply)
+        else:
+            assert self._answer is not None
+            self._answer.add_done_callback(self._wake)
+        self._woken = reply is None
         self._in_flight = self._next_id
         self._silent_after = time.monotonic() + self._request_timeout_ms / 1000
         return len(data)
@@ -96,8 +108,11 @@ class DirectLane(Lane):
         except BaseException:
             self.failed = True
             raise
-        os.read(self._ready, 1)
+        if self._woken:
+            os.read(self._ready, 1)
         self._answer = self._in_flight = None
+        if isinstance(parts, FetchReply):
+            return Response(request_id, kind, pa.py_buffer(b""), parts)
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         return Response(request_id, kind, pa.py_buffer(body))
 

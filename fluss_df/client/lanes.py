@@ -168,7 +168,7 @@ class Lane:
         began = time.monotonic()
         response = self._receive()
         metrics.add(
-            bytes_received=len(response.body) + RESPONSE_OVERHEAD,
+            bytes_received=response.size + RESPONSE_OVERHEAD,
             wait_seconds=time.monotonic() - began,
         )
         return response

@@ -166,8 +166,7 @@ class TableDecoder:
 
     def pieces(self, position: Position, chunk: Chunk) -> list[Callable[[], pa.Table]]:
         """Verify a chunk, and return what decodes its parts: each once, on any thread."""
-        if not chunk.projected and self._check_crc:
-            verify_crcs(chunk.records, chunk.headers)
+        self._verify(chunk)
         headers = chunk.headers
         decoder = self._decoder(chunk.projected, headers)
         sizes = np.cumsum(headers.size) // _PIECE_BYTES
@@ -179,6 +178,11 @@ class TableDecoder:
             for first, last in itertools.pairwise(bounds)
         ]
 
+    def _verify(self, chunk: Chunk) -> None:
+        """Compare checksums, where that is of use and nobody did."""
+        if self._check_crc and not chunk.projected and not chunk.local:
+            verify_crcs(chunk.records, chunk.headers)
+
     def _piece(
         self, decoder: _Decoder, position: Position, chunk: Chunk, first: int, last: int
     ) -> pa.Table:
@@ -189,6 +193,7 @@ class TableDecoder:
             last,
             start_offset=chunk.start,
             stop_offset=position.stop,
+            keep=chunk.local,
         )
         self._metrics.add(rows=table.num_rows, batches=last - first)
         if not table.num_rows:
@@ -254,8 +259,7 @@ class TableDecoder:
 
     def decode_batches(self, position: Position, chunk: Chunk) -> list[DecodedBatch]:
         """Decode a chunk log batch by log batch, each with its offsets and timestamp."""
-        if not chunk.projected and self._check_crc:
-            verify_crcs(chunk.records, chunk.headers)
+        self._verify(chunk)
         decoder = self._decoder(chunk.projected, chunk.headers)
         batches = decoder.decode(
             chunk.records,

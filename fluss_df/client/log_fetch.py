@@ -58,12 +58,15 @@ class Chunk:
         The offset that was asked for: rows before it are not wanted.
     projected
         Whether the server left out columns.
+    local
+        Whether they come from a server in this process, see :class:`FetchedBucket`.
     """
 
     records: pa.Buffer
     headers: LogHeaders
     start: int
     projected: bool
+    local: bool = False
 
 
 @dataclass(slots=True)
@@ -251,7 +254,10 @@ class LogFetcher:
         try:
             response = lane.receive(self._metrics)
             raise_error_response(FETCH_LOG, response, lane.address)
-            answer = parse_fetch_response(response.body)
+            if response.fetched is not None:
+                answer = response.fetched.received()
+            else:
+                answer = parse_fetch_response(response.body)
         except FlussError as error:
             self.failed(positions, error)
             return 0
@@ -288,7 +294,7 @@ class LogFetcher:
             if end is None:
                 return 0
             position.ready.append(
-                Chunk(fetched.records, headers, position.offset, position.projected)
+                Chunk(fetched.records, headers, position.offset, position.projected, fetched.local)
             )
             size = len(fetched.records)
             position.ready_bytes += size

@@ -17,7 +17,7 @@ from fluss_df.embedded.tablet import Appended, Piece
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.fetch import fetch_response_bucket, fetch_response_table
+from fluss_df.protocol.fetch import FetchReply, fetch_response_bucket, fetch_response_table
 from fluss_df.protocol.frames import Buffer
 from fluss_df.protocol.wire import BYTES, VARINT, fields, signed
 from fluss_df.record.cut import ColumnLayout, cut_columns
@@ -128,13 +128,23 @@ def _bucket(
 
 async def fetch_log(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
     """Read; the awaitable that is returned waits for new records and is the response."""
+    return _fetch(engine, _parse_fetch(body))
+
+
+def _parse_fetch(body: pa.Buffer) -> pb.FetchLogRequest:
     try:
         request = pb.FetchLogRequest.FromString(bytes(body))
     except DecodeError as error:
         raise ProtocolError(f"a FETCH_LOG request cannot be read: {error}") from error
     if not request.IsInitialized():
         raise ProtocolError("a FETCH_LOG request lacks required fields")
-    return _fetch(engine, request)
+    return request
+
+
+def fetch_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
+    """Read on this thread; None for a request that may wait for new records."""
+    request = _parse_fetch(body)
+    return None if request.max_wait_ms else _read_all(engine, request)[0]
 
 
 async def _fetch(engine: Engine, request: pb.FetchLogRequest) -> list[Buffer]:
@@ -163,7 +173,7 @@ async def _fetch(engine: Engine, request: pb.FetchLogRequest) -> list[Buffer]:
 
 def _read_all(engine: Engine, request: pb.FetchLogRequest) -> tuple[list[Buffer], int, bool]:
     """Return the response, the bytes of records in it, and whether a bucket has an error."""
-    response: list[Buffer] = []
+    response = FetchReply()
     total = 0
     failed = False
     for asked in request.tables_req:
@@ -181,6 +191,7 @@ def _read_all(engine: Engine, request: pb.FetchLogRequest) -> tuple[list[Buffer]
                 answer.error_code = error.error_code
                 answer.error_message = error.message
             parts += fetch_response_bucket(answer, records)
+            response.buckets.append((asked.table_id, answer, records))
         response += fetch_response_table(asked.table_id, parts)
     return response, total, failed
 

@@ -121,6 +121,14 @@ class Dispatcher:
         # begun at once: its peer may be gone before anyone waits for it
         return asyncio.ensure_future(self._finish(result))
 
+    def fetch_at_once(self, request: Request) -> Reply | None:
+        """Answer a fetch of this process on its own thread; None for one that may wait."""
+        try:
+            result = data_requests.fetch_at_once(self.engine, request.body)
+        except Exception as error:
+            return _error(error)
+        return None if result is None else (TYPE_OK, result)
+
     @staticmethod
     async def _finish(rest: Awaitable[list[Buffer]]) -> Reply:
         try:

@@ -178,6 +178,18 @@ class EmbeddedFluss:
             raise RuntimeError("the engine is closed")
         return asyncio.run_coroutine_threadsafe(self._answer(request), self._loop)
 
+    def fetch_at_once(self, request: Request) -> Reply | None:
+        """Answer a fetch on this thread, for readers in this process; None for one that may wait.
+
+        Raises
+        ------
+        RuntimeError
+            When the engine is closed.
+        """
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        return self._connections.dispatcher.fetch_at_once(request)
+
     async def _answer(self, request: Request) -> Reply:
         task = asyncio.current_task()
         assert task is not None

@@ -32,6 +32,9 @@ class FetchedBucket:
         Where older segments are, when the offset lies in remote storage.
     filtered_end_offset
         The offset up to which the server skipped batches, or None.
+    local
+        Whether a server in this process answered: it compared the checksums of the records, and
+        their memory never changes as long as anything refers to it.
     """
 
     table_id: int
@@ -43,6 +46,60 @@ class FetchedBucket:
     records: pa.Buffer | None = None
     remote: pb.RemoteLogFetchInfo | None = None
     filtered_end_offset: int | None = None
+    local: bool = False
+
+
+class FetchReply(list[Buffer]):
+    """The buffers of a fetch response as it is sent, and what they consist of.
+
+    Attributes
+    ----------
+    buckets
+        Table, answer without records, and records of each bucket.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buckets: list[tuple[int, pb.FetchLogResponseForBucket, Sequence[Buffer] | None]] = []
+
+    @property
+    def size(self) -> int:
+        """The bytes of the response."""
+        return sum(map(len, self))
+
+    def received(self) -> list[FetchedBucket]:
+        """Return what :func:`parse_fetch_response` does, with records that are not copied.
+
+        Those of a projection are put together, as they lie apart.
+        """
+        return [
+            FetchedBucket(
+                table_id,
+                answer.partition_id if answer.HasField("partition_id") else None,
+                answer.bucket_id,
+                answer.error_code,
+                answer.error_message,
+                answer.high_watermark if answer.HasField("high_watermark") else -1,
+                _joined(records) if records else None,
+                None,
+                answer.filtered_end_offset if answer.HasField("filtered_end_offset") else None,
+                local=True,
+            )
+            for table_id, answer, records in self.buckets
+        ]
+
+
+def _joined(parts: Sequence[Buffer]) -> pa.Buffer | None:
+    if len(parts) == 1:
+        return pa.py_buffer(parts[0]) if len(parts[0]) else None
+    joined = pa.allocate_buffer(sum(map(len, parts)))
+    out = memoryview(joined).cast("B")
+    at = 0
+    for part in parts:
+        end = at + len(part)
+        out[at:end] = part
+        at = end
+    return joined
 
 
 def parse_fetch_response(body: pa.Buffer) -> list[FetchedBucket]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
@@ -18,6 +19,9 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import data_pool
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import Api, RequestT, ResponseT
+
+if TYPE_CHECKING:
+    from fluss_df.protocol.fetch import FetchReply
 
 _REQUEST_HEADER = struct.Struct(">ihhi")
 _RESPONSE_HEADER = struct.Struct(">iBi")
@@ -58,11 +62,20 @@ class Response:
         0 an answer, 1 an error response, 2 a failure of the server.
     body
         The rest of the frame; owns its memory.
+    fetched
+        What a server in this process answers to a fetch, in place of a body: its records stay
+        where they are.
     """
 
     request_id: int
     type: int
     body: pa.Buffer
+    fetched: FetchReply | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of the body."""
+        return len(self.body) if self.fetched is None else self.fetched.size
 
 
 class ResponseReader:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import data_pool
+from fluss_df.record.cut import read_message
 from fluss_df.record.headers import Bytes, LogHeaders, byte_view
 
 # Arrow has a fixed price for each stream, and messages read one by one cost about 100 us each;
@@ -19,6 +20,9 @@ from fluss_df.record.headers import Bytes, LogHeaders, byte_view
 _STREAM_BYTES = 1 << 20
 # Strings of chunks with at least so many rows are checked in bulk.
 _BULK_ROWS = 4096
+# Messages whose buffers are not compressed are read where they are, one by one, if they are as
+# large as this on average: below, the price of each is above that of a copy.
+_IN_PLACE_BYTES = 1 << 16
 # more batches than this in a stream are put together to one chunk: small ones cost every reader
 _COMBINE_BATCHES = 4
 
@@ -173,15 +177,17 @@ class LogDecoder:
         *,
         start_offset: int = 0,
         stop_offset: int | None = None,
+        keep: bool = False,
     ) -> pa.Table:
         """Decode batches to one table of few chunks; the quickest way where only rows count.
 
-        Parameters, guarantees and errors are those of :meth:`decode`.
+        Parameters, guarantees and errors are those of :meth:`decode`, but for ``keep``: the memory
+        of ``records`` is never used for anything else, so that the table may refer to it.
         """
         tables = []
         rows = 0
         for run in runs(headers, first, last, start_offset, stop_offset):
-            table = self._table(records, headers, run, combine=True)
+            table = self._table(records, headers, run, combine=True, keep=keep)
             # only the outer batches of a run can be wanted in part
             head = int(run.lo[0])
             tail = int(headers.record_count[run.index[-1]] - run.hi[-1])
@@ -220,7 +226,13 @@ class LogDecoder:
         return np.concatenate([np.zeros(0, np.uint8), *found])
 
     def _table(
-        self, records: Bytes, headers: LogHeaders, run: Run, *, combine: bool = False
+        self,
+        records: Bytes,
+        headers: LogHeaders,
+        run: Run,
+        *,
+        combine: bool = False,
+        keep: bool = False,
     ) -> pa.Table:
         message = self._messages.get(run.schema_id)
         if message is None:
@@ -233,16 +245,19 @@ class LogDecoder:
         if not run.append_only:
             starts = starts + counts
         ends = headers.position[run.index] + headers.size[run.index]
-        stream = self._join(message, records, starts, ends)
         try:
-            reader = pa.ipc.open_stream(
-                stream,
-                options=pa.ipc.IpcReadOptions(
-                    use_threads=False, included_fields=self._included[run.schema_id]
-                ),
-                memory_pool=self._pool,
-            )
-            table = reader.read_all()
+            table = self._in_place(records, run.schema_id, starts, ends) if keep else None
+            if table is None:
+                reader = pa.ipc.open_stream(
+                    self._join(message, records, starts, ends),
+                    options=pa.ipc.IpcReadOptions(
+                        use_threads=False, included_fields=self._included[run.schema_id]
+                    ),
+                    memory_pool=self._pool,
+                )
+                table = reader.read_all()
+            else:
+                combine = False
             chunks = [len(c) for c in table.column(0).chunks] if table.num_columns else []
             if combine and len(chunks) > _COMBINE_BATCHES:
                 # The outer bounds of the arrays, which is all that putting them together relies
@@ -257,6 +272,31 @@ class LogDecoder:
         if table.num_columns and chunks != counts.tolist():
             raise self._bad(headers, run, "other numbers of rows than the headers say")
         return self._select(table)
+
+    def _in_place(
+        self,
+        records: Bytes,
+        schema_id: int,
+        starts: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+    ) -> pa.Table | None:
+        """Return large messages that are not compressed as a table that refers to them."""
+        if int((ends - starts).sum()) < len(starts) * _IN_PLACE_BYTES:
+            return None
+        data = records if isinstance(records, pa.Buffer) else pa.py_buffer(records)
+        if ((data.address + starts) % 8).any():
+            # arrays begin at multiples of their items' width
+            return None
+        view = byte_view(data)
+        spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
+        if any(read_message(view, start, end).compression for start, end in spans):
+            return None
+        schema, wanted = self._payload[schema_id], self._included[schema_id]
+        batches = []
+        for start, end in spans:
+            read = pa.ipc.read_record_batch(data.slice(start, end - start), schema)
+            batches.append(read if wanted is None else read.select(wanted))
+        return pa.Table.from_batches(batches)
 
     @staticmethod
     def _join(

@@ -128,6 +128,7 @@ class RowLogDecoder:
         *,
         start_offset: int = 0,
         stop_offset: int | None = None,
+        keep: bool = False,
     ) -> pa.Table:
         """Decode batches to one table, as :meth:`LogDecoder.decode_table`."""
         tables = []
