@@ -51,6 +51,7 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.exits
 	@"$(BIN)/python" -m tests.campaigns.hostile
 	@"$(BIN)/python" -m tests.campaigns.kv_scan
+	@FLUSS_TEST_CASES=5000 "$(BIN)/python" -m pytest -o timeout=7200 tests/io/test_equality_of_tables.py
 	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/io/test_run.py -k killed
 
 bench: $(STAMP)

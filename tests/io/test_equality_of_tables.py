@@ -25,7 +25,7 @@ from tests.pushdown.expressions import EDGES, EXPRESSIONS, SCHEMA, SCHEMA_PL
 CASES = int(os.environ.get("FLUSS_TEST_CASES", "60"))
 # types that partitions and hashes of buckets have
 PARTITION_COLUMNS = ["s_key", "i8_key", "b_key", "day_key"]
-_KEYS = {
+_KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "s_key": (pa.string(), ["a", "b-1", "Z_"]),
     "i8_key": (pa.int8(), [0, 1, -128]),
     "b_key": (pa.bool_(), [True, False]),
@@ -68,7 +68,12 @@ def tables(draw: st.DrawFn) -> tuple[TableDescriptor, list[pl.DataFrame]]:
         for key in keys:
             values = st.sampled_from(_KEYS[key][1])
             columns[key] = draw(st.lists(values, min_size=height, max_size=height))
-        types = {**SCHEMA_PL, "s_key": pl.String, "i8_key": pl.Int8, "b_key": pl.Boolean}
+        types: dict[str, Any] = {
+            **SCHEMA_PL,
+            "s_key": pl.String,
+            "i8_key": pl.Int8,
+            "b_key": pl.Boolean,
+        }
         types["day_key"] = pl.Date
         frames.append(pl.DataFrame(columns, schema={name: types[name] for name in columns}))
     return descriptor, frames
