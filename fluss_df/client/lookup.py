@@ -91,7 +91,10 @@ class _Asker:
     def ask_one(self, key: Row) -> Any:
         """Return what a server has for one key: a value or None, or a list of values."""
         self._check_row(key)
-        batch = rows_to_batch([key], self._columns, self._name)
+        return self._ask_row(rows_to_batch([key], self._columns, self._name))
+
+    def _ask_row(self, batch: pa.RecordBatch) -> Any:
+        """Return what a server has for the one coerced key in a batch."""
         info = self._info
         if info.is_partitioned():
             return self._ask(pa.Table.from_batches([batch]))[0]
@@ -113,7 +116,10 @@ class _Asker:
 
     def ask_many(self, keys: Any) -> list[Any]:
         """Return what servers have for each row of a frame of keys."""
-        return self._ask(coerce(_as_table(keys, self._name), self._columns, table=self._name))
+        found = coerce(_as_table(keys, self._name), self._columns, table=self._name)
+        if found.num_rows == 1 and not self._info.is_partitioned():
+            return [self._ask_row(found.combine_chunks().to_batches()[0])]
+        return self._ask(found)
 
     def _ask(self, keys: pa.Table) -> list[Any]:
         """Ask for coerced keys; a key whose partition does not exist has nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from polars.io.external_reader import (
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
 from fluss_df.client.kv_scan import SnapshotScanner
+from fluss_df.client.lookup import Lookuper, PrefixLookuper
 from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import check_schema
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 _MAX_KEYS = 10_000
 _FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 _SOURCE = "current rows"
+# so long a query believes what another one learned of the table
+_KNOWN_S = 0.5
 
 
 class FlussSnapshot(LazyFrameResolver):
@@ -49,6 +53,31 @@ class FlussSnapshot(LazyFrameResolver):
     def __init__(self, source: ScanSource) -> None:
         self.source = source
         self.polars_schema = polars_schema(source.schema)
+        self._known: tuple[float, TableInfo] | None = None
+        self._lookuper: tuple[int, int, Lookuper] | None = None
+
+    def table_info(self) -> TableInfo:
+        """Return what the table is, or was a moment ago: many lookups ask for it once.
+
+        Raises
+        ------
+        SchemaMismatchError
+            When its columns are no longer those of the frame.
+        """
+        now = time.monotonic()
+        if self._known is None or now - self._known[0] > _KNOWN_S:
+            info = self.source.connection.get_table(self.source.table).get_table_info()
+            check_schema(info, self.source)
+            self._known = (now, info)
+        return self._known[1]
+
+    def lookuper(self, info: TableInfo) -> Lookuper:
+        """Return a lookuper of the table, the same as long as the table is."""
+        made = self._lookuper
+        if made is None or made[:2] != (info.table_id, info.schema_id):
+            lookuper = Lookuper(self.source.connection, info)
+            made = self._lookuper = (info.table_id, info.schema_id, lookuper)
+        return made[2]
 
     def schema(self) -> SchemaDict:
         """Return the schema as it was when the frame was made."""
@@ -93,8 +122,8 @@ class _SnapshotBuilder(FileReaderBuilder):
         self.source = source = snapshot.source
         self.polars_schema = snapshot.polars_schema
         self.limit = limit
-        self.info = source.connection.get_table(source.table).get_table_info()
-        check_schema(self.info, source)
+        self.snapshot = snapshot
+        self.info = snapshot.table_info()
         self.keys = self.prefixes = None
         if not source.partitions:
             self.keys = _keys(self.info, self.info.get_primary_keys(), conditions)
@@ -162,7 +191,7 @@ class _SnapshotReader(FileReader):
         builder = self._builder
         connection, info = builder.source.connection, builder.info
         if builder.keys is not None:
-            lookuper = connection.get_table(info.table_path).new_lookup().create_lookuper()
+            lookuper = builder.snapshot.lookuper(info)
             flag = "_found"
             while flag in info.get_column_names():
                 flag += "_"
@@ -170,8 +199,7 @@ class _SnapshotReader(FileReader):
             yield to_polars(rows.filter(rows.column(flag)).select(list(names)))
             return
         if builder.prefixes is not None:
-            prefixes = connection.get_table(info.table_path).new_lookup()
-            by_prefix = prefixes.lookup_by(builder.prefixes.column_names).create_lookuper()
+            by_prefix = PrefixLookuper(connection, info, builder.prefixes.column_names)
             yield to_polars(by_prefix.lookup_arrow(builder.prefixes).select(list(names)))
             return
         limits = [n for n in (limit, builder.limit) if n is not None]
