@@ -21,19 +21,13 @@ from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import check_schema
 from fluss_df.io.source import ScanSource, choose_partitions
-from fluss_df.pushdown.evaluate import combinations, selected_values
 from fluss_df.pushdown.from_polars import PolarsConjunct
-from fluss_df.pushdown.prune import all_buckets, prune
-from fluss_df.schema import TableInfo
-from fluss_df.types import TypeRoot
+from fluss_df.pushdown.prune import all_buckets, prune, selected_keys
 
 if TYPE_CHECKING:
     from polars._typing import SchemaDict
     from polars.io.external_reader import FilterExpr
 
-# more keys than this are not looked up one by one
-_MAX_KEYS = 10_000
-_FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 _SOURCE = "current rows"
 
 
@@ -95,7 +89,7 @@ class _SnapshotBuilder(FileReaderBuilder):
         self.limit = limit
         self.info = source.connection.get_table(source.table).get_table_info()
         check_schema(self.info, source)
-        self.keys = None if source.partitions else _keys(self.info, conditions)
+        self.keys = None if source.partitions else selected_keys(self.info, conditions)
         self.partitions: list[str] | None = None
         if self.keys is None and self.info.is_partitioned():
             there = source.connection.get_admin().list_partition_infos(source.table)
@@ -174,18 +168,3 @@ class _SnapshotReader(FileReader):
         )
         for batch in scanner.batches():
             yield to_polars(pa.Table.from_batches([batch]))
-
-
-def _keys(info: TableInfo, conditions: Sequence[PolarsConjunct]) -> pa.Table | None:
-    """Return the primary keys that the conditions name; None where they leave one open."""
-    predicates = [c.predicate for c in conditions if c.predicate is not None]
-    by_name = {column.name: column for column in info.schema.columns}
-    values = {}
-    for name in info.get_primary_keys():
-        # -0.0 equals 0.0, and is another key
-        found = selected_values(predicates, name)
-        if found is None or by_name[name].type.root in _FLOATS:
-            return None
-        values[name] = found
-    columns = combinations(list(values.values()), _MAX_KEYS)
-    return None if columns is None else pa.table(dict(zip(values, columns, strict=True)))
