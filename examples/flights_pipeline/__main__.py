@@ -18,6 +18,7 @@ from examples.flights_pipeline.picture import Progress, draw
 from examples.flights_pipeline.streams import Streams, session
 from examples.flights_pipeline.tables import CLEAN, DELAYS, QUARANTINE, RAW, Feeder, create
 from fluss_df.cluster import LocalCluster
+from fluss_df.embedded import EmbeddedFluss
 
 _LOOK_S = 1.0
 
@@ -25,7 +26,9 @@ _LOOK_S = 1.0
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="flights_pipeline", description=__doc__)
-    parser.add_argument("--connection", help="a cluster; by default one is started for the run")
+    parser.add_argument("--engine", choices=("embedded", "cluster"), default="embedded",
+                        help="what is started for the run without --connection")  # fmt: skip
+    parser.add_argument("--connection", help="a cluster, a running fluss-df serve, or a folder")
     parser.add_argument("--master", default="local[2]", help="the Spark cluster")
     parser.add_argument("--events", type=int, help="how many flights; all by default")
     parser.add_argument("--rate", type=float, default=20_000, help="events sent in a second")
@@ -37,9 +40,16 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def _address(given: str | None) -> Iterator[str]:
+def _address(given: str | None, engine: str, folder: Path) -> Iterator[str]:
+    """Give what the option ``connection`` of Spark takes."""
     if given is not None:
         yield given
+        return
+    if engine == "embedded":
+        print("starting an embedded Fluss")
+        # Spark's workers are other processes: they reach the folder by this one's socket
+        with EmbeddedFluss(folder / "fluss"):
+            yield str(folder / "fluss")
         return
     print("starting a Fluss cluster")
     with LocalCluster() as cluster:
@@ -51,12 +61,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = arguments(argv)
     sent, known = events(options.events), reference()
     wanted = expected(sent, known)
-    with _address(options.connection) as address, fluss.connect(address) as connection:
-        folder = options.folder.resolve()
-        if options.connection is None:
-            # checkpoints of a cluster that is gone
-            folder = folder / f"run-{int(time.time())}"
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = options.folder.resolve()
+    if options.connection is None:
+        # checkpoints of another run's tables are of no use
+        folder = folder / f"run-{int(time.time())}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        _address(options.connection, options.engine, folder) as address,
+        fluss.connect(address) as connection,
+    ):
         create(connection, sent, known, wanted)
         spark = session(options.master)
         try:

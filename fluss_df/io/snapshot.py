@@ -23,19 +23,14 @@ from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import check_schema
 from fluss_df.io.source import ScanSource, choose_partitions
-from fluss_df.pushdown.evaluate import combinations, selected_values
 from fluss_df.pushdown.from_polars import PolarsConjunct
-from fluss_df.pushdown.prune import all_buckets, prune
+from fluss_df.pushdown.prune import all_buckets, prune, selected_keys
 from fluss_df.schema import TableInfo
-from fluss_df.types import TypeRoot
 
 if TYPE_CHECKING:
     from polars._typing import SchemaDict
     from polars.io.external_reader import FilterExpr
 
-# more keys than this are not looked up one by one
-_MAX_KEYS = 10_000
-_FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 _SOURCE = "current rows"
 # so long a query believes what another one learned of the table
 _KNOWN_S = 0.5
@@ -126,10 +121,10 @@ class _SnapshotBuilder(FileReaderBuilder):
         self.info = snapshot.table_info()
         self.keys = self.prefixes = None
         if not source.partitions:
-            self.keys = _keys(self.info, self.info.get_primary_keys(), conditions)
+            self.keys = selected_keys(self.info, conditions)
             if self.keys is None and _has_prefix(self.info):
                 prefix = [*self.info.get_partition_keys(), *self.info.get_bucket_keys()]
-                self.prefixes = _keys(self.info, prefix, conditions)
+                self.prefixes = selected_keys(self.info, conditions, prefix)
         self.partitions: list[str] | None = None
         if self.keys is self.prefixes is None and self.info.is_partitioned():
             there = source.connection.get_admin().list_partition_infos(source.table)
@@ -221,21 +216,3 @@ def _has_prefix(info: TableInfo) -> bool:
     key = [name for name in info.get_primary_keys() if name not in info.get_partition_keys()]
     bucket = info.get_bucket_keys()
     return len(bucket) < len(key) and bucket == key[: len(bucket)]
-
-
-def _keys(
-    info: TableInfo, names: Sequence[str], conditions: Sequence[PolarsConjunct]
-) -> pa.Table | None:
-    """Return the values of key columns that the conditions name; None where one is left open."""
-    predicates = [c.predicate for c in conditions if c.predicate is not None]
-    by_name = {column.name: column for column in info.schema.columns}
-    values = {}
-    for name in names:
-        # -0.0 equals 0.0, and is another key
-        found = selected_values(predicates, name)
-        if found is None or by_name[name].type.root in _FLOATS:
-            return None
-        # what is equal to null is never true, and no key has one
-        values[name] = found.drop_null().unique()
-    columns = combinations(list(values.values()), _MAX_KEYS)
-    return None if columns is None else pa.table(dict(zip(values, columns, strict=True)))

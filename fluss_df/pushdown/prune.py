@@ -36,6 +36,8 @@ from fluss_df.types import Column, TypeRoot, to_arrow
 
 # so many combinations of bucket key values are hashed at most
 _MAX_KEYS = 65_536
+# more keys than this are not looked up one by one
+_MAX_LOOKUPS = 10_000
 _FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 
 Mask = npt.NDArray[np.bool_]
@@ -287,3 +289,29 @@ def _hashed_buckets(
         # a lake format whose hash is not known here
         return None
     return np.unique(numbers), text
+
+
+def selected_keys(
+    info: TableInfo, conditions: Sequence[Conjunct], names: Sequence[str] | None = None
+) -> pa.Table | None:
+    """Return the values of key columns that conditions name; None where they leave one open.
+
+    Parameters
+    ----------
+    info, conditions
+        The table, and what is asked of its rows.
+    names
+        The columns; None for the primary key.
+    """
+    predicates = [c.predicate for c in conditions if c.predicate is not None]
+    by_name = {column.name: column for column in info.schema.columns}
+    values = {}
+    for name in info.get_primary_keys() if names is None else names:
+        # -0.0 equals 0.0, and is another key
+        found = selected_values(predicates, name)
+        if found is None or by_name[name].type.root in _FLOATS:
+            return None
+        # what is equal to null is never true, and no key has one
+        values[name] = found.drop_null().unique()
+    columns = combinations(list(values.values()), _MAX_LOOKUPS)
+    return None if columns is None else pa.table(dict(zip(values, columns, strict=True)))

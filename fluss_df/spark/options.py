@@ -7,11 +7,14 @@ import difflib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from fluss_df.client.connection import FlussConnection, resolve_connection
+from fluss_df.client.embedded import embedded_folder
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 
@@ -83,8 +86,18 @@ class Connection:
     properties: tuple[tuple[str, str], ...] = field(repr=False)
 
     def open(self) -> FlussConnection:
-        """Return the connection of this process."""
+        """Return the connection of this process.
+
+        Raises
+        ------
+        FlussError
+            ``STORAGE_EXCEPTION`` in a worker of Spark, for a folder that nobody has open: an engine
+            of its own would end with the worker, before other workers are through.
+        """
         properties = self.resolved()
+        folder = embedded_folder(self.address)
+        if folder is not None and _is_worker():
+            _require_owner(folder)
         if self.address is None:
             return resolve_connection(properties or None)
         if not properties:
@@ -114,6 +127,25 @@ class Connection:
     def __repr__(self) -> str:
         address = self.address or dict(self.properties).get("bootstrap.servers", "default")
         return f"Connection({address.rpartition('@')[2]!r})"
+
+
+def _is_worker() -> bool:
+    """Whether Spark started this process for planning, reading or writing."""
+    return any(name.startswith(("pyspark.worker", "pyspark.sql.worker")) for name in sys.modules)
+
+
+def _require_owner(folder: Path | str) -> None:
+    # not imported for clusters
+    from fluss_df.embedded.server import owner_of
+
+    owner = owner_of(folder.expanduser().resolve()) if isinstance(folder, Path) else None
+    if owner is None or not os.path.exists(owner[1]):
+        raise FlussError(
+            f"format 'fluss': no process has the folder {folder} open, and Spark reads it in many"
+            " processes: open it in the driver, fluss_df.connect(folder), or run fluss-df serve"
+            " --dir with it, and give this folder or that address",
+            ErrorCode.STORAGE_EXCEPTION,
+        )
 
 
 def _merged(config: Config, properties: Mapping[str, str]) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,7 @@ from fluss_df.metadata import (
 )
 from fluss_df.pushdown.plan import Bucket, Split, bind_columns
 from fluss_df.pushdown.predicate import Predicate, and_
-from fluss_df.pushdown.prune import Conjunct, PredicateConjunct, prune
+from fluss_df.pushdown.prune import Conjunct, PredicateConjunct, prune, selected_keys
 from fluss_df.schema import TableInfo
 from fluss_df.spark.options import ReadOptions, invalid
 from fluss_df.spark.types import spark_schema
@@ -57,6 +58,8 @@ class ReadTask:
         Only rows for which it is true are handed on; None for all.
     splits
         Offsets to read, in their order; of a snapshot the buckets, whose offsets mean nothing.
+    keys
+        The primary keys to look up, instead of reading splits; None for splits.
     """
 
     table: TablePath
@@ -66,6 +69,7 @@ class ReadTask:
     metadata_columns: tuple[str, ...]
     predicate: Predicate | None
     splits: tuple[Split, ...]
+    keys: pa.Table | None = None
 
 
 class TableScan:
@@ -180,6 +184,10 @@ class TableScan:
         conditions = PredicateConjunct.of(predicate)
         if self.mode == "snapshot":
             splits = self._snapshot_splits(source, conditions)
+            keys = self._keys(source, conditions)
+            if keys is not None:
+                (task,) = self._grouped(source, predicate, [()])
+                return [dataclasses.replace(task, keys=keys)] if splits else []
             return self._grouped(source, predicate, [(split,) for split in splits])
         _, plan = plan_scan(source, conditions=conditions)
         return self.log_tasks(source, predicate, plan.splits)
@@ -212,6 +220,14 @@ class TableScan:
             )
             for group in groups
         ]
+
+    def _keys(self, source: ScanSource, conditions: Sequence[Conjunct]) -> pa.Table | None:
+        """Return the keys that can be looked up, where a filter names the whole primary key."""
+        options = self.options
+        if source.metadata_columns or options.partitions is not None or options.buckets is not None:
+            # a lookup does not say where a row is
+            return None
+        return selected_keys(self.info, conditions)
 
     def _snapshot_splits(self, source: ScanSource, conditions: Sequence[Conjunct]) -> list[Split]:
         if self.options.start is not None or self.options.stop is not None:

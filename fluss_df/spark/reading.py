@@ -16,6 +16,8 @@ from fluss_df.client.reader import OrderedRead, positions_of
 from fluss_df.metadata import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, ChangeType
 from fluss_df.pushdown.evaluate import filter_rows
 from fluss_df.pushdown.plan import Split
+from fluss_df.pushdown.predicate import conjuncts
+from fluss_df.pushdown.server_filter import ServerFilter, server_filter
 from fluss_df.schema import TableInfo
 from fluss_df.spark.options import ReadOptions
 from fluss_df.spark.planning import ReadTask, require_same_table
@@ -37,8 +39,12 @@ def read_task(options: ReadOptions, schema: StructType, task: ReadTask) -> Itera
     info = connection.get_table(task.table).get_table_info()
     require_same_table(task.table, task.table_id, info)
     cast = SparkCast(schema, task.table, truncate=options.truncate_nanoseconds)
-    read = _snapshot if task.mode == "snapshot" else _log
-    for table in read(connection, info, task):
+    if task.keys is not None:
+        tables = _lookup(connection, info, task, task.keys)
+    else:
+        read = _snapshot if task.mode == "snapshot" else _log
+        tables = read(connection, info, task)
+    for table in tables:
         if task.mode == "upsert":
             table = _without_old_values(table)
         if task.predicate is not None:
@@ -53,7 +59,29 @@ def _log(connection: FlussConnection, info: TableInfo, task: ReadTask) -> Iterat
         metadata = (*metadata, CHANGE_TYPE_COLUMN)
     decoder = TableDecoder(connection, info, task.columns, metadata, metrics)
     positions = positions_of(info.table_id, task.splits)
-    yield from OrderedRead(connection, info, decoder, positions, metrics)
+    yield from OrderedRead(
+        connection, info, decoder, positions, metrics, server_filter=_server_filter(info, task)
+    )
+
+
+def _server_filter(info: TableInfo, task: ReadTask) -> ServerFilter | None:
+    """Return by what servers may leave out batches; the task filters the rows of the others."""
+    if task.predicate is None:
+        return None
+    own = set(info.get_column_names()) - set(task.metadata_columns)
+    return server_filter(info, [p for p in conjuncts(task.predicate) if p.columns() <= own])
+
+
+def _lookup(
+    connection: FlussConnection, info: TableInfo, task: ReadTask, keys: pa.Table
+) -> Iterator[pa.Table]:
+    flag = "_found"
+    while flag in info.get_column_names():
+        flag += "_"
+    lookuper = connection.get_table(task.table).new_lookup().create_lookuper()
+    rows = lookuper.lookup_arrow(keys, found_column=flag)
+    columns = task.columns or tuple(info.get_primary_keys()[:1])
+    yield rows.filter(rows.column(flag)).select(list(columns))
 
 
 def _without_old_values(table: pa.Table) -> pa.Table:

@@ -6,8 +6,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
+from fluss_df.errors import FlussError
 from fluss_df.io import scan_fluss
 from fluss_df.metadata import TablePath
+from fluss_df.spark import FlussDataSource
 from tests.client.test_types import everything
 from tests.io.conftest import MakeTable
 from tests.spark.support import assert_same, load
@@ -157,8 +159,13 @@ def test_what_does_not_fit_is_refused_before_any_row(
     options: dict[str, str],
     message: str,
 ) -> None:
-    with pytest.raises(PySparkException, match=message):
-        save(rows.selectExpr(*statement.split(", ")), fluss_cluster, plain_table, **options)
+    overwrite = options.get("spark_mode") == "overwrite"
+    given = {"path": str(plain_table), "bootstrap.servers": fluss_cluster.bootstrap_servers}
+    given |= {k.replace("_", "."): v for k, v in options.items() if k != "spark_mode"}
+    schema = rows.selectExpr(*statement.split(", ")).schema
+    # as Spark does it, in a process that it starts for each
+    with pytest.raises(FlussError, match=message):
+        FlussDataSource(given).writer(schema, overwrite)
     assert scan_fluss(plain_table, connection=connection).collect().is_empty()
 
 

@@ -208,6 +208,7 @@ def test_at_least_once_loses_nothing(
     assert found["id"].n_unique() == ROWS
 
 
+@pytest.mark.spark_full
 def test_a_partitioned_table(
     copies: Copies, connection: FlussConnection, make_table: MakeTable, source: TablePath
 ) -> None:

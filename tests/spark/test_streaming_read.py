@@ -141,6 +141,7 @@ def test_changes_of_a_primary_key_table(
         streams.run(streams.stream(table), "c")
 
 
+@pytest.mark.spark_full
 def test_for_each_batch_and_a_query_that_runs(
     streams: Streams, connection: FlussConnection, make_table: MakeTable, tmp_path: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_for_each_batch_and_a_query_that_runs(
 
 
 # Spark warns of the pandas it finds, which this does not use
+@pytest.mark.spark_full
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_map_in_arrow(streams: Streams, make_table: MakeTable) -> None:
     table = make_table(SCHEMA, FRAME[:100])
