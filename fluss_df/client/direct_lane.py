@@ -56,6 +56,9 @@ class DirectLane(Lane):
 
     def fileno(self) -> int:
         """Return the number of what becomes readable with a response, for select."""
+        if self._answer is not None and not self._woken:
+            self._woken = True
+            self._wake(None)
         return self._ready
 
     def readable(self, timeout_s: float) -> bool:

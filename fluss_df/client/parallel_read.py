@@ -175,9 +175,9 @@ class ParallelRead(Generic[T]):
         """Return what is to be done next; the lock is held."""
         if self._closed:
             return None
-        full = self._ahead_bytes is not None and self._held > self._ahead_bytes
         receiving = 0
         for number, group in enumerate(self._groups):
+            full = self._full(number)
             for place, piece in enumerate(group.pieces):
                 if not piece.begun:
                     # without the first one the caller waits, however much is held
@@ -193,11 +193,20 @@ class ParallelRead(Generic[T]):
                 break
             if group.receiving or group.ended:
                 continue
-            if full and (number or group.pieces):
+            if self._full(number) and (number or group.pieces):
                 break
             group.receiving = True
             return group
         return None
+
+    def _full(self, number: int) -> bool:
+        """Whether enough is held for a group; the lock is held.
+
+        Later groups may fill half: what they hold is not taken before the first group has ended,
+        which one thread alone would have to decode if they filled all.
+        """
+        limit = self._ahead_bytes
+        return limit is not None and self._held > (limit // 2 if number else limit)
 
     def _receive(self, group: _Group) -> None:
         pieces: list[_Piece] | None = None

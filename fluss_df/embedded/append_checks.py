@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
@@ -13,7 +14,7 @@ _MAX_MAGIC: Final = 0
 
 
 def check_batches(
-    name: str, records: memoryview, layouts: dict[int, ColumnLayout] | None
+    name: str, records: memoryview, layouts: Mapping[int, ColumnLayout | None]
 ) -> LogHeaders:
     """Return the headers of batches that a client appends.
 
@@ -24,7 +25,7 @@ def check_batches(
     records
         One or more batches, and nothing else.
     layouts
-        The Arrow layout of each schema id of the table; None where rows are not Arrow.
+        The Arrow layout of each schema id of the table; None for batches that are not Arrow.
 
     Raises
     ------
@@ -43,8 +44,8 @@ def check_batches(
             raise ProtocolError("the number of records differs from the offsets they take")
         if not headers.append_only.all():
             raise ProtocolError("change types belong to the log of a primary-key table")
-        for i in range(len(headers) if layouts is not None else 0):
-            _check_arrow(name, records, headers, i, layouts or {})
+        for i in range(len(headers)):
+            _check_payload(name, records, headers, i, layouts)
     except FlussError as error:
         if error.error_code == ErrorCode.SCHEMA_NOT_EXIST:
             raise
@@ -55,15 +56,21 @@ def check_batches(
     return headers
 
 
-def _check_arrow(
-    name: str, records: memoryview, headers: LogHeaders, i: int, layouts: dict[int, ColumnLayout]
+def _check_payload(
+    name: str,
+    records: memoryview,
+    headers: LogHeaders,
+    i: int,
+    layouts: Mapping[int, ColumnLayout | None],
 ) -> None:
     schema_id = int(headers.schema_id[i])
-    layout = layouts.get(schema_id)
-    if layout is None:
+    if schema_id not in layouts:
         raise FlussError(
             f"Schema with id {schema_id} does not exist for table bucket {name}.",
             ErrorCode.SCHEMA_NOT_EXIST,
         )
+    layout = layouts[schema_id]
+    if layout is None:
+        return
     end = int(headers.position[i] + headers.size[i])
     layout.check(read_message(records, int(headers.payload[i]), end), int(headers.record_count[i]))

@@ -18,6 +18,7 @@ from fluss_df.embedded.values_pool import TableCodec
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.headers import LogHeaders, scan_headers, verify_crcs
 from fluss_df.record.log_decode import LogDecoder
+from fluss_df.record.row_log import RowLogDecoder
 from fluss_df.types import arrow_schema
 
 Level = Literal["damage", "note"]
@@ -154,7 +155,13 @@ class _Bucket:
         self._log = folder / "log"
         self._table = table
         payload = {key: arrow_schema(schema.columns) for key, schema in table.schemas.items()}
-        self._decoder = LogDecoder(payload, payload[table.schema_id]) if table.arrow else None
+        target = payload[table.schema_id]
+        self._decoder: LogDecoder | RowLogDecoder
+        if table.arrow:
+            self._decoder = LogDecoder(payload, target)
+        else:
+            columns = {key: schema.columns for key, schema in table.schemas.items()}
+            self._decoder = RowLogDecoder(columns, target, table.log_format)
         self._state: KvState | None = None
         self._replay: ChangeReplay | None = None
         self._folded: dict[bytes, bytes | None] = {}
@@ -241,8 +248,6 @@ class _Bucket:
         return taken, offset
 
     def _rows(self, data: memoryview, headers: LogHeaders, offset: int) -> None:
-        if self._decoder is None:
-            return
         batches = self._decoder.decode(data, headers)
         state = self._state
         if self._replay is None or state is None:

@@ -90,7 +90,8 @@ def _append_all(
                     f"table {table.path} has a primary key: its log is its changelog, upsert rows",
                     ErrorCode.INVALID_TABLE_EXCEPTION,
                 )
-            results.append(tablet.append(data, table.layouts if table.arrow else None))
+            layouts = table.layouts if table.arrow else dict.fromkeys(table.schemas)
+            results.append(tablet.append(data, layouts))
         except FlussError as error:
             results.append(error)
     return results

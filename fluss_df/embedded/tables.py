@@ -85,9 +85,14 @@ class Table:
         return bool(self.descriptor.schema.primary_keys)
 
     @property
+    def log_format(self) -> str:
+        """What its log is written as: arrow, indexed or compacted."""
+        return self.descriptor.properties.get("table.log.format", "arrow").lower()
+
+    @property
     def arrow(self) -> bool:
         """Whether its rows are stored as Arrow."""
-        return self.descriptor.properties.get("table.log.format", "arrow").lower() == "arrow"
+        return self.log_format == "arrow"
 
     @property
     def layouts(self) -> dict[int, ColumnLayout]:

@@ -10,7 +10,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -135,7 +135,7 @@ class Tablet:
 
     # ---- writing
 
-    def append(self, records: memoryview, layouts: dict[int, ColumnLayout] | None) -> Appended:
+    def append(self, records: memoryview, layouts: Mapping[int, ColumnLayout | None]) -> Appended:
         """Write the batches of one request behind the log.
 
         Parameters

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import data_pool
-from fluss_df.record.cut import read_message
 from fluss_df.record.headers import Bytes, LogHeaders, byte_view
 
 # Arrow has a fixed price for each stream, and messages read one by one cost about 100 us each;
@@ -20,11 +19,13 @@ from fluss_df.record.headers import Bytes, LogHeaders, byte_view
 _STREAM_BYTES = 1 << 20
 # Strings of chunks with at least so many rows are checked in bulk.
 _BULK_ROWS = 4096
-# Messages whose buffers are not compressed are read where they are, one by one, if they are as
-# large as this on average: below, the price of each is above that of a copy.
+# Messages that may be referred to are read where they are, if they are as large as this on average:
+# below, the price of each is above that of a copy.
 _IN_PLACE_BYTES = 1 << 16
 # more batches than this in a stream are put together to one chunk: small ones cost every reader
 _COMBINE_BATCHES = 4
+# but chunks of so many rows are not small
+_LARGE_ROWS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,42 @@ class Run:
     hi: npt.NDArray[np.int64]
     schema_id: int
     append_only: bool
+
+
+class _Parts:
+    """Buffers as a file that Arrow reads from front to back, without a copy within one of them."""
+
+    closed = False
+
+    def __init__(self, parts: list[pa.Buffer]) -> None:
+        self._parts = parts
+        self._part = 0
+        self._at = 0
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        """Return the next bytes: fewer at the end, and where a part ends."""
+        while self._part < len(self._parts):
+            part = self._parts[self._part]
+            taken = part.slice(self._at, min(size, part.size - self._at))
+            if taken.size or not size:
+                self._at += taken.size
+                return taken
+            self._part += 1
+            self._at = 0
+        return pa.py_buffer(b"")
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes as a copy, for what Arrow reads into memory of its own."""
+        found = b""
+        while len(found) < size:
+            more = self.read_buffer(size - len(found)).to_pybytes()
+            if not more:
+                break
+            found += more
+        return found
+
+    def close(self) -> None:
+        """Do nothing: buffers are not closed."""
 
 
 class LogDecoder:
@@ -246,20 +283,18 @@ class LogDecoder:
             starts = starts + counts
         ends = headers.position[run.index] + headers.size[run.index]
         try:
-            table = self._in_place(records, run.schema_id, starts, ends) if keep else None
-            if table is None:
-                reader = pa.ipc.open_stream(
-                    self._join(message, records, starts, ends),
-                    options=pa.ipc.IpcReadOptions(
-                        use_threads=False, included_fields=self._included[run.schema_id]
-                    ),
-                    memory_pool=self._pool,
-                )
-                table = reader.read_all()
-            else:
-                combine = False
+            stream = self._stream(message, records, starts, ends, keep)
+            reader = pa.ipc.open_stream(
+                stream,
+                options=pa.ipc.IpcReadOptions(
+                    use_threads=False, included_fields=self._included[run.schema_id]
+                ),
+                memory_pool=self._pool,
+            )
+            table = reader.read_all()
             chunks = [len(c) for c in table.column(0).chunks] if table.num_columns else []
-            if combine and len(chunks) > _COMBINE_BATCHES:
+            small = table.num_rows < len(chunks) * _LARGE_ROWS
+            if combine and small and len(chunks) > _COMBINE_BATCHES:
                 # The outer bounds of the arrays, which is all that putting them together relies
                 # on; what is within is then validated once rather than for each small batch.
                 table.validate()
@@ -273,30 +308,25 @@ class LogDecoder:
             raise self._bad(headers, run, "other numbers of rows than the headers say")
         return self._select(table)
 
-    def _in_place(
-        self,
+    @classmethod
+    def _stream(
+        cls,
+        message: pa.Buffer,
         records: Bytes,
-        schema_id: int,
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64],
-    ) -> pa.Table | None:
-        """Return large messages that are not compressed as a table that refers to them."""
-        if int((ends - starts).sum()) < len(starts) * _IN_PLACE_BYTES:
-            return None
-        data = records if isinstance(records, pa.Buffer) else pa.py_buffer(records)
-        if ((data.address + starts) % 8).any():
-            # arrays begin at multiples of their items' width
-            return None
-        view = byte_view(data)
-        spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
-        if any(read_message(view, start, end).compression for start, end in spans):
-            return None
-        schema, wanted = self._payload[schema_id], self._included[schema_id]
-        batches = []
-        for start, end in spans:
-            read = pa.ipc.read_record_batch(data.slice(start, end - start), schema)
-            batches.append(read if wanted is None else read.select(wanted))
-        return pa.Table.from_batches(batches)
+        keep: bool,
+    ) -> pa.Buffer | pa.NativeFile:
+        """Return schema and messages as one stream, which refers to them if it may."""
+        size = int((ends - starts).sum())
+        if keep and size >= len(starts) * _IN_PLACE_BYTES:
+            data = records if isinstance(records, pa.Buffer) else pa.py_buffer(records)
+            # what Arrow does not decompress it uses in place: at multiples of its items' width
+            if not ((data.address + starts) % 8).any():
+                spans = zip(starts.tolist(), (ends - starts).tolist(), strict=True)
+                parts = [message, *(data.slice(start, length) for start, length in spans)]
+                return pa.PythonFile(_Parts(parts), mode="r")
+        return cls._join(message, records, starts, ends)
 
     @staticmethod
     def _join(

@@ -10,8 +10,6 @@ from fluss_df.errors import SchemaMismatchError
 from tests.client.support import Tables
 from tests.client.test_types import everything
 
-pytestmark = pytest.mark.cluster_only
-
 FORMATS = ["INDEXED", "COMPACTED"]
 
 
@@ -73,6 +71,8 @@ def test_rows_one_by_one_and_metadata(tables: Tables) -> None:
     assert some.collect()["id"].to_list() == list(range(1234, 1240))
 
 
+# the embedded engine writes changelogs as Arrow
+@pytest.mark.cluster_only
 def test_a_changelog_that_the_server_wrote_as_rows(tables: Tables) -> None:
     # The one log of rows at hand that is not by our own encoder: the official client has none, and
     # servers of 0.9.1 fail on primary-key tables with an indexed log ("requires ... IndexedRow").

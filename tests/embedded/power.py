@@ -298,7 +298,7 @@ def _append(engine: Engine, number: int) -> None:
     rows = pa.record_batch([[number] * 3, ["x" * 40, "y", "z"]], schema=SCHEMA)
     batch = encode_log_batch(rows, schema_id=1, compression=Compression("none"))
     batch.stamp(5, number - 1)
-    engine.bucket(_bucket(engine, LOG))[1].append(memoryview(batch.to_bytes()), None)
+    engine.bucket(_bucket(engine, LOG))[1].append(memoryview(batch.to_bytes()), {1: None})
 
 
 def _rows(number: int) -> list[int]:

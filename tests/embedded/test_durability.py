@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 def filled(folder: Path, batches: int, segment_bytes: int = 1 << 30) -> bytes:
     tablet = opened(folder, segment_bytes)
     for i in range(batches):
-        tablet.append(batch(writer=7, sequence=i), None)
+        tablet.append(batch(writer=7, sequence=i), {1: None})
     tablet.sync()
     data = contents(tablet)
     tablet.close()
@@ -72,17 +72,17 @@ def test_killed_engines_lose_nothing(tmp_path: Path) -> None:
 def test_a_torn_tail_is_cut(folder: Path, cut: int) -> None:
     tablet = opened(folder)
     for i in range(3):
-        tablet.append(batch(writer=7, sequence=i), None)
+        tablet.append(batch(writer=7, sequence=i), {1: None})
     tablet.sync()
     whole = contents(tablet)
-    tablet.append(batch(writer=7, sequence=3), None)
+    tablet.append(batch(writer=7, sequence=3), {1: None})
     tablet.abandon()
     file = folder / f"{0:020}.log"
     os.truncate(file, len(whole) + cut % (file.stat().st_size - len(whole)))
     again = opened(folder)
     assert contents(again) == whole
     # the writer of what was lost writes it again
-    assert again.append(batch(writer=7, sequence=3), None).base_offset == 9
+    assert again.append(batch(writer=7, sequence=3), {1: None}).base_offset == 9
     again.close()
 
 
@@ -147,10 +147,10 @@ def test_segments_and_writers_are_the_same_after_reopening(folder: Path) -> None
                 index.unlink()
         tablet = opened(folder, 300)
         assert contents(tablet) == whole
-        assert tablet.append(batch(writer=7, sequence=9), None).base_offset == 27
-        assert tablet.append(batch(writer=7, sequence=5), None).base_offset == 15
+        assert tablet.append(batch(writer=7, sequence=9), {1: None}).base_offset == 27
+        assert tablet.append(batch(writer=7, sequence=5), {1: None}).base_offset == 15
         with pytest.raises(FlussError) as caught:
-            tablet.append(batch(writer=7, sequence=11), None)
+            tablet.append(batch(writer=7, sequence=11), {1: None})
         assert caught.value.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
         tablet.close()
 
@@ -170,10 +170,10 @@ def test_a_failed_sync_ends_writing_and_not_reading(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tablet = opened(folder)
-    tablet.append(batch(), None)
+    tablet.append(batch(), {1: None})
     tablet.sync()
     whole = contents(tablet)
-    tablet.append(batch(), None)
+    tablet.append(batch(), {1: None})
 
     def fail(fd: int) -> None:
         raise OSError(5, "Input/output error")
@@ -184,7 +184,7 @@ def test_a_failed_sync_ends_writing_and_not_reading(
             tablet.sync()
     # the disk works again, and still nothing is acknowledged: what it holds is not known
     with pytest.raises(FlussError, match="takes no more writes"):
-        tablet.append(batch(), None)
+        tablet.append(batch(), {1: None})
     assert contents(tablet) == whole
     tablet.abandon()
 
@@ -201,14 +201,14 @@ tablet = opened(Path({str(folder)!r}))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({len(whole)} + 100, resource.RLIM_INFINITY))
 try:
-    tablet.append(batch(), None)
+    tablet.append(batch(), {{1: None}})
 except FlussError as error:
     assert error.error_code == ErrorCode.STORAGE_EXCEPTION, error
 else:
     raise SystemExit("the write was not refused")
 assert len(contents(tablet)) == {len(whole)}
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-assert tablet.append(batch(), None).base_offset == 12
+assert tablet.append(batch(), {{1: None}}).base_offset == 12
 tablet.close()
 """
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -220,9 +220,9 @@ tablet.close()
 
 def test_time_never_runs_backwards(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tablet = opened(folder)
-    tablet.append(batch(), None)
+    tablet.append(batch(), {1: None})
     monkeypatch.setattr(time, "time_ns", lambda: 1_000_000_000)
-    tablet.append(batch(), None)
+    tablet.append(batch(), {1: None})
     tablet.sync()
     piece = tablet.read(0, 1 << 20, at_least_one=True)
     assert piece is not None

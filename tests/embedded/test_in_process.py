@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -18,6 +20,7 @@ from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import DATABASE_EXISTS, FETCH_LOG, GET_DATABASE_INFO
+from fluss_df.protocol.fetch import parse_fetch_response
 from fluss_df.protocol.frames import parse_response
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -106,8 +109,61 @@ def test_a_fetch_that_waits(engine: EmbeddedFluss) -> None:
         with table.new_append().create_writer() as writer:
             writer.append((1, "x"))
         assert first.readable(5)
-        assert len(first.receive(metrics).body) > 100
+        answer = first.receive(metrics)
+        assert answer.fetched is not None
+        (bucket,) = answer.fetched.received()
+        assert bucket.records is not None
+        assert len(bucket.records) > 100
+        # what the bytes of the answer say, as they would be sent
+        (parsed,) = parse_fetch_response(pa.py_buffer(b"".join(answer.fetched)))
+        assert dataclasses.replace(parsed, local=True) == bucket
         first.close()
+
+
+def test_polls_that_do_not_wait(engine: EmbeddedFluss) -> None:
+    host, port = local_host(engine.socket_path)
+    config = {"bootstrap.servers": f"{host}:{port}", "scanner.log.fetch.wait-max-time": 0}
+    with fluss.connect(config) as connection:
+        path = fluss.TablePath("fluss", "polled")
+        descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1)
+        connection.get_admin().create_table(path, descriptor)
+        table = connection.get_table(path)
+        with table.new_append().create_writer() as writer:
+            writer.append((1, "x"))
+        scanner = table.new_scan().create_log_scanner()
+        scanner.subscribe(0, 0)
+        assert [record.offset for record in scanner.poll(10_000)] == [0]
+
+
+@pytest.mark.parametrize("codec", ["NONE", "ZSTD"])
+@pytest.mark.parametrize("columns", [["n", "text"], ["n"], ["text"]])
+def test_large_batches_are_read_where_they_are(
+    engine: EmbeddedFluss, codec: str, columns: list[str]
+) -> None:
+    """The rows are those written, also after the engine dropped the table and its files."""
+    path = fluss.TablePath("fluss", f"large_{codec}_{len(columns)}_{columns[0]}".lower())
+    properties = {"table.log.arrow.compression.type": codec}
+    schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
+    # numbers that hardly compress
+    numbers = np.random.default_rng(5).integers(0, 2**62, 200_000)
+    rows = pa.table([numbers, [f"text {i}" for i in numbers.tolist()]], schema=schema)
+    with engine.connection() as connection:
+        admin = connection.get_admin()
+        descriptor = fluss.TableDescriptor(
+            fluss.Schema(schema), bucket_count=1, properties=properties
+        )
+        admin.create_table(path, descriptor)
+        table = connection.get_table(path)
+        with table.new_append().create_writer() as writer:
+            writer.write_arrow(rows)
+        scan = table.new_scan().project_by_name(columns)
+        scanner = scan.create_record_batch_log_scanner()
+        scanner.subscribe(0, 0)
+        read = scanner.to_arrow()
+        frame = fluss.read_fluss(path, connection=connection, columns=columns)
+        admin.drop_table(path)
+    assert read.equals(rows.select(columns))
+    assert frame.to_arrow().cast(read.schema).equals(read)
 
 
 def test_the_end_of_the_engine_ends_its_readers(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Bucket(RuleBasedStateMachine):
     @rule(writer=WRITERS, rows=st.integers(1, 4))
     def append(self, writer: int, rows: int) -> None:
         sequence = self.last(writer) + 1
-        result = self.tablet.append(batch(rows, writer, sequence), None)
+        result = self.tablet.append(batch(rows, writer, sequence), {1: None})
         assert (result.base_offset, result.end_offset) == (self.end, self.end + rows)
         self.log.append((writer, sequence, self.end, rows))
 
@@ -61,7 +61,7 @@ class Bucket(RuleBasedStateMachine):
             return
         known = next(entry for entry in self.log if entry[:2] == (writer, sequence))
         if back < 5:
-            assert self.tablet.append(batch(1, writer, sequence), None).base_offset == known[2]
+            assert self.tablet.append(batch(1, writer, sequence), {1: None}).base_offset == known[2]
         else:
             self.refused(writer, sequence)
 
@@ -72,7 +72,7 @@ class Bucket(RuleBasedStateMachine):
     def refused(self, writer: int, sequence: int) -> None:
         code = None
         try:
-            self.tablet.append(batch(1, writer, sequence), None)
+            self.tablet.append(batch(1, writer, sequence), {1: None})
         except FlussError as error:
             code = error.error_code
         assert code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION

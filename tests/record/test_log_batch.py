@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import random
 import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -438,3 +440,43 @@ def test_round_trips(count: int, codec: str) -> None:
     raw = b.stored(batch, 0, codec=codec)
     made = LogDecoder({1: batch.schema}, batch.schema)
     assert made.decode_table(raw, scan_headers(raw)).to_batches()[0].equals(batch)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_large_messages_are_read_where_they_are(codec: str) -> None:
+    values = np.random.default_rng(3).integers(0, 2**62, 60_000)
+    parts = [
+        pa.record_batch([values[at : at + 20_000], values[at : at + 20_000].astype(str)], b.SCHEMA)
+        for at in range(0, 60_000, 20_000)
+    ]
+    raw = pa.py_buffer(
+        b"".join(b.stored(part, 20_000 * i, codec=codec) for i, part in enumerate(parts))
+    )
+    headers = scan_headers(raw)
+    for target in (b.SCHEMA, b.SCHEMA.remove(0), b.SCHEMA.remove(1)):
+        decoder = LogDecoder({1: b.SCHEMA}, target)
+        kept = decoder.decode_table(raw, headers, start_offset=10, stop_offset=50_001, keep=True)
+        assert kept.equals(decoder.decode_table(raw, headers, start_offset=10, stop_offset=50_001))
+        kept.validate(full=True)
+    if codec == "none":
+        ids = LogDecoder({1: b.SCHEMA}, b.SCHEMA.remove(1)).decode_table(raw, headers, keep=True)
+        _, data = ids.column(0).chunk(0).buffers()
+        assert data is not None
+        assert raw.address < data.address < raw.address + raw.size
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damage_in_large_messages_is_an_error_or_other_rows(seed: int) -> None:
+    choose = random.Random(seed)
+    values = np.arange(20_000)
+    batch = pa.record_batch([values, values.astype(str)], b.SCHEMA)
+    raw = bytearray(b.stored(batch, 0, codec=choose.choice(["none", "zstd"])))
+    for _ in range(choose.randrange(1, 4)):
+        # mostly in the metadata, where lengths and offsets are
+        raw[choose.randrange(48, choose.choice([300, 300, len(raw)]))] = choose.randrange(256)
+    with contextlib.suppress(ProtocolError):
+        table = LogDecoder({1: b.SCHEMA}, b.SCHEMA).decode_table(
+            pa.py_buffer(bytes(raw)), scan_headers(raw), keep=True
+        )
+        assert table.num_rows == 20_000
+        table.validate(full=True)
