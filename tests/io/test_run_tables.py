@@ -26,7 +26,7 @@ from fluss_df.metadata import TableBucket, TablePath
 from tests.io.conftest import MakeTable, write
 
 # more of them for a campaign
-KILLS = int(os.environ.get("FLUSS_TEST_KILLS", "4"))
+KILLS = int(os.environ.get("FLUSS_TEST_KILLS", "2"))
 SCHEMA = pa.schema({"id": pa.int64(), "kind": pa.string()})
 
 
