@@ -142,7 +142,6 @@ def test_every_type(
     [
         ("id, name", {}, "column 'value'"),
         ("id, name, value, 1 AS more", {}, "'more'"),
-        ("id, name, 'x' AS value", {}, "column 'value'"),
         ("id, name, value", {"write_mode": "delete"}, "has no primary key"),
         ("id, name, value", {"delivery_guarantee": "exactly-once"}, "is for streams"),
         ("id, name, value", {"spark_mode": "overwrite"}, "cannot be overwritten"),
@@ -167,6 +166,15 @@ def test_what_does_not_fit_is_refused_before_any_row(
     with pytest.raises(FlussError, match=message):
         FlussDataSource(given).writer(schema, overwrite)
     assert scan_fluss(plain_table, connection=connection).collect().is_empty()
+
+
+def test_a_type_that_does_not_fit_is_refused_before_any_row(
+    fluss_cluster: LocalCluster, connection: FlussConnection, make_table: MakeTable, rows: DataFrame
+) -> None:
+    path = make_table(KEYED)
+    with pytest.raises(PySparkException, match="column 'value'"):
+        save(rows.selectExpr("id", "name", "'x' AS value"), fluss_cluster, path)
+    assert scan_fluss(path, connection=connection).collect().is_empty()
 
 
 @pytest.fixture(scope="module")
