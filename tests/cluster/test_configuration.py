@@ -46,6 +46,7 @@ def test_servers_find_each_other(folder: Folder) -> None:
         "default.replication.factor": "2",
         "log.replica.fetch.wait-max-time": "20ms",
         "zookeeper.client.session-timeout": "3s",
+        "server.data-disk.write-limit-ratio": "1.0",
     }
     second = server_yaml(folder, "tablet-server-1")
     assert second["tablet-server.id"] == "1"
