@@ -8,8 +8,10 @@ four threads with a bucket each took a tenth longer.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -33,6 +35,8 @@ T = TypeVar("T")
 # So much decoded data is held for a caller that uses it more slowly than it comes. Behind it is one
 # answer for each lane, which is decoded before the next is received.
 AHEAD_BYTES = 32 << 20
+# a piece is decoded sooner
+_EXIT_WAIT_S = 2.0
 # the longest wait without giving the caller a chance to stop
 _WAIT_S = 0.2
 # Fewer rows are not worth a thread or a lane of their own: neighbouring buckets with together so
@@ -95,15 +99,13 @@ class ParallelRead(Generic[T]):
         self._ahead_bytes = ahead_bytes
         self._held = 0
         self._changed = threading.Condition()
+        self._decoding = 0
         self._closed = False
 
     def __enter__(self) -> Self:
         for number in range(self._threads):
-            # No daemons, as children of Polars' threads are unless told: one that the interpreter's
-            # end meets within Arrow aborts the process.
-            threading.Thread(
-                target=self._work, name=f"fluss-df-read-{number}", daemon=False
-            ).start()
+            threading.Thread(target=self._work, name=f"fluss-df-read-{number}", daemon=True).start()
+        _live.add(self)
         return self
 
     def __exit__(
@@ -112,6 +114,9 @@ class ParallelRead(Generic[T]):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         with self._changed:
             self._closed = True
             groups = list(self._groups)
@@ -119,6 +124,12 @@ class ParallelRead(Generic[T]):
             self._changed.notify_all()
         for group in groups:
             group.read.abort()
+
+    def end(self, timeout_s: float) -> None:
+        """End the read, and wait until nothing is being decoded."""
+        self._close()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._decoding, timeout_s)
 
     def __iter__(self) -> Iterator[T | None]:
         while True:
@@ -184,6 +195,7 @@ class ParallelRead(Generic[T]):
                     if full and (number or place):
                         return None
                     piece.begun = True
+                    self._decoding += 1
                     return piece
             receiving += group.receiving
             if number + 1 >= self._lanes:
@@ -237,6 +249,7 @@ class ParallelRead(Generic[T]):
         del decode
         with self._changed:
             self._held += piece.size
+            self._decoding -= 1
             piece.done = True
             self._changed.notify_all()
 
@@ -318,3 +331,21 @@ def read_table(
         tables = [table for table in read if table is not None]
     # not empty_table(): it would import pandas, where that is installed, for a third of a second
     return pa.concat_tables([pa.Table.from_batches([], read.schema), *tables])
+
+
+_live: weakref.WeakSet[ParallelRead[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_reads() -> None:
+    """End reads that nobody ended: a thread that the interpreter's end meets in Arrow aborts.
+
+    The threads are daemons, as one of them may wait for a server that is silent.
+    """
+    for read in list(_live):
+        read.end(_EXIT_WAIT_S)
+
+
+if hasattr(os, "register_at_fork"):
+    # the parent's threads do not exist in a child
+    os.register_at_fork(after_in_child=_live.clear)
