@@ -165,7 +165,7 @@ def test_requests(real: Peer, embedded: Peer) -> None:
     places = [
         (numbers, {"bucket_id": 0}),
         (numbers, {"bucket_id": 5}),
-        (numbers, {"bucket_id": 0, "partition_id": 99}),
+        (numbers, {"bucket_id": 0, "partition_id": 10**9}),
         (logs, {"bucket_id": 0}),
         ([real.ids["parted"], embedded.ids["parted"]], {"bucket_id": 0}),
         ([10**6, 10**6], {"bucket_id": 0}),
