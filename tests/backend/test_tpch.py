@@ -1,45 +1,33 @@
 """The 22 queries of TPC-H on Fluss tables, as expressions and as SQL, equal to DuckDB's results."""
 
 import inspect
-import subprocess
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import ibis
 import ibis.expr.types as ir
 import polars as pl
-import polars.selectors as cs
 import pytest
 from ibis.backends.tests.tpc.conftest import add_date
 from ibis.backends.tests.tpc.h import test_queries as queries
-from polars.testing import assert_frame_equal
 
+from benchmarks.tpch.data import generate
 from fluss_df.backend import Backend
 from fluss_df.client.connection import FlussConnection
+from tests.tpch import SCALE, check, connect, sql
 
-SCALE = "0.01"
-NUMBERS = [f"{number:02}" for number in range(1, 23)]
-# Ibis's tests hold the queries as SQL, too
-SQL = Path(queries.__file__).parents[1] / "queries" / "duckdb" / "h"
+NUMBERS = range(1, 23)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("tpch")
-    tool = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
-    command = [str(tool), "parquet", "-s", SCALE, f"--output-dir={folder}"]
-    subprocess.run(command, check=True, timeout=120, capture_output=True)
-    return {path.stem: path for path in folder.glob("*.parquet")}
+    return generate(tmp_path_factory.mktemp("tpch"), SCALE)
 
 
 @pytest.fixture(scope="module")
 def duck(data: dict[str, Path]) -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as made:
-        for name, path in data.items():
-            made.execute(f"CREATE VIEW {name} AS SELECT * FROM '{path}'")
+    with connect(data) as made:
         yield made
 
 
@@ -66,38 +54,17 @@ def query_10(
     return made.relocate("revenue", after="c_name").order_by(ibis.desc("revenue")).limit(20)
 
 
-def expression(con: Backend, number: str) -> ir.Table:
-    made = query_10 if number == "10" else getattr(queries, f"test_{number}").__wrapped__
+def expression(con: Backend, number: int) -> ir.Table:
+    made = query_10 if number == 10 else getattr(queries, f"test_{number:02}").__wrapped__
     found: ir.Table = made(**{name: con.table(name) for name in inspect.signature(made).parameters})
     return found
 
 
-def plain(frame: pl.DataFrame) -> pl.DataFrame:
-    """Give results the same names and types: decimals have other digits in DuckDB."""
-    names = [f"c{at}" for at in range(frame.width)]
-    frame = frame.rename(dict(zip(frame.columns, names, strict=True)))
-    return frame.with_columns(
-        pl.col(pl.Decimal).cast(pl.Float64),
-        cs.integer().cast(pl.Float64),
-        cs.datetime().cast(pl.Date),
-    )
-
-
-def check(duck: duckdb.DuckDBPyConnection, number: str, found: pl.DataFrame) -> None:
-    rows: Any = duck.sql((SQL / f"{number}.sql").read_text()).to_arrow_table()
-    expected = pl.from_arrow(rows)
-    assert isinstance(expected, pl.DataFrame)
-    assert expected.height
-    assert_frame_equal(
-        plain(found), plain(expected), check_dtypes=False, abs_tol=0.01, rel_tol=1e-9
-    )
-
-
 @pytest.mark.parametrize("number", NUMBERS)
-def test_expression(tpch: Backend, duck: duckdb.DuckDBPyConnection, number: str) -> None:
+def test_expression(tpch: Backend, duck: duckdb.DuckDBPyConnection, number: int) -> None:
     check(duck, number, expression(tpch, number).to_polars())
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_sql(tpch: Backend, duck: duckdb.DuckDBPyConnection, number: str) -> None:
-    check(duck, number, tpch.raw_sql((SQL / f"{number}.sql").read_text()))
+def test_sql(tpch: Backend, duck: duckdb.DuckDBPyConnection, number: int) -> None:
+    check(duck, number, tpch.raw_sql(sql(number)))

@@ -1,0 +1,61 @@
+"""The tables of TPC-H as Parquet files, and as tables of a Fluss server."""
+
+from __future__ import annotations
+
+import subprocess
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.io import scan_fluss, sink_fluss
+from fluss_df.metadata import TablePath
+
+NAMES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
+
+
+def generate(folder: Path, scale: float) -> dict[str, Path]:
+    """Write the tables into a folder, unless they are there; return their files by name."""
+    files = {name: folder / f"{name}.parquet" for name in NAMES}
+    if not all(file.exists() for file in files.values()):
+        tool = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
+        command = [str(tool), "parquet", "-s", f"{scale:g}", f"--output-dir={folder}"]
+        subprocess.run(command, check=True, timeout=600, capture_output=True)
+    return files
+
+
+def load(
+    connection: FlussConnection,
+    files: Mapping[str, Path],
+    database: str,
+    buckets: int,
+    codec: str = "ZSTD",
+) -> dict[str, TablePath]:
+    """Make a log table of each file; return the tables by name."""
+    connection.get_admin().create_database(database, ignore_if_exists=True)
+    tables = {}
+    for name, file in files.items():
+        tables[name] = TablePath(database, name)
+        sink_fluss(
+            pl.scan_parquet(file),
+            tables[name],
+            connection=connection,
+            create_if_not_exists=True,
+            bucket_count=buckets,
+            properties={"table.log.arrow.compression.type": codec},
+        )
+    return tables
+
+
+def on_files(files: Mapping[str, Path]) -> dict[str, pl.LazyFrame]:
+    """Return the tables as scans of their files."""
+    return {name: pl.scan_parquet(file) for name, file in files.items()}
+
+
+def on_fluss(
+    connection: FlussConnection, tables: Mapping[str, TablePath]
+) -> dict[str, pl.LazyFrame]:
+    """Return the tables as scans of Fluss."""
+    return {name: scan_fluss(path, connection=connection) for name, path in tables.items()}
