@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fluss_df.client.admin_requests import (
+    changing,
     checked,
     columns_to_add,
     config_changes,
@@ -125,13 +126,13 @@ class FlussAdmin(Ready):
         self, name: str, ignore_if_not_exists: bool = False, cascade: bool = True
     ) -> None:
         """Drop a database; with ``cascade`` its tables too, else it must be empty."""
-        await self._cluster.request_coordinator(
-            api.DROP_DATABASE,
-            pb.DropDatabaseRequest(
-                database_name=name, ignore_if_not_exists=ignore_if_not_exists, cascade=cascade
-            ),
-            done_by_lost_try=ErrorCode.DATABASE_NOT_EXIST,
+        request = pb.DropDatabaseRequest(
+            database_name=name, ignore_if_not_exists=ignore_if_not_exists, cascade=cascade
         )
+        with changing():
+            await self._cluster.request_coordinator(
+                api.DROP_DATABASE, request, done_by_lost_try=ErrorCode.DATABASE_NOT_EXIST
+            )
 
     @blocking
     async def list_databases(self) -> list[str]:
@@ -184,14 +185,13 @@ class FlussAdmin(Ready):
     @blocking
     async def drop_table(self, table_path: TablePath, ignore_if_not_exists: bool = False) -> None:
         """Drop a table with all its data."""
-        await self._cluster.request_coordinator(
-            api.DROP_TABLE,
-            pb.DropTableRequest(
-                table_path=path_message(checked(table_path)),
-                ignore_if_not_exists=ignore_if_not_exists,
-            ),
-            done_by_lost_try=ErrorCode.TABLE_NOT_EXIST,
+        request = pb.DropTableRequest(
+            table_path=path_message(checked(table_path)), ignore_if_not_exists=ignore_if_not_exists
         )
+        with changing():
+            await self._cluster.request_coordinator(
+                api.DROP_TABLE, request, done_by_lost_try=ErrorCode.TABLE_NOT_EXIST
+            )
 
     @blocking
     async def get_table_info(self, table_path: TablePath) -> TableInfo:
@@ -353,7 +353,8 @@ class FlussAdmin(Ready):
                 f"nothing to change in table {path}: give add_columns, set_properties or"
                 " reset_properties"
             )
-        await self._cluster.request_coordinator(api.ALTER_TABLE, request)
+        with changing():
+            await self._cluster.request_coordinator(api.ALTER_TABLE, request)
 
     @blocking
     async def get_table_stats(

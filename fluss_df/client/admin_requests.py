@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
@@ -23,8 +24,26 @@ _LAST = 0
 # until it is restarted. So partitions keep this distance from the creation of their table.
 _PARTITION_AFTER_TABLE_S = 0.25
 
+# how often this process dropped or altered tables: what it remembers of them is old then
+_changes = 0
+
 # when this process created partitioned tables, of the last moment
 _created: dict[TablePath, float] = {}
+
+
+def changes() -> int:
+    """Return how often this process dropped or altered tables, on any server."""
+    return _changes
+
+
+@contextlib.contextmanager
+def changing() -> Iterator[None]:
+    """Take note of a change, also of one that failed: it may have happened."""
+    global _changes
+    try:
+        yield
+    finally:
+        _changes += 1
 
 
 def note_created(path: TablePath) -> None:

@@ -325,7 +325,9 @@ class SnapshotScanner(Ready):
                     lane.send(SCAN_KV, [request.SerializeToString()], self.metrics)
                 if answer.records:
                     table = self._values.decode_batch(answer.records)
-                    self.metrics.add(rows=table.num_rows, batches=1)
+                    self.metrics.add(
+                        rows=table.num_rows, batches=1, record_bytes=len(answer.records)
+                    )
                     if table.num_rows:
                         yield table
                 if not open_there:

@@ -17,6 +17,7 @@ from fluss_df.client.facade import Ready, ReadyDict, ready
 from fluss_df.client.io_thread import reset_after_fork
 from fluss_df.client.kv_keys import check_primary_key, key_columns, key_lake_format
 from fluss_df.client.lookup_queue import LookupQueue
+from fluss_df.client.metrics import Metrics
 from fluss_df.client.routing import PartitionRouter, bucket_assigner
 from fluss_df.client.value_reader import ValueReader
 from fluss_df.errors import FlussError, SchemaMismatchError
@@ -93,11 +94,11 @@ class _Asker:
         self._check_row(key)
         return self._ask_row(rows_to_batch([key], self._columns, self._name))
 
-    def _ask_row(self, batch: pa.RecordBatch) -> Any:
+    def _ask_row(self, batch: pa.RecordBatch, metrics: Metrics | None = None) -> Any:
         """Return what a server has for the one coerced key in a batch."""
         info = self._info
         if info.is_partitioned():
-            return self._ask(pa.Table.from_batches([batch]))[0]
+            return self._ask(pa.Table.from_batches([batch]), metrics)[0]
         # the same without frames, whose price is that of a round trip
         keys = self._keys(batch)
         bucket_keys = (
@@ -110,18 +111,22 @@ class _Asker:
             bucket_id = int(bucket_ids(bucket_keys, info.num_buckets, info.lake_format)[0])
         bucket = TableBucket(info.table_id, bucket_id)
         answer = self._direct.ask(bucket, keys[0])
-        if answer is None:
-            answer = self._connection.io.run(self._started_queue().ask(bucket, [keys[0]]))
+        if answer is not None:
+            if metrics is not None:
+                metrics.add(requests=1)
+        else:
+            queue = self._started_queue()
+            answer = self._connection.io.run(queue.ask(bucket, [keys[0]], metrics))
         return None if answer is None else answer[0]
 
-    def ask_many(self, keys: Any) -> list[Any]:
+    def ask_many(self, keys: Any, metrics: Metrics | None = None) -> list[Any]:
         """Return what servers have for each row of a frame of keys."""
         found = coerce(_as_table(keys, self._name), self._columns, table=self._name)
         if found.num_rows == 1 and not self._info.is_partitioned():
-            return [self._ask_row(found.combine_chunks().to_batches()[0])]
-        return self._ask(found)
+            return [self._ask_row(found.combine_chunks().to_batches()[0], metrics)]
+        return self._ask(found, metrics)
 
-    def _ask(self, keys: pa.Table) -> list[Any]:
+    def _ask(self, keys: pa.Table, metrics: Metrics | None = None) -> list[Any]:
         """Ask for coerced keys; a key whose partition does not exist has nothing."""
         results: list[Any] = [None] * keys.num_rows
         data = keys.append_column(_ROW, pa.array(np.arange(keys.num_rows)))
@@ -134,7 +139,7 @@ class _Asker:
                     rows.append(found.column(_ROW).to_pylist())
         if not parts:
             return results
-        answers = self._connection.io.run(self._started_queue().ask_all(parts))
+        answers = self._connection.io.run(self._started_queue().ask_all(parts, metrics))
         for (bucket, _), at, answer in zip(parts, rows, answers, strict=True):
             if answer is None:
                 self._partitions.forget(bucket.partition_id)
@@ -142,6 +147,12 @@ class _Asker:
             for row, value in zip(at, answer, strict=True):
                 results[row] = value
         return results
+
+    def decode(self, values: list[bytes], metrics: Metrics | None) -> pa.Table:
+        """Return values as rows, counted."""
+        if metrics is not None:
+            metrics.add(rows=len(values), record_bytes=sum(map(len, values)))
+        return self.values.decode(values)
 
     def _started_queue(self) -> LookupQueue:
         if self._queue is None:
@@ -223,7 +234,9 @@ class Lookuper(Ready):
         found = self._asker.values.decode_parts(value, np.zeros(1, np.int64), _end(value))
         return ReadyDict(found.to_pylist()[0])
 
-    def lookup_arrow(self, keys: Any, *, found_column: str | None = None) -> pa.Table:
+    def lookup_arrow(
+        self, keys: Any, *, found_column: str | None = None, metrics: Metrics | None = None
+    ) -> pa.Table:
         """Return the rows of many keys, row for row.
 
         Parameters
@@ -233,6 +246,8 @@ class Lookuper(Ready):
             key columns, in any order, and no others. Keys may repeat.
         found_column
             The name of a boolean column to append, which says whether there is such a row.
+        metrics
+            Where requests, rows and their bytes are counted.
 
         Returns
         -------
@@ -246,9 +261,9 @@ class Lookuper(Ready):
                 f"table {self._info.table_path} has a column '{found_column}': choose another"
                 " found_column"
             )
-        values = self._asker.ask_many(keys)
+        values = self._asker.ask_many(keys, metrics)
         found = np.fromiter(map(bool, values), np.bool_, len(values))
-        rows = self._asker.values.decode(list(filter(None, values)))
+        rows = self._asker.decode(list(filter(None, values)), metrics)
         if not found.all():
             index = np.cumsum(found) - 1
             rows = rows.combine_chunks().take(pa.array(index, mask=~found))
@@ -314,7 +329,9 @@ class PrefixLookuper(Ready):
             rows = self._asker.values.decode(list(values)).to_pylist()
         return ready(rows)
 
-    def lookup_arrow(self, prefixes: Any, *, index_column: str | None = None) -> pa.Table:
+    def lookup_arrow(
+        self, prefixes: Any, *, index_column: str | None = None, metrics: Metrics | None = None
+    ) -> pa.Table:
         """Return the rows of many prefixes, those of the first prefix first.
 
         Parameters
@@ -323,6 +340,8 @@ class PrefixLookuper(Ready):
             An Arrow table or record batch, or anything that exports ``__arrow_c_stream__``.
         index_column
             The name of an int64 column to append: which row of ``prefixes`` a row belongs to.
+        metrics
+            Where requests, rows and their bytes are counted.
         """
         schema = self._asker.values.schema
         if index_column is not None and index_column in schema.names:
@@ -330,8 +349,8 @@ class PrefixLookuper(Ready):
                 f"table {self._info.table_path} has a column '{index_column}': choose another"
                 " index_column"
             )
-        lists = [values or () for values in self._asker.ask_many(prefixes)]
-        rows = self._asker.values.decode(list(itertools.chain.from_iterable(lists)))
+        lists = [values or () for values in self._asker.ask_many(prefixes, metrics)]
+        rows = self._asker.decode(list(itertools.chain.from_iterable(lists)), metrics)
         if index_column is not None:
             counts = np.fromiter(map(len, lists), np.int64, len(lists))
             index = np.repeat(np.arange(len(lists)), counts)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluss_df.client.cluster import Cluster
+from fluss_df.client.metrics import Metrics
 from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.metadata import ServerNode, TableBucket
@@ -42,6 +43,7 @@ class _Query:
     bucket: TableBucket
     keys: Sequence[bytes]
     future: asyncio.Future[Answer]
+    metrics: Metrics | None = None
 
 
 class LookupQueue:
@@ -67,8 +69,12 @@ class LookupQueue:
         self._tasks: set[asyncio.Task[None]] = set()
         self._keys_at_once = _FIRST_KEYS
 
-    async def ask(self, bucket: TableBucket, keys: Sequence[bytes]) -> Answer | None:
+    async def ask(
+        self, bucket: TableBucket, keys: Sequence[bytes], metrics: Metrics | None = None
+    ) -> Answer | None:
         """Return the values of keys in their order; None where the bucket's partition is gone.
+
+        The requests in which they go are counted in ``metrics``.
 
         Raises
         ------
@@ -81,7 +87,7 @@ class LookupQueue:
         while True:
             try:
                 node = await cluster.leader(self._info.table_path, bucket)
-                return await self._enqueue(node, bucket, keys)
+                return await self._enqueue(node, bucket, keys, metrics)
             except FlussError as error:
                 code = error.error_code
                 if bucket.partition_id is not None and code == ErrorCode.PARTITION_NOT_EXISTS:
@@ -100,7 +106,9 @@ class LookupQueue:
                 first = False
 
     async def ask_all(
-        self, parts: Sequence[tuple[TableBucket, Sequence[bytes]]]
+        self,
+        parts: Sequence[tuple[TableBucket, Sequence[bytes]]],
+        metrics: Metrics | None = None,
     ) -> list[list[Any] | None]:
         """Return the values of many keys, for each part as :meth:`ask` does."""
         results: list[list[Any] | None] = [[None] * len(keys) for _, keys in parts]
@@ -108,7 +116,7 @@ class LookupQueue:
 
         async def work() -> None:
             for part, start, bucket, keys in chunks:
-                answer = await self.ask(bucket, keys)
+                answer = await self.ask(bucket, keys, metrics)
                 found = results[part]
                 if answer is None or found is None:
                     results[part] = None
@@ -153,10 +161,14 @@ class LookupQueue:
     # ---- requests
 
     def _enqueue(
-        self, node: ServerNode, bucket: TableBucket, keys: Sequence[bytes]
+        self,
+        node: ServerNode,
+        bucket: TableBucket,
+        keys: Sequence[bytes],
+        metrics: Metrics | None,
     ) -> asyncio.Future[Answer]:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(node, deque()).append(_Query(bucket, keys, future))
+        self._waiting.setdefault(node, deque()).append(_Query(bucket, keys, future, metrics))
         self._waiting_keys[node] = self._waiting_keys.get(node, 0) + len(keys)
         self._pump(node)
         return future
@@ -186,6 +198,9 @@ class LookupQueue:
 
     async def _send(self, node: ServerNode, queries: list[_Query]) -> None:
         groups: dict[TableBucket, list[_Query]] = {}
+        for counted in {query.metrics for query in queries}:
+            if counted is not None:
+                counted.add(requests=1)
         for query in queries:
             groups.setdefault(query.bucket, []).append(query)
         try:

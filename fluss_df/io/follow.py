@@ -27,20 +27,24 @@ from polars.io.external_reader import (
 from polars.lazyframe.engine import _LocalEngine
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
+from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.scanner import LogScanner
 from fluss_df.errors import FlussError
 from fluss_df.io.arrow import polars_schema, sliced, to_polars
-from fluss_df.io.changes import ChangeRows, whole_updates
+from fluss_df.io.changes import ChangeRows, table_columns, whole_updates
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import (
     check_schema,
     chosen_buckets,
     find_offsets,
+    partitions_of,
     usable_conditions,
 )
+from fluss_df.io.report import Runs, ScanRun, numbered
 from fluss_df.io.source import ScanSource
+from fluss_df.metadata import BUCKET_COLUMN, PARTITION_COLUMN
 from fluss_df.pushdown.from_polars import PolarsConjunct
-from fluss_df.pushdown.plan import Bucket
+from fluss_df.pushdown.plan import Bucket, ScanPlan
 from fluss_df.pushdown.prune import prune
 from fluss_df.schema import TableInfo
 
@@ -90,6 +94,7 @@ class FlussFollow(LazyFrameResolver):
     def __init__(self, source: ScanSource, options: FollowOptions) -> None:
         self.source = source
         self.options = options
+        self.runs = Runs()
         self.polars_schema = polars_schema(source.schema)
 
     def schema(self) -> SchemaDict:
@@ -114,8 +119,11 @@ class FlussFollow(LazyFrameResolver):
                 " sink_batches(), or end it with head(n), max_rows=... or duration=..."
             )
         conditions = [PolarsConjunct(f.expr, self.source.schema) for f in filters]
+        columns = projection
+        if projection is not None:
+            columns = [*projection, *(c for c in filter_columns if c not in projection)]
         frame = scan_external_reader(
-            _FollowBuilder(self, conditions), sources=[_SOURCE], schema=self.polars_schema
+            _FollowBuilder(self, columns, conditions), sources=[_SOURCE], schema=self.polars_schema
         )
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
 
@@ -148,34 +156,80 @@ def _collecting() -> bool:
 
 
 class _FollowBuilder(FileReaderBuilder):
-    def __init__(self, follow: FlussFollow, conditions: list[PolarsConjunct]) -> None:
+    def __init__(
+        self,
+        follow: FlussFollow,
+        columns: Sequence[str] | None,
+        conditions: list[PolarsConjunct],
+    ) -> None:
         self.follow = follow
         self.conditions = conditions
+        self.runs = follow.runs
+        self.plan = self._planned(columns)
+        self.number = numbered(self)
+
+    def _planned(self, columns: Sequence[str] | None) -> ScanPlan:
+        """Return what is read as the table is now; partitions may come."""
+        source, options = self.follow.source, self.follow.options
+        info = source.connection.get_table(source.table).get_table_info()
+        check_schema(info, source)
+        there = partitions_of(source, info)
+        buckets = chosen_buckets(info, source, there)
+        usable = usable_conditions(source, self.conditions)
+        pruned = prune(info, buckets, usable, source.metadata_columns)
+        wanted = {*(source.schema.names if columns is None else columns)}
+        own = wanted & {*source.columns}
+        if source.changes is not None:
+            own = {*table_columns(info, source.changes, wanted)}
+        ends = [] if options.max_rows is None else [f"after {options.max_rows} rows"]
+        if options.duration_s is not None:
+            ends.append(f"after {options.duration_s:g} s")
+        names = (bucket.partition_name for bucket in pruned.buckets)
+        # which rows a condition on offsets leaves out, the query finds out
+        of_places = {*source.metadata_columns} - {PARTITION_COLUMN, BUCKET_COLUMN}
+        late = [c.text for c in self.conditions if c.columns & of_places]
+        left = [c.text for c in self.conditions if not any(c is used for used in usable)]
+        return ScanPlan(
+            table=source.table,
+            table_id=info.table_id,
+            schema_id=info.schema_id,
+            columns=tuple(n for n in info.get_column_names() if n in own),
+            metadata_columns=tuple(n for n in source.metadata_columns if n in wanted),
+            splits=(),
+            pushed=tuple(text for text in pruned.pushed if text not in late),
+            residual=tuple(dict.fromkeys([*pruned.residual, *late, *left])),
+            of_columns=info.get_column_count(),
+            of_partitions=len(there) if info.is_partitioned() else None,
+            of_buckets=(len(there) if info.is_partitioned() else 1) * info.num_buckets,
+            reads=f"what comes, {' or '.join(ends) or 'without an end'}",
+            chosen=(
+                tuple(dict.fromkeys(name for name in names if name is not None))
+                if info.is_partitioned()
+                else None
+            ),
+            buckets=len(pruned.buckets),
+        )
 
     def reader_capabilities(self) -> ReaderCapabilities:
         return ReaderCapabilities(pre_slice=True)
 
     def explain_properties(self) -> dict[str, str]:
-        source, options = self.follow.source, self.follow.options
-        ends = [] if options.max_rows is None else [f"after {options.max_rows} rows"]
-        if options.duration_s is not None:
-            ends.append(f"after {options.duration_s:g} s")
-        return {
-            "name": "fluss follow",
-            "table": str(source.table),
-            "ends": ", ".join(ends) or "never",
-        }
+        return {"name": "fluss follow", "scan": self.number, **self.plan.properties()}
 
     def build_file_reader(
         self, source: str | bytes, multi_scan_context: dict[Any, Any]
     ) -> FileReader:
-        return _FollowReader(self.follow, self.conditions)
+        run = ScanRun(self.plan, ScanMetrics())
+        self.runs.began(run)
+        return _FollowReader(self.follow, self.conditions, run)
 
 
 class _FollowReader(FileReader):
-    def __init__(self, follow: FlussFollow, conditions: list[PolarsConjunct]) -> None:
+    def __init__(self, follow: FlussFollow, conditions: list[PolarsConjunct], run: ScanRun) -> None:
         self._follow = follow
         self._conditions = conditions
+        self._run = run
+        run.opened()
         live_queries.add(self)
 
     def schema(self) -> SchemaDict:
@@ -187,7 +241,7 @@ class _FollowReader(FileReader):
         )
 
     def on_drop(self) -> None:
-        pass
+        self._run.dropped()
 
     def collect_batches(
         self,
@@ -207,7 +261,7 @@ class _FollowReader(FileReader):
         left = options.max_rows
         # one column at least, to know how many rows there are
         wanted = frozenset(columns) or frozenset(source.schema.names[:1])
-        with _Subscriptions(source, self._conditions, wanted) as subscriptions:
+        with _Subscriptions(source, self._conditions, wanted, self._run) as subscriptions:
             while left != 0:
                 wait_ms = float(_POLL_MS)
                 if end is not None:
@@ -225,8 +279,13 @@ class _Subscriptions:
     """A scanner of the chosen buckets, and of those of partitions that come."""
 
     def __init__(
-        self, source: ScanSource, conditions: Sequence[PolarsConjunct], wanted: frozenset[str]
+        self,
+        source: ScanSource,
+        conditions: Sequence[PolarsConjunct],
+        wanted: frozenset[str],
+        run: ScanRun,
     ) -> None:
+        self._run = run
         self._source = source
         self._conditions = conditions
         self._info = source.connection.get_table(source.table).get_table_info()
@@ -250,6 +309,7 @@ class _Subscriptions:
                 else self._rows.metadata
             ),
         )
+        run.metrics = self._scanner.metrics
         self._nothing = pl.DataFrame(
             schema={k: v for k, v in polars_schema(source.schema).items() if k in wanted}
         )
@@ -267,12 +327,7 @@ class _Subscriptions:
 
     def _buckets(self, info: TableInfo) -> list[Bucket]:
         source = self._source
-        there = (
-            source.connection.get_admin().list_partition_infos(source.table)
-            if info.is_partitioned()
-            else []
-        )
-        buckets = chosen_buckets(info, source, there)
+        buckets = chosen_buckets(info, source, partitions_of(source, info))
         usable = usable_conditions(source, self._conditions)
         pruned = prune(info, buckets, usable, source.metadata_columns)
         self._next_look = time.monotonic() + _PARTITIONS_S
@@ -293,6 +348,8 @@ class _Subscriptions:
         else:
             self._scanner.subscribe_buckets({b.bucket_id: starts[b] for b in buckets})
         self._known.update(buckets)
+        read = [(b.partition_name, b.bucket_id) for b in buckets]
+        self._run.reads_buckets(self._run.plan.columns, read)
 
     def poll(self, timeout_ms: int) -> pl.DataFrame:
         """Return what came; an empty frame when nothing did in time."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -10,12 +13,14 @@ import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection, resolve_connection
 from fluss_df.client.lookup import Lookuper
+from fluss_df.client.metrics import ScanMetrics
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.arrow import polars_schema, to_polars
 from fluss_df.io.planning import check_schema, frame_schema
+from fluss_df.io.report import Runs, ScanRun
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import TablePath, require_columns
-from fluss_df.pushdown.plan import bind_columns
+from fluss_df.pushdown.plan import ScanPlan, bind_columns
 
 if TYPE_CHECKING:
     from fluss_df.schema import TableInfo
@@ -157,13 +162,41 @@ class LookupJoin:
         self._suffix = suffix
         self._types = polars_schema(source.schema)
         self._lookuper: Lookuper | None = None
+        self.runs = Runs()
+        self._plan: ScanPlan | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
+        found = getattr(_looking, "joins", None)
+        if found is not None:
+            found.append(self)
         return LookupJoin, (self._source, self._keys, self._added, self._how, self._suffix)
 
     def __call__(self, batch: pl.DataFrame) -> pl.DataFrame:
         """Join a batch."""
         return self.apply(batch, self._opened() if batch.height else None)
+
+    @property
+    def plan(self) -> ScanPlan:
+        """What is looked up, as the table was when it was first asked for."""
+        if self._plan is None:
+            source = self._source
+            info = self._connection.get_table(source.table).get_table_info()
+            on = ", ".join(
+                key if key == name else f"{key} = {name}" for key, name in self._keys.items()
+            )
+            self._plan = ScanPlan(
+                table=source.table,
+                table_id=info.table_id,
+                schema_id=info.schema_id,
+                columns=source.columns,
+                metadata_columns=(),
+                splits=(),
+                pushed=(on,),
+                of_columns=info.get_column_count(),
+                of_buckets=info.num_buckets,
+                reads="lookup of the keys of each batch",
+            )
+        return self._plan
 
     def _opened(self) -> Lookuper:
         if self._lookuper is None:
@@ -202,7 +235,32 @@ class LookupJoin:
 
     def _found(self, lookuper: Lookuper, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
         flag = "\0found"
-        for part in keys.iter_slices(_KEYS):
-            rows = lookuper.lookup_arrow(part.to_arrow(), found_column=flag)
-            found = rows.filter(rows.column(flag)).select(list(self._source.columns))
-            yield to_polars(found)
+        run = ScanRun(self.plan, ScanMetrics())
+        run.opened()
+        self.runs.began(run)
+        try:
+            for part in keys.iter_slices(_KEYS):
+                run.looks_up(self._source.columns, part.height)
+                rows = lookuper.lookup_arrow(
+                    part.to_arrow(), found_column=flag, metrics=run.metrics
+                )
+                found = rows.filter(rows.column(flag)).select(list(self._source.columns))
+                yield to_polars(found)
+        finally:
+            run.dropped()
+
+
+_looking = threading.local()
+
+
+def lookup_joins(frame: pl.LazyFrame) -> list[LookupJoin]:
+    """Return the lookup joins of a query; none of one that cannot be pickled."""
+    found: list[LookupJoin] = []
+    _looking.joins = found
+    failures = (pl.exceptions.PolarsError, pickle.PicklingError, AttributeError, TypeError)
+    try:
+        with contextlib.suppress(*failures):
+            frame.serialize()
+    finally:
+        _looking.joins = None
+    return found

@@ -56,9 +56,7 @@ def plan_scan(
     connection = source.connection
     info = connection.get_table(source.table).get_table_info()
     check_schema(info, source)
-    partitions: list[PartitionInfo] = []
-    if info.is_partitioned():
-        partitions = connection.get_admin().list_partition_infos(source.table)
+    partitions = partitions_of(source, info)
     if source.pinned is None:
         buckets = chosen_buckets(info, source, partitions)
     else:
@@ -108,6 +106,13 @@ def _server_filter(
     own = set(info.get_column_names()) - set(source.metadata_columns)
     known = (c.predicate for c in conditions if c.columns <= own)
     return server_filter(info, [predicate for predicate in known if predicate is not None])
+
+
+def partitions_of(source: ScanSource, info: TableInfo) -> list[PartitionInfo]:
+    """Return the partitions that there are; none of a table without."""
+    if not info.is_partitioned():
+        return []
+    return source.connection.get_admin().list_partition_infos(source.table)
 
 
 def usable_conditions(source: ScanSource, conditions: Sequence[Conjunct]) -> list[Conjunct]:

@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 import pickle
-import re
 import threading
 import uuid
-import weakref
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -37,7 +34,7 @@ from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.changes import read_changes, table_columns
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import plan_scan
-from fluss_df.io.report import ScanRun, began
+from fluss_df.io.report import Runs, ScanRun, numbered, planned_in
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN
 from fluss_df.pushdown.from_polars import PolarsConjunct
@@ -49,15 +46,10 @@ if TYPE_CHECKING:
     from polars._typing import SchemaDict
     from polars.io.external_reader import FilterExpr
 
-# queries of so many shapes can be asked what they fetched
-_REMEMBERED_SHAPES = 64
 # rows of a frame that is made without reading anything
 _MADE_ROWS = 1 << 20
 # columns that are known from the plan alone
 _PLANNED_COLUMNS = frozenset({PARTITION_COLUMN, BUCKET_COLUMN, LOG_OFFSET_COLUMN})
-
-_numbers = itertools.count(1)
-_plans: weakref.WeakValueDictionary[int, FlussReaderBuilder] = weakref.WeakValueDictionary()
 
 
 class FlussScan(LazyFrameResolver):
@@ -72,8 +64,7 @@ class FlussScan(LazyFrameResolver):
     def __init__(self, source: ScanSource) -> None:
         self.source = source
         self.polars_schema = polars_schema(source.schema)
-        self._lock = threading.Lock()
-        self._runs: dict[Hashable, ScanRun] = {}
+        self.runs = Runs()
 
     def schema(self) -> SchemaDict:
         """Return the schema as it was when the frame was made."""
@@ -109,20 +100,6 @@ class FlussScan(LazyFrameResolver):
         frame = scan_external_reader(builder, sources=[str(plan.table)], schema=self.polars_schema)
         # a key that is never the same has Polars ask anew, and offsets pinned, at every collect
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
-
-    def began(self, plan: ScanPlan, run: ScanRun) -> None:
-        """Remember the last run of queries of one shape; of the newest shapes only."""
-        began(run)
-        with self._lock:
-            self._runs.pop(_shape(plan), None)
-            self._runs[_shape(plan)] = run
-            while len(self._runs) > _REMEMBERED_SHAPES:
-                del self._runs[next(iter(self._runs))]
-
-    def last_run(self, plan: ScanPlan) -> ScanRun | None:
-        """Return the last run of a query with such a plan."""
-        with self._lock:
-            return self._runs.get(_shape(plan))
 
     def __getstate__(self) -> dict[str, Any]:
         copied = getattr(_copying, "scans", None)
@@ -165,11 +142,6 @@ def copy_with_scans(frame: pl.LazyFrame) -> tuple[pl.LazyFrame, list[FlussScan]]
         _copying.scans = None
 
 
-def _shape(plan: ScanPlan) -> Hashable:
-    """Return what two queries have in common that ask the same at different times."""
-    return (plan.columns, plan.metadata_columns, plan.pushed, plan.residual, plan.limit)
-
-
 class FlussReaderBuilder(FileReaderBuilder):
     """A planned scan, from which Polars makes a reader at each execution.
 
@@ -185,8 +157,8 @@ class FlussReaderBuilder(FileReaderBuilder):
         self.schema = scan.polars_schema
         self.info = info
         self.plan = plan
-        self.number = next(_numbers)
-        _plans[self.number] = self
+        self.runs = scan.runs
+        self.number = numbered(self)
 
     def reader_capabilities(self) -> ReaderCapabilities:
         """Slices are read as offsets; filters are Polars' own."""
@@ -194,14 +166,14 @@ class FlussReaderBuilder(FileReaderBuilder):
 
     def explain_properties(self) -> dict[str, str]:
         """Return what ``LazyFrame.explain`` shows."""
-        return {"name": "fluss", "scan": f"#{self.number}", **self.plan.properties()}
+        return {"name": "fluss", "scan": self.number, **self.plan.properties()}
 
     def build_file_reader(
         self, source: str | bytes, multi_scan_context: dict[Any, Any]
     ) -> FlussReader:
         """Return the reader of one execution."""
         run = ScanRun(self.plan, ScanMetrics(parent=self.source.connection.metrics))
-        self.scan.began(self.plan, run)
+        self.runs.began(run)
         # the last thing that Polars lets go of
         multi_scan_context[_Execution] = _Execution()
         return FlussReader(self, run)
@@ -348,11 +320,7 @@ def _planned_rows(
             yield frame.with_columns(made[name].cast(schema[name]).alias(name) for name in columns)
 
 
-_SCAN_LINE = re.compile(r"^\s+scan: #(\d+)$", re.MULTILINE)
-
-
 def planned_scans(frame: pl.LazyFrame) -> list[FlussReaderBuilder]:
-    """Return the scans of a frame as they would be read now, in the order of its plan."""
-    numbers = _SCAN_LINE.findall(frame.explain())
-    found = (_plans.get(int(number)) for number in dict.fromkeys(numbers))
-    return [builder for builder in found if builder is not None]
+    """Return the scans of logs in a frame as they would be read now, in the order of its plan."""
+    found = planned_in(frame.explain())
+    return [planned for planned in found if isinstance(planned, FlussReaderBuilder)]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.pushdown.plan import ScanPlan, Split
 
+# queries of so many shapes can be asked what they fetched
+_REMEMBERED_SHAPES: Final = 64
 # so long a report waits for the readers of a query that ended early
 _SETTLE_S: Final = 1.0
 
@@ -29,9 +34,11 @@ class ScanReport:
     partitions, buckets
         Which partitions were read of, and how many buckets.
     requests, retries
-        Fetch requests that were sent, and those that were sent again.
+        Requests for rows that were sent, and those that were sent again. Lookups of several
+        queries may share a request: it counts for each.
     bytes
-        Bytes of record batches that were received, compressed as they travel.
+        Bytes of record batches that were received, compressed as they travel; of lookups, bytes of
+        the rows.
     bytes_received
         Bytes of whole responses.
     rows, batches
@@ -42,6 +49,8 @@ class ScanReport:
         How long readers waited for servers, in sum over the readers.
     seconds
         From the first reader to the end of the last.
+    lookups
+        Keys, or prefixes of keys, that were looked up.
     """
 
     plan: ScanPlan
@@ -58,14 +67,18 @@ class ScanReport:
     remote_bytes: int
     wait_seconds: float
     seconds: float
+    lookups: int = 0
 
     def __str__(self) -> str:
         plan = self.plan
         parts = [f"{len(self.columns)} of {plan.of_columns} columns"]
-        if plan.of_partitions is not None:
-            parts.append(f"{len(self.partitions)} of {plan.of_partitions} partitions")
+        if self.lookups:
+            parts.append(f"{self.lookups:,} lookups")
+        else:
+            if plan.of_partitions is not None:
+                parts.append(f"{len(self.partitions)} of {plan.of_partitions} partitions")
+            parts.append(f"{self.buckets} of {plan.of_buckets} buckets")
         parts += [
-            f"{self.buckets} of {plan.of_buckets} buckets",
             f"{self.requests} requests",
             f"{self.bytes:,} bytes",
             f"{self.rows:,} rows",
@@ -82,11 +95,17 @@ class ScanRun:
         What is read.
     metrics
         What the client counts.
+
+    Attributes
+    ----------
+    metrics
+        The same; a scanner that has counters of its own puts them here.
     """
 
     def __init__(self, plan: ScanPlan, metrics: ScanMetrics) -> None:
         self.plan = plan
         self.metrics = metrics
+        self._lookups = 0
         self._lock = threading.Condition()
         self._columns: set[str] = set()
         self._read: dict[tuple[str | None, int], None] = {}
@@ -107,16 +126,28 @@ class ScanRun:
 
     def reads(self, columns: tuple[str, ...], splits: tuple[Split, ...]) -> None:
         """Take note of what a reader fetches."""
+        self.reads_buckets(columns, ((s.partition_name, s.bucket_id) for s in splits))
+
+    def reads_buckets(
+        self, columns: Iterable[str], buckets: Iterable[tuple[str | None, int]]
+    ) -> None:
+        """Take note of what a reader fetches of which (partition, bucket)."""
         with self._lock:
             self._columns.update(columns)
-            self._read.update(dict.fromkeys((s.partition_name, s.bucket_id) for s in splits))
+            self._read.update(dict.fromkeys(buckets))
+
+    def looks_up(self, columns: Iterable[str], keys: int) -> None:
+        """Take note of keys that are looked up."""
+        with self._lock:
+            self._columns.update(columns)
+            self._lookups += keys
 
     def report(self) -> ScanReport:
         """Return what was fetched so far; of a query that ended, all of it."""
         with self._lock:
             # readers of a query that needed no more rows end a moment after it
             self._lock.wait_for(lambda: not self._open, _SETTLE_S)
-            columns, read = self._columns, list(self._read)
+            columns, read, lookups = self._columns, list(self._read), self._lookups
             ended = time.monotonic() if self._open else self._ended
         counts = self.metrics.as_dict()
         partitions = dict.fromkeys(name for name, _ in read if name is not None)
@@ -135,7 +166,65 @@ class ScanRun:
             remote_bytes=int(counts["remote_bytes"]),
             wait_seconds=float(counts["wait_seconds"]),
             seconds=ended - self._began,
+            lookups=lookups,
         )
+
+
+class Runs:
+    """The last runs of a scan's queries; of those of the newest shapes only."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: dict[Hashable, ScanRun] = {}
+
+    def began(self, run: ScanRun) -> None:
+        """Remember a run."""
+        began(run)
+        shape = _shape(run.plan)
+        with self._lock:
+            self._runs.pop(shape, None)
+            self._runs[shape] = run
+            while len(self._runs) > _REMEMBERED_SHAPES:
+                del self._runs[next(iter(self._runs))]
+
+    def last(self, plan: ScanPlan) -> ScanRun | None:
+        """Return the last run of a query with such a plan."""
+        with self._lock:
+            return self._runs.get(_shape(plan))
+
+
+def _shape(plan: ScanPlan) -> Hashable:
+    """Return what two queries have in common that ask the same at different times."""
+    what = (plan.columns, plan.metadata_columns, plan.reads)
+    return (*what, plan.pushed, plan.residual, plan.limit)
+
+
+class Planned(Protocol):
+    """A scan within a query, as it would be read now."""
+
+    plan: ScanPlan
+
+    @property
+    def runs(self) -> Runs:
+        """What ran of its scan."""
+
+
+_numbers = itertools.count(1)
+_plans: weakref.WeakValueDictionary[int, Planned] = weakref.WeakValueDictionary()
+_SCAN_LINE = re.compile(r"^\s+scan: #(\d+)$", re.MULTILINE)
+
+
+def numbered(planned: Planned) -> str:
+    """Return by what a planned scan is found in the text of a query's plan."""
+    number = next(_numbers)
+    _plans[number] = planned
+    return f"#{number}"
+
+
+def planned_in(plan: str) -> list[Planned]:
+    """Return the scans in the text of a query's plan, in their order there."""
+    found = (_plans.get(int(number)) for number in dict.fromkeys(_SCAN_LINE.findall(plan)))
+    return [planned for planned in found if planned is not None]
 
 
 class ScanLog:

@@ -14,9 +14,10 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.changes import changes_schema, check_changes, table_columns
 from fluss_df.io.durations import parse_duration
 from fluss_df.io.follow import FlussFollow, FollowOptions
+from fluss_df.io.lookup_join import lookup_joins
 from fluss_df.io.planning import check_offset_partitions, frame_schema
 from fluss_df.io.polars_reader import FlussScan, planned_scans
-from fluss_df.io.report import ScanReport
+from fluss_df.io.report import ScanReport, planned_in
 from fluss_df.io.snapshot import FlussSnapshot
 from fluss_df.io.source import (
     Offset,
@@ -310,7 +311,9 @@ def explain(frame: pl.LazyFrame) -> str:
       pushed     origin == 'JFK'
       residual   none
     """
-    return "\n".join(scan.plan.explain() for scan in planned_scans(frame))
+    plans = [scan.plan for scan in planned_in(frame.explain())]
+    plans += [join.plan for join in lookup_joins(frame)]
+    return "\n".join(plan.explain() for plan in plans)
 
 
 def count(frame: pl.LazyFrame) -> int:
@@ -338,6 +341,9 @@ def count(frame: pl.LazyFrame) -> int:
 def fetched(frame: pl.LazyFrame) -> list[ScanReport]:
     """Return what the scans of a query fetched when the query last ran in this process.
 
+    Those of the plan, in its order, and then those of lookup joins, of which each batch of the
+    left side is a scan of its own: the last one.
+
     Examples
     --------
     >>> query = flights.filter(pl.col("origin") == "JFK").select("carrier")  # doctest: +SKIP
@@ -345,5 +351,6 @@ def fetched(frame: pl.LazyFrame) -> list[ScanReport]:
     >>> fluss_df.fetched(query)[0].bytes  # doctest: +SKIP
     24316
     """
-    runs = (scan.scan.last_run(scan.plan) for scan in planned_scans(frame))
+    runs = [scan.runs.last(scan.plan) for scan in planned_in(frame.explain())]
+    runs += [join.runs.last(join.plan) for join in lookup_joins(frame)]
     return [run.report() for run in runs if run is not None]

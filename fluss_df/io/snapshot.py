@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,14 +18,20 @@ from polars.io.external_reader import (
 )
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
+from fluss_df.client.admin_requests import changes
 from fluss_df.client.kv_scan import SnapshotScanner
 from fluss_df.client.lookup import Lookuper, PrefixLookuper
+from fluss_df.client.metrics import ScanMetrics
+from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import check_schema
+from fluss_df.io.report import Runs, ScanRun, numbered
 from fluss_df.io.source import ScanSource, choose_partitions
+from fluss_df.metadata import PartitionInfo
 from fluss_df.pushdown.from_polars import PolarsConjunct
-from fluss_df.pushdown.prune import all_buckets, prune, selected_keys
+from fluss_df.pushdown.plan import ScanPlan
+from fluss_df.pushdown.prune import Pruned, all_buckets, prune, selected_keys
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -48,23 +55,51 @@ class FlussSnapshot(LazyFrameResolver):
     def __init__(self, source: ScanSource) -> None:
         self.source = source
         self.polars_schema = polars_schema(source.schema)
-        self._known: tuple[float, TableInfo] | None = None
+        self._known: tuple[float, int, TableInfo] | None = None
         self._lookuper: tuple[int, int, Lookuper] | None = None
+        self.runs = Runs()
 
     def table_info(self) -> TableInfo:
         """Return what the table is, or was a moment ago: many lookups ask for it once.
+
+        What this process dropped or altered is looked at anew; what others did is seen within half
+        a second, and at once where servers have no such table any more.
 
         Raises
         ------
         SchemaMismatchError
             When its columns are no longer those of the frame.
         """
-        now = time.monotonic()
-        if self._known is None or now - self._known[0] > _KNOWN_S:
+        now, version = time.monotonic(), changes()
+        known = self._known
+        if known is None or now - known[0] > _KNOWN_S or known[1] != version:
             info = self.source.connection.get_table(self.source.table).get_table_info()
             check_schema(info, self.source)
-            self._known = (now, info)
-        return self._known[1]
+            known = self._known = (now, version, info)
+        return known[2]
+
+    def made_anew(self, info: TableInfo) -> TableInfo | None:
+        """Return the table that is there in the place of one that is gone; None where none is.
+
+        Raises
+        ------
+        FlussError
+            When there is no such table now, or one that the query was not planned for.
+        """
+        self._known = None
+        now = self.table_info()
+        if now.table_id == info.table_id:
+            return None
+        if (now.get_primary_keys(), now.get_bucket_keys(), now.get_partition_keys()) != (
+            info.get_primary_keys(),
+            info.get_bucket_keys(),
+            info.get_partition_keys(),
+        ):
+            raise SchemaMismatchError(
+                f"table {info.table_path} was made anew with other keys while the query ran: run"
+                " it again"
+            )
+        return now
 
     def lookuper(self, info: TableInfo) -> Lookuper:
         """Return a lookuper of the table, the same as long as the table is."""
@@ -94,7 +129,10 @@ class FlussSnapshot(LazyFrameResolver):
     ) -> tuple[pl.LazyFrame, ResolvedLazyFrameProps]:
         """Plan the scan for a query."""
         conditions = [PolarsConjunct(f.expr, self.source.schema) for f in filters]
-        builder = _SnapshotBuilder(self, conditions, None if conditions else limit)
+        columns = projection
+        if projection is not None:
+            columns = [*projection, *(c for c in filter_columns if c not in projection)]
+        builder = _SnapshotBuilder(self, columns, conditions, limit)
         frame = scan_external_reader(builder, sources=[_SOURCE], schema=self.polars_schema)
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
 
@@ -112,12 +150,17 @@ class _SnapshotBuilder(FileReaderBuilder):
     """What is read for one query: keys to look up, or partitions to scan."""
 
     def __init__(
-        self, snapshot: FlussSnapshot, conditions: Sequence[PolarsConjunct], limit: int | None
+        self,
+        snapshot: FlussSnapshot,
+        columns: Sequence[str] | None,
+        conditions: Sequence[PolarsConjunct],
+        limit: int | None,
     ) -> None:
         self.source = source = snapshot.source
         self.polars_schema = snapshot.polars_schema
-        self.limit = limit
+        self.limit = None if conditions else limit
         self.snapshot = snapshot
+        self.runs = snapshot.runs
         self.info = snapshot.table_info()
         self.keys = self.prefixes = None
         if not source.partitions:
@@ -132,30 +175,73 @@ class _SnapshotBuilder(FileReaderBuilder):
             pruned = prune(self.info, all_buckets(self.info, chosen), conditions)
             names = (bucket.partition_name for bucket in pruned.buckets)
             self.partitions = list(dict.fromkeys(name for name in names if name is not None))
+        else:
+            there, pruned = None, None
+        self.plan = self._planned(columns, conditions, there, pruned)
+        self.number = numbered(self)
+
+    def _planned(
+        self,
+        columns: Sequence[str] | None,
+        conditions: Sequence[PolarsConjunct],
+        there: Sequence[PartitionInfo] | None,
+        pruned: Pruned | None,
+    ) -> ScanPlan:
+        info = self.info
+        reads, lookups, buckets = "scan of the current rows", None, None
+        pushed: tuple[str, ...] = ()
+        residual = tuple(condition.text for condition in conditions)
+        asked = self.keys if self.keys is not None else self.prefixes
+        if asked is not None:
+            lookups = asked.num_rows
+            reads = f"lookup of {lookups} {'keys' if asked is self.keys else 'key prefixes'}"
+            on = {*asked.column_names}
+            pushed = tuple(c.text for c in conditions if c.columns and c.columns <= on)
+            residual = tuple(text for text in residual if text not in pushed)
+        else:
+            buckets = info.num_buckets * (1 if self.partitions is None else len(self.partitions))
+        if pruned is not None:
+            pushed, residual = pruned.pushed, pruned.residual
+        wanted = {*(self.source.columns if columns is None else columns)}
+        partitioned = info.is_partitioned() and there is not None
+        return ScanPlan(
+            table=self.source.table,
+            table_id=info.table_id,
+            schema_id=info.schema_id,
+            columns=tuple(n for n in info.get_column_names() if n in wanted),
+            metadata_columns=(),
+            splits=(),
+            limit=self.limit,
+            pushed=pushed,
+            residual=residual,
+            of_columns=info.get_column_count(),
+            of_partitions=len(there) if partitioned and there is not None else None,
+            of_buckets=info.num_buckets * (len(there) if there is not None else 1),
+            reads=reads,
+            lookups=lookups,
+            chosen=None if self.partitions is None else tuple(self.partitions),
+            buckets=buckets,
+        )
 
     def reader_capabilities(self) -> ReaderCapabilities:
         return ReaderCapabilities(pre_slice=True)
 
     def explain_properties(self) -> dict[str, str]:
-        how = "scan of the current rows"
-        if self.keys is not None:
-            how = f"lookup of {self.keys.num_rows} keys"
-        elif self.prefixes is not None:
-            how = f"lookup of {self.prefixes.num_rows} key prefixes"
-        found = {"name": "fluss", "table": str(self.source.table), "reads": how}
-        if self.partitions is not None:
-            found["partitions"] = ", ".join(self.partitions) or "none"
-        return found
+        return {"name": "fluss", "scan": self.number, **self.plan.properties()}
 
     def build_file_reader(
         self, source: str | bytes, multi_scan_context: dict[Any, Any]
     ) -> FileReader:
-        return _SnapshotReader(self)
+        run = ScanRun(self.plan, ScanMetrics())
+        self.runs.began(run)
+        return _SnapshotReader(self, run)
 
 
 class _SnapshotReader(FileReader):
-    def __init__(self, builder: _SnapshotBuilder) -> None:
+    def __init__(self, builder: _SnapshotBuilder, run: ScanRun) -> None:
         self._builder = builder
+        self._run = run
+        run.opened()
         live_queries.add(self)
 
     def schema(self) -> SchemaDict:
@@ -165,7 +251,7 @@ class _SnapshotReader(FileReader):
         return sum(frame.height for frame in self._frames(self._builder.source.columns[:1], None))
 
     def on_drop(self) -> None:
-        pass
+        self._run.dropped()
 
     def collect_batches(
         self,
@@ -183,32 +269,50 @@ class _SnapshotReader(FileReader):
             yield frame.select(columns) if columns else pl.DataFrame(height=frame.height)
 
     def _frames(self, names: Sequence[str], limit: int | None) -> Iterator[pl.DataFrame]:
-        builder = self._builder
-        connection, info = builder.source.connection, builder.info
-        if builder.keys is not None:
-            lookuper = builder.snapshot.lookuper(info)
-            flag = "_found"
-            while flag in info.get_column_names():
-                flag += "_"
-            rows = lookuper.lookup_arrow(builder.keys, found_column=flag)
-            yield to_polars(rows.filter(rows.column(flag)).select(list(names)))
-            return
-        if builder.prefixes is not None:
-            by_prefix = PrefixLookuper(connection, info, builder.prefixes.column_names)
-            yield to_polars(by_prefix.lookup_arrow(builder.prefixes).select(list(names)))
+        builder, run = self._builder, self._run
+        if builder.plan.lookups is not None:
+            run.looks_up(names, builder.plan.lookups)
+            try:
+                rows = self._looked_up(builder.info)
+            except FlussError:
+                # what was known of the table may be of one that is gone
+                now = builder.snapshot.made_anew(builder.info)
+                if now is None:
+                    raise
+                rows = self._looked_up(now)
+            yield to_polars(rows.select(list(names)))
             return
         limits = [n for n in (limit, builder.limit) if n is not None]
         if limits and not min(limits):
             return
+        info, partitions = builder.info, builder.partitions
         scanner = SnapshotScanner(
-            connection,
+            builder.source.connection,
             info,
             list(names),
             limit=min(limits) if limits else None,
-            partitions=builder.partitions,
+            partitions=partitions,
         )
+        run.metrics = scanner.metrics
+        within: Sequence[str | None] = [None] if partitions is None else partitions
+        run.reads_buckets(names, itertools.product(within, range(info.num_buckets)))
         for batch in scanner.batches():
             yield to_polars(pa.Table.from_batches([batch]))
+
+    def _looked_up(self, info: TableInfo) -> pa.Table:
+        builder, metrics = self._builder, self._run.metrics
+        if builder.prefixes is not None:
+            lookuper = PrefixLookuper(
+                builder.source.connection, info, builder.prefixes.column_names
+            )
+            return lookuper.lookup_arrow(builder.prefixes, metrics=metrics)
+        flag = "_found"
+        while flag in info.get_column_names():
+            flag += "_"
+        rows = builder.snapshot.lookuper(info).lookup_arrow(
+            builder.keys, found_column=flag, metrics=metrics
+        )
+        return rows.filter(rows.column(flag))
 
 
 def _has_prefix(info: TableInfo) -> bool:

@@ -82,6 +82,15 @@ class ScanPlan:
         By what servers may leave out log batches; None for nothing.
     of_columns, of_partitions, of_buckets
         How many the table has; None for the partitions of a table without.
+    reads
+        What is read where it is not a range of offsets: current rows, keys that are looked up, a
+        log without an end.
+    lookups
+        How many keys or prefixes of keys are looked up, where that is known before.
+    chosen
+        The partitions that are read, where there are no ranges of offsets.
+    buckets
+        How many buckets are read then; None where the keys decide.
     """
 
     table: TablePath
@@ -97,6 +106,10 @@ class ScanPlan:
     of_columns: int = 0
     of_partitions: int | None = None
     of_buckets: int = 0
+    reads: str | None = None
+    lookups: int | None = None
+    chosen: tuple[str, ...] | None = None
+    buckets: int | None = None
 
     @property
     def rows(self) -> int:
@@ -106,6 +119,8 @@ class ScanPlan:
     @property
     def partitions(self) -> tuple[str, ...]:
         """The names of the partitions that are read."""
+        if self.chosen is not None:
+            return self.chosen
         names = (split.partition_name for split in self.splits)
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
@@ -114,12 +129,17 @@ class ScanPlan:
         found = {"table": str(self.table), "columns": self._columns_text()}
         if self.metadata_columns:
             found["metadata"] = ", ".join(self.metadata_columns)
-        if self.of_partitions is not None:
-            names = f": {_listed(self.partitions)}" if self.splits else ""
+        if self.reads is not None:
+            found["reads"] = self.reads
+        if self.of_partitions is not None and (self.reads is None or self.chosen is not None):
+            names = f": {_listed(self.partitions)}" if self.partitions else ""
             found["partitions"] = f"{len(self.partitions)} of {self.of_partitions}{names}"
-        found["buckets"] = f"{len(self.splits)} of {self.of_buckets}"
-        splits = f": {_listed(self.splits)}" if self.splits else ""
-        found["offsets"] = f"{self.rows} rows{splits}"
+        if self.reads is None:
+            found["buckets"] = f"{len(self.splits)} of {self.of_buckets}"
+            splits = f": {_listed(self.splits)}" if self.splits else ""
+            found["offsets"] = f"{self.rows} rows{splits}"
+        elif self.buckets is not None:
+            found["buckets"] = f"{self.buckets} of {self.of_buckets}"
         found["pushed"] = "; ".join(self.pushed) or "none"
         if self.server_filter is not None:
             found["batches"] = f"skipped by statistics unless {self.server_filter.text}"

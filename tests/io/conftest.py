@@ -1,7 +1,9 @@
 """A connection to the session's cluster, and tables of one's own."""
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -27,6 +29,34 @@ def connection(fluss_cluster: LocalCluster) -> Iterator[FlussConnection]:
 @pytest.fixture(scope="session")
 def make_table(connection: FlussConnection) -> Iterator[MakeTable]:
     """Return a function that creates a table and writes frames to it, each as batches."""
+    with table_maker(connection) as make:
+        yield make
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server of one of the kinds, and what makes tables on it."""
+
+    connection: FlussConnection
+    make_table: MakeTable
+
+
+@pytest.fixture(scope="session", params=["cluster", "embedded"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A cluster, then an embedded engine."""
+    if request.param == "cluster":
+        connection = request.getfixturevalue("connection")
+        yield Place(connection, request.getfixturevalue("make_table"))
+        return
+    with FlussConnection.create(":memory:") as engine:
+        engine.get_admin().create_database("io")
+        with table_maker(engine) as make:
+            yield Place(engine, make)
+
+
+@contextlib.contextmanager
+def table_maker(connection: FlussConnection) -> Iterator[MakeTable]:
+    """Return a function that makes tables on a server, in its database ``io``."""
     tables = Tables(connection, "io")
 
     def make(
