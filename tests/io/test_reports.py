@@ -244,7 +244,7 @@ def test_a_table_that_was_altered_is_looked_up_in(place: Place) -> None:
     write_fluss(ROWS.head(10), path, connection=place.connection)
     query = scan_fluss(path, connection=place.connection).filter(pl.col("id") == 7)
     assert query.collect().height == 1
-    place.connection.get_admin().alter_table(path, add_columns={"more": pa.int64()})
+    place.connection.get_admin().alter_table(path, add_columns=pa.schema({"more": pa.int64()}))
     # the frame keeps its columns, also for rows of the new schema
     write_fluss(
         ROWS.with_columns(more=pl.lit(1), name=pl.lit("new")), path, connection=place.connection
