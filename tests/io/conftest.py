@@ -60,13 +60,15 @@ def table_maker(connection: FlussConnection) -> Iterator[MakeTable]:
     tables = Tables(connection, "io")
 
     def make(
-        schema: pa.Schema,
+        schema: pa.Schema | Schema,
         *frames: pl.DataFrame,
         primary_keys: Sequence[str] | None = None,
         **layout: Any,
     ) -> TablePath:
         layout.setdefault("bucket_count", 1)
-        descriptor = TableDescriptor(Schema(schema, primary_keys), **layout)
+        if isinstance(schema, pa.Schema):
+            schema = Schema(schema, primary_keys)
+        descriptor = TableDescriptor(schema, **layout)
         while True:
             path = TablePath("io", f"t_{uuid.uuid4().hex[:12]}")
             connection.get_admin().create_table(path, descriptor)

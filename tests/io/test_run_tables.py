@@ -18,12 +18,15 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.client.upsert import UpsertWriter
 from fluss_df.client.write_batch import RoutedBatch
 from fluss_df.client.writer import TableWriter
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io import read_fluss, run, scan_fluss
 from fluss_df.metadata import TableBucket, TablePath
-from tests.io.conftest import MakeTable, write
+from fluss_df.schema import Schema
+from fluss_df.types import Column, from_arrow
+from tests.io.conftest import MakeTable, Place, write
 
 # more of them for a campaign
 KILLS = int(os.environ.get("FLUSS_TEST_KILLS", "2"))
@@ -218,6 +221,47 @@ def test_what_cannot_be_written(
     again = make_table(SCHEMA)
     with pytest.raises(FlussError, match="that is gone"):
         run(query, to=again, checkpoint=tmp_path / "c2")
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2, 3])
+def test_what_is_added_up_is_added_once(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: int
+) -> None:
+    """A batch that comes again would double sums; each of its parts counts once."""
+    numbers = pl.DataFrame({"id": [i % 7 for i in range(400)], "total": range(400)})
+    source = place.make_table(pa.schema({"id": pa.int64(), "total": pa.int64()}), numbers)
+    columns = [
+        Column("id", from_arrow(pa.int64(), False)),
+        Column("total", from_arrow(pa.int64(), True), aggregate="sum"),
+    ]
+    target = place.make_table(
+        Schema.from_columns(columns, ["id"]),
+        bucket_count=2,
+        properties={"table.merge-engine": "aggregation"},
+    )
+    query = scan_fluss(source, connection=place.connection)
+    monkeypatch.setattr("fluss_df.client.writer._pieces", _small_pieces)
+    late: list[Callable[[], None]] = []
+
+    def die(
+        writer: TableWriter, wid: int, at: dict[TableBucket, int], some: list[RoutedBatch]
+    ) -> None:
+        late.append(
+            lambda: UpsertWriter(place.connection, writer.info).send_as(wid, at, some[:sent])
+        )
+        writer.send_as(wid, at, some[:sent])
+
+    tear(monkeypatch, die)
+    with pytest.raises(TornError):
+        run(query, to=target, checkpoint=tmp_path)
+    run(query, to=target, checkpoint=tmp_path)
+    # a request of the killed process that is only now received
+    late[0]()
+    write(place.connection, source, numbers)
+    run(query, to=target, checkpoint=tmp_path)
+    expected = numbers.group_by("id").agg(pl.col("total").sum() * 2)
+    found = read_fluss(target, connection=place.connection)
+    assert_frame_equal(found.sort("id"), expected.sort("id"))
 
 
 RUNNER = """
