@@ -17,6 +17,7 @@ from rich.text import Text
 from fluss_df.cli.console import errors_as_messages, out
 from fluss_df.cli.options import AsJson, Connection, Table, open_table
 from fluss_df.client.connection import resolve_connection
+from fluss_df.errors import FlussError
 from fluss_df.io.checkpoint import Checkpoint
 from fluss_df.io.offsets import bucket_offsets
 from fluss_df.io.scan import scan_fluss
@@ -155,9 +156,15 @@ def lag(
 ) -> None:
     """Show how far a run (lf.fluss.run) is behind the end of the table that it reads."""
     with errors_as_messages():
-        path, read = Checkpoint.progress(checkpoint)
+        path, table_id, read = Checkpoint.progress(checkpoint)
         opened = resolve_connection(connection)
         info = opened.get_admin().get_table_info(path)
+        if table_id not in (None, info.table_id):
+            raise FlussError(
+                f"table {path} was dropped and made anew since {checkpoint} was written (its id was"
+                f" {table_id}, and is {info.table_id}): the run cannot go on with it; start over"
+                " with another folder"
+            )
         rows_of: list[dict[str, Any]] = []
         for bucket, (first, last) in bucket_offsets(opened, info).items():
             done = read.get((bucket.partition_name, bucket.bucket_id), first)

@@ -138,10 +138,11 @@ class Checkpoint:
     @classmethod
     def progress(
         cls, folder: str | os.PathLike[str]
-    ) -> tuple[TablePath, dict[tuple[str | None, int], int]]:
+    ) -> tuple[TablePath, int | None, dict[tuple[str | None, int], int]]:
         """Return which table a folder is of, and how far each bucket was read; while it is in use.
 
-        Of a batch that is not committed nothing counts as read.
+        With the path comes the id of the table that was read; None before the first batch. Of a
+        batch that is not committed nothing counts as read.
         """
         about = Path(folder) / "metadata.json"
         if not about.exists():
@@ -150,10 +151,10 @@ class Checkpoint:
         checkpoint = cls(folder, path)
         last = checkpoint.planned()
         if last is None:
-            return path, {}
+            return path, None, {}
         done = checkpoint.is_committed(last.number)
         read = {(s.partition_name, s.bucket_id): s.stop if done else s.start for s in last.splits}
-        return path, read
+        return path, last.table_id, read
 
     def is_committed(self, number: int) -> bool:
         """Whether the output of a batch is there."""

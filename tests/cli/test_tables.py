@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
+import fluss_df
 from fluss_df.cli import app
 from fluss_df.cluster import LocalCluster
 
@@ -201,3 +202,27 @@ def test_lag(run: Run, parquet: Path, tmp_path: Path, fluss_cluster: LocalCluste
     assert "100 rows behind" in ok(run("lag", str(folder), "--max", "100"))
     assert run("lag", str(folder), "--max", "99").exit_code == 3
     assert run("lag", str(tmp_path)).exit_code == 1
+
+
+def test_lag_of_a_run_into_a_table(
+    run: Run, parquet: Path, tmp_path: Path, fluss_cluster: LocalCluster
+) -> None:
+    address = fluss_cluster.bootstrap_servers
+    for name in ("lag_from", "lag_to"):
+        ok(run("load", str(parquet), "--into", name, "--create", "--buckets", "2"))
+    folder = str(tmp_path / "checkpoint")
+    scan = pl.scan_fluss("lag_from", connection=address)  # type: ignore[attr-defined]
+    assert scan.fluss.run(to="fluss.lag_to", checkpoint=folder).rows_written == 100
+    # what others write into the target is not of the run
+    ok(run("load", str(parquet), "--into", "lag_to"))
+    (found,) = lines(run("lag", folder, "--json"))
+    assert (found["table"], found["lag"]) == ("fluss.lag_from", 0)
+    admin = fluss_df.connect(address).get_admin()
+    admin.drop_table(fluss_df.TablePath("fluss", "lag_from"))
+    gone = run("lag", folder)
+    assert gone.exit_code == 1
+    assert "lag_from" in gone.stderr
+    ok(run("load", str(parquet), "--into", "lag_from", "--create"))
+    anew = run("lag", folder)
+    assert anew.exit_code == 1
+    assert "made anew" in " ".join(anew.stderr.split())
