@@ -20,17 +20,28 @@ MakeTable = Callable[..., TablePath]
 
 
 @pytest.fixture(scope="session")
-def connection(fluss_cluster: LocalCluster) -> Iterator[FlussConnection]:
+def cluster_connection(fluss_cluster: LocalCluster) -> Iterator[FlussConnection]:
     with FlussConnection.create(fluss_cluster.bootstrap_servers) as made:
         made.get_admin().create_database("io", ignore_if_exists=True)
         yield made
 
 
 @pytest.fixture(scope="session")
-def make_table(connection: FlussConnection) -> Iterator[MakeTable]:
-    """Return a function that creates a table and writes frames to it, each as batches."""
-    with table_maker(connection) as make:
+def cluster_tables(cluster_connection: FlussConnection) -> Iterator[MakeTable]:
+    with table_maker(cluster_connection) as make:
         yield make
+
+
+@pytest.fixture(scope="session")
+def connection(cluster_connection: FlussConnection) -> FlussConnection:
+    """A connection to the cluster; modules that run on both kinds have the one of a place."""
+    return cluster_connection
+
+
+@pytest.fixture(scope="session")
+def make_table(cluster_tables: MakeTable) -> MakeTable:
+    """Return a function that creates a table and writes frames to it, each as batches."""
+    return cluster_tables
 
 
 @dataclass(frozen=True)
@@ -45,8 +56,8 @@ class Place:
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A cluster, then an embedded engine."""
     if request.param == "cluster":
-        connection = request.getfixturevalue("connection")
-        yield Place(connection, request.getfixturevalue("make_table"))
+        connection = request.getfixturevalue("cluster_connection")
+        yield Place(connection, request.getfixturevalue("cluster_tables"))
         return
     with FlussConnection.create(":memory:") as engine:
         engine.get_admin().create_database("io")

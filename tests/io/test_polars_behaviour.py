@@ -366,6 +366,19 @@ def test_gap_what_is_never_true_behind_a_limit_loses_the_projection() -> None:
     assert resolver.log.resolved == []
 
 
+def test_gap_what_is_used_twice_fails_in_memory() -> None:
+    # the expression that both have is a column of its own, of a frame that is taken for the whole
+    # scan; the default engine is another one
+    twice = (pl.col("a") * (1 - pl.col("c"))).alias("x")
+    query = Resolver().lazy().group_by("c").agg(twice.sum(), y=(twice + 1).sum())
+    expected = ALL.group_by("c").agg(twice.sum(), y=(twice + 1).sum()).sort("c")
+    with pytest.raises(pl.exceptions.PanicException):
+        query.collect(engine="in-memory")
+    assert query.collect().sort("c").equals(expected)
+    without = pl.QueryOptFlags(comm_subexpr_elim=False)
+    assert query.collect(engine="in-memory", optimizations=without).sort("c").equals(expected)
+
+
 @pytest.mark.parametrize("query", ["sort", "top_k", "unique", "group_by"])
 def test_gap_orders_and_groups_are_not_given(query: str) -> None:
     resolver = Resolver()

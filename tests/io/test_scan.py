@@ -12,7 +12,7 @@ from fluss_df.client.connection import FlussConnection, set_default_connection
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io import explain, fetched, last_scan, read_fluss, scan_fluss, track_scans
 from fluss_df.metadata import TablePath
-from tests.io.conftest import MakeTable, write
+from tests.io.conftest import MakeTable, Place, write
 
 Engine = Literal["streaming", "in-memory"]
 both_engines = pytest.mark.parametrize("engine", ["streaming", "in-memory"])
@@ -32,6 +32,16 @@ BATCHES = [
     for low in range(0, 1500, 300)
 ]
 FLIGHTS = pl.concat(BATCHES)
+
+
+@pytest.fixture(scope="module")
+def connection(place: Place) -> FlussConnection:
+    return place.connection
+
+
+@pytest.fixture(scope="module")
+def make_table(place: Place) -> MakeTable:
+    return place.make_table
 
 
 @pytest.fixture(scope="module")
