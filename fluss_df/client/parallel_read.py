@@ -9,6 +9,7 @@ four threads with a bucket each took a tenth longer.
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import threading
 import weakref
@@ -186,20 +187,12 @@ class ParallelRead(Generic[T]):
         """Return what is to be done next; the lock is held."""
         if self._closed:
             return None
-        receiving = 0
-        for number, group in enumerate(self._groups):
-            full = self._full(number)
-            for place, piece in enumerate(group.pieces):
-                if not piece.begun:
-                    # without the first one the caller waits, however much is held
-                    if full and (number or place):
-                        return None
-                    piece.begun = True
-                    self._decoding += 1
-                    return piece
-            receiving += group.receiving
-            if number + 1 >= self._lanes:
-                break
+        piece = self._next_piece()
+        if piece is not None:
+            piece.begun = True
+            self._decoding += 1
+            return piece
+        receiving = sum(group.receiving for group in itertools.islice(self._groups, self._lanes))
         for number, group in enumerate(self._groups):
             if number >= self._lanes or receiving >= self._lanes:
                 break
@@ -209,6 +202,20 @@ class ParallelRead(Generic[T]):
                 break
             group.receiving = True
             return group
+        return None
+
+    def _next_piece(self) -> _Piece | None:
+        """Return what is to be decoded next; the lock is held.
+
+        None where only a later group has something that it may not hold: the first one is to
+        receive then, or nobody would ever take what is held.
+        """
+        for number, group in enumerate(itertools.islice(self._groups, self._lanes)):
+            full = self._full(number)
+            for place, piece in enumerate(group.pieces):
+                if not piece.begun:
+                    # without the first one the caller waits, however much is held
+                    return None if full and (number or place) else piece
         return None
 
     def _full(self, number: int) -> bool:

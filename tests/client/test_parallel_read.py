@@ -1,0 +1,64 @@
+"""Reads of several buckets by several threads, however little they may hold."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df.client.log_fetch import Position
+from fluss_df.client.metrics import ScanMetrics
+from fluss_df.client.parallel_read import ParallelRead
+from fluss_df.metadata import TableBucket
+from tests.client.support import Tables
+
+SCHEMA = pa.schema([("id", pa.int64()), ("noise", pa.float64())])
+ROWS = 300_000
+BATCHES = 8
+
+
+@pytest.mark.parametrize("ahead_bytes", [0, 4 << 20, None])
+def test_a_full_bucket_does_not_hold_up_the_one_before_it(
+    tables: Tables, ahead_bytes: int | None
+) -> None:
+    """What is held of the second bucket waits for the first, which must go on."""
+    rng = np.random.default_rng(1)
+    table = tables(SCHEMA, bucket_count=2)
+    with table.new_append().create_writer() as writer:
+        for batch in range(BATCHES):
+            ids = np.arange(batch * ROWS, (batch + 1) * ROWS)
+            writer.write_arrow(pa.table([ids, rng.random(ROWS)], schema=SCHEMA))
+            writer.flush()
+    info = table.get_table_info()
+    path = table.get_table_path()
+    ends = tables.connection.get_admin().list_offsets(path, [0, 1], fluss.OffsetSpec.latest())
+    positions = [Position(TableBucket(info.table_id, b), None, 0, ends[b]) for b in (0, 1)]
+    config = tables.connection.config.copy(
+        scanner_fetch_connections=2, scanner_log_fetch_max_bytes_for_bucket=9 << 20
+    )
+    with fluss.connect(config) as connection:
+        read = ParallelRead[int](
+            connection,
+            info,
+            SCHEMA.names,
+            (),
+            positions,
+            ScanMetrics(),
+            lambda part: part.num_rows,
+            ahead_bytes=ahead_bytes,
+        )
+        rows = rows_of(read)
+    assert rows == ROWS * BATCHES
+
+
+def rows_of(read: ParallelRead[int]) -> int:
+    rows, came = 0, time.monotonic()
+    with read as parts:
+        for part in parts:
+            assert time.monotonic() - came < 10, f"nothing came any more after {rows} rows"
+            if part is not None:
+                rows, came = rows + part, time.monotonic()
+    return rows
