@@ -86,6 +86,12 @@ class TableWriter(Ready):
         self._columns = columns
         self._frame_schema = frame_schema
         self._name = str(info.table_path)
+        if not columns:
+            # servers create such tables
+            raise FlussError(
+                f"table {self._name} has no columns: there is nothing to write",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
         self._create_partitions = create_partitions
         self._closed = False
         self._reset()
