@@ -127,7 +127,7 @@ def test_exit_with_rows_that_cannot_be_written_names_them(
         time.sleep(0.1)
     for i in range(5): writer.append((i, 'x'))
     """
-    _, err = run(code, address, table)
+    _, err = run(code, address, table, timeout=150)
     errors = [line for line in err.splitlines() if line.startswith("ERROR")]
     assert len(errors) == 1
     assert "the program ended without close()" in errors[0]
