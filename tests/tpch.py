@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import ibis
 import polars as pl
 import polars.selectors as cs
-from ibis.backends.tests.tpc.h import test_queries
 from polars.testing import assert_frame_equal
 
 SCALE = 0.01
 # Ibis's tests hold the queries as SQL, too
-_SQL = Path(test_queries.__file__).parents[1] / "queries" / "duckdb" / "h"
+_SQL = Path(ibis.__file__).parent / "backends" / "tests" / "tpc" / "queries" / "duckdb" / "h"
 
 
 def sql(number: int) -> str:
