@@ -26,6 +26,7 @@ from fluss_df.client.connection import FlussConnection, resolve_connection, unco
 from fluss_df.errors import FlussError
 from fluss_df.io.offsets import bucket_offsets
 from fluss_df.metadata import DEFAULT_DATABASE, TablePath, check_name
+from fluss_df.record.change_tables import split_name
 from fluss_df.version import __version__
 
 
@@ -184,7 +185,10 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         for metric in node.metrics.values():
             if not isinstance(metric, ops.CountStar) or metric.where is not None:
                 return None
-        path = TablePath(table.namespace.database, table.name)
+        name, changes = split_name(table.name)
+        if changes is not None:
+            return None
+        path = TablePath(table.namespace.database, name)
         info = self._connection.get_table(path).get_table_info()
         if info.has_primary_key():
             return None  # offsets of a changelog count changes

@@ -11,7 +11,7 @@ import sqlglot
 from sqlglot import exp
 
 from fluss_df.backend.dialect import Fluss
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 
 if TYPE_CHECKING:
     from fluss_df.backend.catalog import Catalog
@@ -157,7 +157,13 @@ class SqlScope:
         try:
             return self._catalog.scan_table(name, database, **options)
         except FlussError as error:
-            raise type(error)(f"{error.message}{spot(table)}", error.error_code) from None
+            message = error.message
+            if "start" in options and error.error_code == ErrorCode.INVALID_TABLE_EXCEPTION:
+                message = (
+                    f"hint: table {name} has a primary key, and its current rows have no offset to"
+                    f" start at; {name}$changelog is the log of its changes"
+                )
+            raise type(error)(f"{message}{spot(table)}", error.error_code) from None
 
 
 def _named(reason: str, tree: exp.Expr) -> str:
