@@ -18,8 +18,6 @@ from ibis.expr.schema import Schema
 from ibis.formats.polars import PolarsType
 from ibis.formats.pyarrow import PyArrowType
 
-from fluss_df.backend.compiler import rule
-
 
 class FlussLeaf(ops.DatabaseTable):  # type: ignore[misc]
     """A table of the cluster, in an expression that is being compiled."""

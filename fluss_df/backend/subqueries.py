@@ -36,9 +36,7 @@ def filter_rows(op: ops.Filter, **kw: Any) -> pl.LazyFrame:
     return frame.drop(added) if added else frame
 
 
-def _with_key_sides(
-    op: ops.Filter, kw: dict[str, Any]
-) -> tuple[dict[str, Any], list[ops.Value]]:
+def _with_key_sides(op: ops.Filter, kw: dict[str, Any]) -> tuple[dict[str, Any], list[ops.Value]]:
     """Have the table below joined with those subqueries that name its keys.
 
     Returns what to translate the parent with, and the conditions that are left.
