@@ -36,4 +36,4 @@ def test_notebook_runs(tmp_path: Path) -> None:
         if run.cell_type == "code":
             assert bool(run.outputs) == bool(shown.outputs), run.source
             images += any("image/png" in item.get("data", {}) for item in run.outputs)
-    assert images == 2
+    assert images == 4
