@@ -19,6 +19,7 @@ from polars.testing import assert_frame_equal
 
 from fluss_df.backend import Backend
 from fluss_df.client.connection import FlussConnection
+from tests.backend.patience import patient
 
 SCALE = "0.01"
 NUMBERS = [f"{number:02}" for number in range(1, 23)]
@@ -43,9 +44,16 @@ def duck(data: dict[str, Path]) -> Iterator[duckdb.DuckDBPyConnection]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def tpch(data: dict[str, Path]) -> Backend:
-    made: Backend = Backend().connect(FlussConnection.create(":memory:"))
+@pytest.fixture(scope="module", params=["embedded", "cluster"])
+def tpch(request: pytest.FixtureRequest, data: dict[str, Path]) -> Backend:
+    made: Backend
+    if request.param == "embedded":
+        made = Backend().connect(FlussConnection.create(":memory:"))
+    else:
+        connection: FlussConnection = request.getfixturevalue("cluster_connection")
+        connection.get_admin().create_database("tpch", ignore_if_exists=True)
+        made = Backend().connect(connection, database="tpch")
+        made._create = patient(made)  # type: ignore[method-assign]
     for name, path in data.items():
         made.create_table(name, pl.scan_parquet(path), buckets=2)
     return made
