@@ -66,9 +66,24 @@ def run(address: str, count: int) -> None:
         if done.returncode and not harmless:
             raise SystemExit(done.stderr)
         found = scan_fluss("declarative.late_flights", connection=connection).collect()
+        # the view is a table of Spark, in Parquet
+        view = pl.read_parquet(f"{folder}/spark-warehouse/by_carrier/*.parquet")
     late = flights.filter(pl.col("arr_delay") > 0)
-    assert found.sort(pl.all()).equals(late.sort(pl.all())), (found.height, late.height)
-    print(f"the sink has the {found.height:,} late flights of {flights.height:,}")
+    _require_same("the sink late_flights", found, late)
+    counts = flights.group_by("carrier").agg(pl.len().cast(pl.Int64).alias("count"))
+    _require_same("the view by_carrier", view, counts)
+    print(
+        f"the sink has the {found.height:,} late flights of {flights.height:,}, the view has"
+        f" {view.height} carriers: equal to Polars"
+    )
+
+
+def _require_same(name: str, found: pl.DataFrame, expected: pl.DataFrame) -> None:
+    columns = expected.columns
+    if not found.select(columns).sort(columns).equals(expected.sort(columns)):
+        raise SystemExit(
+            f"{name} is not what Polars computes: {found.height} rows, {expected.height} expected"
+        )
 
 
 if __name__ == "__main__":
