@@ -59,12 +59,14 @@ def run(address: str, count: int) -> None:
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
         command = Path(sys.executable).with_name("spark-pipelines")
+        # spark-submit behind it puts everything on one of the two, which one depends
         done = subprocess.run([command, "run"], cwd=folder, env=environment, check=False,
-                              stderr=subprocess.PIPE, text=True, timeout=600)  # fmt: skip
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=600)  # fmt: skip
         # The command of Spark 4.3 fails over what Python workers report, once a run has completed.
-        harmless = "Run is COMPLETED" in done.stderr and "__python_accumulator__" in done.stderr
+        harmless = "Run is COMPLETED" in done.stdout and "__python_accumulator__" in done.stdout
         if done.returncode and not harmless:
-            raise SystemExit(done.stderr)
+            raise SystemExit(done.stdout)
         found = scan_fluss("declarative.late_flights", connection=connection).collect()
         # the view is a table of Spark, in Parquet
         view = pl.read_parquet(f"{folder}/spark-warehouse/by_carrier/*.parquet")
