@@ -33,7 +33,6 @@ def main(address: str, folder: Path) -> None:
         .config("spark.ui.enabled", "false")
         # workers are forked from a process that has imported this library
         .config("spark.python.daemon.module", "fluss_df.spark.daemon")
-        .config("spark.python.unix.domain.socket.enabled", "true")
         .getOrCreate()
     )
     assert "connect" in type(spark).__module__
