@@ -12,7 +12,7 @@ from tests.backend import entry_point
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
-PICTURES = {"ibis": 2, "quickstart": 1, "live": 1}
+PICTURES = {"ibis": 4, "quickstart": 1, "live": 1}
 
 
 def read(name: str) -> Any:

@@ -59,16 +59,33 @@ def run(address: str, count: int) -> None:
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
         command = Path(sys.executable).with_name("spark-pipelines")
+        # spark-submit behind it puts everything on one of the two, which one depends
         done = subprocess.run([command, "run"], cwd=folder, env=environment, check=False,
-                              stderr=subprocess.PIPE, text=True, timeout=600)  # fmt: skip
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=600)  # fmt: skip
         # The command of Spark 4.3 fails over what Python workers report, once a run has completed.
-        harmless = "Run is COMPLETED" in done.stderr and "__python_accumulator__" in done.stderr
+        harmless = "Run is COMPLETED" in done.stdout and "__python_accumulator__" in done.stdout
         if done.returncode and not harmless:
-            raise SystemExit(done.stderr)
+            raise SystemExit(done.stdout)
         found = scan_fluss("declarative.late_flights", connection=connection).collect()
+        # the view is a table of Spark, in Parquet
+        view = pl.read_parquet(f"{folder}/spark-warehouse/by_carrier/*.parquet")
     late = flights.filter(pl.col("arr_delay") > 0)
-    assert found.sort(pl.all()).equals(late.sort(pl.all())), (found.height, late.height)
-    print(f"the sink has the {found.height:,} late flights of {flights.height:,}")
+    _require_same("the sink late_flights", found, late)
+    counts = flights.group_by("carrier").agg(pl.len().cast(pl.Int64).alias("count"))
+    _require_same("the view by_carrier", view, counts)
+    print(
+        f"the sink has the {found.height:,} late flights of {flights.height:,}, the view has"
+        f" {view.height} carriers: equal to Polars"
+    )
+
+
+def _require_same(name: str, found: pl.DataFrame, expected: pl.DataFrame) -> None:
+    columns = expected.columns
+    if not found.select(columns).sort(columns).equals(expected.sort(columns)):
+        raise SystemExit(
+            f"{name} is not what Polars computes: {found.height} rows, {expected.height} expected"
+        )
 
 
 if __name__ == "__main__":

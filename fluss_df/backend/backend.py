@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import ParseResult
 
 import ibis
@@ -26,7 +26,11 @@ from fluss_df.client.connection import FlussConnection, resolve_connection, unco
 from fluss_df.errors import FlussError
 from fluss_df.io.offsets import bucket_offsets
 from fluss_df.metadata import DEFAULT_DATABASE, TablePath, check_name
+from fluss_df.record.change_tables import split_name
 from fluss_df.version import __version__
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
@@ -184,7 +188,10 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         for metric in node.metrics.values():
             if not isinstance(metric, ops.CountStar) or metric.where is not None:
                 return None
-        path = TablePath(table.namespace.database, table.name)
+        name, changes = split_name(table.name)
+        if changes is not None:
+            return None
+        path = TablePath(table.namespace.database, name)
         info = self._connection.get_table(path).get_table_info()
         if info.has_primary_key():
             return None  # offsets of a changelog count changes
@@ -233,6 +240,36 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
                 yield from rows.to_batches(max_chunksize=chunk_size)
 
         return pa.RecordBatchReader.from_batches(arrow_schema, batches())
+
+    def to_spark(
+        self,
+        expr: ir.Expr,
+        /,
+        spark: SparkSession | None = None,
+        *,
+        params: Mapping[ir.Scalar, Any] | None = None,
+    ) -> DataFrame:
+        """Run an expression on Spark: as a dataframe, whose scans get only what it needs.
+
+        Parameters
+        ----------
+        expr
+            An expression over tables of the cluster and memtables.
+        spark
+            The session, classic or of Spark Connect; the active one by default.
+        params
+            Values of its parameters.
+
+        Raises
+        ------
+        FlussError
+            For a view or temporary table of this connection, or what Spark has no SQL for.
+        """
+        from pyspark.sql import SparkSession as Session
+
+        from fluss_df.spark.expressions import expression_to_spark
+
+        return expression_to_spark(expr, spark or Session.active(), self._connection, params)
 
 
 def _with_options(connection: object, options: Mapping[str, Any]) -> FlussConnection:

@@ -23,13 +23,13 @@ from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sink import SinkResult, sink_fluss, write_fluss
 from fluss_df.io.target import TableLayout, describe
 from fluss_df.metadata import DatabaseDescriptor, TablePath, require_columns
+from fluss_df.record.change_tables import split_name
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMN_OPTIONS = frozenset({"start", "stop", "include_metadata", "partitions", "buckets"})
-
+_SCAN_OPTIONS = frozenset({"mode", "start", "stop", "include_metadata", "partitions", "buckets"})
 
 _NOT_FOUND = (ErrorCode.TABLE_NOT_EXIST, ErrorCode.DATABASE_NOT_EXIST)
 
@@ -121,7 +121,13 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
 
     def scan_table(self, name: str, database: str | None = None, **options: Any) -> pl.LazyFrame:
         """Return a lazy frame over a table of the cluster; options as of ``scan_fluss``."""
-        return scan_fluss(self.path(name, database), connection=self._connection, **options)
+        base, changes = split_name(name)
+        source = self.path(base, database)
+        return scan_fluss(
+            source if changes is None else f"{source}{changes.value}",
+            connection=self._connection,
+            **options,
+        )
 
     def table(self, name: str, /, *, database: str | None = None, **options: Any) -> ir.Table:
         """Return a table as an expression.
@@ -129,11 +135,12 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         Parameters
         ----------
         name
-            ``"table"`` or ``"database.table"``.
+            ``"table"`` or ``"database.table"``; with ``$changelog`` or ``$binlog`` behind it, the
+            changes of the table.
         database
             The database of the name, by default the current one.
         **options
-            ``start``, ``stop``, ``partitions``, ``buckets`` and ``include_metadata`` as
+            ``mode``, ``start``, ``stop``, ``partitions``, ``buckets`` and ``include_metadata`` as
             :func:`fluss_df.scan_fluss` takes them.
 
         Raises
@@ -141,20 +148,22 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         FlussError
             When there is no such table, naming what there is.
         """
-        unknown = sorted(set(options) - _COLUMN_OPTIONS)
+        unknown = sorted(set(options) - _SCAN_OPTIONS)
         if unknown:
             raise FlussError(
                 f"table({name!r}) has no option {unknown[0]!r}; there are"
-                f" {', '.join(sorted(_COLUMN_OPTIONS))}"
+                f" {', '.join(sorted(_SCAN_OPTIONS))}"
             )
         if self.is_local(name, database):
             if options:
                 raise FlussError(f"{name!r} is local to the connection and takes no options")
             schema = PolarsSchema.to_ibis(self._tables[name].collect_schema())
             return ops.DatabaseTable(name, schema, self).to_expr()
-        path = self.path(name, database)
+        base, changes = split_name(name)
+        path = self.path(base, database)
+        virtual = path.table_name + ("" if changes is None else changes.value)
         try:
-            frame = self.scan_table(path.table_name, path.database_name, **options)
+            frame = self.scan_table(virtual, path.database_name, **options)
         except FlussError as error:
             if error.error_code not in _NOT_FOUND:
                 raise
@@ -164,10 +173,11 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             self._tables[scan] = frame
             self._unnamed.add(scan)
             return self.table(scan)
-        info = self.table_info(path.table_name, path.database_name)
+        columns = self.table_info(path.table_name, path.database_name).schema.arrow_schema
+        if changes is not None:
+            columns = changes.schema(columns)
         namespace = ops.Namespace(database=path.database_name)
-        schema = ibis_schema(frame, info)
-        return ops.DatabaseTable(path.table_name, schema, self, namespace).to_expr()
+        return ops.DatabaseTable(virtual, ibis_schema(frame, columns), self, namespace).to_expr()
 
     def get_schema(self, table_name: str, *, database: str | None = None) -> sch.Schema:
         """Return the columns and types of a table."""

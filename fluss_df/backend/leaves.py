@@ -11,27 +11,16 @@ from typing import Any
 
 import ibis.expr.operations as ops
 import polars as pl
+import pyarrow as pa
 from ibis.common.patterns import replace
 from ibis.expr.datatypes import DataType
 from ibis.expr.schema import Schema
 from ibis.formats.polars import PolarsType
 from ibis.formats.pyarrow import PyArrowType
 
-from fluss_df.backend.compiler import rule
-from fluss_df.schema import TableInfo
-from fluss_df.types import to_arrow
-
 
 class FlussLeaf(ops.DatabaseTable):  # type: ignore[misc]
     """A table of the cluster, in an expression that is being compiled."""
-
-
-@rule(FlussLeaf)
-def _scan(op: FlussLeaf, **_: Any) -> pl.LazyFrame:
-    frame: pl.LazyFrame = op.source.scan_table(
-        op.name, database=op.namespace.database, columns=tuple(op.schema)
-    )
-    return frame
 
 
 @replace(ops.DatabaseTable)  # type: ignore[untyped-decorator]
@@ -42,17 +31,22 @@ def bind_fluss_tables(_: ops.DatabaseTable, **kwargs: Any) -> ops.Node:
     return FlussLeaf(name=_.name, schema=_.schema, source=_.source, namespace=_.namespace)
 
 
-def ibis_schema(frame: pl.LazyFrame, info: TableInfo) -> Schema:
-    """Return the Ibis types of a scan's columns, with NOT NULL where Fluss says so."""
-    columns = {column.name: column for column in info.schema.columns}
+def ibis_schema(frame: pl.LazyFrame, columns: pa.Schema) -> Schema:
+    """Return the Ibis types of a scan's columns, with NOT NULL where Fluss says so.
+
+    Parameters
+    ----------
+    frame
+        The scan.
+    columns
+        What Fluss says of its columns.
+    """
     found: dict[str, DataType] = {}
     for name, kind in frame.collect_schema().items():
-        column = columns.get(name)
+        column = columns.field(name)
         try:
             made = PolarsType.to_ibis(kind)
         except (KeyError, NotImplementedError):
-            if column is None:
-                raise
-            made = PyArrowType.to_ibis(to_arrow(column.type))  # Ibis knows no maps of Polars
-        found[name] = made.copy(nullable=column is None or column.type.nullable)
+            made = PyArrowType.to_ibis(column.type)  # Ibis knows no maps of Polars
+        found[name] = made.copy(nullable=column.nullable)
     return Schema(found)

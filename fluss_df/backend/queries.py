@@ -11,7 +11,9 @@ import sqlglot
 from sqlglot import exp
 
 from fluss_df.backend.dialect import Fluss
-from fluss_df.errors import FlussError
+from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.change_tables import split_name
 
 if TYPE_CHECKING:
     from fluss_df.backend.catalog import Catalog
@@ -115,7 +117,7 @@ class SqlScope:
         if not isinstance(tree, exp.Query):
             raise FlussError(f"expected a query, not {tree.sql(Fluss)[:80]!r}: use raw_sql")
         frames: dict[str, pl.LazyFrame] = {}
-        used = 0
+        sides, used = self._key_sides(tree)
         for table in list(tree.find_all(exp.Table)):
             if not isinstance(table.this, exp.Identifier) or _is_cte(table):
                 continue
@@ -123,6 +125,9 @@ class SqlScope:
             used += len(given)
             key = f"__fluss_{len(frames)}"
             frames[key] = self._frame(table, _options(given))
+            for side in sides.get(id(table), ()):
+                path = self._catalog.path(table.name, table.db or None)
+                frames[key] = narrowed(frames[key], path, self._catalog._connection, side)
             if not table.alias:
                 table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
             table.set("this", exp.to_identifier(key, quoted=True))
@@ -143,6 +148,65 @@ class SqlScope:
             raise FlussError(f"SQL cannot be run: {reason}{_named(reason, tree)}") from error
         return frame
 
+    def _key_sides(self, tree: exp.Query) -> tuple[dict[int, list[KeySide]], int]:
+        """Take conditions ``key IN (SELECT ...)`` out of a query, for the scans of their tables.
+
+        Returns what the tables, by ``id``, are to be joined with, and how many hints there were in
+        the subqueries.
+        """
+        sides: dict[int, list[KeySide]] = {}
+        hints = 0
+        for select in list(tree.find_all(exp.Select)):
+            where = select.args.get("where")
+            table = _only_left(select)
+            if where is None or table is None or select.root() is not tree:
+                continue
+            whole = where.this
+            conditions = list(whole.flatten()) if isinstance(whole, exp.And) else [whole]
+            left = []
+            for condition in conditions:
+                found = self._key_side(table, condition.unnest(), bool(select.args.get("joins")))
+                if found is None:
+                    left.append(condition)
+                else:
+                    sides.setdefault(id(table), []).append(found)
+                    hints += _hints_within(condition)
+            if len(left) < len(conditions):
+                select.set("where", exp.Where(this=exp.and_(*left)) if left else None)
+        return sides, hints
+
+    def _key_side(self, table: exp.Table, condition: exp.Expr, joined: bool) -> KeySide | None:
+        """Return the keys that a condition has for a table by a subquery that stands alone."""
+        query = condition.args.get("query") if isinstance(condition, exp.In) else None
+        column = condition.this
+        if not isinstance(query, exp.Subquery) or not isinstance(column, exp.Column):
+            return None
+        if column.table != table.alias_or_name and (column.table or joined):
+            return None
+        name, database = table.name, table.db or None
+        if self._is_local(name, database) or split_name(name)[1] is not None:
+            return None
+        alone = query.this.copy()
+        for inside, copied in zip(
+            query.this.find_all(exp.Table), alone.find_all(exp.Table), strict=True
+        ):
+            if _is_cte(inside) and not _is_cte(copied):
+                return None
+        try:
+            if not narrows(self._catalog.table_info(name, database), [column.name]):
+                return None
+            keys = self.run(alone, _hints_within(alone))
+        except FlussError:
+            # it speaks of the rows around it, or has an error: Polars will say which
+            return None
+        given = keys.collect_schema().names()
+        if len(given) != 1:
+            return None
+        return KeySide((column.name,), keys.select(pl.col(given[0]).alias(column.name)))
+
+    def _is_local(self, name: str, database: str | None) -> bool:
+        return database is None and (name in self._frames or self._catalog.is_local(name))
+
     def _frame(self, table: exp.Table, options: dict[str, Any]) -> pl.LazyFrame:
         name, database = table.name, table.db or None
         if table.catalog:
@@ -157,7 +221,13 @@ class SqlScope:
         try:
             return self._catalog.scan_table(name, database, **options)
         except FlussError as error:
-            raise type(error)(f"{error.message}{spot(table)}", error.error_code) from None
+            message = error.message
+            if "start" in options and error.error_code == ErrorCode.INVALID_TABLE_EXCEPTION:
+                message = (
+                    f"hint: table {name} has a primary key, and its current rows have no offset to"
+                    f" start at; {name}$changelog is the log of its changes"
+                )
+            raise type(error)(f"{message}{spot(table)}", error.error_code) from None
 
 
 def _named(reason: str, tree: exp.Expr) -> str:
@@ -167,6 +237,25 @@ def _named(reason: str, tree: exp.Expr) -> str:
         if node.name in named and spot(node):
             return spot(node)
     return f", in: {tree.sql(Fluss, comments=False)[:80]}"
+
+
+def _only_left(select: exp.Select) -> exp.Table | None:
+    """Return the table of FROM, where a condition on it can be as well applied before joins."""
+    source = select.args.get("from_") or select.args.get("from")
+    table = source.this if source else None
+    if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
+        return None
+    joins = select.args.get("joins") or ()
+    if _is_cte(table) or any(
+        j.side.upper() not in ("", "LEFT") or j.kind == "OUTER" for j in joins
+    ):
+        return None
+    return table
+
+
+def _hints_within(tree: exp.Expr) -> int:
+    tables = tree.find_all(exp.Table)
+    return sum(comment.startswith("+") for table in tables for comment in table.comments or ())
 
 
 def _is_cte(table: exp.Table) -> bool:

@@ -16,6 +16,7 @@ from ibis.formats.polars import PolarsType
 from ibis.util import gen_name
 
 from fluss_df.backend.compiler import rule, translate
+from fluss_df.backend.key_lookups import keyed_leaf
 from fluss_df.backend.subqueries import attach
 
 
@@ -36,22 +37,30 @@ def sort(op: ops.Sort, **kw: Any) -> pl.LazyFrame:
 @rule(PandasJoin)
 def join(op: PandasJoin, **kw: Any) -> pl.LazyFrame:
     """Join, with conditions on one side too."""
-    left: pl.LazyFrame = translate(op.left, **kw)
     right: pl.LazyFrame = translate(op.right, **kw)
-    if op.how == "positional":
+    if op.how in ("positional", "cross"):
+        left: pl.LazyFrame = translate(op.left, **kw)
+        if op.how == "cross":
+            return left.join(right, how="cross")
         return pl.concat([left, right], how="horizontal")
-    if op.how == "cross":
-        return left.join(right, how="cross")
-    names, of_left, of_right = [], [], []
+    pairs = []
     for one, other in zip(op.left_on, op.right_on, strict=True):
         fields = one.find(ops.Field, filter=ops.Value)
-        if fields and all(f.rel == op.right for f in fields):
-            # Ibis takes a condition on one side for one on the left
-            one, other = other, one
-        names.append(gen_name("on"))
-        of_left.append(translate(one, **kw).alias(names[-1]))
-        of_right.append(translate(other, **kw).alias(names[-1]))
-    left, right = left.with_columns(of_left), right.with_columns(of_right)
+        # Ibis takes a condition on one side for one on the left
+        swapped = fields and all(f.rel == op.right for f in fields)
+        pairs.append((other, one) if swapped else (one, other))
+    names = [gen_name("on") for _ in pairs]
+    of_left = [one for one, _ in pairs]
+    of_right = [translate(b, **kw).alias(name) for (_, b), name in zip(pairs, names, strict=True)]
+    found = keyed_leaf(op.left, of_left) if op.how == "semi" else None
+    if found is not None:
+        joined: pl.LazyFrame = translate(op.left, **found.joined(right.select(of_right), kw))
+        return joined
+    left = translate(op.left, **kw)
+    left = left.with_columns(
+        translate(a, **kw).alias(name) for a, name in zip(of_left, names, strict=True)
+    )
+    right = right.with_columns(of_right)
     how = {"outer": "full", "right": "left"}.get(op.how, op.how)
     if op.how == "right":
         left, right = right, left

@@ -16,6 +16,7 @@ import polars as pl
 from ibis.util import gen_name
 
 from fluss_df.backend.compiler import rule, translate
+from fluss_df.backend.key_lookups import keyed_leaf
 
 
 @rule(ops.Field)
@@ -27,11 +28,40 @@ def column(op: ops.Field, *, columns: dict[ops.Node, str] | None = None, **_: An
 @rule(ops.Filter)
 def filter_rows(op: ops.Filter, **kw: Any) -> pl.LazyFrame:
     """Keep the rows for which all conditions hold."""
+    kw, predicates = _with_key_sides(op, kw)
     frame: pl.LazyFrame = translate(op.parent, **kw)
-    frame, kw, added = attach(frame, op.parent, op.predicates, kw)
-    for predicate in op.predicates:
+    frame, kw, added = attach(frame, op.parent, predicates, kw)
+    for predicate in predicates:
         frame = frame.filter(translate(predicate, **kw))
     return frame.drop(added) if added else frame
+
+
+def _with_key_sides(op: ops.Filter, kw: dict[str, Any]) -> tuple[dict[str, Any], list[ops.Value]]:
+    """Have the table below joined with those subqueries that name its keys.
+
+    Returns what to translate the parent with, and the conditions that are left.
+    """
+    inner = {name: value for name, value in kw.items() if name != "sides"}
+    left = []
+    for predicate in op.predicates:
+        leaf, rows, keys = None, None, []
+        if isinstance(predicate, ops.InSubquery):
+            leaf = keyed_leaf(op.parent, [predicate.needle])
+            if leaf is not None:
+                rows = translate(predicate.rel, **inner)
+                keys = [pl.col(next(iter(predicate.rel.schema)))]
+        elif isinstance(predicate, ops.ExistsSubquery):
+            found = _correlation(predicate.rel, op.parent)
+            if found.keys and not found.residual:
+                leaf = keyed_leaf(op.parent, [key for key, _ in found.keys])
+            if leaf is not None:
+                rows, keys = found.rows(inner), [translate(key, **inner) for _, key in found.keys]
+        if leaf is None or rows is None:
+            left.append(predicate)
+        else:
+            named = [key.alias(f"key{at}") for at, key in enumerate(keys)]
+            kw = leaf.joined(rows.select(named), kw)
+    return kw, left
 
 
 @rule(ops.ScalarSubquery, ops.ExistsSubquery, ops.InSubquery)
@@ -55,6 +85,8 @@ def attach(
 
     Returns the frame, what to translate the values with, and the names of the columns.
     """
+    # what is known of the tables around a subquery is nothing to those in it
+    kw = {name: value for name, value in kw.items() if name != "sides"}
     there: dict[ops.Node, pl.Expr] = dict(kw.get("subqueries") or {})
     added: list[str] = []
     for value in values:

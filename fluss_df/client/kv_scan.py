@@ -142,6 +142,13 @@ class SnapshotScanner(Ready):
             )
         return dict(self._offsets)
 
+    def offset_of(self, bucket: TableBucket) -> int:
+        """Return the offset at which a bucket is read whose scan has begun.
+
+        It may be another when a bucket is begun anew, which happens before its first rows only.
+        """
+        return self._offsets[bucket]
+
     # ---- reading
 
     def to_arrow(self) -> pa.Table:
@@ -380,6 +387,7 @@ class SnapshotScanner(Ready):
                     ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
                 )
         end = max(start, self._offset(bucket, OffsetSpec.latest()))
+        self._offsets[bucket] = end
         fold = self._fold(target, start, end)
         changed, rows = fold.finish()
         if snapshot is not None:
@@ -394,7 +402,6 @@ class SnapshotScanner(Ready):
                     yield table
         if rows.num_rows:
             yield rows.select(self._columns)
-        self._offsets[bucket] = end
 
     def _offset(self, bucket: TableBucket, spec: OffsetSpec) -> int:
         admin = self._connection.get_admin()

@@ -36,8 +36,8 @@ from fluss_df.types import Column, TypeRoot, to_arrow
 
 # so many combinations of bucket key values are hashed at most
 _MAX_KEYS = 65_536
-# more keys than this are not looked up one by one
-_MAX_LOOKUPS = 10_000
+#: More keys than this are not looked up one by one.
+MAX_LOOKUPS = 10_000
 _FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 
 Mask = npt.NDArray[np.bool_]
@@ -313,5 +313,5 @@ def selected_keys(
             return None
         # what is equal to null is never true, and no key has one
         values[name] = found.drop_null().unique()
-    columns = combinations(list(values.values()), _MAX_LOOKUPS)
+    columns = combinations(list(values.values()), MAX_LOOKUPS)
     return None if columns is None else pa.table(dict(zip(values, columns, strict=True)))

@@ -27,7 +27,9 @@ from fluss_df.metadata import (
     CHANGELOG_COLUMNS,
     METADATA_COLUMNS,
     PARTITION_COLUMN,
+    OffsetSpec,
     PartitionInfo,
+    TableBucket,
     TablePath,
     require_columns,
 )
@@ -57,7 +59,7 @@ class ReadTask:
     predicate
         Only rows for which it is true are handed on; None for all.
     splits
-        Offsets to read, in their order; of a snapshot the buckets, whose offsets mean nothing.
+        Offsets to read, in their order; of a snapshot the buckets, each as it is at ``stop``.
     keys
         The primary keys to look up, instead of reading splits; None for splits.
     """
@@ -240,7 +242,17 @@ class TableScan:
             there = self.connection.get_admin().list_partition_infos(self.path)
         buckets: Sequence[Bucket] = chosen_buckets(self.info, source, there)
         buckets = prune(self.info, buckets, conditions, source.metadata_columns).buckets
-        return [Split(b.partition_id, b.partition_name, b.bucket_id, 0, 0) for b in buckets]
+        keys = {b: TableBucket(self.info.table_id, b.bucket_id, b.partition_id) for b in buckets}
+        if not keys:
+            return []
+        admin = self.connection.get_admin()
+        ends = self.connection.io.run(
+            admin.bucket_offsets(self.info, list(keys.values()), OffsetSpec.latest())
+        )
+        return [
+            Split(b.partition_id, b.partition_name, b.bucket_id, 0, ends[key])
+            for b, key in keys.items()
+        ]
 
 
 def _place(info: TableInfo, name: str, given: Any, default: str) -> OffsetChoice:

@@ -105,10 +105,14 @@ def sql(
     >>> late = "SELECT carrier, avg(arr_delay) FROM flights WHERE origin = 'JFK' GROUP BY carrier"
     >>> sql(spark, late, connection="127.0.0.1:9123").show()  # doctest: +SKIP
     """
-    given = _options(connection, options)
-    plan = plan_sql(spark, query, given)
+    return run_sql(spark, query, _options(connection, options))
+
+
+def run_sql(spark: SparkSession, query: str, options: Mapping[str, str]) -> DataFrame:
+    """Run a query as :func:`sql` does, with options by their names."""
+    plan = plan_sql(spark, query, options)
     for scan in plan.scans:
-        _view(spark, scan.view, given, scan)
+        _view(spark, scan.view, options, scan)
     return spark.sql(plan.query)
 
 

@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.kv_scan import SnapshotScanner
 from fluss_df.client.log_decode import METADATA_FIELDS, TableDecoder
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.reader import OrderedRead, positions_of
@@ -20,6 +19,7 @@ from fluss_df.pushdown.predicate import conjuncts
 from fluss_df.pushdown.server_filter import ServerFilter, server_filter
 from fluss_df.schema import TableInfo
 from fluss_df.spark.options import ReadOptions
+from fluss_df.spark.pinned import pinned_rows
 from fluss_df.spark.planning import ReadTask, require_same_table
 from fluss_df.spark.types import SparkCast
 
@@ -93,15 +93,8 @@ def _snapshot(connection: FlussConnection, info: TableInfo, task: ReadTask) -> I
     # a key where only metadata columns are wanted: rows are counted by something
     columns = task.columns or tuple(info.get_primary_keys()[:1])
     for split in task.splits:
-        scanner = SnapshotScanner(
-            connection,
-            info,
-            columns,
-            partitions=None if split.partition_name is None else [split.partition_name],
-            buckets=[split.bucket_id],
-        )
-        for batch in scanner.batches():
-            yield _with_place(pa.Table.from_batches([batch]), split, task.metadata_columns)
+        for table in pinned_rows(connection, info, columns, split):
+            yield _with_place(table, split, task.metadata_columns)
 
 
 def _with_place(table: pa.Table, split: Split, metadata_columns: tuple[str, ...]) -> pa.Table:

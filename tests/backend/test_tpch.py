@@ -15,6 +15,7 @@ from ibis.backends.tests.tpc.h import test_queries as queries
 from benchmarks.tpch.data import generate
 from fluss_df.backend import Backend
 from fluss_df.client.connection import FlussConnection
+from tests.backend.patience import patient
 from tests.tpch import SCALE, check, connect, sql
 
 NUMBERS = range(1, 23)
@@ -31,9 +32,16 @@ def duck(data: dict[str, Path]) -> Iterator[duckdb.DuckDBPyConnection]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def tpch(data: dict[str, Path]) -> Backend:
-    made: Backend = Backend().connect(FlussConnection.create(":memory:"))
+@pytest.fixture(scope="module", params=["embedded", "cluster"])
+def tpch(request: pytest.FixtureRequest, data: dict[str, Path]) -> Backend:
+    made: Backend
+    if request.param == "embedded":
+        made = Backend().connect(FlussConnection.create(":memory:"))
+    else:
+        connection: FlussConnection = request.getfixturevalue("cluster_connection")
+        connection.get_admin().create_database("tpch", ignore_if_exists=True)
+        made = Backend().connect(connection, database="tpch")
+        made._create = patient(made)  # type: ignore[method-assign]
     for name, path in data.items():
         made.create_table(name, pl.scan_parquet(path), buckets=2)
     return made

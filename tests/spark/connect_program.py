@@ -29,7 +29,10 @@ def main(address: str, folder: Path) -> None:
         .config("spark.driver.memory", "700m")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.ui.enabled", "false")
+        # workers are forked from a process that has imported this library
+        .config("spark.python.daemon.module", "fluss_df.spark.daemon")
         .getOrCreate()
     )
     assert "connect" in type(spark).__module__

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import os
+import pkgutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -32,13 +33,14 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="fluss-ibis-")
 entry_point.install(Path(_FOLDER.name) / "entry_point")
 
 
-def listed(name: str) -> dict[str, str]:
-    """Return test -> reason of a list; a test may have ``*``, which stands for any text."""
-    found: dict[str, str] = {}
+def listed(name: str) -> dict[str, tuple[str, str]]:
+    """Return test -> reason and exception of a list; ``*`` in a test stands for any text."""
+    found: dict[str, tuple[str, str]] = {}
     for line in (_HERE / name).read_text().splitlines():
         if line and not line.startswith("#"):
             test, _, reason = line.partition("  ")
-            found[test] = reason.strip()
+            reason, _, exception = reason.partition("  ")
+            found[test] = reason.strip(), exception.strip()
     return found
 
 
@@ -65,11 +67,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("fluss") is None:
             continue
         name = f"{item.path.name}::{item.name}"
-        reason = _find(failing, name)
-        if reason is not None:
-            item.add_marker(pytest.mark.xfail(reason=reason))
+        own = _find(failing, name)
+        if own is not None:
+            raises = pkgutil.resolve_name(own[1] if "." in own[1] else f"builtins.{own[1]}")
+            item.add_marker(pytest.mark.xfail(reason=own[0], raises=raises))
         _give_results(item)
-        if reason is None and _find(added, name) is None:
+        if own is None and _find(added, name) is None:
             _give_releases(item)
             for kind in _MARKS:
                 for mark in item.iter_markers(kind):
@@ -98,21 +101,25 @@ def _give_releases(item: pytest.Item) -> None:
 
 def _expect(item: pytest.Item, kind: str, given: Mapping[str, Any]) -> None:
     options = dict(given)
-    options.setdefault("reason", f"{kind} in Ibis's Polars backend")
-    options.pop("raises", None)
+    if not options.get("reason"):
+        options["reason"] = f"{kind} in Ibis's Polars backend"
+    # Ibis lists None where an exception of a package that is not there would stand
+    raises = tuple(r for r in _promoted(options.pop("raises", ())) if r is not None)
+    if raises:
+        options["raises"] = raises
     item.add_marker(pytest.mark.xfail(**options))
 
 
-def _promoted(names: Any) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+def _promoted(given: Any) -> tuple[Any, ...]:
+    return tuple(given) if isinstance(given, (list, tuple)) else (given,)
 
 
-def _find(patterns: dict[str, str], name: str) -> str | None:
+def _find(patterns: dict[str, tuple[str, str]], name: str) -> tuple[str, str] | None:
     if name in patterns:
         return patterns[name]
-    for pattern, reason in patterns.items():
+    for pattern, found in patterns.items():
         if "*" in pattern and fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")):
-            return reason
+            return found
     return None
 
 
