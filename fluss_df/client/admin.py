@@ -13,11 +13,11 @@ from fluss_df.client.admin_requests import (
     columns_to_add,
     config_changes,
     keep_distance,
-    note_created,
     offset_spec_of,
     partition_spec_message,
 )
 from fluss_df.client.cluster import path_message
+from fluss_df.client.create_table import create_table
 from fluss_df.client.facade import Ready, blocking
 from fluss_df.client.leader_requests import bucket_offsets, bucket_row_counts
 from fluss_df.errors import ErrorCode, FlussError
@@ -170,17 +170,17 @@ class FlussAdmin(Ready):
         table_descriptor: TableDescriptor,
         ignore_if_exists: bool | None = False,
     ) -> None:
-        """Create a table."""
-        request = pb.CreateTableRequest(
-            table_path=path_message(checked(table_path)),
-            table_json=table_descriptor.to_json(),
+        """Create a table, and wait until the cluster serves it.
+
+        A table that the coordinator of a server of 0.9 missed, for which it never elects a leader,
+        is created anew.
+        """
+        await create_table(
+            self._cluster,
+            checked(table_path),
+            table_descriptor,
             ignore_if_exists=bool(ignore_if_exists),
         )
-        await self._cluster.request_coordinator(
-            api.CREATE_TABLE, request, done_by_lost_try=ErrorCode.TABLE_ALREADY_EXIST
-        )
-        if table_descriptor.partition_keys:
-            note_created(checked(table_path))
 
     @blocking
     async def drop_table(self, table_path: TablePath, ignore_if_not_exists: bool = False) -> None:

@@ -10,7 +10,7 @@ import atexit
 import itertools
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fluss_df.client.embedded import close_engines
 from fluss_df.client.io_thread import IOThread
@@ -115,6 +115,7 @@ class Cluster:
         message: RequestT,
         *,
         done_by_lost_try: int | None = None,
+        on_lost_try: Callable[[], object] | None = None,
     ) -> ResponseT:
         """Ask the coordinator, retrying for a while.
 
@@ -125,6 +126,8 @@ class Cluster:
         done_by_lost_try
             The error code that means success where an earlier try was lost on the way: "already
             exists" after a create whose answer never came.
+        on_lost_try
+            Called when a try is lost on the way.
         """
         lost = False
 
@@ -142,6 +145,8 @@ class Cluster:
                 return await connection.request(api, message, self.config.request_timeout_ms)
             except (NetworkError, DeadlineExceededError):
                 lost = True
+                if on_lost_try is not None:
+                    on_lost_try()
                 raise
             except FlussError as error:
                 if lost and error.error_code == done_by_lost_try:
@@ -235,6 +240,10 @@ class Cluster:
             self.config.retry_timeout_ms,
             on_retry=self.note_retry,
         )
+
+    async def ask_metadata(self, path: TablePath) -> pb.MetadataResponse:
+        """Ask once for the servers, and the leaders of a table."""
+        return await self._refresh_once((path,), ())
 
     async def _refresh_once(
         self, paths: tuple[TablePath, ...], partition_ids: tuple[int, ...]

@@ -23,6 +23,4 @@ def tables(address: str) -> Iterator[Tables]:
     with fluss.connect(address) as connection:
         database = f"aio_{os.getpid()}"
         connection.get_admin().create_database(database, ignore_if_exists=True)
-        made = Tables(connection, database)
-        yield made
-        made.close()
+        yield Tables(connection, database)

@@ -10,7 +10,6 @@ from fluss_df.backend import Backend
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
 from tests.backend import entry_point
-from tests.backend.patience import patient
 
 DATABASE = "ibis"
 
@@ -52,7 +51,6 @@ def connection(request: pytest.FixtureRequest) -> Iterator[FlussConnection]:
 
 def backend_on(connection: FlussConnection) -> Backend:
     made: Backend = Backend().connect(connection, database=DATABASE)
-    made._create = patient(made)  # type: ignore[method-assign]
     return made
 
 

@@ -15,7 +15,6 @@ from ibis.backends.tests.tpc.h import test_queries as queries
 from benchmarks.tpch.data import generate
 from fluss_df.backend import Backend
 from fluss_df.client.connection import FlussConnection
-from tests.backend.patience import patient
 from tests.tpch import SCALE, check, connect, sql
 
 NUMBERS = range(1, 23)
@@ -41,7 +40,6 @@ def tpch(request: pytest.FixtureRequest, data: dict[str, Path]) -> Backend:
         connection: FlussConnection = request.getfixturevalue("cluster_connection")
         connection.get_admin().create_database("tpch", ignore_if_exists=True)
         made = Backend().connect(connection, database="tpch")
-        made._create = patient(made)  # type: ignore[method-assign]
     for name, path in data.items():
         made.create_table(name, pl.scan_parquet(path), buckets=2)
     return made

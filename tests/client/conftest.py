@@ -55,11 +55,9 @@ def database(admin: fluss.FlussAdmin) -> str:
 
 
 @pytest.fixture(scope="session")
-def tables(connection: fluss.FlussConnection, database: str) -> Iterator[Tables]:
+def tables(connection: fluss.FlussConnection, database: str) -> Tables:
     """Makes tables."""
-    tables = Tables(connection, database)
-    yield tables
-    tables.close()
+    return Tables(connection, database)
 
 
 @pytest.fixture(scope="session")

@@ -73,4 +73,3 @@ def recorded_cluster(factory: ClusterFactory | type[LocalCluster]) -> Iterator[R
                 yield Recorded(cluster, proxy, tables, OfficialKv(client))
             finally:
                 client.close()
-                tables.close()

@@ -25,11 +25,7 @@ class Tables:
     def __init__(self, connection: fluss.FlussConnection, database: str) -> None:
         self.connection = connection
         self.database = database
-        self._hasty = fluss.connect(connection.config.copy(retry_timeout_ms=5000))
         self._numbers = itertools.count()
-
-    def close(self) -> None:
-        self._hasty.close()
 
     def path(self) -> fluss.TablePath:
         """Return a path that is not in use."""
@@ -41,25 +37,9 @@ class Tables:
         """Create a table; the options are those of a TableDescriptor."""
         options.setdefault("bucket_count", 1)
         descriptor = fluss.TableDescriptor(fluss.Schema(schema, primary_keys), **options)
-        while True:
-            path = self.path()
-            self.connection.get_admin().create_table(path, descriptor)
-            if descriptor.partition_keys or self.has_leader(path):
-                return self.connection.get_table(path)
-
-    def has_leader(self, path: fluss.TablePath) -> bool:
-        """Whether the coordinator took note of a table.
-
-        That of 0.9.1 misses one now and then, which then never has a leader: its watcher of new
-        tables may read a table's node too late and take it for an old one.
-        """
-        try:
-            self._hasty.get_admin().list_offsets(path, [0], fluss.OffsetSpec.latest())
-        except fluss.FlussError as error:
-            if error.error_code != fluss.ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION:
-                raise
-            return False
-        return True
+        path = self.path()
+        self.connection.get_admin().create_table(path, descriptor)
+        return self.connection.get_table(path)
 
     def partitions(self, table: fluss.FlussTable) -> dict[str, int]:
         """Return name -> id of the partitions."""

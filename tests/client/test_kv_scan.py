@@ -33,9 +33,7 @@ def snapshotting(fluss_cluster_factory: ClusterFactory) -> Iterator[Tables]:
         fluss.connect(cluster.bootstrap_servers) as connection,
     ):
         connection.get_admin().create_database("kv_scan")
-        tables = Tables(connection, "kv_scan")
-        yield tables
-        tables.close()
+        yield Tables(connection, "kv_scan")
 
 
 def test_random_scans_beside_a_writer(snapshotting: Tables) -> None:

@@ -161,7 +161,7 @@ def test_requests(real: Peer, embedded: Peer) -> None:
         peer.create("request_log")
         asked = pb.GetTableInfoRequest(table_path=path("request_log"))
         logs.append(peer.coordinator.call(api.GET_TABLE_INFO, asked).table_id)
-        Both.await_leader(peer, logs[-1])
+        assert Both.has_leader(peer, logs[-1])
     places = [
         (numbers, {"bucket_id": 0}),
         (numbers, {"bucket_id": 5}),

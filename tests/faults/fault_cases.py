@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 FRAMES, ROWS = 10, 1_000
 # what cannot be compressed, so that an answer has few batches
 SCHEMA = pa.schema([("id", pa.int64()), ("pad", pa.binary())])
-_HEAD = 9
+HEAD = 9
 
 Rewrite = Callable[[bytes], bytes]
 
@@ -59,24 +59,24 @@ class Case:
     ends: str = "ok"
 
 
-def _framed(frame: bytes, body: bytes) -> bytes:
-    head = frame[4:_HEAD]
+def framed(frame: bytes, body: bytes) -> bytes:
+    head = frame[4:HEAD]
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
 def _produce_error(code: int) -> Rewrite:
     def rewrite(frame: bytes) -> bytes:
-        answer = pb.ProduceLogResponse.FromString(frame[_HEAD:])
+        answer = pb.ProduceLogResponse.FromString(frame[HEAD:])
         for bucket in answer.buckets_resp:
             bucket.ClearField("base_offset")
             bucket.error_code, bucket.error_message = code, "changed on its way"
-        return _framed(frame, answer.SerializeToString())
+        return framed(frame, answer.SerializeToString())
 
     return rewrite
 
 
 def _garbage(frame: bytes) -> bytes:
-    return _framed(frame, random.Random(1).randbytes(len(frame)))
+    return framed(frame, random.Random(1).randbytes(len(frame)))
 
 
 def _flipped(frame: bytes) -> bytes:

@@ -14,7 +14,6 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
-from tests.client.support import Tables
 
 MakeTable = Callable[..., TablePath]
 
@@ -68,7 +67,6 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 @contextlib.contextmanager
 def table_maker(connection: FlussConnection) -> Iterator[MakeTable]:
     """Return a function that makes tables on a server, in its database ``io``."""
-    tables = Tables(connection, "io")
 
     def make(
         schema: pa.Schema | Schema,
@@ -80,16 +78,12 @@ def table_maker(connection: FlussConnection) -> Iterator[MakeTable]:
         if isinstance(schema, pa.Schema):
             schema = Schema(schema, primary_keys)
         descriptor = TableDescriptor(schema, **layout)
-        while True:
-            path = TablePath("io", f"t_{uuid.uuid4().hex[:12]}")
-            connection.get_admin().create_table(path, descriptor)
-            if descriptor.partition_keys or tables.has_leader(path):
-                break
+        path = TablePath("io", f"t_{uuid.uuid4().hex[:12]}")
+        connection.get_admin().create_table(path, descriptor)
         write(connection, path, *frames)
         return path
 
     yield make
-    tables.close()
 
 
 def write(connection: FlussConnection, path: TablePath, *frames: pl.DataFrame) -> None:

@@ -13,8 +13,6 @@ from ibis.backends.conftest import TEST_TABLES
 from ibis.backends.tests.base import BackendTest
 from ibis.backends.tests.data import array_types, struct_types, topk, win
 
-from tests.backend.patience import patient
-
 #: Where the tests run: an address, or an embedded engine in memory.
 TARGET_VARIABLE = "FLUSS_IBIS_TARGET"
 
@@ -42,7 +40,6 @@ class TestConf(BackendTest):  # type: ignore[misc]
         database = f"suite_{worker_id}_{os.getpid()}_{next(_numbers)}"
         con.create_database(database, force=True)
         made = ibis.fluss.connect(con.connection, database=database)
-        made._create = patient(made)
         return made
 
     def _load_data(self, **_: Any) -> None:

@@ -1,0 +1,94 @@
+"""Tables of which the coordinator took no note: no bucket ever has a leader."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df.client import create_table
+from fluss_df.cluster.pytest_plugin import ClusterFactory
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import GET_METADATA
+from tests.faults.beside import Beside, beside
+from tests.faults.fault_cases import HEAD, framed
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def server(fluss_cluster_factory: ClusterFactory) -> Iterator[Beside]:
+    with beside(fluss_cluster_factory) as made:
+        yield made
+
+
+class NoLeaders:
+    """Has the leaders of some tables left out of what servers say."""
+
+    def __init__(self, server: Beside, tables: int) -> None:
+        self._proxy = server.proxy
+        self._plain = server.proxy.rewrite
+        self._left = tables
+        self.missed: list[int] = []
+
+    def __enter__(self) -> NoLeaders:
+        self._proxy.rewrite = self._rewrite
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._proxy.rewrite = self._plain
+
+    def _rewrite(self, api_key: int, frame: bytes) -> bytes:
+        assert self._plain is not None
+        frame = self._plain(api_key, frame)
+        if api_key != GET_METADATA.key:
+            return frame
+        answer = pb.MetadataResponse.FromString(frame[HEAD:])
+        for table in answer.table_metadata:
+            if table.table_id not in self.missed and len(self.missed) < self._left:
+                self.missed.append(table.table_id)
+            if table.table_id in self.missed:
+                for bucket in table.bucket_metadata:
+                    bucket.ClearField("leader_id")
+        return framed(frame, answer.SerializeToString())
+
+
+@pytest.fixture(autouse=True)
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(create_table, "_LEADER_WAIT_S", 1.0)
+
+
+def test_such_a_table_is_created_anew(server: Beside, caplog: pytest.LogCaptureFixture) -> None:
+    path = server.tables.path()
+    descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=2)
+    with fluss.connect(server.address) as connection, NoLeaders(server, 1) as seen:
+        with caplog.at_level(logging.WARNING, "fluss_df.client.create_table"):
+            connection.get_admin().create_table(path, descriptor)
+        table = connection.get_table(path)
+        assert table.get_table_info().table_id > seen.missed[0]
+        with table.new_append().create_writer() as writer:
+            writer.append({"id": 1})
+    assert [str(path) in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_it_ends_where_that_does_not_help(server: Beside) -> None:
+    path = server.tables.path()
+    descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1)
+    with fluss.connect(server.address) as connection, NoLeaders(server, 9) as seen:
+        connection.get_admin().create_table(path, descriptor)
+        assert len(seen.missed) == 2
+    assert server.direct.get_admin().table_exists(path)
+
+
+def test_a_table_that_was_there_is_never_dropped(server: Beside) -> None:
+    table = server.tables(SCHEMA)
+    path, info = table.get_table_path(), table.get_table_info()
+    with fluss.connect(server.address) as connection, NoLeaders(server, 1):
+        admin = connection.get_admin()
+        admin.create_table(path, info.descriptor, ignore_if_exists=True)
+        with pytest.raises(fluss.FlussError, match="already exist"):
+            admin.create_table(path, info.descriptor)
+    assert server.direct.get_table(path).get_table_info().table_id == info.table_id
