@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # So much decoded data is held for a caller that uses it more slowly than it comes. Behind it is one
-# answer for each lane, which is decoded before the next is received.
+# answer for each lane, and the next one of the first while the last of it is decoded.
 AHEAD_BYTES = 32 << 20
 # a piece is decoded sooner
 _EXIT_WAIT_S = 2.0
@@ -186,6 +186,9 @@ class ParallelRead(Generic[T]):
         """Return what is to be done next; the lock is held."""
         if self._closed:
             return None
+        if self._groups and self._runs_dry(self._groups[0]):
+            self._groups[0].receiving = True
+            return self._groups[0]
         receiving = 0
         for number, group in enumerate(self._groups):
             full = self._full(number)
@@ -210,6 +213,16 @@ class ParallelRead(Generic[T]):
             group.receiving = True
             return group
         return None
+
+    def _runs_dry(self, front: _Group) -> bool:
+        """Whether more is to be received of the first group although there is work left.
+
+        While the last piece of an answer is decoded by another thread, the next answer comes: else
+        that thread, when it is done, has nothing that the caller waits for.
+        """
+        if front.receiving or front.ended or not self._decoding or self._full(0):
+            return False
+        return sum(not piece.begun for piece in front.pieces) == 1
 
     def _full(self, number: int) -> bool:
         """Whether enough is held for a group; the lock is held.
