@@ -35,6 +35,9 @@ T = TypeVar("T")
 # So much decoded data is held for a caller that uses it more slowly than it comes. Behind it is one
 # answer for each lane, and the next one of the first while the last of it is decoded.
 AHEAD_BYTES = 32 << 20
+# A caller that waits for every part takes it at once: what is held for it is of later buckets, and
+# with more room for them no thread is idle while an answer for the first one comes.
+_EAGER_FACTOR = 1.5
 # a piece is decoded sooner
 _EXIT_WAIT_S = 2.0
 # the longest wait without giving the caller a chance to stop
@@ -63,7 +66,8 @@ class ParallelRead(Generic[T]):
     convert
         What is made of each decoded table, on the thread that decoded it.
     ahead_bytes
-        How much decoded data is held that was not taken yet; None for no limit.
+        How much decoded data is held that was not taken yet, while the caller takes it more slowly
+        than it comes, and half as much again while the caller waits for it; None for no limit.
     server_filter
         By what servers may leave out log batches.
     """
@@ -98,6 +102,8 @@ class ParallelRead(Generic[T]):
         self._convert = convert
         self._ahead_bytes = ahead_bytes
         self._held = 0
+        # whether the caller waited for what it took last
+        self._eager = False
         self._changed = threading.Condition()
         self._decoding = 0
         self._closed = False
@@ -134,7 +140,9 @@ class ParallelRead(Generic[T]):
     def __iter__(self) -> Iterator[T | None]:
         while True:
             with self._changed:
-                self._changed.wait_for(self._can_take, _WAIT_S)
+                self._eager = not self._can_take()
+                if self._eager:
+                    self._changed.wait_for(self._can_take, _WAIT_S)
                 if not self._groups:
                     return
                 if not self._can_take():
@@ -230,8 +238,10 @@ class ParallelRead(Generic[T]):
         Later groups may fill half: what they hold is not taken before the first group has ended,
         which one thread alone would have to decode if they filled all.
         """
-        limit = self._ahead_bytes
-        return limit is not None and self._held > (limit // 2 if number else limit)
+        if self._ahead_bytes is None:
+            return False
+        limit = self._ahead_bytes * (_EAGER_FACTOR if self._eager else 1)
+        return self._held > (limit / 2 if number else limit)
 
     def _receive(self, group: _Group) -> None:
         pieces: list[_Piece] | None = None
