@@ -31,7 +31,7 @@ _LATEST: Final = 1
 _TIMESTAMP: Final = 2
 _MAX_WAIT_MS: Final = 600_000
 # so many times what a request asks for may be looked at where it lies, for some of its columns
-_IN_PLACE_FACTOR: Final = 4
+_PROJECTION_FACTOR: Final = 8
 
 
 # ---- produce
@@ -233,10 +233,9 @@ def _read(
     if offset == _EARLIEST_OFFSET:
         offset = tablet.start_offset
     room = min(part.max_fetch_bytes, request.max_bytes - taken)
-    if in_place and columns is not None:
-        # it is for what is read, of which this is a part
-        room *= _IN_PLACE_FACTOR
-    piece = tablet.read(offset, room, at_least_one=taken == 0, partial=columns is None)
+    # it is for what is sent, which is a part of what is read
+    most = room if columns is None else room * _PROJECTION_FACTOR
+    piece = tablet.read(offset, most, at_least_one=taken == 0, partial=columns is None)
     answer.high_watermark = tablet.high_watermark
     answer.log_start_offset = tablet.start_offset
     if piece is None:
@@ -245,7 +244,7 @@ def _read(
         return [piece.data], None
     if in_place:
         return [piece.data], projected_size(piece, columns, table.layouts)
-    return project(piece, columns, table.layouts), None
+    return project(piece, columns, table.layouts, room, taken == 0), None
 
 
 def _check_projection(columns: Sequence[int], count: int) -> None:
@@ -275,10 +274,25 @@ def projected_size(piece: Piece, columns: Sequence[int], layouts: dict[int, Colu
     )
 
 
-def project(piece: Piece, columns: Sequence[int], layouts: dict[int, ColumnLayout]) -> list[Buffer]:
+def project(
+    piece: Piece,
+    columns: Sequence[int],
+    layouts: dict[int, ColumnLayout],
+    room: int,
+    at_least_one: bool,
+) -> list[Buffer]:
     """Return batches with some of their columns; the buffers stay slices.
 
     As in Fluss, the checksum of the whole batch stays, and is of no use to the reader.
+
+    Parameters
+    ----------
+    piece, columns, layouts
+        The batches, the columns wanted, and where these are in batches of each schema.
+    room
+        At most so many bytes are returned.
+    at_least_one
+        Return one batch even where it is larger.
 
     Raises
     ------
@@ -300,6 +314,9 @@ def project(piece: Piece, columns: Sequence[int], layouts: dict[int, ColumnLayou
         message = cut_columns(data, payload, end, layout, columns)
         head = bytearray(data[start:payload])
         size = len(head) + sum(len(part) for part in message)
+        room -= size
+        if room < 0 and (parts or not at_least_one):
+            break
         head[8:12] = (size - OVERHEAD).to_bytes(4, "little")
         parts += (bytes(head), *message)
     return parts
