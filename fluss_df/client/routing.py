@@ -16,6 +16,7 @@ from fluss_df.metadata import TableBucket
 from fluss_df.record.bucketing import bucket_ids
 from fluss_df.record.keys import encode_keys
 from fluss_df.record.partitions import PartitionData, split_by_partition
+from fluss_df.record.single import bucket_id, key_encoder
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ class PartitionRouter:
         if any(part.name not in self._ids for part in parts):
             self._refresh()
         return [(p.name, self._ids[p.name], p.data) for p in parts if p.name in self._ids]
+
+    def known_id(self, name: str) -> int | None:
+        """Return the id of a partition that was met before."""
+        return self._ids.get(name)
 
     def forget(self, partition_id: int | None) -> None:
         """Have a partition asked for again, which may have been dropped."""
@@ -155,11 +160,24 @@ class _HashAssigner:
         self._info = info
         by_name = {column.name: column for column in info.schema.columns}
         self._keys = [by_name[name] for name in info.get_bucket_keys()]
+        self._key_of_one = key_encoder(self._keys, info.lake_format)
+
+    def _bucket_of_one(self, row: pa.RecordBatch) -> int | None:
+        """Return the bucket of a batch of one row; None where its key is not plain."""
+        if self._key_of_one is None:
+            return None
+        values = [row.column(column.name)[0].as_py() for column in self._keys]
+        key = self._key_of_one(values)
+        return None if key is None else bucket_id(key, self._info.num_buckets)
 
     def __call__(
         self, batch: pa.RecordBatch, partition_id: int | None
     ) -> Iterator[tuple[TableBucket, pa.RecordBatch]]:
         info = self._info
+        only = self._bucket_of_one(batch) if batch.num_rows == 1 else None
+        if only is not None:
+            yield TableBucket(info.table_id, only, partition_id), batch
+            return
         keys = encode_keys(
             [batch.column(column.name) for column in self._keys],
             [column.type for column in self._keys],
