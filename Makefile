@@ -65,6 +65,7 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.embedded_kill
 	@"$(BIN)/python" -m tests.campaigns.embedded_power
 	@"$(BIN)/python" -m tests.campaigns.embedded_fuzz
+	@"$(BIN)/python" -m tests.campaigns.embedded_large
 	@FLUSS_TEST_SPARK_FULL=1 "$(BIN)/python" -m pytest -o timeout=1200 tests/spark
 	@"$(BIN)/python" -m tests.campaigns.spark_pipeline
 	@FLUSS_TEST_CASES=5000 "$(BIN)/python" -m pytest -o timeout=7200 tests/io/test_equality_of_tables.py

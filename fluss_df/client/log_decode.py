@@ -169,7 +169,11 @@ class TableDecoder:
         self._verify(chunk)
         headers = chunk.headers
         decoder = self._decoder(chunk.projected, headers)
-        sizes = np.cumsum(headers.size) // _PIECE_BYTES
+        share = 1.0
+        if chunk.wanted_bytes is not None:
+            # of each batch about the same
+            share = chunk.wanted_bytes / max(1, headers.consumed)
+        sizes = np.cumsum(headers.size) * share // _PIECE_BYTES
         rows = np.cumsum(headers.record_count) // _PIECE_ROWS
         cuts = np.flatnonzero((sizes[1:] != sizes[:-1]) | (rows[1:] != rows[:-1])) + 1
         bounds = [0, *cuts.tolist(), len(headers)]

@@ -60,6 +60,8 @@ class Chunk:
         Whether the server left out columns.
     local
         Whether they come from a server in this process, see :class:`FetchedBucket`.
+    wanted_bytes
+        How many of the bytes are of columns that were asked for.
     """
 
     records: pa.Buffer
@@ -67,6 +69,7 @@ class Chunk:
     start: int
     projected: bool
     local: bool = False
+    wanted_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -293,14 +296,16 @@ class LogFetcher:
             position.starved = end is None
             if end is None:
                 return 0
+            wanted = fetched.projected_bytes
+            projected = position.projected and wanted is None
             position.ready.append(
-                Chunk(fetched.records, headers, position.offset, position.projected, fetched.local)
+                Chunk(fetched.records, headers, position.offset, projected, fetched.local, wanted)
             )
             size = len(fetched.records)
             position.ready_bytes += size
             # batches behind them may have been left out
             self._advance(position, max(end, fetched.filtered_end_offset or 0))
-            return size
+            return size if wanted is None else wanted
         if fetched.filtered_end_offset is not None:
             self._advance(position, fetched.filtered_end_offset)
         elif position.stop is not None:

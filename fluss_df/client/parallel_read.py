@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # So much decoded data is held for a caller that uses it more slowly than it comes. Behind it is one
-# answer for each lane, which is decoded before the next is received.
+# answer for each lane, and the next one of the first while the last of it is decoded.
 AHEAD_BYTES = 32 << 20
+# A caller that waits for every part takes it at once: what is held for it is of later buckets, and
+# with more room for them no thread is idle while an answer for the first one comes.
+_EAGER_FACTOR = 1.5
 # a piece is decoded sooner
 _EXIT_WAIT_S = 2.0
 # the longest wait without giving the caller a chance to stop
@@ -64,7 +67,8 @@ class ParallelRead(Generic[T]):
     convert
         What is made of each decoded table, on the thread that decoded it.
     ahead_bytes
-        How much decoded data is held that was not taken yet; None for no limit.
+        How much decoded data is held that was not taken yet, while the caller takes it more slowly
+        than it comes, and half as much again while the caller waits for it; None for no limit.
     server_filter
         By what servers may leave out log batches.
     """
@@ -99,6 +103,8 @@ class ParallelRead(Generic[T]):
         self._convert = convert
         self._ahead_bytes = ahead_bytes
         self._held = 0
+        # whether the caller waited for what it took last
+        self._eager = False
         self._changed = threading.Condition()
         self._decoding = 0
         self._closed = False
@@ -135,7 +141,9 @@ class ParallelRead(Generic[T]):
     def __iter__(self) -> Iterator[T | None]:
         while True:
             with self._changed:
-                self._changed.wait_for(self._can_take, _WAIT_S)
+                self._eager = not self._can_take()
+                if self._eager:
+                    self._changed.wait_for(self._can_take, _WAIT_S)
                 if not self._groups:
                     return
                 if not self._can_take():
@@ -187,6 +195,9 @@ class ParallelRead(Generic[T]):
         """Return what is to be done next; the lock is held."""
         if self._closed:
             return None
+        if self._groups and self._runs_dry(self._groups[0]):
+            self._groups[0].receiving = True
+            return self._groups[0]
         piece = self._next_piece()
         if piece is not None:
             piece.begun = True
@@ -218,14 +229,26 @@ class ParallelRead(Generic[T]):
                     return None if full and (number or place) else piece
         return None
 
+    def _runs_dry(self, front: _Group) -> bool:
+        """Whether more is to be received of the first group although there is work left.
+
+        While the last piece of an answer is decoded by another thread, the next answer comes: else
+        that thread, when it is done, has nothing that the caller waits for.
+        """
+        if front.receiving or front.ended or not self._decoding or self._full(0):
+            return False
+        return sum(not piece.begun for piece in front.pieces) == 1
+
     def _full(self, number: int) -> bool:
         """Whether enough is held for a group; the lock is held.
 
         Later groups may fill half: what they hold is not taken before the first group has ended,
         which one thread alone would have to decode if they filled all.
         """
-        limit = self._ahead_bytes
-        return limit is not None and self._held > (limit // 2 if number else limit)
+        if self._ahead_bytes is None:
+            return False
+        limit = self._ahead_bytes * (_EAGER_FACTOR if self._eager else 1)
+        return self._held > (limit / 2 if number else limit)
 
     def _receive(self, group: _Group) -> None:
         pieces: list[_Piece] | None = None

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
@@ -20,7 +21,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.fetch import FetchReply, fetch_response_bucket, fetch_response_table
 from fluss_df.protocol.frames import Buffer
 from fluss_df.protocol.wire import BYTES, VARINT, fields, signed
-from fluss_df.record.cut import ColumnLayout, cut_columns
+from fluss_df.record.cut import ColumnLayout, cut_columns, cut_size
 from fluss_df.record.headers import OVERHEAD
 
 _CLIENT: Final = -1
@@ -29,6 +30,8 @@ _EARLIEST: Final = 0
 _LATEST: Final = 1
 _TIMESTAMP: Final = 2
 _MAX_WAIT_MS: Final = 600_000
+# so many times what a request asks for may be looked at where it lies, for some of its columns
+_PROJECTION_FACTOR: Final = 8
 
 
 # ---- produce
@@ -145,7 +148,7 @@ def _parse_fetch(body: pa.Buffer) -> pb.FetchLogRequest:
 def fetch_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
     """Read on this thread; None for a request that may wait for new records."""
     request = _parse_fetch(body)
-    return None if request.max_wait_ms else _read_all(engine, request)[0]
+    return None if request.max_wait_ms else _read_all(engine, request, in_place=True)[0]
 
 
 async def _fetch(engine: Engine, request: pb.FetchLogRequest) -> list[Buffer]:
@@ -172,8 +175,13 @@ async def _fetch(engine: Engine, request: pb.FetchLogRequest) -> list[Buffer]:
                     await event.wait()
 
 
-def _read_all(engine: Engine, request: pb.FetchLogRequest) -> tuple[list[Buffer], int, bool]:
-    """Return the response, the bytes of records in it, and whether a bucket has an error."""
+def _read_all(
+    engine: Engine, request: pb.FetchLogRequest, *, in_place: bool = False
+) -> tuple[list[Buffer], int, bool]:
+    """Return the response, the bytes of records in it, and whether a bucket has an error.
+
+    In place, for a reader in this process, nothing is cut out of the log or made to be sent.
+    """
     response = FetchReply()
     total = 0
     failed = False
@@ -184,16 +192,19 @@ def _read_all(engine: Engine, request: pb.FetchLogRequest) -> tuple[list[Buffer]
             if part.HasField("partition_id"):
                 answer.partition_id = part.partition_id
             records: list[Buffer] | None = None
+            projected: int | None = None
             try:
-                records = _read(engine, request, asked, part, answer, total)
+                records, projected = _read(engine, request, asked, part, answer, total, in_place)
                 total += sum(len(piece) for piece in records)
             except FlussError as error:
                 failed = True
                 answer.error_code = error.error_code
                 answer.error_message = error.message
-            parts += fetch_response_bucket(answer, records)
-            response.buckets.append((asked.table_id, answer, records))
-        response += fetch_response_table(asked.table_id, parts)
+            response.buckets.append((asked.table_id, answer, records, projected))
+            if not in_place:
+                parts += fetch_response_bucket(answer, records)
+        if not in_place:
+            response += fetch_response_table(asked.table_id, parts)
     return response, total, failed
 
 
@@ -204,7 +215,8 @@ def _read(
     part: pb.FetchLogRequestForBucket,
     answer: pb.FetchLogResponseForBucket,
     taken: int,
-) -> list[Buffer]:
+    in_place: bool,
+) -> tuple[list[Buffer], int | None]:
     bucket = _bucket(asked.table_id, part)
     table, tablet = engine.bucket(bucket)
     if request.follower_server_id != _CLIENT:
@@ -221,12 +233,18 @@ def _read(
     if offset == _EARLIEST_OFFSET:
         offset = tablet.start_offset
     room = min(part.max_fetch_bytes, request.max_bytes - taken)
-    piece = tablet.read(offset, room, at_least_one=taken == 0, partial=columns is None)
+    # it is for what is sent, which is a part of what is read
+    most = room if columns is None else room * _PROJECTION_FACTOR
+    piece = tablet.read(offset, most, at_least_one=taken == 0, partial=columns is None)
     answer.high_watermark = tablet.high_watermark
     answer.log_start_offset = tablet.start_offset
     if piece is None:
-        return []
-    return [piece.data] if columns is None else project(piece, columns, table.layouts)
+        return [], None
+    if columns is None:
+        return [piece.data], None
+    if in_place:
+        return [piece.data], projected_size(piece, columns, table.layouts)
+    return project(piece, columns, table.layouts, room, taken == 0), None
 
 
 def _check_projection(columns: Sequence[int], count: int) -> None:
@@ -244,10 +262,37 @@ def _check_projection(columns: Sequence[int], count: int) -> None:
         raise FlussError(problem, ErrorCode.INVALID_COLUMN_PROJECTION)
 
 
-def project(piece: Piece, columns: Sequence[int], layouts: dict[int, ColumnLayout]) -> list[Buffer]:
+def projected_size(piece: Piece, columns: Sequence[int], layouts: dict[int, ColumnLayout]) -> int:
+    """Return how many bytes :func:`project` would return; columns that a batch lacks have none."""
+    headers, data = piece.headers, piece.data
+    starts = headers.payload + np.where(headers.append_only, 0, headers.record_count)
+    ends = headers.position + headers.size
+    batches = zip(headers.schema_id.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    heads = int((starts - headers.position).sum())
+    return heads + sum(
+        cut_size(data, start, end, layouts[schema_id], columns) for schema_id, start, end in batches
+    )
+
+
+def project(
+    piece: Piece,
+    columns: Sequence[int],
+    layouts: dict[int, ColumnLayout],
+    room: int,
+    at_least_one: bool,
+) -> list[Buffer]:
     """Return batches with some of their columns; the buffers stay slices.
 
     As in Fluss, the checksum of the whole batch stays, and is of no use to the reader.
+
+    Parameters
+    ----------
+    piece, columns, layouts
+        The batches, the columns wanted, and where these are in batches of each schema.
+    room
+        At most so many bytes are returned.
+    at_least_one
+        Return one batch even where it is larger.
 
     Raises
     ------
@@ -269,6 +314,9 @@ def project(piece: Piece, columns: Sequence[int], layouts: dict[int, ColumnLayou
         message = cut_columns(data, payload, end, layout, columns)
         head = bytearray(data[start:payload])
         size = len(head) + sum(len(part) for part in message)
+        room -= size
+        if room < 0 and (parts or not at_least_one):
+            break
         head[8:12] = (size - OVERHEAD).to_bytes(4, "little")
         parts += (bytes(head), *message)
     return parts

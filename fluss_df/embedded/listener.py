@@ -12,7 +12,7 @@ from typing import Final
 
 from fluss_df.embedded.dispatch import Dispatcher, Reply, Session
 from fluss_df.errors import FlussError
-from fluss_df.protocol.frames import Request, RequestReader, encode_response
+from fluss_df.protocol.frames import Buffer, Request, RequestReader, encode_response
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 _QUEUED: Final = 16
 # of a peer that has not said who it is
 _UNTRUSTED_BYTES: Final = 64 << 10
+# of an answer, given to a socket at once
+_STEP_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class Connection(asyncio.BufferedProtocol):
         self._more = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
+        # an answer is sent whole before the next one
+        self._sending = asyncio.Lock()
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
@@ -169,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
                     await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED)
                 reply = await self._connections.dispatcher.begin(self._session, request)
                 if isinstance(reply, tuple):
-                    self._send(request.request_id, reply)
+                    await self._send(request.request_id, reply)
                 else:
                     task = asyncio.ensure_future(self._finish(request.request_id, reply))
                     self.tasks.add(task)
@@ -184,9 +188,29 @@ class Connection(asyncio.BufferedProtocol):
     async def _finish(self, request_id: int, rest: Awaitable[Reply]) -> None:
         reply = await rest
         await self._writable.wait()
-        self._send(request_id, reply)
+        await self._send(request_id, reply)
 
-    def _send(self, request_id: int, reply: Reply) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            kind, body = reply
-            self._transport.writelines(encode_response(kind, request_id, body))
+    async def _send(self, request_id: int, reply: Reply) -> None:
+        kind, body = reply
+        small: list[Buffer] = []
+        size = 0
+        async with self._sending:
+            # What the socket does not take at once is copied: no more than a step of it.
+            for part in encode_response(kind, request_id, body):
+                if len(part) < _STEP_BYTES:
+                    small.append(part)
+                    size += len(part)
+                if size >= _STEP_BYTES or len(part) >= _STEP_BYTES:
+                    self._write(b"".join(small))
+                    await self._writable.wait()
+                    small, size = [], 0
+                if len(part) >= _STEP_BYTES:
+                    view = memoryview(part)
+                    for at in range(0, len(view), _STEP_BYTES):
+                        self._write(view[at : at + _STEP_BYTES])
+                        await self._writable.wait()
+            self._write(b"".join(small))
+
+    def _write(self, data: Buffer) -> None:
+        if len(data) and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)

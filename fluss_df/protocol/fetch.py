@@ -35,6 +35,9 @@ class FetchedBucket:
     local
         Whether a server in this process answered: it compared the checksums of the records, and
         their memory never changes as long as anything refers to it.
+    projected_bytes
+        The bytes of what was asked for, where only some columns were and ``records`` still has all
+        of them: a reader in this process picks them where they lie. None as usual.
     """
 
     table_id: int
@@ -47,30 +50,42 @@ class FetchedBucket:
     remote: pb.RemoteLogFetchInfo | None = None
     filtered_end_offset: int | None = None
     local: bool = False
+    projected_bytes: int | None = None
 
 
 class FetchReply(list[Buffer]):
     """The buffers of a fetch response as it is sent, and what they consist of.
 
+    One for a reader in this process has no buffers: it is never sent.
+
     Attributes
     ----------
     buckets
-        Table, answer without records, and records of each bucket.
+        Table, answer without records, records, and :attr:`FetchedBucket.projected_bytes` of each
+        bucket.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.buckets: list[tuple[int, pb.FetchLogResponseForBucket, Sequence[Buffer] | None]] = []
+        self.buckets: list[
+            tuple[int, pb.FetchLogResponseForBucket, Sequence[Buffer] | None, int | None]
+        ] = []
 
     @property
     def size(self) -> int:
-        """The bytes of the response."""
-        return sum(map(len, self))
+        """The bytes of the response, or of what was asked for where it is not sent."""
+        if self:
+            return sum(map(len, self))
+        return sum(
+            answer.ByteSize()
+            + (sum(map(len, records or ())) if projected_bytes is None else projected_bytes)
+            for _, answer, records, projected_bytes in self.buckets
+        )
 
     def received(self) -> list[FetchedBucket]:
         """Return what :func:`parse_fetch_response` does, with records that are not copied.
 
-        Those of a projection are put together, as they lie apart.
+        Those of a projection are put together where they lie apart.
         """
         return [
             FetchedBucket(
@@ -84,8 +99,9 @@ class FetchReply(list[Buffer]):
                 None,
                 answer.filtered_end_offset if answer.HasField("filtered_end_offset") else None,
                 local=True,
+                projected_bytes=projected_bytes,
             )
-            for table_id, answer, records in self.buckets
+            for table_id, answer, records, projected_bytes in self.buckets
         ]
 
 

@@ -34,6 +34,8 @@ _METADATA: Final = struct.Struct(
 )
 _NODES_AT: Final = 92
 _PADDING: Final = bytes(8)
+# of a message besides its nodes, buffers and body
+_CUT_HEAD: Final = 8 + _METADATA.size + 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,21 @@ def cut_columns(
                     body.append(_PADDING[:padding])
                 at += length + padding
     return [_metadata(message, nodes, buffers, at), *body]
+
+
+def cut_size(
+    data: memoryview, start: int, end: int, layout: ColumnLayout, columns: Sequence[int]
+) -> int:
+    """Return the bytes of what :func:`cut_columns` returns, without columns that are not there."""
+    message = read_message(data, start, end)
+    layout.check(message, message.rows)
+    size = _CUT_HEAD
+    for column in columns:
+        if column < layout.columns:
+            buffers = message.buffers[layout.buffers[column] : layout.buffers[column + 1]]
+            size += 16 * (layout.nodes[column + 1] - layout.nodes[column] + len(buffers))
+            size += sum(length + -length % 8 for _, length in buffers)
+    return size
 
 
 def _metadata(message: ArrowMessage, nodes: list[int], buffers: list[int], body: int) -> bytes:

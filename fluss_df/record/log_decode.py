@@ -17,6 +17,8 @@ from fluss_df.record.headers import Bytes, LogHeaders, byte_view
 # Arrow has a fixed price for each stream, and messages read one by one cost about 100 us each;
 # batches are therefore joined to streams of about this many bytes.
 _STREAM_BYTES = 1 << 20
+# But where messages are read where they are, nothing is copied that a cache could hold.
+_IN_PLACE_STREAM_BYTES = 64 << 20
 # Strings of chunks with at least so many rows are checked in bulk.
 _BULK_ROWS = 4096
 # Messages that may be referred to are read where they are, if they are as large as this on average:
@@ -223,7 +225,8 @@ class LogDecoder:
         """
         tables = []
         rows = 0
-        for run in runs(headers, first, last, start_offset, stop_offset):
+        size = _IN_PLACE_STREAM_BYTES if keep else _STREAM_BYTES
+        for run in runs(headers, first, last, start_offset, stop_offset, size):
             table = self._table(records, headers, run, combine=True, keep=keep)
             # only the outer batches of a run can be wanted in part
             head = int(run.lo[0])
@@ -375,7 +378,12 @@ class LogDecoder:
 
 
 def runs(
-    headers: LogHeaders, first: int, last: int | None, start_offset: int, stop_offset: int | None
+    headers: LogHeaders,
+    first: int,
+    last: int | None,
+    start_offset: int,
+    stop_offset: int | None,
+    stream_bytes: int = _STREAM_BYTES,
 ) -> Iterator[Run]:
     """Split the batches that hold wanted rows into streams."""
     part = slice(first, len(headers) if last is None else last)
@@ -388,7 +396,7 @@ def runs(
     lo, hi, index = lo[wanted], hi[wanted], wanted + first
     ids, plain = headers.schema_id[index], headers.append_only[index]
     ends = np.cumsum(headers.size[index])
-    streams = (ends - headers.size[index]) // _STREAM_BYTES
+    streams = (ends - headers.size[index]) // stream_bytes
     cut = (ids[1:] != ids[:-1]) | (plain[1:] != plain[:-1]) | (streams[1:] != streams[:-1])
     bounds = [0, *(np.flatnonzero(cut) + 1).tolist(), len(index)]
     for a, b in itertools.pairwise(bounds):

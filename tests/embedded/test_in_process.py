@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -164,6 +167,65 @@ def test_large_batches_are_read_where_they_are(
         admin.drop_table(path)
     assert read.equals(rows.select(columns))
     assert frame.to_arrow().cast(read.schema).equals(read)
+
+
+def test_columns_picked_in_place_are_those_sent(engine: EmbeddedFluss) -> None:
+    """Rows and counted bytes are the same in this process and by a socket.
+
+    Batches of two schemas, small and large, of which some columns are nested.
+    """
+    path = fluss.TablePath("fluss", "picked")
+    schema = pa.schema(
+        [
+            ("n", pa.int64()),
+            ("list", pa.list_(pa.struct([("a", pa.string()), ("b", pa.int16())]))),
+            ("map", pa.map_(pa.string(), pa.float64())),
+            ("text", pa.string()),
+        ]
+    )
+    with engine.connection() as inside:
+        admin = inside.get_admin()
+        admin.create_table(path, fluss.TableDescriptor(fluss.Schema(schema), bucket_count=1))
+        for size in (1, 1000, 150_000):
+            rows = pa.table(
+                [
+                    np.arange(size),
+                    [[{"a": str(i), "b": i % 100}] * (i % 3) for i in range(size)],
+                    [{"k": i / 2} if i % 2 else None for i in range(size)],
+                    [f"text {i}" for i in range(size)],
+                ],
+                schema=schema,
+            )
+            with inside.get_table(path).new_append().create_writer() as writer:
+                writer.write_arrow(rows)
+        admin.alter_table(path, add_columns=pa.schema([("later", pa.string())]))
+        with inside.get_table(path).new_append().create_writer() as writer:
+            writer.write_arrow(pa.table({**{f: [None] for f in schema.names}, "later": ["x"]}))
+        # another process has no lane but the socket
+        code = """
+import pickle, sys
+import fluss_df
+frames = []
+for columns in pickle.loads(bytes.fromhex(sys.argv[2])):
+    frame = fluss_df.read_fluss("fluss.picked", connection=sys.argv[1], columns=columns)
+    frames.append((frame.to_arrow(), fluss_df.last_scan().bytes))
+sys.stdout.write(pickle.dumps(frames).hex())
+"""
+        wanted = [["n"], ["text"], ["list", "n"], ["map", "later"], ["later"], None]
+        host, port = local_host(engine.socket_path)
+        command = [sys.executable, "-c", code, f"{host}:{port}", pickle.dumps(wanted).hex()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        for columns, (sent, size) in zip(
+            wanted, pickle.loads(bytes.fromhex(done.stdout)), strict=True
+        ):
+            frame = fluss.read_fluss(path, connection=inside, columns=columns)
+            picked = fluss.last_scan()
+            assert picked is not None
+            assert frame.height == 151_002
+            assert frame.to_arrow().equals(sent)
+            if columns is None or "later" not in columns:
+                assert picked.bytes == size
 
 
 def test_the_end_of_the_engine_ends_its_readers(tmp_path: Path) -> None:
