@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Sequence
 from typing import Final
@@ -12,7 +13,9 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from fluss_df.embedded.engine import Engine, java_name
+from fluss_df.embedded.filtered_read import read_filtered
 from fluss_df.embedded.kv_requests import limit_rows
+from fluss_df.embedded.tables import Table
 from fluss_df.embedded.tablet import Appended, Piece
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
@@ -20,8 +23,11 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.fetch import FetchReply, fetch_response_bucket, fetch_response_table
 from fluss_df.protocol.frames import Buffer
 from fluss_df.protocol.wire import BYTES, VARINT, fields, signed
+from fluss_df.pushdown.batch_filter import BatchFilter
 from fluss_df.record.cut import ColumnLayout, cut_columns
-from fluss_df.record.headers import OVERHEAD
+from fluss_df.record.headers import HEADER_SIZE, OVERHEAD, scan_headers
+
+logger = logging.getLogger(__name__)
 
 _CLIENT: Final = -1
 _EARLIEST_OFFSET: Final = -2
@@ -155,17 +161,17 @@ async def _fetch(engine: Engine, request: pb.FetchLogRequest) -> list[Buffer]:
     buckets = [
         _bucket(table.table_id, part) for table in request.tables_req for part in table.buckets_req
     ]
-    parts, size, failed = await engine.run(_read_all, engine, request)
-    if failed or size >= wanted or time.monotonic() >= until:
+    parts, size, at_once = await engine.run(_read_all, engine, request)
+    if at_once or size >= wanted or time.monotonic() >= until:
         return parts
     event = asyncio.Event()
     with engine.watching(buckets, event):
         while True:
             # cleared before it is read, so that nothing new is missed between the two
             event.clear()
-            parts, size, failed = await engine.run(_read_all, engine, request)
+            parts, size, at_once = await engine.run(_read_all, engine, request)
             left = until - time.monotonic()
-            if failed or size >= wanted or left <= 0:
+            if at_once or size >= wanted or left <= 0:
                 return parts
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
@@ -173,10 +179,14 @@ async def _fetch(engine: Engine, request: pb.FetchLogRequest) -> list[Buffer]:
 
 
 def _read_all(engine: Engine, request: pb.FetchLogRequest) -> tuple[list[Buffer], int, bool]:
-    """Return the response, the bytes of records in it, and whether a bucket has an error."""
+    """Return the response, the bytes of records in it, and whether it may not wait for more.
+
+    It is not to wait where a bucket has an error, or batches were left out: the client goes on
+    behind them.
+    """
     response = FetchReply()
     total = 0
-    failed = False
+    at_once = False
     for asked in request.tables_req:
         parts: list[Buffer] = []
         for part in asked.buckets_req:
@@ -187,14 +197,15 @@ def _read_all(engine: Engine, request: pb.FetchLogRequest) -> tuple[list[Buffer]
             try:
                 records = _read(engine, request, asked, part, answer, total)
                 total += sum(len(piece) for piece in records)
+                at_once |= answer.HasField("filtered_end_offset")
             except FlussError as error:
-                failed = True
+                at_once = True
                 answer.error_code = error.error_code
                 answer.error_message = error.message
             parts += fetch_response_bucket(answer, records)
             response.buckets.append((asked.table_id, answer, records))
         response += fetch_response_table(asked.table_id, parts)
-    return response, total, failed
+    return response, total, at_once
 
 
 def _read(
@@ -221,12 +232,34 @@ def _read(
     if offset == _EARLIEST_OFFSET:
         offset = tablet.start_offset
     room = min(part.max_fetch_bytes, request.max_bytes - taken)
+    batch_filter = _batch_filter(table, asked)
+    if batch_filter is not None:
+        found = read_filtered(tablet, offset, max(0, room), batch_filter)
+        answer.high_watermark = tablet.high_watermark
+        answer.log_start_offset = tablet.start_offset
+        if found.end is not None:
+            answer.filtered_end_offset = found.end
+        if columns is None:
+            return list(found.runs)
+        pieces = (Piece(run, scan_headers(run)) for run in found.runs)
+        return [part for piece in pieces for part in project(piece, columns, table.layouts)]
     piece = tablet.read(offset, room, at_least_one=taken == 0, partial=columns is None)
     answer.high_watermark = tablet.high_watermark
     answer.log_start_offset = tablet.start_offset
     if piece is None:
         return []
     return [piece.data] if columns is None else project(piece, columns, table.layouts)
+
+
+def _batch_filter(table: Table, asked: pb.FetchLogRequestForTable) -> BatchFilter | None:
+    """Return the filter of a fetch; None where there is none that makes sense, as in Fluss."""
+    if not asked.HasField("filter_predicate") or not table.arrow:
+        return None
+    try:
+        return BatchFilter(asked.filter_predicate, asked.filter_schema_id, table.schemas)
+    except FlussError as error:
+        logger.warning("table %s is read without a filter: %s", table.path, error.message)
+        return None
 
 
 def _check_projection(columns: Sequence[int], count: int) -> None:
@@ -264,10 +297,16 @@ def project(piece: Piece, columns: Sequence[int], layouts: dict[int, ColumnLayou
             raise FlussError("unknown schema of a batch", ErrorCode.SCHEMA_NOT_EXIST)
         start, payload = int(headers.position[i]), int(headers.payload[i])
         end = start + int(headers.size[i])
+        message_at = payload
         if not headers.append_only[i]:
-            payload += int(headers.record_count[i])
-        message = cut_columns(data, payload, end, layout, columns)
-        head = bytearray(data[start:payload])
+            message_at += int(headers.record_count[i])
+        message = cut_columns(data, message_at, end, layout, columns)
+        if headers.magic[i]:
+            # statistics stay behind, and in their place stands that there are none
+            head = bytearray(data[start : start + HEADER_SIZE]) + bytes(4)
+        else:
+            head = bytearray(data[start : start + HEADER_SIZE])
+        head += data[payload:message_at]
         size = len(head) + sum(len(part) for part in message)
         head[8:12] = (size - OVERHEAD).to_bytes(4, "little")
         parts += (bytes(head), *message)
