@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Sequence
@@ -145,6 +146,17 @@ def _parse_fetch(body: pa.Buffer) -> pb.FetchLogRequest:
         raise ProtocolError(f"a FETCH_LOG request cannot be read: {error}") from error
     if not request.IsInitialized():
         raise ProtocolError("a FETCH_LOG request lacks required fields")
+    for table in request.tables_req:
+        if table.HasField("filter_predicate") and table.filter_schema_id < 0:
+            raise FlussError(
+                f"Invalid filterSchemaId ({table.filter_schema_id}) for table {table.table_id}",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+        if table.HasField("filter_predicate") and not table.HasField("filter_schema_id"):
+            raise FlussError(
+                f"Filter predicate is set but filterSchemaId is missing for table {table.table_id}",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
     return request
 
 
@@ -234,15 +246,13 @@ def _read(
     room = min(part.max_fetch_bytes, request.max_bytes - taken)
     batch_filter = _batch_filter(table, asked)
     if batch_filter is not None:
-        found = read_filtered(tablet, offset, max(0, room), batch_filter)
+        cut = None if columns is None else functools.partial(_cut, columns, table.layouts)
+        found = read_filtered(tablet, offset, max(0, room), batch_filter, cut)
         answer.high_watermark = tablet.high_watermark
         answer.log_start_offset = tablet.start_offset
         if found.end is not None:
             answer.filtered_end_offset = found.end
-        if columns is None:
-            return list(found.runs)
-        pieces = (Piece(run, scan_headers(run)) for run in found.runs)
-        return [part for piece in pieces for part in project(piece, columns, table.layouts)]
+        return found.parts
     piece = tablet.read(offset, room, at_least_one=taken == 0, partial=columns is None)
     answer.high_watermark = tablet.high_watermark
     answer.log_start_offset = tablet.start_offset
@@ -258,7 +268,7 @@ def _batch_filter(table: Table, asked: pb.FetchLogRequestForTable) -> BatchFilte
     try:
         return BatchFilter(asked.filter_predicate, asked.filter_schema_id, table.schemas)
     except FlussError as error:
-        logger.warning("table %s is read without a filter: %s", table.path, error.message)
+        logger.debug("table %s is read without a filter: %s", table.path, error.message)
         return None
 
 
@@ -275,6 +285,12 @@ def _check_projection(columns: Sequence[int], count: int) -> None:
         problem = f"The projection indexes should be in field order, but is {shown}"
     if problem:
         raise FlussError(problem, ErrorCode.INVALID_COLUMN_PROJECTION)
+
+
+def _cut(
+    columns: Sequence[int], layouts: dict[int, ColumnLayout], batch: memoryview
+) -> list[Buffer]:
+    return project(Piece(batch, scan_headers(batch)), columns, layouts)
 
 
 def project(piece: Piece, columns: Sequence[int], layouts: dict[int, ColumnLayout]) -> list[Buffer]:

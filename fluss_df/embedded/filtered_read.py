@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from fluss_df.embedded.tablet import Stretch, Tablet
 from fluss_df.errors import FlussError
+from fluss_df.protocol.frames import Buffer
 from fluss_df.pushdown.batch_filter import BatchFilter
 from fluss_df.record.headers import HEADER_SIZE, LogHeaders, scan_headers, verify_crcs
 
@@ -24,18 +25,22 @@ class FilteredRead:
 
     Attributes
     ----------
-    runs
-        Whole batches, as slices of the segment's memory map; neighbours are in one.
+    parts
+        Whole batches one after the other, as slices of the segment's memory map.
     end
         The offset up to which batches were left out, where that is behind those that were not.
     """
 
-    runs: list[memoryview]
+    parts: list[Buffer]
     end: int | None
 
 
 def read_filtered(
-    tablet: Tablet, offset: int, max_bytes: int, batch_filter: BatchFilter
+    tablet: Tablet,
+    offset: int,
+    max_bytes: int,
+    batch_filter: BatchFilter,
+    cut: Callable[[memoryview], list[Buffer]] | None = None,
 ) -> FilteredRead:
     """Return the batches of a log that may have rows that pass a filter.
 
@@ -52,6 +57,8 @@ def read_filtered(
         Where to stop.
     batch_filter
         The filter.
+    cut
+        What to return of each batch; None for all of it.
 
     Raises
     ------
@@ -63,40 +70,42 @@ def read_filtered(
     end: int | None = None
     looked_at = 0
     for stretch in stretches[:_MOST_SEGMENTS]:
-        runs: list[tuple[int, int]] = []
+        parts: list[Buffer] = []
         size = 0
+        # where the last part begins and ends, which its neighbour is added to
+        run = 0, -1
         for at, headers in _visible(tablet, stretch, offset, high):
-            keeps = batch_filter.keeps
             for i in range(len(headers)):
-                begin, length = at + int(headers.position[i]), int(headers.size[i])
-                statistics = memoryview(b"")
-                if headers.magic[i]:
-                    statistics = stretch.view[begin + _STATISTICS_AT : at + int(headers.payload[i])]
-                rows = int(headers.record_count[i])
                 behind = int(headers.base_offset[i] + headers.last_offset_delta[i]) + 1
                 if behind <= offset:
                     continue
-                if not keeps(int(headers.schema_id[i]), rows, statistics):
+                begin = at + int(headers.position[i])
+                batch = stretch.view[begin : begin + int(headers.size[i])]
+                statistics = batch[:0]
+                if headers.magic[i]:
+                    statistics = batch[_STATISTICS_AT : at + int(headers.payload[i]) - begin]
+                rows = int(headers.record_count[i])
+                if not batch_filter.keeps(int(headers.schema_id[i]), rows, statistics):
                     end = behind
                     continue
-                if size and size + length > max_bytes:
-                    return FilteredRead(_slices(stretch, runs), None)
+                made = [batch] if cut is None else cut(batch)
+                length = sum(map(len, made))
+                if parts and size + length > max_bytes:
+                    return FilteredRead(parts, None)
                 size += length
                 end = None
-                if runs and runs[-1][1] == begin:
-                    runs[-1] = runs[-1][0], begin + length
+                if cut is None and run[1] == begin:
+                    run = run[0], begin + length
+                    parts[-1] = stretch.view[run[0] : run[1]]
                 else:
-                    runs.append((begin, begin + length))
+                    run = begin, begin + length
+                    parts += made
             looked_at += headers.consumed
             if looked_at >= _MOST_BYTES:
-                break
-        if runs or looked_at >= _MOST_BYTES:
-            return FilteredRead(_slices(stretch, runs), end)
+                return FilteredRead(parts, end)
+        if parts:
+            return FilteredRead(parts, end)
     return FilteredRead([], end)
-
-
-def _slices(stretch: Stretch, runs: list[tuple[int, int]]) -> list[memoryview]:
-    return [stretch.view[begin:end] for begin, end in runs]
 
 
 def _visible(
