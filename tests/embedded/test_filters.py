@@ -88,11 +88,12 @@ def test_damaged_statistics_hide_no_rows(folder: Path) -> None:
     with segment.open("r+b") as file:
         file.seek(52 + 3 + 4 + 8 + 4 + 8)  # the smallest number of the first column
         file.write(struct.pack("<q", 10**9))
-    with EmbeddedFluss(folder, options=SMALL) as engine, engine.connection() as connection:
-        frame = fluss.scan_fluss(PATH, connection=connection)
-        with pytest.raises(FlussError) as caught:
-            frame.filter(pl.col("n") == 3 * ROWS).collect()
-        assert caught.value.error_code == ErrorCode.STORAGE_EXCEPTION
+    with EmbeddedFluss(folder, port=0, options=SMALL) as engine:
+        with engine.connection() as connection:
+            request = fetch(connection.get_table(PATH))
+        request.tables_req[0].filter_schema_id = 1
+        request.tables_req[0].filter_predicate.CopyFrom(leaf(0, number(3 * ROWS)))
+        assert fetched(engine.address, request) == (ErrorCode.STORAGE_EXCEPTION, [], None)
 
 
 def test_statistics_that_are_none_keep_their_batch() -> None:
