@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from fluss_df.client.embedded import served_here
 from fluss_df.client.encode_pool import encode_pool
 from fluss_df.client.facade import Ready, ready
 from fluss_df.client.io_thread import reset_after_fork, result_of
@@ -47,6 +48,8 @@ _FIRST_ROWS = 8192
 # batches this small are encoded at once by the caller: a thread switch costs as much
 _ENCODE_AT_ONCE_BYTES = 32 * 1024
 _EXIT_FLUSH_S = 3.0
+# an engine of this process: nobody else writes these rows, and only the disk can be slow
+_EXIT_FLUSH_HERE_S = 60.0
 _LOCK_BUSY_PAUSE_S = 0.01
 
 
@@ -581,10 +584,11 @@ def _flush_at_exit() -> None:
         if not rows:
             continue
         reason = ""
+        wait = _EXIT_FLUSH_HERE_S if served_here(writer._config) else _EXIT_FLUSH_S
         try:
-            writer.flush(_EXIT_FLUSH_S * 1000)
+            writer.flush(wait * 1000)
         except TimeoutError:
-            reason = f"no acknowledgement within {_EXIT_FLUSH_S:g} s"
+            reason = f"no acknowledgement within {wait:g} s"
             rows = writer.unflushed_rows
         except FlussError as error:
             reason = error.message
