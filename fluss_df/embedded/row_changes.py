@@ -16,6 +16,7 @@ from fluss_df.embedded.merge_engines import Chains, Replace
 from fluss_df.embedded.values_pool import Places, ValuePool
 from fluss_df.record.headers import APPEND_ONLY, CRC_START, HEADER_SIZE, OVERHEAD
 from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.row_log import encode_row_log_batch
 from fluss_df.record.unaligned import Bools, Int64s
 
 UInt8s = npt.NDArray[np.uint8]
@@ -209,20 +210,31 @@ def change_batch(
 ) -> bytes:
     """Return changes as a log batch; one without changes takes an offset all the same."""
     codec = pool.codec
+    kinds = b""
+    body = memoryview(b"")
     if not len(types):
         header = bytearray(HEADER_SIZE)
-        empty = pa.RecordBatch.from_pylist([], codec.arrow_schema).serialize()
-        body = memoryview(empty)
+        if codec.log_encoder is None:
+            empty = pa.RecordBatch.from_pylist([], codec.arrow_schema).serialize()
+            body = memoryview(empty)
         header[CRC_START : CRC_START + 2] = codec.schema_id.to_bytes(2, "little")
     else:
         rows = pool.rows(places).combine_chunks().to_batches()[0]
-        encoded = encode_log_batch(rows, schema_id=codec.schema_id, compression=compression)
+        schema_id = codec.schema_id
+        if codec.log_encoder is None:
+            encoded = encode_log_batch(rows, schema_id=schema_id, compression=compression)
+            kinds = types.tobytes()
+        else:
+            # the types stand with the rows
+            encoded = encode_row_log_batch(
+                rows, schema_id=schema_id, rows=codec.log_encoder, change_types=types
+            )
         head, body = encoded.buffers
         header = bytearray(head)
         header[_ATTRIBUTES_AT] &= ~APPEND_ONLY & 0xFF
     _WRITER.pack_into(header, _WRITER_AT, writer_id, sequence)
-    length = HEADER_SIZE + len(types) + len(body) - OVERHEAD
+    length = HEADER_SIZE + len(kinds) + len(body) - OVERHEAD
     _LENGTH.pack_into(header, 8, length)
-    batch = b"".join((header, types.tobytes(), body))
+    batch = b"".join((header, kinds, body))
     crc = google_crc32c.value(batch[CRC_START:])
     return batch[:_CRC_AT] + _CRC.pack(crc) + batch[CRC_START:]
