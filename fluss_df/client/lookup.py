@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from fluss_df.client.change_fold import key_array
@@ -17,6 +16,7 @@ from fluss_df.client.facade import Ready, ReadyDict, ready
 from fluss_df.client.io_thread import reset_after_fork
 from fluss_df.client.kv_keys import check_primary_key, key_columns, key_lake_format
 from fluss_df.client.lookup_queue import LookupQueue
+from fluss_df.client.plain_keys import PlainKeys
 from fluss_df.client.routing import PartitionRouter, bucket_assigner
 from fluss_df.client.value_reader import ValueReader
 from fluss_df.errors import FlussError, SchemaMismatchError
@@ -73,6 +73,7 @@ class _Asker:
             list(encoded) == self._bucket_columns and self._lake_format == info.lake_format
         )
         self._check_row = RowChecker(columns, self._name)
+        self._plain = PlainKeys(info, columns, encoded, self._lake_format)
         self._assign = bucket_assigner(info, connection.config)
         self.values = ValueReader(connection, info)
         self._reset()
@@ -91,7 +92,10 @@ class _Asker:
     def ask_one(self, key: Row) -> Any:
         """Return what a server has for one key: a value or None, or a list of values."""
         self._check_row(key)
-        return self._ask_row(rows_to_batch([key], self._columns, self._name))
+        place = self._plain.place(key, self._partitions.known_id)
+        if place is None:
+            return self._ask_row(rows_to_batch([key], self._columns, self._name))
+        return self._ask_server(*place)
 
     def _ask_row(self, batch: pa.RecordBatch) -> Any:
         """Return what a server has for the one coerced key in a batch."""
@@ -108,11 +112,16 @@ class _Asker:
         bucket_id = 0
         if info.num_buckets > 1:
             bucket_id = int(bucket_ids(bucket_keys, info.num_buckets, info.lake_format)[0])
-        bucket = TableBucket(info.table_id, bucket_id)
-        answer = self._direct.ask(bucket, keys[0])
+        return self._ask_server(TableBucket(info.table_id, bucket_id), keys[0])
+
+    def _ask_server(self, bucket: TableBucket, key: bytes) -> Any:
+        answer = self._direct.ask(bucket, key)
         if answer is None:
-            answer = self._connection.io.run(self._started_queue().ask(bucket, [keys[0]]))
-        return None if answer is None else answer[0]
+            answer = self._connection.io.run(self._started_queue().ask(bucket, [key]))
+        if answer is None:
+            self._partitions.forget(bucket.partition_id)
+            return None
+        return answer[0]
 
     def ask_many(self, keys: Any) -> list[Any]:
         """Return what servers have for each row of a frame of keys."""
@@ -220,8 +229,7 @@ class Lookuper(Ready):
         if not value:
             # a None that can be awaited, where that is likely
             return ready(None) if _in_event_loop() else None
-        found = self._asker.values.decode_parts(value, np.zeros(1, np.int64), _end(value))
-        return ReadyDict(found.to_pylist()[0])
+        return ReadyDict(self._asker.values.rows([value])[0])
 
     def lookup_arrow(self, keys: Any, *, found_column: str | None = None) -> pa.Table:
         """Return the rows of many keys, row for row.
@@ -311,7 +319,7 @@ class PrefixLookuper(Ready):
         values = self._asker.ask_one(prefix)
         rows: list[dict[str, Any]] = []
         if values:
-            rows = self._asker.values.decode(list(values)).to_pylist()
+            rows = self._asker.values.rows(values)
         return ready(rows)
 
     def lookup_arrow(self, prefixes: Any, *, index_column: str | None = None) -> pa.Table:
@@ -452,10 +460,6 @@ def _as_table(keys: Any, table: str) -> pa.Table:
         f"cannot look up {type(keys).__name__} in table {table}: expected a pyarrow Table or"
         " RecordBatch, or anything that exports __arrow_c_stream__"
     )
-
-
-def _end(value: bytes) -> npt.NDArray[np.int64]:
-    return np.array([len(value)])
 
 
 def _in_event_loop() -> bool:

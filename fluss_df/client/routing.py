@@ -66,6 +66,10 @@ class PartitionRouter:
             self._refresh()
         return [(p.name, self._ids[p.name], p.data) for p in parts if p.name in self._ids]
 
+    def known_id(self, name: str) -> int | None:
+        """Return the id of a partition that was met before."""
+        return self._ids.get(name)
+
     def forget(self, partition_id: int | None) -> None:
         """Have a partition asked for again, which may have been dropped."""
         self._ids = {name: known for name, known in self._ids.items() if known != partition_id}

@@ -17,9 +17,10 @@ from collections import defaultdict, deque
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
+from fluss_df.client.bucket_queue import UNCERTAIN, BucketQueue
 from fluss_df.client.cluster import Cluster
 from fluss_df.client.metrics import Metrics
-from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
+from fluss_df.client.retry import STALE_METADATA, is_transient
 from fluss_df.client.write_api import UNKNOWN, WriteApi, Written
 from fluss_df.client.write_batch import BucketResult, BufferMemory, WriteBatch
 from fluss_df.config import Config
@@ -40,38 +41,6 @@ logger = logging.getLogger(__name__)
 
 # what a request adds to its batches, generously
 _REQUEST_OVERHEAD = 64
-
-# the server may have written the batch before it, or the connection, failed
-_UNCERTAIN = frozenset(
-    {
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.REQUEST_TIME_OUT,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND_EXCEPTION,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-    }
-)
-
-
-class _BucketQueue:
-    """The batches of one bucket."""
-
-    def __init__(self, bucket: TableBucket, partition_name: str | None, timeout_ms: float) -> None:
-        self.bucket = bucket
-        self.partition_name = partition_name
-        self.waiting: deque[WriteBatch] = deque()
-        self.in_flight: dict[int, WriteBatch] = {}
-        self.failed: list[WriteBatch] = []  # to be sent again, once nothing is in flight
-        self.recovering = False  # between a failure and the next success
-        self.paused = False  # until the back-off is over, or the leader known
-        self.writer_id = -1
-        self.next_sequence = 0
-        self.last_acked = -1
-        self.renew_writer = False
-        self.writer_epoch = 0
-        self.acked_place = (0, -1)
-        self.acked_end = 0
-        self.backoff = Backoff(timeout_ms)
-        self.rest_until = 0.0  # a server under pressure asked for a rest
 
 
 class Sender:
@@ -109,7 +78,7 @@ class Sender:
         self._memory = memory
         self._api = api
         self._acks = {"all": -1, "1": 1, "0": 0}[config.writer_acks]
-        self._queues: dict[TableBucket, _BucketQueue] = {}
+        self._queues: dict[TableBucket, BucketQueue] = {}
         self._open_batches = 0
         self._pump_scheduled = False
         self._drained: asyncio.Event | None = None
@@ -140,9 +109,7 @@ class Sender:
         for batch in batches:
             queue = self._queues.get(batch.bucket)
             if queue is None:
-                queue = _BucketQueue(
-                    batch.bucket, batch.partition_name, self._config.writer_delivery_timeout_ms
-                )
+                queue = BucketQueue(batch.bucket, batch.partition_name, self._config)
                 self._queues[batch.bucket] = queue
             queue.waiting.append(batch)
             self._open_batches += 1
@@ -191,19 +158,6 @@ class Sender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _sendable(self, queue: _BucketQueue) -> WriteBatch | None:
-        """Return the next batch of a bucket that may go now."""
-        if queue.paused or queue.failed or not queue.waiting:
-            return None
-        if queue.rest_until and time.monotonic() < queue.rest_until:
-            return None
-        # after a failure one batch at a time, until one gets through
-        limit = 1 if queue.recovering else self._config.writer_max_inflight_requests_per_bucket
-        if len(queue.in_flight) >= limit or (queue.renew_writer and queue.in_flight):
-            return None
-        batch = queue.waiting[0]
-        return batch if batch.encoded is not None else None
-
     def _pump(self) -> None:
         """Group what may be sent by leader, and send it.
 
@@ -214,7 +168,7 @@ class Sender:
             groups: dict[ServerNode, list[WriteBatch]] = defaultdict(list)
             sizes: dict[ServerNode, int] = defaultdict(int)
             for queue in self._queues.values():
-                batch = self._sendable(queue)
+                batch = queue.sendable()
                 if batch is None:
                     continue
                 if not self._prepare_writer(queue):
@@ -237,7 +191,7 @@ class Sender:
                 if batches:
                     self._spawn(self._send(node, batches))
 
-    def _prepare_writer(self, queue: _BucketQueue) -> bool:
+    def _prepare_writer(self, queue: BucketQueue) -> bool:
         """Give a bucket its writer id; False while the id is still asked for."""
         if not self._config.writer_enable_idempotence:
             return True
@@ -262,7 +216,7 @@ class Sender:
         return False
 
     def _use_fixed_writer(
-        self, queue: _BucketQueue, writer_id: int, sequences: Mapping[TableBucket, int]
+        self, queue: BucketQueue, writer_id: int, sequences: Mapping[TableBucket, int]
     ) -> bool:
         if queue.renew_writer:
             refusal = FlussError(
@@ -288,7 +242,7 @@ class Sender:
         )
         return response.writer_id
 
-    async def _await_writer_id(self, queue: _BucketQueue, task: asyncio.Task[int]) -> None:
+    async def _await_writer_id(self, queue: BucketQueue, task: asyncio.Task[int]) -> None:
         try:
             await asyncio.shield(task)
         except FlussError as error:
@@ -298,12 +252,12 @@ class Sender:
         queue.paused = False
         self.wake()
 
-    async def _find_leader(self, queue: _BucketQueue) -> None:
+    async def _find_leader(self, queue: BucketQueue) -> None:
         try:
             await self._cluster.leader(self._info.table_path, queue.bucket)
         except FlussError as error:
             oldest = queue.waiting[0] if queue.waiting else None
-            expired = oldest is not None and self._expired(oldest)
+            expired = oldest is not None and queue.expired(oldest)
             if (not is_transient(error) and error.error_code not in STALE_METADATA) or expired:
                 self._fail_queue(queue, error)
             else:
@@ -312,7 +266,7 @@ class Sender:
         queue.paused = False
         self.wake()
 
-    def _fail_queue(self, queue: _BucketQueue, error: FlussError) -> None:
+    def _fail_queue(self, queue: BucketQueue, error: FlussError) -> None:
         waiting, queue.waiting = queue.waiting, deque()
         for batch in waiting:
             if batch.encoded is None:
@@ -321,7 +275,7 @@ class Sender:
                 named = f"{error.message} ({self._where(batch)})"
                 self._finish(batch, FlussError(named, error.error_code))
 
-    def _take(self, queue: _BucketQueue, batch: WriteBatch) -> None:
+    def _take(self, queue: BucketQueue, batch: WriteBatch) -> None:
         """Move a batch from waiting to in flight, with its writer id and sequence."""
         queue.waiting.popleft()
         if batch.sequence < 0 or batch.writer_id != queue.writer_id:
@@ -410,7 +364,7 @@ class Sender:
         self._finish(batch, None)
         self._resume_when_idle(queue)
 
-    def _check_nothing_lost(self, queue: _BucketQueue, batch: WriteBatch, written: Written) -> None:
+    def _check_nothing_lost(self, queue: BucketQueue, batch: WriteBatch, written: Written) -> None:
         """Notice when a log became shorter than what was acknowledged in it.
 
         A server that is killed, and has no replica to get its data back from, cuts its log to the
@@ -445,7 +399,7 @@ class Sender:
             batch.partition_name, batch.bucket.bucket_id, base_offset, end, rows
         )
 
-    def _throttle(self, queue: _BucketQueue, pressure: float) -> None:
+    def _throttle(self, queue: BucketQueue, pressure: float) -> None:
         """Let a bucket rest that a server under pressure asks for: the more, the longer."""
         pause_ms = self._config.writer_kv_backpressure_max_throttle_ms * min(pressure, 1.0) ** 2
         if pause_ms >= 1:
@@ -467,11 +421,11 @@ class Sender:
         queue.in_flight.pop(batch.sequence, None)
         if code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION:
             self._throttle(queue, 1.0)
-        if sent and code in _UNCERTAIN:
+        if sent and code in UNCERTAIN:
             batch.uncertain = True
         if code in STALE_METADATA or isinstance(error, DeadlineExceededError):
             self._cluster.forget_leader(batch.bucket)
-        if self._may_retry(queue, batch, error):
+        if queue.may_retry(batch, error):
             self._cluster.note_retry(error)
             queue.failed.append(batch)
         else:
@@ -481,38 +435,7 @@ class Sender:
         queue.recovering = True
         self._resume_when_idle(queue)
 
-    def _may_retry(self, queue: _BucketQueue, batch: WriteBatch, error: FlussError) -> bool:
-        if batch.attempts > self._config.writer_retries or self._expired(batch):
-            return False
-        if error.error_code in (
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
-            ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
-        ):
-            # refused because an earlier one failed: goes again behind it, or under a new id
-            earlier = any(b.sequence < batch.sequence for b in queue.failed) or any(
-                sequence < batch.sequence for sequence in queue.in_flight
-            )
-            if earlier or queue.renew_writer:
-                return not batch.uncertain or not queue.renew_writer
-            # Asked once more, a server that has the batch after all says so. Else it lost what it
-            # knew of the writer: what it refused for certain goes again.
-            if not batch.refused:
-                batch.refused = True
-                return True
-            queue.renew_writer = not batch.uncertain
-            return not batch.uncertain
-        if error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
-            return False
-        # without idempotence, what may have got through must not be sent twice
-        if batch.uncertain and not self._config.writer_enable_idempotence:
-            return False
-        return is_transient(error)
-
-    def _expired(self, batch: WriteBatch) -> bool:
-        age_ms = (time.monotonic() - batch.created) * 1000
-        return age_ms > self._config.writer_delivery_timeout_ms
-
-    def _resume_when_idle(self, queue: _BucketQueue) -> None:
+    def _resume_when_idle(self, queue: BucketQueue) -> None:
         """Once all answers are in, put failed batches back in order and pause for a moment."""
         if queue.in_flight or not queue.failed:
             return
@@ -537,7 +460,7 @@ class Sender:
         loop = asyncio.get_running_loop()
         loop.call_later(queue.backoff.next_pause(), self._unpause, queue)
 
-    def _unpause(self, queue: _BucketQueue) -> None:
+    def _unpause(self, queue: BucketQueue) -> None:
         queue.paused = False
         self.wake()
 

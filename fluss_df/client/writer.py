@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from fluss_df.client.embedded import served_here
 from fluss_df.client.encode_pool import encode_pool
+from fluss_df.client.exit_flush import flush_at_exit, needs_no_flush
 from fluss_df.client.facade import Ready, ready
 from fluss_df.client.io_thread import reset_after_fork, result_of
 from fluss_df.client.routing import PartitionRouter, bucket_assigner
@@ -47,9 +45,6 @@ Row = Mapping[str, Any] | Sequence[Any]
 _FIRST_ROWS = 8192
 # batches this small are encoded at once by the caller: a thread switch costs as much
 _ENCODE_AT_ONCE_BYTES = 32 * 1024
-_EXIT_FLUSH_S = 3.0
-# an engine of this process: nobody else writes these rows, and only the disk can be slow
-_EXIT_FLUSH_HERE_S = 60.0
 _LOCK_BUSY_PAUSE_S = 0.01
 
 
@@ -89,12 +84,18 @@ class TableWriter(Ready):
         self._columns = columns
         self._frame_schema = frame_schema
         self._name = str(info.table_path)
+        if not columns:
+            # servers create such tables
+            raise FlussError(
+                f"table {self._name} has no columns: there is nothing to write",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
         self._create_partitions = create_partitions
         self._closed = False
         self._reset()
         reset_after_fork(self)
         connection.register_writer(self)
-        _open_writers.add(self)
+        flush_at_exit(self, self._config)
 
     # ---- for subclasses
 
@@ -544,7 +545,7 @@ class TableWriter(Ready):
             self.flush()
         finally:
             self._closed = True
-            _open_writers.discard(self)
+            needs_no_flush(self)
         return ready(None)
 
     def __enter__(self) -> Self:
@@ -571,31 +572,3 @@ def _pieces(table: pa.Table, target_bytes: int) -> Iterable[pa.RecordBatch]:
     for start in range(0, table.num_rows, rows):
         piece = table.slice(start, rows).combine_chunks()
         yield from piece.to_batches()
-
-
-_open_writers: weakref.WeakSet[TableWriter] = weakref.WeakSet()
-
-
-@atexit.register
-def _flush_at_exit() -> None:
-    """Give rows that a program forgot a moment to be written, then name those that were not."""
-    for writer in list(_open_writers):
-        rows = writer.unflushed_rows
-        if not rows:
-            continue
-        reason = ""
-        wait = _EXIT_FLUSH_HERE_S if served_here(writer._config) else _EXIT_FLUSH_S
-        try:
-            writer.flush(wait * 1000)
-        except TimeoutError:
-            reason = f"no acknowledgement within {wait:g} s"
-            rows = writer.unflushed_rows
-        except FlussError as error:
-            reason = error.message
-        if reason:
-            logger.error(
-                "the program ended without close(): %d rows of table %s were not acknowledged (%s)",
-                rows,
-                writer.info.table_path,
-                reason,
-            )

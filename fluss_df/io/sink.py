@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 import polars as pl
 import pyarrow as pa
+from polars.io.plugins import register_io_source
 
 from fluss_df.client.connection import resolve_connection
 from fluss_df.client.write_batch import BucketResult
@@ -20,6 +21,17 @@ from fluss_df.record.partitions import partition_names
 
 if TYPE_CHECKING:
     from polars._typing import EngineType
+
+
+_BUCKETS = pl.Schema(
+    {
+        "partition_name": pl.String,
+        "bucket_id": pl.Int32,
+        "base_offset": pl.Int64,
+        "end_offset": pl.Int64,
+        "rows": pl.Int64,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +63,8 @@ class SinkResult:
 
     def to_frame(self) -> pl.DataFrame:
         """Return the buckets as a frame, a row for each."""
-        schema = {
-            "partition_name": pl.String,
-            "bucket_id": pl.Int32,
-            "base_offset": pl.Int64,
-            "end_offset": pl.Int64,
-            "rows": pl.Int64,
-        }
-        columns = [[getattr(bucket, name) for bucket in self.buckets] for name in schema]
-        return pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=schema)
+        columns = {name: [getattr(b, name) for b in self.buckets] for name in _BUCKETS}
+        return pl.DataFrame(columns, schema=_BUCKETS)
 
     def __repr__(self) -> str:
         created = ["table created"] if self.table_created else []
@@ -67,6 +72,48 @@ class SinkResult:
             created.append(f"partitions created: {', '.join(self.partitions_created)}")
         parts = [f"{self.rows:,} rows", f"{len(self.buckets)} buckets", *created]
         return f"SinkResult({self.table}: {'; '.join(parts)}; {self.seconds:.2f} s)"
+
+
+@overload
+def sink_fluss(
+    frame: pl.LazyFrame,
+    target: str | TablePath,
+    *,
+    mode: str = ...,
+    connection: object | None = ...,
+    create_if_not_exists: bool = ...,
+    create_partitions: bool = ...,
+    primary_keys: Sequence[str] | None = ...,
+    partition_keys: Sequence[str] | None = ...,
+    bucket_keys: Sequence[str] | None = ...,
+    bucket_count: int | None = ...,
+    properties: Mapping[str, str] | None = ...,
+    change_type_column: str | None = ...,
+    progress: Progress | None = ...,
+    engine: EngineType = ...,
+    lazy: Literal[False] = ...,
+) -> SinkResult: ...
+
+
+@overload
+def sink_fluss(
+    frame: pl.LazyFrame,
+    target: str | TablePath,
+    *,
+    mode: str = ...,
+    connection: object | None = ...,
+    create_if_not_exists: bool = ...,
+    create_partitions: bool = ...,
+    primary_keys: Sequence[str] | None = ...,
+    partition_keys: Sequence[str] | None = ...,
+    bucket_keys: Sequence[str] | None = ...,
+    bucket_count: int | None = ...,
+    properties: Mapping[str, str] | None = ...,
+    change_type_column: str | None = ...,
+    progress: Progress | None = ...,
+    engine: EngineType = ...,
+    lazy: Literal[True],
+) -> pl.LazyFrame: ...
 
 
 def sink_fluss(
@@ -85,7 +132,8 @@ def sink_fluss(
     change_type_column: str | None = None,
     progress: Progress | None = None,
     engine: EngineType = "auto",
-) -> SinkResult:
+    lazy: bool = False,
+) -> SinkResult | pl.LazyFrame:
     """Run a query, and write its rows to a table as they come.
 
     Columns are matched by name and converted to the table's types where nothing is lost, as the
@@ -124,11 +172,15 @@ def sink_fluss(
         Called with the number of rows that are acknowledged, as it grows.
     engine
         The engine of Polars to run the query with.
+    lazy
+        Return a lazy frame that writes when it is collected, with others in ``pl.collect_all`` for
+        one, and that then has what :meth:`SinkResult.to_frame` returns. Every time it is collected
+        it writes.
 
     Returns
     -------
     SinkResult
-        Rows, and offsets by bucket.
+        Rows, and offsets by bucket; or, with ``lazy``, the lazy frame.
 
     Raises
     ------
@@ -144,21 +196,49 @@ def sink_fluss(
     SinkResult(fluss.flights: 336,776 rows; 3 buckets; 1.40 s)
     """
     schema = frame.collect_schema()
-    table = find_target(
-        resolve_connection(connection),
-        target,
-        schema,
-        TableLayout(primary_keys, partition_keys, bucket_keys, bucket_count, properties),
-        mode=mode,
-        create_if_not_exists=create_if_not_exists,
-        change_type_column=change_type_column,
-    )
-    nothing = pa.Table.from_batches([], arrow_types(table.path, schema))
-    if table.change_type_column is None:
-        coerce(nothing, table.columns, table=str(table.path))
-    with Writing(table, create_partitions=create_partitions, progress=progress) as writing:
-        frame.sink_batches(writing.write, engine=engine)
-    return _result(table, writing)
+
+    def checked() -> Target:
+        table = find_target(
+            resolve_connection(connection),
+            target,
+            schema,
+            TableLayout(primary_keys, partition_keys, bucket_keys, bucket_count, properties),
+            mode=mode,
+            create_if_not_exists=create_if_not_exists,
+            change_type_column=change_type_column,
+        )
+        nothing = pa.Table.from_batches([], arrow_types(table.path, schema))
+        if table.change_type_column is None:
+            coerce(nothing, table.columns, table=str(table.path))
+        return table
+
+    def run() -> SinkResult:
+        table = checked()
+        with Writing(table, create_partitions=create_partitions, progress=progress) as writing:
+            frame.sink_batches(writing.write, engine=engine)
+        return _result(table, writing)
+
+    if not lazy:
+        return run()
+    checked()
+    return _sink_when_collected(run)
+
+
+def _sink_when_collected(run: Callable[[], SinkResult]) -> pl.LazyFrame:
+    """Return a lazy frame of what a sink wrote, which runs it."""
+
+    def source(
+        with_columns: list[str] | None,
+        predicate: pl.Expr | None,
+        n_rows: int | None,
+        batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        found = run().to_frame().slice(0, n_rows)
+        if with_columns is not None:
+            found = found.select(with_columns)
+        yield found if predicate is None else found.filter(predicate)
+
+    return register_io_source(source, schema=_BUCKETS)
 
 
 def write_fluss(

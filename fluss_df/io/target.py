@@ -146,6 +146,8 @@ def describe(
                 f" ({schema[field.name]}): {error.message}"
             ) from None
         columns.append(Column(field.name, kind))
+    if not columns:
+        raise SchemaMismatchError(f"table {path} cannot be created: the frame has no columns")
     return TableDescriptor(
         Schema.from_columns(columns, keys),
         partition_keys=layout.partition_keys,

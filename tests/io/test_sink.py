@@ -1,5 +1,5 @@
 import datetime as dt
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 import pyarrow as pa
@@ -10,6 +10,7 @@ from fluss_df.client.write_batch import BucketResult
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io import SinkResult, read_fluss, scan_fluss, sink_fluss, write_fluss
 from fluss_df.metadata import TablePath
+from fluss_df.schema import Schema, TableDescriptor
 from tests.io.conftest import MakeTable
 from tests.io.test_scan import sorted_rows
 
@@ -61,6 +62,37 @@ def test_a_table_is_copied_lazily(make_table: MakeTable, connection: FlussConnec
     result = sink_fluss(scan.filter(pl.col("x") >= 100), target, connection=connection)
     assert result.rows == 500
     assert rows_of(target, connection).equals(ROWS.filter(pl.col("x") >= 100))
+
+
+@pytest.mark.parametrize("engine", ["in-memory", "streaming"])
+def test_lazy_sinks_write_when_they_are_collected(
+    make_table: MakeTable, connection: FlussConnection, engine: Literal["in-memory", "streaming"]
+) -> None:
+    """More of them than there are cores, beside another query of the same source."""
+    scan = scan_fluss(make_table(SCHEMA, ROWS), connection=connection)
+    targets = [make_table(SCHEMA) for _ in range(5)]
+    parts = [scan.filter(pl.col("x") % 5 == i) for i in range(5)]
+    sinks = [
+        sink_fluss(part, target, connection=connection, lazy=True)
+        for part, target in zip(parts, targets, strict=True)
+    ]
+    assert all(count(target, connection) == 0 for target in targets)
+    *written, counted = pl.collect_all([*sinks, scan.group_by("origin").len()], engine=engine)
+    assert counted["len"].to_list() == [200] * 3
+    for frame, part, target in zip(written, parts, targets, strict=True):
+        assert frame.rows() == [(None, 0, 0, 120, 120)]
+        assert rows_of(target, connection).equals(part.collect())
+
+
+def test_a_lazy_sink_is_checked_at_once(make_table: MakeTable, connection: FlussConnection) -> None:
+    path = make_table(SCHEMA)
+    with pytest.raises(SchemaMismatchError, match="'zz'"):
+        sink_fluss(ROWS.lazy().with_columns(zz=1), path, connection=connection, lazy=True)
+    query = ROWS.lazy().with_columns(x=pl.when(pl.col("x") != 7).then("x"))
+    sink = sink_fluss(query, path, connection=connection, lazy=True)
+    with pytest.raises(SchemaMismatchError, match=r"column 'x' .*null in row 7"):
+        sink.collect()
+    assert count(path, connection) == 0
 
 
 def test_a_frame_is_split_over_partitions(
@@ -189,6 +221,18 @@ def test_a_value_that_cannot_name_a_partition(
         with pytest.raises(SchemaMismatchError, match=message):
             write_fluss(frame, path, connection=connection, create_partitions=True)
     assert connection.get_admin().list_partition_infos(path) == []
+
+
+def test_a_frame_without_columns(new_path: TablePath, connection: FlussConnection) -> None:
+    with pytest.raises(SchemaMismatchError, match="no columns"):
+        write_fluss(pl.DataFrame(), new_path, connection=connection, create_if_not_exists=True)
+    admin = connection.get_admin()
+    assert not admin.table_exists(new_path)
+    # which servers do create
+    admin.create_table(new_path, TableDescriptor(Schema(pa.schema([]))))
+    with pytest.raises(FlussError, match="no columns: there is nothing to write"):
+        connection.get_table(new_path).new_append().create_writer()
+    admin.drop_table(new_path)
 
 
 def test_an_error_amid_a_query_says_what_was_written(

@@ -351,7 +351,7 @@ def test_waiting_ends_in_time_and_closing_at_once(tmp_path: Path, store: SlowSto
 
 
 def test_ctrl_c_ends_a_wait_at_once(tmp_path: Path, store: SlowStore) -> None:
-    store.latency_s = 1.0
+    store.latency_s = 6.0
     segments = Segments(tmp_path)
     for _ in range(10):
         segments.add(1)
@@ -363,7 +363,7 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path: Path, store: SlowStore) -> None:
     with pytest.raises(KeyboardInterrupt):
         read.take(30.0)
     timer.join()
-    assert time.monotonic() - began < 0.8
+    assert time.monotonic() - began < 5.0
     assert read.done
     assert position.offset == 0
 

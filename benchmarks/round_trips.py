@@ -1,0 +1,174 @@
+"""One lookup, one awaited row: ``python -m benchmarks.round_trips``.
+
+Beside the round trip of an empty request to the same server, on the I/O thread as most requests go
+and on a bare socket, and beside the official client with its default and with no linger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import fluss as official
+import pyarrow as pa
+
+import fluss_df as fluss
+from fluss_df.client.lanes import lane_pool
+from fluss_df.cluster import LocalCluster
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import LOOKUP
+
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("name", pa.string()), ("score", pa.float64()), ("kind", pa.int32())]
+)
+LOG = fluss.TablePath("fluss", "trips_log")
+KEYED = fluss.TablePath("fluss", "trips_keyed")
+KEYS = 10_000
+# of ours in a round, and of theirs, each of which takes up to 100 ms
+OURS, THEIRS = 500, 10
+AIM = 1.5
+
+
+def row(i: int) -> dict[str, Any]:
+    return {"id": i % KEYS, "name": f"name {i}", "score": i / 7, "kind": i % 1000}
+
+
+def timed(work: Callable[[int], object], count: int) -> list[float]:
+    """Return the seconds of each."""
+    found = []
+    for i in range(count):
+        began = time.perf_counter()
+        work(i)
+        found.append(time.perf_counter() - began)
+    return found
+
+
+class Official:
+    """The official client, with a linger."""
+
+    def __init__(self, address: str, linger_ms: int | None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._loop.run_until_complete(self._open(address, linger_ms))
+
+    async def _open(self, address: str, linger_ms: int | None) -> None:
+        config = official.Config({"bootstrap.servers": address})
+        if linger_ms is not None:
+            config.writer_batch_timeout_ms = linger_ms
+        self._connection = await official.FlussConnection.create(config)
+        log = await self._connection.get_table(official.TablePath("fluss", LOG.table_name))
+        keyed = await self._connection.get_table(official.TablePath("fluss", KEYED.table_name))
+        self._append = log.new_append().create_writer()
+        self._upsert = keyed.new_upsert().create_writer()
+        self._lookup = keyed.new_lookup().create_lookuper()
+
+    def append(self, i: int) -> None:
+        async def work() -> None:
+            await self._append.append(row(i)).wait()
+
+        self._loop.run_until_complete(work())
+
+    def upsert(self, i: int) -> None:
+        async def work() -> None:
+            await self._upsert.upsert(row(i)).wait()
+
+        self._loop.run_until_complete(work())
+
+    def lookup(self, i: int) -> None:
+        async def work() -> None:
+            assert await self._lookup.lookup([i])
+
+        self._loop.run_until_complete(work())
+
+    def close(self) -> None:
+        async def work() -> None:
+            await self._connection.close()
+
+        self._loop.run_until_complete(work())
+        self._loop.close()
+
+
+def run(connection: fluss.FlussConnection, address: str, rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of each kind of request; all kinds by turns, in rounds."""
+    for path, keys in ((LOG, None), (KEYED, ["id"])):
+        schema = fluss.Schema(SCHEMA, primary_keys=keys)
+        connection.get_admin().create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+    keyed = connection.get_table(KEYED)
+    append = connection.get_table(LOG).new_append().create_writer()
+    upsert = keyed.new_upsert().create_writer()
+    upsert.write_arrow(pa.Table.from_pylist([row(i) for i in range(KEYS)], SCHEMA))
+    upsert.flush()
+    lookuper = keyed.new_lookup().create_lookuper()
+    table_id = keyed.get_table_info().table_id
+    bucket = fluss.TableBucket(table_id, 0)
+    cluster = connection.cluster
+    nothing = pb.LookupRequest(table_id=table_id)
+
+    async def empty() -> None:
+        server = await cluster.connection_to(await cluster.leader(KEYED, bucket))
+        await server.request(LOOKUP, nothing, 5000)
+
+    cluster.io.run(empty())
+    node = cluster.known_leader(bucket)
+    assert node is not None
+    lane = lane_pool().take(cluster, cluster.endpoint(node))
+    body = [nothing.SerializeToString()]
+
+    def bare(_: int) -> None:
+        lane.send(LOOKUP, body, cluster.metrics)
+        lane.receive(cluster.metrics)
+
+    theirs = {"default linger": Official(address, None), "no linger": Official(address, 0)}
+    kinds: dict[str, tuple[Callable[[int], object], int]] = {
+        "empty request": (lambda _: cluster.io.run(empty()), OURS),
+        "empty request, bare socket": (bare, OURS),
+        "lookup": (lambda i: lookuper.lookup([i]), OURS),
+        "append, awaited": (lambda i: append.append(row(i)).wait(), OURS),
+        "upsert, awaited": (lambda i: upsert.upsert(row(i)).wait(), OURS),
+    }
+    for name, client in theirs.items():
+        kinds[f"official, {name}: lookup"] = (client.lookup, THEIRS)
+        kinds[f"official, {name}: append"] = (client.append, THEIRS)
+        kinds[f"official, {name}: upsert"] = (client.upsert, THEIRS)
+    found: dict[str, list[float]] = {name: [] for name in kinds}
+    for number in range(rounds + 1):
+        for name, (work, count) in kinds.items():
+            seconds = timed(work, count)
+            # the first round warms up
+            if number:
+                found[name] += seconds
+    lane_pool().give_back(lane)
+    for writer in (append, upsert):
+        writer.close()
+    for client in theirs.values():
+        client.close()
+    return found
+
+
+def main() -> None:
+    """Measure, and print medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(folder) as cluster,
+        fluss.connect(cluster.bootstrap_servers) as connection,
+    ):
+        found = run(connection, cluster.bootstrap_servers, options.rounds)
+    unit = statistics.median(found["empty request"])
+    for name, seconds in found.items():
+        median = statistics.median(seconds)
+        print(
+            f"{name:34} {median * 1e6:9,.0f} us, 95 %"
+            f" {sorted(seconds)[int(len(seconds) * 0.95)] * 1e6:9,.0f} us:"
+            f" {median / unit:8.2f} empty requests (aim of ours: {AIM})"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The batches of one bucket on their way, and which of them may be sent, or sent again."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from fluss_df.client.retry import Backoff, is_transient
+from fluss_df.client.write_batch import WriteBatch
+from fluss_df.config import Config
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket
+
+# the server may have written the batch before it, or the connection, failed
+UNCERTAIN = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIME_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND_EXCEPTION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+
+
+class BucketQueue:
+    """The batches of one bucket; what a writer knows of them is here, on the I/O thread.
+
+    Parameters
+    ----------
+    bucket, partition_name
+        Which bucket.
+    config
+        Retries and limits.
+    """
+
+    def __init__(self, bucket: TableBucket, partition_name: str | None, config: Config) -> None:
+        self._config = config
+        self.bucket = bucket
+        self.partition_name = partition_name
+        self.waiting: deque[WriteBatch] = deque()
+        self.in_flight: dict[int, WriteBatch] = {}
+        self.failed: list[WriteBatch] = []  # to be sent again, once nothing is in flight
+        self.recovering = False  # between a failure and the next success
+        self.paused = False  # until the back-off is over, or the leader known
+        self.writer_id = -1
+        self.next_sequence = 0
+        self.last_acked = -1
+        self.renew_writer = False
+        self.writer_epoch = 0
+        self.acked_place = (0, -1)
+        self.acked_end = 0
+        self.backoff = Backoff(config.writer_delivery_timeout_ms)
+        self.rest_until = 0.0  # a server under pressure asked for a rest
+
+    def sendable(self) -> WriteBatch | None:
+        """Return the next batch that may go now."""
+        if self.paused or self.failed or not self.waiting:
+            return None
+        if self.rest_until and time.monotonic() < self.rest_until:
+            return None
+        # after a failure one batch at a time, until one gets through
+        limit = 1 if self.recovering else self._config.writer_max_inflight_requests_per_bucket
+        if len(self.in_flight) >= limit or (self.renew_writer and self.in_flight):
+            return None
+        batch = self.waiting[0]
+        return batch if batch.encoded is not None else None
+
+    def expired(self, batch: WriteBatch) -> bool:
+        """Whether a batch is older than the time in which it should have been delivered."""
+        age_ms = (time.monotonic() - batch.created) * 1000
+        return age_ms > self._config.writer_delivery_timeout_ms
+
+    def may_retry(self, batch: WriteBatch, error: FlussError) -> bool:
+        """Whether a batch that failed is to be sent again; may ask for a new writer id."""
+        if batch.attempts > self._config.writer_retries or self.expired(batch):
+            return False
+        if error.error_code in (
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
+            ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
+        ):
+            # refused because an earlier one failed: goes again behind it, or under a new id
+            earlier = any(b.sequence < batch.sequence for b in self.failed) or any(
+                sequence < batch.sequence for sequence in self.in_flight
+            )
+            if earlier or self.renew_writer:
+                return not batch.uncertain or not self.renew_writer
+            # Asked once more, a server that has the batch after all says so. Else it lost what it
+            # knew of the writer: what it refused for certain goes again.
+            if not batch.refused:
+                batch.refused = True
+                return True
+            self.renew_writer = not batch.uncertain
+            return not batch.uncertain
+        if error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            return False
+        # without idempotence, what may have got through must not be sent twice
+        if batch.uncertain and not self._config.writer_enable_idempotence:
+            return False
+        return is_transient(error)
