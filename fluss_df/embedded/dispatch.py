@@ -104,6 +104,7 @@ class Dispatcher:
             (api.PREFIX_LOOKUP, self._prefix_lookup),
             (api.SCAN_KV, self._scan_kv),
             (api.GET_TABLE_STATS, self._table_stats),
+            (api.GET_LATEST_KV_SNAPSHOTS, self._latest_snapshots),
         ]
         self._scans = Scans(self.engine)
         self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
@@ -411,6 +412,11 @@ class Dispatcher:
 
     def _table_stats(self, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
         return kv_requests.table_stats(self.engine, request)
+
+    def _latest_snapshots(
+        self, request: pb.GetLatestKvSnapshotsRequest
+    ) -> pb.GetLatestKvSnapshotsResponse:
+        return kv_requests.latest_snapshots(self.engine, request)
 
     def _token(
         self, request: pb.GetFileSystemSecurityTokenRequest
