@@ -19,9 +19,12 @@ import pyarrow as pa
 
 import fluss_df as fluss
 from fluss_df.client.lanes import lane_pool
+from fluss_df.client.write_api import ProduceLog, PutKv
 from fluss_df.cluster import LocalCluster
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.api import LOOKUP
+from fluss_df.protocol.api import LOOKUP, PRODUCE_LOG, PUT_KV, Api
+from fluss_df.record.kv_batch import KvEncoder
+from fluss_df.record.log_batch import Compression, encode_log_batch
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("name", pa.string()), ("score", pa.float64()), ("kind", pa.int32())]
@@ -122,10 +125,41 @@ def run(connection: fluss.FlussConnection, address: str, rounds: int) -> dict[st
         lane.send(LOOKUP, body, cluster.metrics)
         lane.receive(cluster.metrics)
 
+    log_info = connection.get_table(LOG).get_table_info()
+    keyed_info = keyed.get_table_info()
+    one = pa.RecordBatch.from_pylist([row(1)], keyed_info.schema.arrow_schema)
+    produced = encode_log_batch(
+        one.cast(log_info.schema.arrow_schema),
+        schema_id=log_info.schema_id,
+        compression=Compression.from_properties(log_info.get_properties()),
+    )
+    put = KvEncoder(keyed_info.schema_id, keyed_info.schema.columns, ["id"]).encode(
+        pa.Table.from_batches([one])
+    )
+    for batch in (produced, put):
+        # of no writer: it may be sent over and over
+        batch.stamp(-1, -1)
+    bodies = {
+        api: write.body(acks=-1, timeout_ms=5000, buckets=[(None, 0, batch.buffers)])
+        for api, write, batch in (
+            (PRODUCE_LOG, ProduceLog(log_info), produced),
+            (PUT_KV, PutKv(keyed_info, None), put),
+        )
+    }
+
+    def sent(api: Api[Any, Any]) -> Callable[[int], object]:
+        def work(_: int) -> None:
+            lane.send(api, bodies[api], cluster.metrics)
+            lane.receive(cluster.metrics)
+
+        return work
+
     theirs = {"default linger": Official(address, None), "no linger": Official(address, 0)}
     kinds: dict[str, tuple[Callable[[int], object], int]] = {
         "empty request": (lambda _: cluster.io.run(empty()), OURS),
         "empty request, bare socket": (bare, OURS),
+        "the bytes of an append, bare socket": (sent(PRODUCE_LOG), OURS),
+        "the bytes of an upsert, bare socket": (sent(PUT_KV), OURS),
         "lookup": (lambda i: lookuper.lookup([i]), OURS),
         "append, awaited": (lambda i: append.append(row(i)).wait(), OURS),
         "upsert, awaited": (lambda i: upsert.upsert(row(i)).wait(), OURS),
@@ -164,7 +198,7 @@ def main() -> None:
     for name, seconds in found.items():
         median = statistics.median(seconds)
         print(
-            f"{name:34} {median * 1e6:9,.0f} us, 95 %"
+            f"{name:36} {median * 1e6:9,.0f} us, 95 %"
             f" {sorted(seconds)[int(len(seconds) * 0.95)] * 1e6:9,.0f} us:"
             f" {median / unit:8.2f} empty requests (aim of ours: {AIM})"
         )

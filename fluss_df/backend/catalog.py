@@ -459,7 +459,8 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         options: dict[str, Any] = {"mode": mode, "connection": self._connection}
         if isinstance(frame, pl.DataFrame):
             return write_fluss(frame, path, create_partitions=True, **options)
-        return sink_fluss(frame, path, create_partitions=True, **options)
+        result: SinkResult = sink_fluss(frame, path, create_partitions=True, **options)
+        return result
 
     def _frame(self, obj: Any) -> pl.LazyFrame | pl.DataFrame:
         """Return what a user gave as a frame; data in memory stays in memory."""

@@ -16,6 +16,7 @@ from fluss_df.metadata import TableBucket
 from fluss_df.record.bucketing import bucket_ids
 from fluss_df.record.keys import encode_keys
 from fluss_df.record.partitions import PartitionData, split_by_partition
+from fluss_df.record.single import bucket_id, key_encoder
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -159,11 +160,24 @@ class _HashAssigner:
         self._info = info
         by_name = {column.name: column for column in info.schema.columns}
         self._keys = [by_name[name] for name in info.get_bucket_keys()]
+        self._key_of_one = key_encoder(self._keys, info.lake_format)
+
+    def _bucket_of_one(self, row: pa.RecordBatch) -> int | None:
+        """Return the bucket of a batch of one row; None where its key is not plain."""
+        if self._key_of_one is None:
+            return None
+        values = [row.column(column.name)[0].as_py() for column in self._keys]
+        key = self._key_of_one(values)
+        return None if key is None else bucket_id(key, self._info.num_buckets)
 
     def __call__(
         self, batch: pa.RecordBatch, partition_id: int | None
     ) -> Iterator[tuple[TableBucket, pa.RecordBatch]]:
         info = self._info
+        only = self._bucket_of_one(batch) if batch.num_rows == 1 else None
+        if only is not None:
+            yield TableBucket(info.table_id, only, partition_id), batch
+            return
         keys = encode_keys(
             [batch.column(column.name) for column in self._keys],
             [column.type for column in self._keys],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import google_crc32c
 import numpy as np
@@ -23,6 +23,7 @@ from fluss_df.record.compacted import RowEncoder, field_parts, masked, pieces
 from fluss_df.record.headers import NO_SEQUENCE, NO_WRITER_ID, Bytes, byte_view
 from fluss_df.record.keys import encode_keys, no_nested
 from fluss_df.record.row_formats import encoder_of
+from fluss_df.record.single import framed, key_encoder, row_encoder
 from fluss_df.record.stamped import StampedBatch
 from fluss_df.record.unaligned import (
     Blobs,
@@ -119,6 +120,8 @@ class KvEncoder:
                 for c in columns
             ]
         self._rows: RowEncoder = encoder_of(kv_format)(row_columns)
+        self._key_of_one = key_encoder(self._keys, lake_format)
+        self._row_of_one = row_encoder(row_columns, kv_format)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -189,6 +192,10 @@ class KvEncoder:
         n = table.num_rows
         if not n:
             raise FlussError("a kv batch needs at least one row")
+        if n == 1:
+            only = self._encode_one(table, deletes)
+            if only is not None:
+                return self._batch(only, 1)
         kept: Bools | None = None
         if isinstance(deletes, np.ndarray):
             if len(deletes) != n:
@@ -213,7 +220,34 @@ class KvEncoder:
             first = last
         if rows is None:
             made.append(self._records(key_bytes, found.offsets, []))
-        body = join(made).data
+        return self._batch(join(made).data, n)
+
+    def _encode_one(self, table: pa.Table, deletes: bool | Bools | None) -> bytes | None:
+        """Return the record of the one row; None where it is not plain."""
+        if self._key_of_one is None or self._row_of_one is None:
+            return None
+        deleted = bool(deletes[0]) if isinstance(deletes, np.ndarray) else bool(deletes)
+        given = self._keys if deleted else self._given
+        schema = table.schema
+        if not deleted and schema.names != [column.name for column in given]:
+            return None
+        values: dict[str, Any] = {}
+        for column in given:
+            index = schema.get_field_index(column.name)
+            if index < 0 or schema.field(index).type != to_arrow(column.type):
+                return None
+            try:
+                values[column.name] = table.column(index)[0].as_py()
+            except (ValueError, OverflowError):
+                # a date that Python has not
+                return None
+        key = self._key_of_one([values[c.name] for c in self._keys])
+        row: bytes | None = b""
+        if not deleted:
+            row = self._row_of_one([values.get(c.name) for c in self._rows.columns])
+        return None if key is None or row is None else framed(key, row)
+
+    def _batch(self, body: Bytes | UInt8s, n: int) -> EncodedKvBatch:
         length = KV_HEADER_SIZE + len(body) - _LENGTH_SIZE
         if length >= 2**31:
             raise FlussError(

@@ -16,8 +16,9 @@ from fluss_df.record.bucketing import bucket_ids
 from fluss_df.record.bytes_columns import EncodedRows
 from fluss_df.record.compacted import RowDecoder, RowEncoder
 from fluss_df.record.keys import encode_keys
+from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.rows import rows_to_batch
-from fluss_df.record.single import bucket_id, key_encoder, row_decoder
+from fluss_df.record.single import bucket_id, key_encoder, row_decoder, row_encoder
 from fluss_df.types import Column, DataType, TypeRoot
 
 from . import row_models as m
@@ -119,8 +120,25 @@ def test_rows_are_those_of_many(made: tuple[list[Column], pa.Table]) -> None:
             assert found is None or expected is None
 
 
+@slow
+@given(made=m.tables(m.simple_types()), deleted=st.booleans())
+def test_records_are_those_of_many(made: tuple[list[Column], pa.Table], deleted: bool) -> None:
+    columns, table = made
+    key = Column("key", DataType(R.BIGINT, nullable=False))
+    columns = [key, *columns]
+    numbers = pa.array(range(table.num_rows), pa.int64())
+    table = table.add_column(0, "key", numbers)
+    encoder = KvEncoder(1, columns, ["key"])
+    for i in range(table.num_rows - 1):
+        # of two rows, which are encoded as many
+        two = encoder.encode(table.slice(i, 2), deletes=np.array([deleted, False]))
+        one = encoder.encode(table.slice(i, 1), deletes=np.array([deleted]))
+        record = one.buffers[1]
+        assert bytes(two.buffers[1])[: len(record)] == bytes(record)
+
+
 def test_plain_types_are_decoded() -> None:
-    """Guards the test above: the decoder may give up on types, not on all of them."""
+    """Guards the test above: the codec may give up on types, not on all of them."""
     timed = (R.TIME_WITHOUT_TIME_ZONE, R.TIMESTAMP_WITHOUT_TIME_ZONE)
     types = [
         *(DataType(root) for root in (*KEY_VALUES, R.FLOAT, R.DOUBLE)),
@@ -131,6 +149,9 @@ def test_plain_types_are_decoded() -> None:
     columns = [Column(f"c{i}", t) for i, t in enumerate(types)]
     assert row_decoder(columns, "compacted") is not None
     assert row_decoder(columns, "indexed") is None
+    plain = [column for column in columns if column.type.root not in (R.CHAR, timed[0])]
+    assert row_encoder(plain, "compacted") is not None
+    assert row_encoder(plain, "indexed") is None
 
 
 @slow
