@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fluss_df.client.sockets import local_host
+from fluss_df.client.sockets import local_host, local_path
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 
@@ -119,6 +119,17 @@ def back_up_folder(folder: Path, file: Path) -> int:
         started = _engines.get(key)
         if started is not None and started is not before:
             started.close()
+
+
+def served_here(config: Config) -> bool:
+    """Whether a connection is to an engine of this process, which ends with it."""
+    paths = [local_path(host) for host, _ in config.addresses()]
+    if None in paths:
+        return False
+    # not imported for a cluster: an address of this kind is an engine's
+    from fluss_df.embedded.server import engine_at
+
+    return all(engine_at(path) is not None for path in paths if path is not None)
 
 
 def close_engines() -> None:

@@ -7,12 +7,16 @@ import logging
 import weakref
 from typing import Protocol
 
+from fluss_df.client.embedded import served_here
+from fluss_df.config import Config
 from fluss_df.errors import FlussError
 from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
 
 _EXIT_FLUSH_S = 3.0
+# an engine of this process: nobody else writes these rows, and only the disk can be slow
+_EXIT_FLUSH_HERE_S = 60.0
 
 
 class Flushable(Protocol):
@@ -33,31 +37,40 @@ class Flushable(Protocol):
         ...
 
 
-_open_writers: weakref.WeakSet[Flushable] = weakref.WeakSet()
+_open_writers: weakref.WeakKeyDictionary[Flushable, Config] = weakref.WeakKeyDictionary()
 
 
-def flush_at_exit(writer: Flushable) -> None:
-    """Have a writer flushed at the program's end, as long as it lives."""
-    _open_writers.add(writer)
+def flush_at_exit(writer: Flushable, config: Config) -> None:
+    """Have a writer flushed at the program's end, as long as it lives.
+
+    Parameters
+    ----------
+    writer
+        The writer.
+    config
+        Of its connection: an engine of this process is given more time than a cluster.
+    """
+    _open_writers[writer] = config
 
 
 def needs_no_flush(writer: Flushable) -> None:
     """Forget a writer that was closed."""
-    _open_writers.discard(writer)
+    _open_writers.pop(writer, None)
 
 
 @atexit.register
 def _flush_all() -> None:
     """Give rows that a program forgot a moment to be written, then name those that were not."""
-    for writer in list(_open_writers):
+    for writer, config in list(_open_writers.items()):
         rows = writer.unflushed_rows
         if not rows:
             continue
         reason = ""
+        wait = _EXIT_FLUSH_HERE_S if served_here(config) else _EXIT_FLUSH_S
         try:
-            writer.flush(_EXIT_FLUSH_S * 1000)
+            writer.flush(wait * 1000)
         except TimeoutError:
-            reason = f"no acknowledgement within {_EXIT_FLUSH_S:g} s"
+            reason = f"no acknowledgement within {wait:g} s"
             rows = writer.unflushed_rows
         except FlussError as error:
             reason = error.message

@@ -95,7 +95,7 @@ class TableWriter(Ready):
         self._reset()
         reset_after_fork(self)
         connection.register_writer(self)
-        flush_at_exit(self)
+        flush_at_exit(self, self._config)
 
     # ---- for subclasses
 

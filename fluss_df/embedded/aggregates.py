@@ -1,21 +1,27 @@
-"""The aggregate functions of Fluss: an old and a new value of a column, to one.
+"""The aggregate functions of Fluss, over whole runs of values at once.
 
-The functions take Arrow arrays of one length, and treat nulls, overflow and NaN as Fluss does.
+A function gets the values of a column one after the other, run by run (a run is what happens to one
+row from its insertion on), and returns what each value leads to: the aggregate of its run up to
+there. It treats nulls, overflow and NaN as Fluss does.
 """
 
 from __future__ import annotations
 
 import decimal
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.unaligned import Bools, Int64s
 from fluss_df.types import Column, TypeRoot
 
-Aggregate = Callable[[pa.Array, pa.Array], pa.Array]
+#: values, and for each the position where its run begins -> aggregates
+Aggregate = Callable[[pa.Array, Int64s], pa.Array]
 
 _R = TypeRoot
 _INTEGERS: Final = (_R.TINYINT, _R.SMALLINT, _R.INTEGER, _R.BIGINT)
@@ -47,6 +53,8 @@ FUNCTIONS: Final[Mapping[str, tuple[TypeRoot, ...] | None]] = {
 _LONG_DIGITS: Final = 18
 _DEFAULT: Final = "last_value_ignore_nulls"
 _EXACT: Final = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP)
+# runs up to this length are aggregated side by side, longer ones one by one
+_SIDE_BY_SIDE: Final = 32
 
 
 def function_name(name: str) -> str:
@@ -57,77 +65,163 @@ def function_name(name: str) -> str:
 def aggregate_of(column: Column, is_key: bool) -> Aggregate:
     """Return the function of a column; without one, the last value that is not null."""
     name = "last_value" if is_key else function_name(column.aggregate or _DEFAULT)
-    root = column.type.root
     if name == "last_value":
         return _last
     if name == "last_value_ignore_nulls":
-        return lambda old, new: _kept(new, old)
+        return _last_valid
     if name in ("first_value", "first_value_ignore_nulls"):
-        return _kept
+        return _first_valid
     if name in ("listagg", "string_agg"):
         delimiter = dict(column.aggregate_parameters).get("delimiter", ",")
-        return _both(lambda old, new: pc.binary_join_element_wise(old, new, delimiter))
-    if name == "bool_and":
-        return _both(pc.and_)
-    if name == "bool_or":
-        return _both(pc.or_)
-    if name in ("max", "min"):
-        return _both(_float_extreme(name) if root in (_R.FLOAT, _R.DOUBLE) else _EXTREMES[name])
-    if root is _R.DECIMAL:
-        return _both(_decimals(column, name))
-    # integers wrap around, as those of Java do
-    return _both(pc.add if name == "sum" else pc.multiply)
+        return _one_by_one(lambda old, new: f"{old}{delimiter}{new}")
+    if name in ("max", "bool_or"):
+        return _largest
+    if name in ("min", "bool_and"):
+        return _smallest
+    if column.type.root is _R.DECIMAL:
+        return _one_by_one(_decimals(column, name))
+    if column.type.root in (_R.FLOAT, _R.DOUBLE):
+        # -0.0 is what changes no sum, 0.0 would change -0.0
+        return _numbers(np.add, -0.0) if name == "sum" else _numbers(np.multiply, 1.0)
+    return _integer_sum if name == "sum" else _numbers(np.multiply, 1)
 
 
-def _last(old: pa.Array, new: pa.Array) -> pa.Array:
-    return new
+# ---- functions that choose one of the values
 
 
-def _kept(first: pa.Array, second: pa.Array) -> pa.Array:
-    """Return the first value, or the second where there is none."""
-    return pc.if_else(pc.is_valid(first), first, second)
+def _last(values: pa.Array, begins: Int64s) -> pa.Array:
+    return values
 
 
-def _both(merge: Aggregate) -> Aggregate:
-    """Return a function that takes the other value where one is null."""
-
-    def function(old: pa.Array, new: pa.Array) -> pa.Array:
-        both = pc.and_(pc.is_valid(old), pc.is_valid(new))
-        # a merge may end in a null, so it is not left to coalesce
-        return pc.if_else(both, merge(old, new), _kept(old, new))
-
-    return function
+def _last_valid(values: pa.Array, begins: Int64s) -> pa.Array:
+    return _chosen(values, begins, _valid(values))
 
 
-_EXTREMES: Final[Mapping[str, Aggregate]] = {
-    "max": lambda old, new: pc.if_else(pc.less(old, new), new, old),
-    "min": lambda old, new: pc.if_else(pc.less(old, new), old, new),
-}
+def _first_valid(values: pa.Array, begins: Int64s) -> pa.Array:
+    valid = _valid(values)
+    return _chosen(values, begins, valid & (_counts(valid, begins) == 1))
 
 
-def _float_extreme(name: str) -> Aggregate:
-    """Return max or min of floats: NaN is the largest, as in Java."""
+def _largest(values: pa.Array, begins: Int64s) -> pa.Array:
+    # of equal values the first stays
+    valid, keys = _comparable(values, begins, descending=False)
+    before = np.empty_like(keys)
+    before[:1] = -1
+    np.maximum.accumulate(keys[:-1], out=before[1:])
+    return _chosen(values, begins, valid & (keys > before))
 
-    def function(old: pa.Array, new: pa.Array) -> pa.Array:
-        old_is_less = pc.or_(pc.less(old, new), pc.and_(pc.is_nan(new), pc.invert(pc.is_nan(old))))
-        return pc.if_else(old_is_less, *((new, old) if name == "max" else (old, new)))
 
-    return function
+def _smallest(values: pa.Array, begins: Int64s) -> pa.Array:
+    # of equal values the last stays
+    valid, keys = _comparable(values, begins, descending=True)
+    return _chosen(values, begins, valid & (keys == np.maximum.accumulate(keys)))
 
 
-def _decimals(column: Column, name: str) -> Aggregate:
+def _valid(values: pa.Array) -> Bools:
+    valid: Bools = values.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _counts(valid: Bools, begins: Int64s) -> Int64s:
+    """Return how many values of its run are valid, up to each."""
+    counts: Int64s = np.cumsum(valid, dtype=np.int64)
+    found: Int64s = counts - counts[begins] + valid[begins]
+    return found
+
+
+def _chosen(values: pa.Array, begins: Int64s, wins: Bools) -> pa.Array:
+    """Return for each value the last one of its run that wins, up to it; null for none."""
+    if not len(values):
+        return values
+    places = np.maximum.accumulate(np.where(wins, np.arange(len(values)), -1))
+    return values.take(pa.array(places, mask=places < begins))
+
+
+def _comparable(values: pa.Array, begins: Int64s, *, descending: bool) -> tuple[Bools, Int64s]:
+    """Return what is not null, and numbers that order values within a run, and run after run."""
+    valid = _valid(values)
+    if pa.types.is_floating(values.type):
+        # NaN is the largest, as in Java
+        numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
+        distinct, ranks = np.unique(numbers, return_inverse=True)
+        count = len(distinct)
+    else:
+        encoded = values.dictionary_encode()
+        count = len(encoded.dictionary)
+        rank = np.empty(count + 1, np.int64)
+        rank[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(count)
+        ranks = rank[encoded.indices.fill_null(count).to_numpy(zero_copy_only=False)]
+    ranks = count - ranks if descending else ranks + 1
+    keys: Int64s = begins * (count + 2) + np.where(valid, ranks, 0)
+    return valid, keys
+
+
+# ---- functions that compute
+
+
+def _integer_sum(values: pa.Array, begins: Int64s) -> pa.Array:
+    # integers wrap around, as those of Java do: so what was before a run can be taken off again
+    valid = _valid(values)
+    numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
+    sums = np.add.accumulate(numbers, dtype=numbers.dtype)
+    with np.errstate(over="ignore"):
+        sums = sums - sums[begins] + numbers[begins]
+    return pa.array(sums, values.type, mask=_counts(valid, begins) == 0)
+
+
+def _numbers(function: np.ufunc, neutral: float) -> Aggregate:
+    def aggregate(values: pa.Array, begins: Int64s) -> pa.Array:
+        valid = _valid(values)
+        numbers = np.where(valid, values.fill_null(0).to_numpy(zero_copy_only=False), neutral)
+        numbers = numbers.astype(values.type.to_pandas_dtype())
+        with np.errstate(all="ignore"):
+            _accumulate(function, numbers, begins)
+        return pa.array(numbers, values.type, mask=_counts(valid, begins) == 0, from_pandas=False)
+
+    return aggregate
+
+
+def _accumulate(function: np.ufunc, numbers: npt.NDArray[Any], begins: Int64s) -> None:
+    """Replace numbers by the results of a function over their runs, each in its order."""
+    place = np.arange(len(numbers)) - begins
+    for step in range(1, min(_SIDE_BY_SIDE, int(place.max(initial=0)) + 1)):
+        at = np.flatnonzero(place == step)
+        numbers[at] = function(numbers[at - 1], numbers[at])
+    # of longer runs the rest
+    for start in np.flatnonzero(place == _SIDE_BY_SIDE).tolist():
+        rest = slice(start - 1, int(np.searchsorted(begins, begins[start], "right")))
+        function.accumulate(numbers[rest], out=numbers[rest])
+
+
+def _one_by_one(merge: Callable[[Any, Any], Any]) -> Aggregate:
+    def aggregate(values: pa.Array, begins: Int64s) -> pa.Array:
+        made: list[Any] = []
+        runs = (begins == np.arange(len(begins))).tolist()
+        state: Any = None
+        for value, is_first in zip(values.to_pylist(), runs, strict=True):
+            if is_first or state is None:
+                state = value
+            elif value is not None:
+                state = merge(state, value)
+            made.append(state)
+        return pa.array(made, values.type)
+
+    return aggregate
+
+
+def _decimals(
+    column: Column, name: str
+) -> Callable[[decimal.Decimal, decimal.Decimal], decimal.Decimal | None]:
     """Return sum or product of decimals.
 
     A result with too many digits is null; but sums of up to 18 digits are refused then, as Fluss
-    finds out too late what it made.
+    finds out too late what it made. Arrow's decimals widen with every operation, Python's do not.
     """
     precision, scale = column.type.precision or 10, column.type.scale or 0
     unit = decimal.Decimal(1).scaleb(-scale)
     limit = decimal.Decimal(10) ** (precision - scale)
 
-    def merge(old: decimal.Decimal | None, new: decimal.Decimal | None) -> decimal.Decimal | None:
-        if old is None or new is None:
-            return None
+    def merge(old: decimal.Decimal, new: decimal.Decimal) -> decimal.Decimal | None:
         made = _EXACT.add(old, new) if name == "sum" else _EXACT.multiply(old, new)
         rounded = _EXACT.quantize(made, unit)
         if abs(rounded) < limit:
@@ -140,9 +234,4 @@ def _decimals(column: Column, name: str) -> Aggregate:
             )
         return None
 
-    def function(old: pa.Array, new: pa.Array) -> pa.Array:
-        # Arrow's decimals widen with every operation; Python's are exact, and rare enough
-        pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
-        return pa.array([merge(a, b) for a, b in pairs], old.type)
-
-    return function
+    return merge

@@ -1,4 +1,4 @@
-"""Changes of tables: properties, and columns behind the others."""
+"""Changes of databases, and of tables: properties, and columns behind the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from fluss_df.embedded import options
 from fluss_df.embedded.tables import Table
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import reading
+from fluss_df.metadata import DatabaseDescriptor, reading
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import Column, type_from_json
@@ -16,6 +16,40 @@ from fluss_df.types import Column, type_from_json
 _SET: Final = 0
 _DELETE: Final = 1
 _LAST: Final = 0
+
+
+def altered_database(
+    old: DatabaseDescriptor, request: pb.AlterDatabaseRequest
+) -> DatabaseDescriptor | None:
+    """Return what a database is to become; None where nothing changes.
+
+    Raises
+    ------
+    FlussError
+        For a change that is neither to set a property nor to remove it.
+    """
+    custom = old.get_custom_properties()
+    removed = []
+    for change in request.config_changes:
+        _check_operation(change)
+        if change.op_type == _SET:
+            custom[change.config_key] = change.config_value
+        else:
+            removed.append(change.config_key)
+    for key in removed:
+        custom.pop(key, None)
+    if custom == old.get_custom_properties() and not request.HasField("comment"):
+        return None
+    # an empty comment is none
+    comment = (request.comment or None) if request.HasField("comment") else old.comment
+    return DatabaseDescriptor(comment, custom)
+
+
+def _check_operation(change: pb.AlterConfig) -> None:
+    if change.op_type not in (_SET, _DELETE):
+        raise FlussError(
+            f"Unsupported alter configs op type {change.op_type}", ErrorCode.UNKNOWN_SERVER_ERROR
+        )
 
 
 def altered(table: Table, request: pb.AlterTableRequest) -> TableDescriptor | None:
@@ -51,11 +85,7 @@ def _invalid(message: str) -> FlussError:
 def _with_properties(old: TableDescriptor, request: pb.AlterTableRequest) -> TableDescriptor | None:
     properties, custom = dict(old.properties), dict(old.custom_properties)
     for change in request.config_changes:
-        if change.op_type not in (_SET, _DELETE):
-            raise FlussError(
-                f"Unsupported alter configs op type {change.op_type}",
-                ErrorCode.UNKNOWN_SERVER_ERROR,
-            )
+        _check_operation(change)
         key = change.config_key
         ours = key.startswith("table.")
         if ours and key not in options.ALTERABLE + options.ALTERABLE_LOCAL:

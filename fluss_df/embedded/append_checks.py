@@ -9,8 +9,8 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.record.cut import ColumnLayout, read_message
 from fluss_df.record.headers import LogHeaders, scan_headers, verify_crcs
 
-# clients of Fluss 0.9 and 1.0 write it; what stands in others depends on who reads them
-_MAX_MAGIC: Final = 0
+# 0 is what all clients write, 1 what those of 1.0 write where a batch has statistics
+_MAX_MAGIC: Final = 1
 
 
 def check_batches(

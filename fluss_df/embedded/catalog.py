@@ -55,7 +55,8 @@ class Catalog:
             self._load()
         else:
             make_folder(folder)
-            self._databases[DEFAULT_DATABASE] = Database(DatabaseDescriptor(), now_ms())
+            now = now_ms()
+            self._databases[DEFAULT_DATABASE] = Database(DatabaseDescriptor(), now, now)
             self._save()
 
     # ---- files
@@ -72,7 +73,9 @@ class Catalog:
         with reading(str(self._file)):
             self._databases = {
                 name: Database(
-                    DatabaseDescriptor(entry.get("comment"), entry["properties"]), entry["created"]
+                    DatabaseDescriptor(entry.get("comment"), entry["properties"]),
+                    entry["created"],
+                    entry.get("modified", entry["created"]),
                 )
                 for name, entry in value["databases"].items()
             }
@@ -97,6 +100,7 @@ class Catalog:
                 "comment": database.descriptor.comment,
                 "properties": database.descriptor.get_custom_properties(),
                 "created": database.created,
+                "modified": database.modified,
             }
             for name, database in self._databases.items()
         }
@@ -134,11 +138,23 @@ class Catalog:
                 raise FlussError(
                     f"Database {name} already exists.", ErrorCode.DATABASE_ALREADY_EXIST
                 )
-            self._databases[name] = Database(descriptor, now_ms())
+            now = now_ms()
+            self._databases[name] = Database(descriptor, now, now)
             try:
                 self._save()
             except FlussError:
                 del self._databases[name]
+                raise
+
+    def alter_database(self, name: str, descriptor: DatabaseDescriptor) -> None:
+        """Replace the description of a database."""
+        with self._lock:
+            old = self.database(name)
+            self._databases[name] = Database(descriptor, old.created, now_ms())
+            try:
+                self._save()
+            except FlussError:
+                self._databases[name] = old
                 raise
 
     def drop_database(self, name: str, ignore_if_not_exists: bool, cascade: bool) -> list[Table]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 import time
 from collections.abc import Awaitable, Sequence
 from typing import Final
@@ -13,7 +15,9 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from fluss_df.embedded.engine import Engine, java_name
+from fluss_df.embedded.filtered_read import read_filtered
 from fluss_df.embedded.kv_requests import limit_rows
+from fluss_df.embedded.tables import Table
 from fluss_df.embedded.tablet import Appended, Piece
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
@@ -21,8 +25,11 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.fetch import FetchReply, fetch_response_bucket, fetch_response_table
 from fluss_df.protocol.frames import Buffer
 from fluss_df.protocol.wire import BYTES, VARINT, fields, signed
+from fluss_df.pushdown.batch_filter import BatchFilter
 from fluss_df.record.cut import ColumnLayout, cut_columns, cut_size
-from fluss_df.record.headers import OVERHEAD
+from fluss_df.record.headers import HEADER_SIZE, OVERHEAD, scan_headers
+
+logger = logging.getLogger(__name__)
 
 _CLIENT: Final = -1
 _EARLIEST_OFFSET: Final = -2
@@ -32,6 +39,7 @@ _TIMESTAMP: Final = 2
 _MAX_WAIT_MS: Final = 600_000
 # so many times what a request asks for may be looked at where it lies, for some of its columns
 _PROJECTION_FACTOR: Final = 8
+_LENGTH_SIZE: Final = 4
 
 
 # ---- produce
@@ -142,6 +150,17 @@ def _parse_fetch(body: pa.Buffer) -> pb.FetchLogRequest:
         raise ProtocolError(f"a FETCH_LOG request cannot be read: {error}") from error
     if not request.IsInitialized():
         raise ProtocolError("a FETCH_LOG request lacks required fields")
+    for table in request.tables_req:
+        if table.HasField("filter_predicate") and table.filter_schema_id < 0:
+            raise FlussError(
+                f"Invalid filterSchemaId ({table.filter_schema_id}) for table {table.table_id}",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+        if table.HasField("filter_predicate") and not table.HasField("filter_schema_id"):
+            raise FlussError(
+                f"Filter predicate is set but filterSchemaId is missing for table {table.table_id}",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
     return request
 
 
@@ -158,17 +177,17 @@ async def _fetch(engine: Engine, request: pb.FetchLogRequest) -> list[Buffer]:
     buckets = [
         _bucket(table.table_id, part) for table in request.tables_req for part in table.buckets_req
     ]
-    parts, size, failed = await engine.run(_read_all, engine, request)
-    if failed or size >= wanted or time.monotonic() >= until:
+    parts, size, at_once = await engine.run(_read_all, engine, request)
+    if at_once or size >= wanted or time.monotonic() >= until:
         return parts
     event = asyncio.Event()
     with engine.watching(buckets, event):
         while True:
             # cleared before it is read, so that nothing new is missed between the two
             event.clear()
-            parts, size, failed = await engine.run(_read_all, engine, request)
+            parts, size, at_once = await engine.run(_read_all, engine, request)
             left = until - time.monotonic()
-            if failed or size >= wanted or left <= 0:
+            if at_once or size >= wanted or left <= 0:
                 return parts
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
@@ -178,13 +197,15 @@ async def _fetch(engine: Engine, request: pb.FetchLogRequest) -> list[Buffer]:
 def _read_all(
     engine: Engine, request: pb.FetchLogRequest, *, in_place: bool = False
 ) -> tuple[list[Buffer], int, bool]:
-    """Return the response, the bytes of records in it, and whether a bucket has an error.
+    """Return the response, the bytes of records in it, and whether it may not wait for more.
 
-    In place, for a reader in this process, nothing is cut out of the log or made to be sent.
+    It is not to wait where a bucket has an error, or batches were left out: the client goes on
+    behind them. In place, for a reader in this process, nothing is made to be sent, and columns
+    are cut out of the log only where it is filtered.
     """
     response = FetchReply()
     total = 0
-    failed = False
+    at_once = False
     for asked in request.tables_req:
         parts: list[Buffer] = []
         for part in asked.buckets_req:
@@ -196,8 +217,9 @@ def _read_all(
             try:
                 records, projected = _read(engine, request, asked, part, answer, total, in_place)
                 total += sum(len(piece) for piece in records)
+                at_once |= answer.HasField("filtered_end_offset")
             except FlussError as error:
-                failed = True
+                at_once = True
                 answer.error_code = error.error_code
                 answer.error_message = error.message
             response.buckets.append((asked.table_id, answer, records, projected))
@@ -205,7 +227,7 @@ def _read_all(
                 parts += fetch_response_bucket(answer, records)
         if not in_place:
             response += fetch_response_table(asked.table_id, parts)
-    return response, total, failed
+    return response, total, at_once
 
 
 def _read(
@@ -233,6 +255,15 @@ def _read(
     if offset == _EARLIEST_OFFSET:
         offset = tablet.start_offset
     room = min(part.max_fetch_bytes, request.max_bytes - taken)
+    batch_filter = _batch_filter(table, asked)
+    if batch_filter is not None:
+        cut = None if columns is None else functools.partial(_cut, columns, table.layouts)
+        found = read_filtered(tablet, offset, max(0, room), batch_filter, cut)
+        answer.high_watermark = tablet.high_watermark
+        answer.log_start_offset = tablet.start_offset
+        if found.end is not None:
+            answer.filtered_end_offset = found.end
+        return found.parts, None
     # it is for what is sent, which is a part of what is read
     most = room if columns is None else room * _PROJECTION_FACTOR
     piece = tablet.read(offset, most, at_least_one=taken == 0, partial=columns is None)
@@ -245,6 +276,17 @@ def _read(
     if in_place:
         return [piece.data], projected_size(piece, columns, table.layouts)
     return project(piece, columns, table.layouts, room, taken == 0), None
+
+
+def _batch_filter(table: Table, asked: pb.FetchLogRequestForTable) -> BatchFilter | None:
+    """Return the filter of a fetch; None where there is none that makes sense, as in Fluss."""
+    if not asked.HasField("filter_predicate") or not table.arrow:
+        return None
+    try:
+        return BatchFilter(asked.filter_predicate, asked.filter_schema_id, table.schemas)
+    except FlussError as error:
+        logger.debug("table %s is read without a filter: %s", table.path, error.message)
+        return None
 
 
 def _check_projection(columns: Sequence[int], count: int) -> None:
@@ -268,10 +310,21 @@ def projected_size(piece: Piece, columns: Sequence[int], layouts: dict[int, Colu
     starts = headers.payload + np.where(headers.append_only, 0, headers.record_count)
     ends = headers.position + headers.size
     batches = zip(headers.schema_id.tolist(), starts.tolist(), ends.tolist(), strict=True)
-    heads = int((starts - headers.position).sum())
+    # statistics stay behind, but for their length
+    statistics = np.where(
+        headers.magic, headers.payload - headers.position - HEADER_SIZE - _LENGTH_SIZE, 0
+    )
+    heads = int((starts - headers.position - statistics).sum())
     return heads + sum(
         cut_size(data, start, end, layouts[schema_id], columns) for schema_id, start, end in batches
     )
+
+
+def _cut(
+    columns: Sequence[int], layouts: dict[int, ColumnLayout], batch: memoryview
+) -> list[Buffer]:
+    piece = Piece(batch, scan_headers(batch))
+    return project(piece, columns, layouts, len(batch), at_least_one=True)
 
 
 def project(
@@ -309,10 +362,16 @@ def project(
             raise FlussError("unknown schema of a batch", ErrorCode.SCHEMA_NOT_EXIST)
         start, payload = int(headers.position[i]), int(headers.payload[i])
         end = start + int(headers.size[i])
+        message_at = payload
         if not headers.append_only[i]:
-            payload += int(headers.record_count[i])
-        message = cut_columns(data, payload, end, layout, columns)
-        head = bytearray(data[start:payload])
+            message_at += int(headers.record_count[i])
+        message = cut_columns(data, message_at, end, layout, columns)
+        if headers.magic[i]:
+            # statistics stay behind, and in their place stands that there are none
+            head = bytearray(data[start : start + HEADER_SIZE]) + bytes(_LENGTH_SIZE)
+        else:
+            head = bytearray(data[start : start + HEADER_SIZE])
+        head += data[payload:message_at]
         size = len(head) + sum(len(part) for part in message)
         room -= size
         if room < 0 and (parts or not at_least_one):

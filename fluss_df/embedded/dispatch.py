@@ -15,7 +15,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError, Message
 
 from fluss_df.embedded import data_requests, kv_requests
-from fluss_df.embedded.alter import altered
+from fluss_df.embedded.alter import altered, altered_database
 from fluss_df.embedded.backup import BACKUP_KEY, back_up
 from fluss_df.embedded.engine import Engine
 from fluss_df.embedded.kv_scans import Scans
@@ -76,6 +76,7 @@ class Dispatcher:
             (api.API_VERSIONS, self._api_versions),
             (api.AUTHENTICATE, self._authenticate),
             (api.CREATE_DATABASE, self._create_database),
+            (api.ALTER_DATABASE, self._alter_database),
             (api.DROP_DATABASE, self._drop_database),
             (api.LIST_DATABASES, self._list_databases),
             (api.DATABASE_EXISTS, self._database_exists),
@@ -103,6 +104,7 @@ class Dispatcher:
             (api.PREFIX_LOOKUP, self._prefix_lookup),
             (api.SCAN_KV, self._scan_kv),
             (api.GET_TABLE_STATS, self._table_stats),
+            (api.GET_LATEST_KV_SNAPSHOTS, self._latest_snapshots),
         ]
         self._scans = Scans(self.engine)
         self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
@@ -222,6 +224,15 @@ class Dispatcher:
         )
         return pb.CreateDatabaseResponse()
 
+    def _alter_database(self, request: pb.AlterDatabaseRequest) -> pb.AlterDatabaseResponse:
+        catalog, name = self.engine.catalog, request.database_name
+        if request.ignore_if_not_exists and not catalog.has_database(name):
+            return pb.AlterDatabaseResponse()
+        changed = altered_database(catalog.database(name).descriptor, request)
+        if changed is not None:
+            catalog.alter_database(name, changed)
+        return pb.AlterDatabaseResponse()
+
     def _drop_database(self, request: pb.DropDatabaseRequest) -> pb.DropDatabaseResponse:
         dropped = self.engine.catalog.drop_database(
             request.database_name, request.ignore_if_not_exists, request.cascade
@@ -242,7 +253,7 @@ class Dispatcher:
         return pb.GetDatabaseInfoResponse(
             database_json=database.descriptor.to_json(),
             created_time=database.created,
-            modified_time=database.created,
+            modified_time=database.modified,
         )
 
     # ---- tables
@@ -401,6 +412,11 @@ class Dispatcher:
 
     def _table_stats(self, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
         return kv_requests.table_stats(self.engine, request)
+
+    def _latest_snapshots(
+        self, request: pb.GetLatestKvSnapshotsRequest
+    ) -> pb.GetLatestKvSnapshotsResponse:
+        return kv_requests.latest_snapshots(self.engine, request)
 
     def _token(
         self, request: pb.GetFileSystemSecurityTokenRequest

@@ -16,6 +16,7 @@ from fluss_df.embedded.values_pool import TableCodec
 from fluss_df.record.headers import Bytes, LogHeaders
 from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.log_decode import DecodedBatch, LogDecoder
+from fluss_df.record.row_log import RowLogDecoder
 from fluss_df.types import arrow_schema
 
 NOT_COUNTED: Final = -1
@@ -45,8 +46,13 @@ class ChangeReplay:
             kv_format=codec.kv_format,
             lake_format=key_lake_format(info),
         )
-        payload = {key: arrow_schema(schema.columns) for key, schema in table.schemas.items()}
-        self._decoder = LogDecoder(payload, codec.arrow_schema)
+        columns = {key: schema.columns for key, schema in table.schemas.items()}
+        self._decoder: LogDecoder | RowLogDecoder
+        if table.arrow:
+            payload = {key: arrow_schema(of) for key, of in columns.items()}
+            self._decoder = LogDecoder(payload, codec.arrow_schema)
+        else:
+            self._decoder = RowLogDecoder(columns, codec.arrow_schema, table.log_format)
 
     def decode(self, data: Bytes, headers: LogHeaders, start: int) -> list[DecodedBatch]:
         """Decode batches of the changelog, from an offset on."""

@@ -15,7 +15,7 @@ from fluss_df.embedded.kv_scans import value_batch
 from fluss_df.embedded.kv_tablet import KvTablet, PutResult
 from fluss_df.embedded.tables import Table
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.metadata import TableBucket
+from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import Buffer
 from fluss_df.protocol.wire import bytes_header
@@ -248,4 +248,52 @@ def table_stats(engine: Engine, request: pb.GetTableStatsRequest) -> pb.GetTable
         except FlussError as error:
             answer.error_code = error.error_code
             answer.error_message = error.message
+    return response
+
+
+def latest_snapshots(
+    engine: Engine, request: pb.GetLatestKvSnapshotsRequest
+) -> pb.GetLatestKvSnapshotsResponse:
+    """Return that no bucket has a snapshot: its rows are the fold of its changelog.
+
+    Raises
+    ------
+    FlussError
+        As Fluss; ``KV_SNAPSHOT_NOT_EXIST_EXCEPTION`` where the beginning of a changelog has
+        expired, and is not to be had without a snapshot.
+    """
+    path = TablePath(request.table_path.database_name, request.table_path.table_name)
+    table = engine.catalog.table(path)
+    if not table.has_primary_key:
+        raise FlussError(
+            f"Table '{path}' is not a primary key table, so it doesn't have any kv snapshots.",
+            ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+        )
+    response = pb.GetLatestKvSnapshotsResponse(table_id=table.id)
+    partition = None
+    if request.HasField("partition_name"):
+        if not table.partitioned:
+            raise FlussError(
+                f"Table '{path}' is not a partitioned table.",
+                ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
+            )
+        partition = table.partitions.get(request.partition_name)
+    if table.partitioned:
+        if partition is None:
+            problem = (
+                f"Table partition '{path}(p={request.partition_name})' does not exist."
+                if request.partition_name
+                else f"Table '{path}' is a partitioned table, but partition name is not provided."
+            )
+            raise FlussError(problem, ErrorCode.PARTITION_NOT_EXISTS)
+        response.partition_id = partition.id
+    for number in range(table.buckets):
+        bucket = TableBucket(table.id, number, None if partition is None else partition.id)
+        if engine.bucket(bucket)[1].start_offset:
+            raise FlussError(
+                f"the changelog of {path} no longer has its beginning, and the embedded engine"
+                " makes no snapshots: scan the current rows (SCAN_KV), or set table.log.ttl to 0",
+                ErrorCode.KV_SNAPSHOT_NOT_EXIST,
+            )
+        response.latest_snapshots.add(bucket_id=number)
     return response

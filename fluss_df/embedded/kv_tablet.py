@@ -29,6 +29,7 @@ from fluss_df.embedded.row_changes import (
     RowChanges,
     change_batch,
     change_rows,
+    folded,
     merged,
     replaced,
 )
@@ -329,13 +330,13 @@ class KvTablet:
                 changes = replaced(old, new, ids)
                 if blind:
                     changes.kind[changes.kind == INSERT] = UPDATE_AFTER
+            elif numbered:
+                numbering = Numbering(pool, codec, self._numbers)
+                changes = merged(pool, engine, old, new, ids, numbering.insert)
+                changes = numbering.in_order(changes)
             else:
-                numbering = Numbering(pool, codec, self._numbers) if numbered else None
-                changes = merged(
-                    pool, engine, old, new, ids, numbering.insert if numbering else _as_it_is
-                )
-                if numbering is not None:
-                    changes = numbering.in_order(changes)
+                at_once = folded(pool, engine, old, new, ids)
+                changes = at_once or merged(pool, engine, old, new, ids, _as_it_is)
         types, places = change_rows(changes, self._full_image)
         batch = change_batch(
             pool, types, places, self._compression, records.writer_id, records.sequence

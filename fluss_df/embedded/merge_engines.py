@@ -1,12 +1,14 @@
 """The merge engines of primary-key tables: an old value and a new one to what is kept.
 
 All work on many rows at once; values are places in a :class:`ValuePool`. A result that is the old
-place is no change.
+place is no change. An engine says what a whole batch does, all records of a key one after the other
+(``fold``); where it cannot, it says what one record of each key does, and is asked again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -24,6 +26,25 @@ Deletes = Literal["allow", "ignore", "disable"]
 MERGE_ENGINE: Final = "table.merge-engine"
 VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
 DELETE_BEHAVIOR: Final = "table.delete.behavior"
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """What happens to the keys of a batch: of each its old value, then its records in their order.
+
+    Attributes
+    ----------
+    values
+        All of these; none where there is no old value, and for a delete.
+    heads
+        Where the old values stand.
+    key
+        The number of the key of each.
+    """
+
+    values: Places
+    heads: Int64s
+    key: Int64s
 
 
 class Replace:
@@ -49,6 +70,10 @@ class Replace:
         """Return what is left of values that are deleted."""
         return Places.none(len(old))
 
+    def fold(self, pool: ValuePool, chains: Chains) -> Places | None:
+        """Return what is kept after each value of the chains; None where that is not known."""
+        return None
+
 
 class FirstRow(Replace):
     """The first row of a key is kept for ever."""
@@ -59,6 +84,13 @@ class FirstRow(Replace):
     def merge(self, pool: ValuePool, old: Places, new: Places) -> Places:
         """Return the old values."""
         return old
+
+    def fold(self, pool: ValuePool, chains: Chains) -> Places | None:
+        """Return the first value of each chain from there on."""
+        values, heads = chains.values, chains.heads
+        first = np.where(values.present[heads], heads, heads + 1)
+        place = np.arange(len(values))
+        return values[np.minimum(first[chains.key], place)]
 
 
 class Versioned(Replace):
@@ -76,6 +108,19 @@ class Versioned(Replace):
         return Places(
             np.where(wanted, new.starts, old.starts), np.where(wanted, new.ends, old.ends)
         )
+
+    def fold(self, pool: ValuePool, chains: Chains) -> Places | None:
+        """Return the value with the highest version so far."""
+        values, present = chains.values, chains.values.present
+        ranks = np.zeros(len(values), np.int64)
+        distinct, ranks[present] = np.unique(
+            self._versions(pool, values[present]), return_inverse=True
+        )
+        ranks[present] += 1
+        ranks += chains.key * (len(distinct) + 2)
+        place = np.arange(len(values))
+        wins = ranks == np.maximum.accumulate(ranks)
+        return values[np.maximum.accumulate(np.where(wins, place, 0))]
 
     def _versions(self, pool: ValuePool, places: Places) -> Int64s:
         column = pool.rows(places, (self._column,)).column(0).combine_chunks()
@@ -154,6 +199,42 @@ class PartialUpdate(Replace):
             result.put(kept, pool.add_rows(made))
         return result
 
+    def fold(self, pool: ValuePool, chains: Chains) -> Places | None:
+        """Return after each record its target columns and the others, which never change."""
+        if self._targets == self._keys:
+            return None
+        values, heads, key = chains.values, chains.heads, chains.key
+        old, present = values[heads], values.present
+        before = pool.rows(old[old.present])
+        # of each key, its row in there
+        row = np.where(old.present, np.cumsum(old.present) - 1, -1)[key]
+        others = [name for name in before.column_names if name not in self._targets]
+        stays = np.zeros(len(old), np.bool_)
+        for name in others:
+            valid = pc.is_valid(before.column(name)).to_numpy(zero_copy_only=False)
+            stays[old.present] |= valid
+        is_record = np.ones(len(values), np.bool_)
+        is_record[heads] = False
+        upserts, emptied = is_record & present, is_record & ~present & stays[key]
+        made = upserts | emptied
+        given = pool.rows(values[upserts])
+        from_old = pa.array(row[made], mask=row[made] < 0)
+        places = np.cumsum(upserts) - 1
+        from_new = pa.array(places[made], mask=emptied[made])
+        is_empty = pa.array(emptied[made])
+        columns = []
+        for name in before.column_names:
+            if name in others:
+                columns.append(before.column(name).take(from_old))
+                continue
+            column = given.column(name).take(from_new)
+            if name in self._keys:
+                column = pc.if_else(is_empty, before.column(name).take(from_old), column)
+            columns.append(column)
+        result = values.copy()
+        result.put(made, pool.add_rows(self._rows(columns)))
+        return result
+
     def _rows(self, columns: Iterable[pa.Array]) -> pa.Table:
         return pa.Table.from_arrays(list(columns), names=list(self._codec.arrow_schema.names))
 
@@ -184,20 +265,54 @@ class Aggregation(PartialUpdate):
 
     def merge(self, pool: ValuePool, old: Places, new: Places) -> Places:
         """Return the aggregates of the old and the new values."""
-        before, after = pool.rows(old), pool.rows(new)
+        count = len(old)
+        both = Places(*(np.stack(pair, axis=1).ravel() for pair in _pairs(old, new)))
+        begins = np.repeat(2 * np.arange(count), 2)
+        return self._aggregated(pool, both, begins, 2 * np.arange(count) + 1)
+
+    def fold(self, pool: ValuePool, chains: Chains) -> Places | None:
+        """Return the aggregates after each value."""
+        present = chains.values.present
+        is_record = np.ones(len(present), np.bool_)
+        is_record[chains.heads] = False
+        if self._partial and not present[is_record].all():
+            return None
+        first = present.copy()
+        # a run begins with an old value, or behind a delete
+        first[1:] &= ~present[:-1] | ~is_record[1:]
+        values, first = chains.values[present], first[present]
+        begins = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
+        later = np.flatnonzero(~first)
+        kept = values.copy()
+        if len(later):
+            kept.put(later, self._aggregated(pool, values, begins, later))
+        result = chains.values.copy()
+        result.put(present, kept)
+        return result
+
+    def _aggregated(
+        self, pool: ValuePool, values: Places, begins: Int64s, wanted: Int64s
+    ) -> Places:
+        """Return what some of the values lead to; each belongs to the run that begins there."""
+        rows = pool.rows(values)
+        chosen, first = pa.array(wanted), pa.array(begins[wanted])
         made = []
-        for name in before.column_names:
-            first = before.column(name).combine_chunks()
+        for name in rows.column_names:
+            column = rows.column(name).combine_chunks()
             function = self._functions.get(name)
             if function is None:
-                made.append(first)
+                made.append(column.take(first))
             else:
-                made.append(function(first, after.column(name).combine_chunks()))
+                made.append(function(column, begins).take(chosen))
         return pool.add_rows(self._rows(made))
 
     def delete(self, pool: ValuePool, old: Places) -> Places:
         """Return what is left of deleted values: of a partial delete the other columns."""
         return super().delete(pool, old) if self._partial else Places.none(len(old))
+
+
+def _pairs(old: Places, new: Places) -> tuple[tuple[Int64s, Int64s], tuple[Int64s, Int64s]]:
+    return (old.starts, new.starts), (old.ends, new.ends)
 
 
 def _nulls(column: pa.ChunkedArray) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The table properties of Fluss 0.9.1: which there are, and what values they take."""
+"""The table properties of Fluss 0.9.1 (and statistics, of 1.0), and what values they take."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ AUTO_PARTITION_ZONE: Final = "table.auto-partition.time-zone"
 AUTO_PARTITION_PRECREATE: Final = "table.auto-partition.num-precreate"
 AUTO_PARTITION_RETENTION: Final = "table.auto-partition.num-retention"
 DATALAKE_ENABLED: Final = "table.datalake.enabled"
+STATISTICS_COLUMNS: Final = "table.statistics.columns"
 FORMAT_VERSION: Final = "table.kv.format-version"
 MERGE_ENGINES: Final = ("FIRST_ROW", "VERSIONED", "AGGREGATION")
 
@@ -84,6 +85,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "table.merge-engine.versioned.ver-column": str,
     "table.delete.behavior": _one_of("ALLOW", "IGNORE", "DISABLE"),
     "table.auto-increment.cache-size": int,
+    STATISTICS_COLUMNS: str,
     "table.changelog.image": _one_of("FULL", "WAL"),
 }
 

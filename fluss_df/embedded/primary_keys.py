@@ -136,10 +136,6 @@ def check_primary_key_table(descriptor: TableDescriptor) -> None:
             "Currently, Primary Key Table supports ARROW or COMPACTED log format when kv format is"
             " COMPACTED."
         )
-    if log_format != "arrow":
-        raise invalid_config(
-            f"the embedded engine writes changelogs as ARROW only, not {log_format.upper()}"
-        )
     _check_merge_engine(descriptor)
 
 

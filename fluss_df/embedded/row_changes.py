@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fluss_df.embedded.merge_engines import Replace
+from fluss_df.embedded.merge_engines import Chains, Replace
 from fluss_df.embedded.values_pool import Places, ValuePool
 from fluss_df.record.headers import APPEND_ONLY, CRC_START, HEADER_SIZE, OVERHEAD
 from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.row_log import encode_row_log_batch
 from fluss_df.record.unaligned import Bools, Int64s
 
 UInt8s = npt.NDArray[np.uint8]
@@ -81,6 +82,39 @@ def replaced(old: Places, new: Places, ids: Int64s | None) -> RowChanges:
     return RowChanges(before, new, kind)
 
 
+def folded(
+    pool: ValuePool, engine: Replace, old: Places, new: Places, ids: Int64s | None
+) -> RowChanges | None:
+    """Return what records do under a merge engine, all of a batch at once.
+
+    None where the engine does not know; parameters are those of :func:`replaced`.
+    """
+    count = len(new)
+    of_key = np.arange(count) if ids is None else ids
+    order = np.argsort(of_key, kind="stable")
+    at = np.arange(count) + of_key[order] + 1
+    values = Places.none(len(old) + count)
+    is_head = np.ones(len(values), np.bool_)
+    is_head[at] = False
+    heads = np.flatnonzero(is_head)
+    values.put(heads, old)
+    values.put(at, new[order])
+    state = engine.fold(pool, Chains(values, heads, np.cumsum(is_head) - 1))
+    if state is None:
+        return None
+    was, now = state[at - 1], state[at]
+    kinds = np.zeros(count, np.uint8)
+    kinds[was.present & (now.starts != was.starts)] = UPDATE_AFTER
+    kinds[was.present & ~now.present] = DELETE
+    kinds[~was.present & now.present] = INSERT
+    before, after = Places.none(count), Places.none(count)
+    kind = np.empty(count, np.uint8)
+    before.put(order, was)
+    after.put(order, now)
+    kind[order] = kinds
+    return RowChanges(before, after, kind)
+
+
 def merged(
     pool: ValuePool,
     engine: Replace,
@@ -91,9 +125,10 @@ def merged(
 ) -> RowChanges:
     """Return what records do under a merge engine.
 
-    Records of one key depend on each other: the first of each key are merged together, then the
-    second, and so on. Parameters are those of :func:`replaced`, and ``inserted`` gets the positions
-    in the batch and the values of new rows, and returns what becomes of them.
+    For what :func:`folded` does not know. Records of one key depend on each other: the first of
+    each key are merged together, then the second, and so on. Parameters are those of
+    :func:`replaced`, and ``inserted`` gets the positions in the batch and the values of new rows,
+    and returns what becomes of them.
     """
     count = len(new)
     state = old.copy()
@@ -175,20 +210,31 @@ def change_batch(
 ) -> bytes:
     """Return changes as a log batch; one without changes takes an offset all the same."""
     codec = pool.codec
+    kinds = b""
+    body = memoryview(b"")
     if not len(types):
         header = bytearray(HEADER_SIZE)
-        empty = pa.RecordBatch.from_pylist([], codec.arrow_schema).serialize()
-        body = memoryview(empty)
+        if codec.log_encoder is None:
+            empty = pa.RecordBatch.from_pylist([], codec.arrow_schema).serialize()
+            body = memoryview(empty)
         header[CRC_START : CRC_START + 2] = codec.schema_id.to_bytes(2, "little")
     else:
         rows = pool.rows(places).combine_chunks().to_batches()[0]
-        encoded = encode_log_batch(rows, schema_id=codec.schema_id, compression=compression)
+        schema_id = codec.schema_id
+        if codec.log_encoder is None:
+            encoded = encode_log_batch(rows, schema_id=schema_id, compression=compression)
+            kinds = types.tobytes()
+        else:
+            # the types stand with the rows
+            encoded = encode_row_log_batch(
+                rows, schema_id=schema_id, rows=codec.log_encoder, change_types=types
+            )
         head, body = encoded.buffers
         header = bytearray(head)
         header[_ATTRIBUTES_AT] &= ~APPEND_ONLY & 0xFF
     _WRITER.pack_into(header, _WRITER_AT, writer_id, sequence)
-    length = HEADER_SIZE + len(types) + len(body) - OVERHEAD
+    length = HEADER_SIZE + len(kinds) + len(body) - OVERHEAD
     _LENGTH.pack_into(header, 8, length)
-    batch = b"".join((header, types.tobytes(), body))
+    batch = b"".join((header, kinds, body))
     crc = google_crc32c.value(batch[CRC_START:])
     return batch[:_CRC_AT] + _CRC.pack(crc) + batch[CRC_START:]

@@ -25,6 +25,7 @@ class Database:
 
     descriptor: DatabaseDescriptor
     created: int
+    modified: int
 
 
 @dataclass(slots=True)

@@ -32,10 +32,8 @@ from fluss_df.record.headers import (
 
 _BASE_OFFSET: Final = struct.Struct("<q")
 _TIMESTAMP: Final = struct.Struct("<q")
-_EPOCH: Final = struct.Struct("<i")
 _TIMESTAMP_AT: Final = 13
-_EPOCH_AT: Final = 21
-_FIXED: Final = 25  # bytes of a header that the server may write to
+_FIXED: Final = 21  # bytes of a header that the server may write to
 _SEARCH_BYTES: Final = 1 << 18
 
 
@@ -61,6 +59,25 @@ class Piece:
 
     data: memoryview
     headers: LogHeaders
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Part of a segment: from the beginning of a batch to the end of what was written.
+
+    Attributes
+    ----------
+    segment
+        The segment.
+    position
+        Where the part begins in it.
+    view
+        Its bytes, a slice of the segment's memory map.
+    """
+
+    segment: Segment
+    position: int
+    view: memoryview
 
 
 class Tablet:
@@ -198,8 +215,6 @@ class Tablet:
             head = bytearray(records[start : start + _FIXED])
             _BASE_OFFSET.pack_into(head, 0, offset)
             _TIMESTAMP.pack_into(head, _TIMESTAMP_AT, timestamp)
-            if headers.magic[i]:
-                _EPOCH.pack_into(head, _EPOCH_AT, 0)
             parts += (bytes(head), records[start + _FIXED : start + size])
             headers.base_offset[i] = offset
             headers.timestamp[i] = timestamp
@@ -322,15 +337,7 @@ class Tablet:
             the disk.
         """
         with self._lock:
-            if self.closed:
-                raise unknown_bucket(self.name)
-            start, high = self.start_offset, self.high_watermark
-            if not start <= offset <= high:
-                raise FlussError(
-                    f"Received request for offset {offset} for table bucket {self.name}, but we "
-                    f"only have log segments from offset {start} up to {self.end_offset}.",
-                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
-                )
+            high = self._require_range(offset)
             if offset == high:
                 return None
             segment = next(s for s in reversed(self._segments) if s.base_offset <= offset)
@@ -387,12 +394,52 @@ class Tablet:
                 if begin <= segment.verified:
                     segment.verified = max(segment.verified, end)
         except (FlussError, struct.error) as error:
-            raise FlussError(
-                f"the log of {self.name} is damaged near offset {offset}, below what was "
-                f"acknowledged: {error}. Restore the folder {self.folder} from a backup",
-                ErrorCode.STORAGE_EXCEPTION,
-            ) from error
+            raise self.damaged(offset, error) from error
         return Piece(data[: headers.consumed], headers)
+
+    def stretches(self, offset: int) -> tuple[int, list[Stretch]]:
+        """Return the high watermark, and the segments from the one on that holds an offset.
+
+        The first begins at or before the offset, all of them end where they end now. There is none
+        at the high watermark.
+
+        Raises
+        ------
+        FlussError
+            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION``.
+        """
+        with self._lock:
+            high = self._require_range(offset)
+            found: list[Stretch] = []
+            for segment in reversed(self._segments):
+                if offset < high and segment.base_offset < high:
+                    position = segment.index.before_offset(offset)
+                    view = segment.view(position, segment.size)
+                    found.append(Stretch(segment, position, view))
+                if segment.base_offset <= offset:
+                    break
+            return high, found[::-1]
+
+    def _require_range(self, offset: int) -> int:
+        """Return the high watermark, if readers may ask for an offset."""
+        if self.closed:
+            raise unknown_bucket(self.name)
+        start, high = self.start_offset, self.high_watermark
+        if not start <= offset <= high:
+            raise FlussError(
+                f"Received request for offset {offset} for table bucket {self.name}, but we "
+                f"only have log segments from offset {start} up to {self.end_offset}.",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
+        return high
+
+    def damaged(self, offset: int, error: Exception) -> FlussError:
+        """Return the error for bytes that are not what was written."""
+        return FlussError(
+            f"the log of {self.name} is damaged near offset {offset}, below what was "
+            f"acknowledged: {error}. Restore the folder {self.folder} from a backup",
+            ErrorCode.STORAGE_EXCEPTION,
+        )
 
     def offset_for_time(self, timestamp: int) -> int:
         """Return the first offset committed at or after a time (ms); else the high watermark."""

@@ -190,6 +190,7 @@ def check_descriptor(descriptor: TableDescriptor) -> None:
         check_primary_key_table(descriptor)
     _check_partitions(descriptor, types)
     check_columns(schema)
+    _check_statistics(descriptor, types)
 
 
 def _check_properties(properties: Mapping[str, str], has_primary_key: bool) -> None:
@@ -247,6 +248,36 @@ def _check_partitions(descriptor: TableDescriptor, types: Mapping[str, DataType]
             "For a partitioned table with multiple partition keys, auto pre-create is unsupported"
             f" and this value must be set to 0, but is {created}"
         )
+
+
+def _check_statistics(descriptor: TableDescriptor, types: Mapping[str, DataType]) -> None:
+    wanted = descriptor.properties.get(options.STATISTICS_COLUMNS)
+    if wanted is None:
+        return
+    if descriptor.schema.primary_keys:
+        raise invalid_config(
+            "Statistics columns are not supported for primary key tables. Please remove the"
+            f" '{options.STATISTICS_COLUMNS}' property."
+        )
+    if wanted.strip() == "*":
+        return
+    names = [name for name in map(str.strip, wanted.split(",")) if name]
+    if not names:
+        raise invalid_config(
+            "Statistics columns configuration cannot be empty. Use '*' to collect statistics for"
+            " all supported columns, or remove the property to disable statistics collection."
+        )
+    for name in names:
+        if name not in types:
+            raise invalid_config(
+                f"Column '{name}' specified in statistics collection does not exist in table schema"
+            )
+        if types[name].root.name in (*_NO_KEYS, "BINARY", "BYTES"):
+            raise invalid_config(
+                f"Column '{name}' of type '{_sql(types[name])}' is not supported for statistics"
+                " collection. Supported types are: BOOLEAN, TINYINT, SMALLINT, INTEGER, BIGINT,"
+                " FLOAT, DOUBLE, STRING, CHAR, DECIMAL, DATE, TIME, TIMESTAMP, and TIMESTAMP_LTZ."
+            )
 
 
 def _sql(kind: DataType) -> str:

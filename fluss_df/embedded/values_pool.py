@@ -66,6 +66,8 @@ class TableCodec:
         self.schema = table.schemas[self.schema_id]
         self.kv_format = table.descriptor.properties.get("table.kv.format", "compacted")
         self.columns = self.schema.columns
+        # what encodes the rows of a changelog that is not Arrow
+        self.log_encoder = None if table.arrow else encoder_of(table.log_format)(self.columns)
         self.arrow_schema = arrow_schema(self.columns)
         self._columns = {key: schema.columns for key, schema in table.schemas.items()}
         # what is read is nullable: a partial update of an old row has no value for a column

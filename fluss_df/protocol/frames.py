@@ -180,6 +180,11 @@ class RequestReader:
         self._fields = (0, 0, 0)
         self._rest = memoryview(self._header)
 
+    @property
+    def announced(self) -> int:
+        """The bytes of the body that is being received; 0 between frames."""
+        return 0 if self._body is None else len(self._body)
+
     def buffer(self) -> memoryview:
         """Return the non-empty place for the next bytes: the rest of the header or body."""
         return self._rest

@@ -113,7 +113,7 @@ def byte_view(data: Bytes) -> memoryview:
 def scan_headers(
     records: Bytes,
     *,
-    magic1_has_statistics: bool = False,
+    magic1_has_statistics: bool = True,
     require_progress: bool = True,
     ascending: bool = True,
 ) -> LogHeaders:

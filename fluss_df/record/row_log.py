@@ -32,7 +32,11 @@ ROW_LOG_FORMATS: Final = ("indexed", "compacted")
 
 
 def encode_row_log_batch(
-    batch: pa.RecordBatch, *, schema_id: int, rows: RowEncoder
+    batch: pa.RecordBatch,
+    *,
+    schema_id: int,
+    rows: RowEncoder,
+    change_types: npt.NDArray[np.uint8] | None = None,
 ) -> EncodedLogBatch:
     """Encode rows as an append-only log batch of magic 0; thread safe.
 
@@ -44,6 +48,8 @@ def encode_row_log_batch(
         The id of the table's schema.
     rows
         What encodes the rows of the table.
+    change_types
+        The type of each change in a changelog, whose header is the server's to write.
 
     Raises
     ------
@@ -56,7 +62,10 @@ def encode_row_log_batch(
     first = 0
     for piece in pieces(pa.Table.from_batches([batch])):
         n = piece.num_rows
-        head = [Words(np.zeros(n, np.uint64), size) for size in (LENGTH_SIZE, _CHANGE_SIZE)]
+        kinds = np.zeros(n, np.uint64)
+        if change_types is not None:
+            kinds += change_types[first : first + n]
+        head = [Words(np.zeros(n, np.uint64), LENGTH_SIZE), Words(kinds, _CHANGE_SIZE)]
         records = assemble([*head, *rows.parts(piece, first)], n)
         word_view(records.data, 4)[records.offsets[:-1]] = np.diff(records.offsets) - LENGTH_SIZE
         made.append(records)

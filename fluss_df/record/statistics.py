@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
@@ -43,6 +44,10 @@ _PACK: Final = {
 }
 _STAMPS: Final = (_R.TIMESTAMP_WITHOUT_TIME_ZONE, _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE)
 _COLLECTED: Final = (*_PACK, _R.STRING, _R.DECIMAL)
+# other clients collect these too
+_READ: Final = _PACK | {_R.TIME_WITHOUT_TIME_ZONE: "<i"}
+_STRINGS: Final = (_R.CHAR, _R.STRING)
+_SIGN: Final = 1 << 63
 
 
 def statistics_columns(info: TableInfo) -> list[Column]:
@@ -157,3 +162,116 @@ def _stamp(value: int, precision: int) -> tuple[int, int]:
         return value, 0
     per_milli = 1_000 if precision <= 6 else 1_000_000
     return value // per_milli, value % per_milli * (1_000_000 // per_milli)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatistics:
+    """The statistics of a batch, as they stand in it.
+
+    Attributes
+    ----------
+    places
+        Position of a column in the table -> its number in the rows of minima and maxima.
+    nulls
+        How many nulls each of these columns has.
+    low, high
+        The rows of minima and maxima.
+    """
+
+    places: dict[int, int]
+    nulls: tuple[int, ...]
+    low: memoryview
+    high: memoryview
+
+    def of(self, position: int, t: DataType) -> tuple[int, Any, Any]:
+        """Return nulls, minimum and maximum of a column, which compare as those of servers do.
+
+        Raises
+        ------
+        LookupError, ValueError, struct.error
+            Where the batch has none of the column, or bytes that are no such values.
+        """
+        place = self.places[position]
+        bits = (len(self.places) + 63 + _HEADER_BITS) // 64 * _WORD
+        low, high = (_read_value(row, place, bits, t) for row in (self.low, self.high))
+        return self.nulls[place], low, high
+
+
+def read_statistics(data: memoryview, columns: Sequence[Column]) -> BatchStatistics:
+    """Read the statistics of a batch.
+
+    Parameters
+    ----------
+    data
+        What stands between its header and its rows.
+    columns
+        Those of the schema of the batch.
+
+    Raises
+    ------
+    ValueError, struct.error
+        Where they cannot be read.
+    """
+    version, n = struct.unpack_from("<Bh", data)
+    if version != _VERSION or n <= 0:
+        raise ValueError(f"statistics of version {version} with {n} columns")
+    numbers = struct.unpack_from(f"<{n}h{n}i", data, 3)
+    places = {position: i for i, position in enumerate(numbers[:n])}
+    if len(places) < n or not all(0 <= position < len(columns) for position in places):
+        raise ValueError(f"statistics of columns {numbers[:n]}")
+    rows = []
+    at = 3 + 6 * n
+    for _ in range(2):
+        size = struct.unpack_from("<i", data, at)[0]
+        at += 4
+        if not 0 < size <= len(data) - at:
+            raise ValueError(f"a row of {size} bytes")
+        rows.append(data[at : at + size])
+        at += size
+    return BatchStatistics(places, numbers[n:], *rows)
+
+
+def sortable_float(value: float) -> int:
+    """Return a number in the order of servers: NaN is the largest, 0.0 is larger than -0.0."""
+    if value != value:
+        return _SIGN
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits if bits >= 0 else -(bits + _SIGN) - 1
+
+
+def _read_value(row: memoryview, place: int, bits: int, t: DataType) -> Any:
+    bit = place + _HEADER_BITS
+    if row[bit // 8] >> bit % 8 & 1:
+        return None
+    at, precision = bits + _WORD * place, t.precision or 0
+    if t.root in _STRINGS:
+        marked = row[at + _WORD - 1]
+        if marked & 0x80:
+            return bytes(row[at : at + (marked & 0x7F)])
+        return bytes(_elsewhere(row, at))
+    if t.root is _R.DECIMAL:
+        if precision <= 18:
+            return struct.unpack_from("<q", row, at)[0]
+        return int.from_bytes(_elsewhere(row, at), "big", signed=True)
+    if t.root in _STAMPS:
+        if precision <= 3:
+            return struct.unpack_from("<q", row, at)[0], 0
+        place, nanos = _word(row, at)
+        return struct.unpack_from("<q", row, place)[0], nanos
+    value = struct.unpack_from(_READ[t.root], row, at)[0]
+    return sortable_float(value) if t.root in _FLOATS else int(value)
+
+
+def _word(row: memoryview, at: int) -> tuple[int, int]:
+    """Return the two halves of a word that leads to another place: that place, and a size."""
+    size, place = struct.unpack_from("<ii", row, at)
+    if place < 0 or size < 0:
+        raise ValueError(f"{size} bytes at {place}")
+    return place, size
+
+
+def _elsewhere(row: memoryview, at: int) -> memoryview:
+    place, size = _word(row, at)
+    if place + size > len(row):
+        raise ValueError(f"{size} bytes at {place} of a row of {len(row)}")
+    return row[place : place + size]

@@ -71,8 +71,6 @@ def test_rows_one_by_one_and_metadata(tables: Tables) -> None:
     assert some.collect()["id"].to_list() == list(range(1234, 1240))
 
 
-# the embedded engine writes changelogs as Arrow
-@pytest.mark.cluster_only
 def test_a_changelog_that_the_server_wrote_as_rows(tables: Tables) -> None:
     # The one log of rows at hand that is not by our own encoder: the official client has none, and
     # servers of 0.9.1 fail on primary-key tables with an indexed log ("requires ... IndexedRow").

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -12,7 +13,11 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol import api
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.record.headers import scan_headers
 from tests.client.support import Tables
+from tests.embedded.raw import RawClient
 
 N, BATCH = 4_000, 200
 STATISTICS = "table.statistics.columns"
@@ -131,3 +136,113 @@ def test_what_is_asked_is_shown(tables: Tables, table: fluss.FlussTable) -> None
     text = fluss.explain(frame.filter(c("id") > 7, c("x").is_nan()))
     asked = STATISTICS in table.get_table_info().get_properties()
     assert ("skipped by statistics unless id > 7" in text) == asked
+
+
+def number(value: int | None, kind: int = 4) -> pb.LiteralValue:
+    if value is None:
+        return pb.LiteralValue(literal_type=kind, is_null=True)
+    return pb.LiteralValue(literal_type=kind, is_null=False, bigint_value=value, int_value=value)
+
+
+def leaf(function: int, *literals: pb.LiteralValue, field: int = 0) -> pb.Predicate:
+    asked = pb.LeafPredicate(function=function, field_id=field, literals=literals)
+    return pb.Predicate(type=0, leaf=asked)
+
+
+def compound(function: int, *children: pb.Predicate) -> pb.Predicate:
+    asked = pb.CompoundPredicate(function=function, children=children)
+    return pb.Predicate(type=1, compound=asked)
+
+
+ALL = list(range(0, N, BATCH))
+HALF = ALL[:10]
+NEVER, UNKNOWN = leaf(2, number(-1)), leaf(0, number(7), field=99)
+#: filter, schema, first offset, columns: where the batches begin, and how far they were looked at
+ANSWERS: list[tuple[pb.Predicate, int, int, list[int], list[int], int | None]] = [
+    (leaf(0, number(7)), 1, 0, [], [0], N),
+    (leaf(0, number(7)), 1, 150, [], [0], N),
+    (leaf(0, number(7)), 1, 200, [], [], N),
+    (leaf(0, number(3_999)), 1, 0, [], [3_800], None),
+    (leaf(0, number(3_999)), 1, 0, [0, 3], [3_800], None),
+    (leaf(0, number(7)), 1, N, [], [], None),
+    (NEVER, 1, 0, [], [], N),
+    (leaf(0, number(None)), 1, 0, [], [], N),
+    (leaf(11, number(7), number(3_000), number(None)), 1, 0, [], [0, 3_000], N),
+    (leaf(11), 1, 0, [], [], N),
+    (leaf(12, number(7)), 1, 0, [], ALL, None),
+    (leaf(12, number(None)), 1, 0, [], [], N),
+    (leaf(6), 1, 0, [], [], N),
+    (leaf(7), 1, 0, [], ALL, None),
+    (leaf(6, field=11), 1, 0, [], HALF, N),
+    # what cannot be judged is returned, what need not be judged is not
+    (leaf(0), 1, 0, [], ALL, None),
+    (leaf(0, number(7), field=3), 1, 0, [], ALL, None),
+    (leaf(0, number(7, 3)), 1, 0, [], ALL, None),
+    (leaf(77, number(7)), 1, 0, [], ALL, None),
+    (compound(0, NEVER, leaf(0)), 1, 0, [], [], N),
+    (compound(0, leaf(0), NEVER), 1, 0, [], ALL, None),
+    (compound(0, NEVER, UNKNOWN), 1, 0, [], ALL, None),
+    (compound(1), 1, 0, [], [], N),
+    (compound(0), 1, 0, [], ALL, None),
+    (compound(7, NEVER), 1, 0, [], ALL, None),
+    (pb.Predicate(type=5), 1, 0, [], ALL, None),
+    (NEVER, 9, 0, [], ALL, None),
+]
+
+
+def fetched(address: str, request: pb.FetchLogRequest) -> tuple[int, list[int], int | None]:
+    with RawClient(address) as client:
+        node = client.call(api.GET_METADATA, pb.MetadataRequest()).tablet_servers[0]
+    with RawClient(f"{node.host}:{node.port}") as client:
+        client.hello()
+        answer = client.ask(api.FETCH_LOG, request)
+    if answer.type:
+        return answer.error[0], [], None
+    bucket = pb.FetchLogResponse.FromString(answer.body).tables_resp[0].buckets_resp[0]
+    end = bucket.filtered_end_offset if bucket.HasField("filtered_end_offset") else None
+    headers = scan_headers(bucket.records, require_progress=False)
+    return bucket.error_code, headers.base_offset.tolist(), end
+
+
+def fetch(table: fluss.FlussTable, offset: int = 0, columns: list[int] | None = None) -> Any:
+    part = pb.FetchLogRequestForBucket(bucket_id=0, fetch_offset=offset, max_fetch_bytes=1 << 24)
+    asked = pb.FetchLogRequestForTable(
+        table_id=table.get_table_info().table_id,
+        projection_pushdown_enabled=bool(columns),
+        projected_fields=columns or [],
+        buckets_req=[part],
+    )
+    return pb.FetchLogRequest(
+        follower_server_id=-1, max_bytes=1 << 24, max_wait_ms=0, tables_req=[asked]
+    )
+
+
+@pytest.mark.parametrize("case", range(len(ANSWERS)))
+def test_what_servers_answer(address: str, table: fluss.FlussTable, case: int) -> None:
+    predicate, schema_id, offset, columns, begins, end = ANSWERS[case]
+    request = fetch(table, offset, columns)
+    request.tables_req[0].filter_predicate.CopyFrom(predicate)
+    request.tables_req[0].filter_schema_id = schema_id
+    if STATISTICS not in table.get_table_info().get_properties():
+        begins, end = [begin for begin in ALL if begin + BATCH > offset], None
+    assert fetched(address, request) == (0, begins, end)
+
+
+def test_a_filter_names_its_schema(address: str, table: fluss.FlussTable) -> None:
+    request = fetch(table)
+    request.tables_req[0].filter_predicate.CopyFrom(NEVER)
+    knows = STATISTICS in table.get_table_info().get_properties()
+    assert fetched(address, request)[0] == (-1 if knows else 0)
+    request.tables_req[0].filter_schema_id = -1
+    assert fetched(address, request)[0] == (-1 if knows else 0)
+
+
+@pytest.mark.parametrize("wanted", ["nope", " ", "a,b", "raw"])
+def test_columns_that_have_no_statistics_are_refused(tables: Tables, wanted: str) -> None:
+    schema = pa.schema([("a", pa.int32()), ("raw", pa.binary())])
+    with pytest.raises(FlussError) as caught:
+        tables(schema, properties={STATISTICS: wanted})
+    assert caught.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
+    with pytest.raises(FlussError) as caught:
+        tables(schema, ["a"], properties={STATISTICS: "a"})
+    assert caught.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION

@@ -1,20 +1,24 @@
 """Engines that are killed while they are written to, and what is found afterwards.
 
 Two threads write: one appends consecutive numbers to a log table, the other upserts and deletes
-rows of a primary-key table, batch by batch, each batch a function of its number alone.
+rows of a primary-key table, batch by batch, each batch a function of its number alone. Engines run
+in forks of a process that has imported everything: an engine starts in a fraction of a second.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import polars as pl
 import pyarrow as pa
 
 import fluss_df as fluss
@@ -41,15 +45,23 @@ def changes(number: int) -> tuple[pa.Table, pa.Table]:
     return rows, pa.table({"n": pa.array(keys[split:], pa.int64())})
 
 
-def rows_after(count: int) -> dict[int, dict[str, Any]]:
-    """Return what ``count`` batches of changes leave."""
-    found: dict[int, dict[str, Any]] = {}
-    for number in range(count):
-        upserts, deletes = changes(number)
-        found.update({row["n"]: row for row in upserts.to_pylist()})
-        for key in deletes["n"].to_pylist():
-            found.pop(key, None)
-    return found
+@dataclass(slots=True)
+class Model:
+    """What batches of changes leave, one after the other."""
+
+    count: int = 0
+    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def after(self, count: int) -> dict[int, dict[str, Any]]:
+        """Return the rows after so many batches; it never goes back."""
+        assert count >= self.count, "changes that were there before are lost"
+        for number in range(self.count, count):
+            upserts, deletes = changes(number)
+            self.rows.update({row["n"]: row for row in upserts.to_pylist()})
+            for key in deletes["n"].to_pylist():
+                self.rows.pop(key, None)
+        self.count = count
+        return self.rows
 
 
 def write_for_ever(folder: str, first: int, batch: int) -> None:
@@ -103,42 +115,77 @@ class Written:
     rows: int = 0
 
 
-def kill_once(folder: Path, start: Written, lines: int, seconds: float) -> Written:
-    """Run a writer and kill it some seconds after some acknowledgements; return those."""
-    program = (
-        "import sys; from tests.embedded.crashing import write_for_ever;"
-        " write_for_ever(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))"
-    )
-    root = str(Path(__file__).parents[2])
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(folder), str(start.log), str(start.rows)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=root,
-    )
-    assert process.stdout is not None
-    found = Written(start.log, start.rows)
+class Killed:
+    """Writers that are killed, each a fork of one process."""
 
-    def take(line: str) -> None:
-        kind, _, number = line.partition(" ")
-        if line.endswith("\n") and kind in ("log", "rows"):
-            setattr(found, kind, int(number))
+    def __init__(self) -> None:
+        program = "from tests.embedded.crashing import serve_forks; serve_forks()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=str(Path(__file__).parents[2]),
+        )
 
-    try:
-        assert process.stdout.readline().strip()
-        for _ in range(lines):
-            take(process.stdout.readline())
-        time.sleep(seconds)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    for line in process.stdout:
-        take(line)
-    process.stdout.close()
-    return found
+    def kill_once(self, folder: Path, start: Written, lines: int, seconds: float) -> Written:
+        """Run a writer and kill it some seconds after some acknowledgements; return those."""
+        asked, said = self._process.stdin, self._process.stdout
+        assert asked is not None
+        assert said is not None
+        asked.write(f"{folder}\t{start.log}\t{start.rows}\n")
+        asked.flush()
+        kind, _, number = said.readline().partition(" ")
+        assert kind == "pid"
+        pid = int(number)
+        found = Written(start.log, start.rows)
+
+        def take(line: str) -> None:
+            kind, _, number = line.partition(" ")
+            if kind in ("log", "rows"):
+                setattr(found, kind, int(number))
+
+        try:
+            assert said.readline().strip() == "ready"
+            for _ in range(lines):
+                take(said.readline())
+            time.sleep(seconds)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+        for line in iter(said.readline, "dead\n"):
+            assert line, "the process that forks has ended"
+            take(line)
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
 
 
-def check(folder: Path, acknowledged: Written) -> Written:
+def serve_forks() -> None:
+    """Fork a writer for each line of the input, and say when it was killed."""
+    for line in sys.stdin:
+        folder, first, batch = line.rstrip("\n").split("\t")
+        pid = os.fork()
+        if not pid:
+            try:
+                write_for_ever(folder, int(first), int(batch))
+            finally:
+                os._exit(1)
+        # in one piece: the writer writes to the same pipe
+        print(f"pid {pid}\n", end="", flush=True)
+        _, status = os.waitpid(pid, 0)
+        assert os.WIFSIGNALED(status), "the writer ended by itself"
+        print("dead\n", end="", flush=True)
+
+
+def check(folder: Path, acknowledged: Written, model: Model) -> Written:
     """Open a folder and check what is in it; return how much that is.
 
     The log holds 0, 1, 2, ... without a gap or a double, in whole batches. The rows are those
@@ -146,40 +193,73 @@ def check(folder: Path, acknowledged: Written) -> Written:
     what was acknowledged.
     """
     with EmbeddedFluss(folder) as engine, engine.connection() as connection:
-        log = fluss.scan_fluss(LOG, connection=connection).collect()["n"].to_list()
+        log = fluss.scan_fluss(LOG, connection=connection).collect()["n"]
         table = connection.get_table(ROWS)
         state = table.new_scan().create_snapshot_scanner().to_arrow()
         scanner = table.new_scan().create_record_batch_log_scanner()
         scanner.subscribe(0, 0)
-        changelog = scanner.to_arrow().to_pylist()
-    assert log == list(range(len(log))), "rows of the log lost, doubled or moved"
+        changelog = pl.DataFrame(scanner.to_arrow())
+    assert log.equals(pl.Series(range(len(log)), dtype=pl.Int64)), "rows lost, doubled or moved"
     assert len(log) % 100 == 0, "part of a batch"
     assert len(log) >= acknowledged.log, "acknowledged rows of the log are lost"
     rows = {row["n"]: row for row in state.to_pylist()}
     assert len(rows) == state.num_rows, "a key twice"
     batches = rows[MARK]["batch"] + 1 if rows else 0
     assert batches >= acknowledged.rows, "acknowledged changes are lost"
-    assert rows == rows_after(batches), "not the rows after whole batches"
-    folded: dict[int, dict[str, Any]] = {}
-    for change in changelog:
-        row = {name: change[name] for name in ("n", "text", "batch")}
-        kind = change["_change_type"]
-        if kind in ("-U", "-D"):
-            assert folded[row["n"]] == row, "a change of a row that was another"
-        if kind == "-D":
-            del folded[row["n"]]
-        elif kind != "-U":
-            assert (row["n"] in folded) == (kind == "+U"), "a change of the wrong type"
-            folded[row["n"]] = row
-    assert folded == rows, "the rows are not what the changelog says"
+    assert rows == model.after(batches), "not the rows after whole batches"
+    assert folded(changelog) == rows, "the rows are not what the changelog says"
     return Written(len(log), batches)
 
 
-def campaign(folder: Path, kills: int, seed: int) -> Written:
-    """Kill a writer again and again; return what was written in the end."""
+def folded(changelog: pl.DataFrame) -> dict[int, dict[str, Any]]:
+    """Return the rows that changes leave; each change must fit the one before it of its key."""
+    if changelog.is_empty():
+        return {}
+    kind, row = pl.col("_change_type").cast(pl.String), pl.struct("n", "text", "batch")
+    steps = changelog.sort("_log_offset").select(
+        "n",
+        kind=kind,
+        row=row,
+        before=kind.shift(1).over("n"),
+        row_before=row.shift(1).over("n"),
+    )
+    before = pl.col("before")
+    there = before.is_in(["+I", "+U"]).fill_null(False)
+    fits = (
+        pl.when(pl.col("kind") == "+I")
+        .then(before.is_null() | (before == "-D"))
+        .when(pl.col("kind") == "+U")
+        .then(before == "-U")
+        .otherwise(there & (pl.col("row") == pl.col("row_before")))
+    )
+    wrong = steps.filter(~fits.fill_null(False))
+    assert wrong.is_empty(), f"changes that do not fit the one before: {wrong}"
+    last = steps.group_by("n", maintain_order=True).last()
+    assert not (last["kind"] == "-U").any(), "half an update"
+    return {found["n"]: found for found in last.filter(pl.col("kind") != "-D")["row"].to_list()}
+
+
+def campaign(
+    folder: Path, kills: int, seed: int, report: Callable[[int, Written], None] | None = None
+) -> Written:
+    """Kill a writer again and again; return what was written in the end.
+
+    Parameters
+    ----------
+    folder
+        What is written to, from the first writer to the last.
+    kills, seed
+        How often, and what decides when.
+    report
+        Called after each check.
+    """
     choose = random.Random(seed)
-    found = Written()
-    for _ in range(kills):
-        acknowledged = kill_once(folder, found, choose.randrange(60), choose.uniform(0.0, 0.02))
-        found = check(folder, acknowledged)
+    found, model = Written(), Model()
+    with Killed() as writers:
+        for number in range(kills):
+            lines, seconds = choose.randrange(60), choose.uniform(0.0, 0.02)
+            acknowledged = writers.kill_once(folder, found, lines, seconds)
+            found = check(folder, acknowledged, model)
+            if report is not None:
+                report(number + 1, found)
     return found

@@ -177,6 +177,8 @@ REQUESTS: list[tuple[api.Api[Any, Any], Message]] = [
             ("parted", spec(q="x"), False),
         )
     ),
+    (api.GET_LATEST_KV_SNAPSHOTS, pb.GetLatestKvSnapshotsRequest(table_path=path("log"))),
+    (api.GET_LATEST_KV_SNAPSHOTS, pb.GetLatestKvSnapshotsRequest(table_path=path("nope"))),
     (api.LIST_PARTITION_INFOS, pb.ListPartitionInfosRequest(table_path=path("log"))),
     (api.LIST_PARTITION_INFOS, pb.ListPartitionInfosRequest(table_path=path("nope"))),
     alter(config_changes=config("table.log.ttl", "3d")),

@@ -24,6 +24,7 @@ from fluss_df.protocol.fetch import parse_fetch_response
 from fluss_df.record.headers import scan_headers
 from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.log_decode import LogDecoder
+from fluss_df.record.row_log import RowLogDecoder
 from fluss_df.record.values import ValueDecoder
 from fluss_df.schema import TableDescriptor
 from tests.embedded.peers import Peer, path
@@ -185,7 +186,13 @@ class Both:
 
     def changelog(self, peer: Peer, table_id: int) -> list[tuple[Any, ...]]:
         target = self.descriptor.schema.arrow_schema
-        decoder = LogDecoder({1: target}, target)
+        schema, properties = self.descriptor.schema, self.descriptor.properties
+        log_format = properties.get("table.log.format", "arrow").lower()
+        decoder: LogDecoder | RowLogDecoder
+        if log_format == "arrow":
+            decoder = LogDecoder({1: target}, target)
+        else:
+            decoder = RowLogDecoder({1: schema.columns}, target, log_format)
         changes: list[tuple[Any, ...]] = []
         offset = 0
         while True:
@@ -290,11 +297,15 @@ FUNCTIONS = [
     },
 ]
 ENGINE = "table.merge-engine"
+LOG = "table.log.format"
 VERSION = "table.merge-engine.versioned.ver-column"
 # name, properties, aggregate functions, whether there are partial updates, an auto-increment column
 CASES: list[tuple[str, dict[str, str], dict[str, str], bool, bool]] = [
     ("default", {}, {}, True, False),
     ("indexed", {"table.kv.format": "INDEXED"}, {}, True, False),
+    ("compactedlog", {LOG: "COMPACTED"}, {}, True, False),
+    ("compactedwal", {LOG: "COMPACTED", "table.changelog.image": "WAL"}, {}, True, False),
+    ("compactedsums", {LOG: "COMPACTED", ENGINE: "AGGREGATION"}, FUNCTIONS[1], True, False),
     ("wal", {"table.changelog.image": "WAL"}, {}, True, False),
     ("ignore", {"table.delete.behavior": "IGNORE"}, {}, True, False),
     ("disable", {"table.delete.behavior": "DISABLE"}, {}, True, False),
@@ -325,7 +336,7 @@ def test_changes(real: Peer, embedded: Peer, case: tuple[Any, ...]) -> None:
     names = [column.name for column in both.descriptor.schema.columns]
     sequence = 0
     for step in range(25):
-        rows = random_rows(rng, rng.choice([1, 2, 10, 60]), keys=rng.choice([3, 40]))
+        rows = random_rows(rng, rng.choice([1, 2, 10, 60, 300]), keys=rng.choice([3, 40]))
         deletes = np.array([rng.random() < 0.25 for _ in range(rows.num_rows)])
         targets: list[str] | None = None
         if numbered:

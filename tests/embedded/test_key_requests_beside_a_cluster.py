@@ -183,3 +183,27 @@ def test_requests(real: Peer, embedded: Peer) -> None:
                     answers.append((code, plain(message), body))
             assert answers[1] == answers[0], f"request {step} at place {where}"
     both.check()
+
+
+def test_there_are_no_snapshots_yet(real: Peer, embedded: Peer) -> None:
+    """The rows of a fresh table are all in its changelog."""
+    text = table_json(schema=schema(), bucket_count=3)
+    parts = table_json(schema=schema(primary_key=["a", "b"]), partition_key=["b"])
+    answers = []
+    for peer in (real, embedded):
+        found: list[tuple[int | str, str]] = []
+        for name, table in (("fresh", text), ("fresh_parts", parts)):
+            create = pb.CreateTableRequest(
+                table_path=path(name), table_json=table, ignore_if_exists=False
+            )
+            peer.coordinator.call(api.CREATE_TABLE, create)
+            for partition in (None, "nope"):
+                asked = pb.GetLatestKvSnapshotsRequest(
+                    table_path=path(name), partition_name=partition
+                )
+                code, _, body = peer.ask(api.GET_LATEST_KV_SNAPSHOTS, asked)
+                # a partition that is missing is an unnamed error there, and a named one here
+                shown = code if partition is None or code == 0 else "error"
+                found.append((shown, re.sub(r"table_id: \d+", "", body)))
+        answers.append(found)
+    assert answers[1] == answers[0]

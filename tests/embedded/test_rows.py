@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fluss_df.embedded.check import check_folder
 from fluss_df.embedded.engine import Durability, Engine, EngineOptions
 from fluss_df.embedded.kv_tablet import KvTablet
 from fluss_df.errors import ErrorCode, FlussError
@@ -119,10 +120,11 @@ def random_writes(table: Rows, model: dict[int, str], seed: int, batches: int = 
                 model[key] = text
 
 
-def test_rows_come_from_the_changelog(tmp_path: Path) -> None:
+@pytest.mark.parametrize("log_format", ["ARROW", "COMPACTED"])
+def test_rows_come_from_the_changelog(tmp_path: Path, log_format: str) -> None:
     """What RocksDB had in memory when the process ended is replayed."""
     model: dict[int, str] = {}
-    table = Rows(tmp_path / "d")
+    table = Rows(tmp_path / "d", table_log_format=log_format)
     for round_number in range(4):
         random_writes(table, model, round_number)
         if round_number % 2:
@@ -135,6 +137,7 @@ def test_rows_come_from_the_changelog(tmp_path: Path) -> None:
         assert table.kv.row_count == len(model)
         assert table.kv.applied == table.kv.log.end_offset
     table.engine.close()
+    assert check_folder(tmp_path / "d").findings == []
 
 
 def remove(folder: Path) -> None:

@@ -96,7 +96,7 @@ def test_dropped_tables_leave_nothing(engine: EmbeddedFluss) -> None:
 
 def test_requests_that_there_are_not_are_answered(engine: EmbeddedFluss) -> None:
     with RawClient(engine.address) as client:
-        for key in (0, 1023, 1057, 9999, 30_001, -1):
+        for key in (0, 1024, 1057, 9999, 30_001, -1):
             client.send(key, 0, b"\x00\xff\x00")
             code, message = client.receive().error
             assert code == ErrorCode.UNSUPPORTED_VERSION
@@ -255,15 +255,23 @@ def test_names_never_become_paths(engine: EmbeddedFluss) -> None:
     assert os.path.exists(engine.socket_path)
 
 
-def test_a_program_that_forgets_to_close_gets_its_rows_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", [0, 4], ids=["disk", "slow disk"])
+def test_a_program_that_forgets_to_close_gets_its_rows_written(
+    tmp_path: Path, seconds: int
+) -> None:
+    """However long the disk takes: a cluster is given three seconds then, this engine is not."""
     script = (
+        "import time\n"
         "import pyarrow as pa\n"
         "import fluss_df as fluss\n"
+        "from fluss_df.embedded import tablet\n"
         f"connection = fluss.connect({str(tmp_path / 'd')!r})\n"
         "schema = pa.schema([('n', pa.int64())])\n"
         "descriptor = fluss.TableDescriptor(fluss.Schema(schema), bucket_count=1)\n"
         "connection.get_admin().create_table('fluss.t', descriptor)\n"
         "writer = connection.get_table('fluss.t').new_append().create_writer()\n"
+        "sync = tablet.sync_data\n"
+        f"tablet.sync_data = lambda fd: (time.sleep({seconds}), sync(fd))\n"
         "writer.write_arrow(pa.table({'n': range(1000)}))\n"
     )
     done = subprocess.run(
