@@ -16,6 +16,7 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.embedded.check import check_folder
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.pushdown.batch_filter import BatchFilter
 from fluss_df.record.headers import CRC_START, scan_headers
@@ -23,6 +24,7 @@ from fluss_df.record.log_batch import Compression, encode_log_batch
 from fluss_df.record.statistics import encode_statistics
 from fluss_df.schema import Schema
 from tests.client.test_server_filter import fetch, fetched, leaf, number
+from tests.embedded.raw import RawClient
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 PATH = fluss.TablePath("fluss", "t")
@@ -124,16 +126,21 @@ def test_statistics_that_are_none_keep_their_batch() -> None:
 
 
 def test_a_projection_leaves_the_statistics_behind(engine: EmbeddedFluss) -> None:
-    from fluss_df.embedded.data_requests import fetch_at_once
-
     with engine.connection() as connection:
         request = fetch(connection.get_table(PATH), 0, [0])
-    parts = fetch_at_once(engine.engine, pa.py_buffer(request.SerializeToString()))
-    assert parts is not None
-    answer = pb.FetchLogResponse.FromString(b"".join(bytes(part) for part in parts))
-    headers = scan_headers(answer.tables_resp[0].buckets_resp[0].records)
+        query = fluss.scan_fluss(PATH, connection=connection).select("n")
+        with fluss.track_scans() as reports:
+            assert query.collect()["n"].to_list() == list(range(BATCHES * ROWS))
+    with RawClient(engine.address) as client:
+        client.hello()
+        answer = client.call(api.FETCH_LOG, request)
+    records = answer.tables_resp[0].buckets_resp[0].records
+    headers = scan_headers(records)
     assert headers.magic.tolist() == [1]
     assert (headers.payload - headers.position).tolist() == [52]
+    # in process nothing is cut, and what is counted is the same
+    (report,) = reports
+    assert BATCHES * len(records) <= report.bytes_received < BATCHES * (len(records) + 60)
 
 
 def test_batches_of_magic_2_are_refused(engine: EmbeddedFluss) -> None:
