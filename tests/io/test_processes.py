@@ -142,7 +142,8 @@ def test_an_interrupt_ends_the_wait_for_a_silent_server(
         began = time.monotonic()
         _, errors = program.communicate(timeout=60)
     assert time.monotonic() - began < 5
-    assert "KeyboardInterrupt" in errors
+    # Polars may end an iteration as if it were complete
+    assert "KeyboardInterrupt" in errors or ("batches" in query and "StopIteration" in errors)
     assert "Fatal" not in errors
 
 
