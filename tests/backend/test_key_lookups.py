@@ -142,7 +142,8 @@ def test_the_side_is_read_once_and_anew(tables: Tables) -> None:
     frame = con.compile(query)
     with fluss_df.track_scans() as scans:
         assert frame.collect().rows() == [(1,)]
-    assert [scan.plan.table.table_name for scan in scans] == [name]
+    found = [(str(scan.plan.table), scan.lookups) for scan in scans]
+    assert found == [(f"ibis.{name}", 0), (tables.keyed.get_name(), 1)]
     con.insert(name, pl.DataFrame({"id": [2]}))
     assert sorted(frame.collect(engine="streaming")["id"]) == [1, 2]
     assert sorted(con.to_pyarrow_batches(query).read_all()["id"].to_pylist()) == [1, 2]
