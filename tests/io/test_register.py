@@ -38,7 +38,7 @@ def test_read_and_scan_take_the_same() -> None:
     assert scan.parameters == read.parameters
     sink, write = inspect.signature(sink_fluss), inspect.signature(write_fluss)
     extra = set(sink.parameters) - set(write.parameters)
-    assert extra == {"engine"}
+    assert extra == {"engine", "lazy"}
 
 
 def test_the_module_is_quick_to_import() -> None:

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from fluss_df.cluster import ClusterUnavailableError
 from fluss_df.cluster.java import find_java
 from fluss_df.spark import FlussDataSource
-from tests.io.conftest import connection, make_table
+from tests.io.conftest import cluster_connection, cluster_tables, connection, make_table
 
-__all__ = ["connection", "make_table"]
+__all__ = ["cluster_connection", "cluster_tables", "connection", "make_table"]
 
 _FULL = "FLUSS_TEST_SPARK_FULL"
 _ROOT = str(Path(__file__).parents[2])
