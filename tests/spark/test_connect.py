@@ -3,11 +3,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fluss_df.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.spark_full  # a minute: a server and a client of their own
 def test_everything_over_spark_connect_beside_a_broken_neighbour(
     fluss_cluster: LocalCluster, tmp_path: Path
 ) -> None:
