@@ -79,10 +79,9 @@ class Connections:
             await asyncio.wait(waiting, timeout=1.0)
         for connection in open_now:
             connection.close()
-        await asyncio.gather(
-            *(connection.worker for connection in open_now if connection.worker),
-            return_exceptions=True,
-        )
+        workers = [connection.worker for connection in open_now if connection.worker]
+        tasks = [task for connection in open_now for task in connection.tasks]
+        await asyncio.gather(*workers, *tasks, return_exceptions=True)
 
 
 class Connection(asyncio.BufferedProtocol):

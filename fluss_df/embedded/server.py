@@ -230,8 +230,11 @@ class EmbeddedFluss:
         for server in self._servers:
             server.close()
         await self._connections.close()
-        for task in list(self._requests):
+        requests = list(self._requests)
+        for task in requests:
             task.cancel()
+        # they end here: a coroutine that outlives its loop cannot
+        await asyncio.gather(*requests, return_exceptions=True)
         await self.engine.stop()
 
     def _remove_temporary(self) -> None:
