@@ -34,8 +34,10 @@ def serve(
             raise typer.BadParameter("expected USER:PASSWORD", param_hint="--sasl")
         users[user] = password
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    before = {
+        number: signal.signal(number, lambda *_: ended.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         options = EngineOptions(durability=durability)  # type: ignore[arg-type]
         with EmbeddedFluss(dir, port=port, host=host, sasl=users, options=options) as engine:
@@ -46,3 +48,6 @@ def serve(
     except FlussError as error:
         typer.echo(f"fluss-df serve: {error}", err=True)
         raise typer.Exit(1) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

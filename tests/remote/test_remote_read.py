@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -357,12 +358,17 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path: Path, store: SlowStore) -> None:
     position = segments.position()
     read, _ = segments.read(position)
     began = time.monotonic()
-    # to Python alone: Polars takes signals, too, while any query of this process lives
+    # to Python alone: Polars takes signals of its process, too
     timer = threading.Timer(0.1, _thread.interrupt_main)
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        read.take(30.0)
-    timer.join()
+    # nor do the handlers of other libraries in this process
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            read.take(30.0)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
     assert time.monotonic() - began < 5.0
     assert read.done
     assert position.offset == 0

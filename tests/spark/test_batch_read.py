@@ -1,6 +1,7 @@
 import datetime as dt
 import json
 import os
+import time
 
 import polars as pl
 import pyarrow as pa
@@ -203,6 +204,8 @@ def test_offsets_and_times(
     make_table: MakeTable,
 ) -> None:
     table = make_table(SCHEMA, FRAME[:100])
+    # servers count milliseconds
+    time.sleep(0.01)
     between = dt.datetime.now(dt.UTC)
     write(connection, table, FRAME[100:250])
     assert load(spark, fluss_cluster, table, start="latest").count() == 0
