@@ -44,29 +44,25 @@ def assert_exactly(table: fluss.FlussTable, rows: int) -> None:
     assert current.column("text").to_pylist() == [f"text-{i}" for i in range(rows)]
 
 
-def restart_of(cluster: LocalCluster, kill: str, resting: threading.Event) -> Callable[[], None]:
+def restart_of(cluster: LocalCluster, resting: threading.Event) -> Callable[[], None]:
     def disturb() -> None:
         for _ in range(2):
             time.sleep(0.5)
-            if kill == "kill":
-                # what is not in a checkpoint of the high watermark would be lost by the server
-                resting.set()
-                time.sleep(REST_S)
-                cluster.kill_tablet_server(0)
-                resting.clear()
-            else:
-                cluster.stop_tablet_server(0)
+            # what is not in a checkpoint of the high watermark would be lost by the server
+            resting.set()
+            time.sleep(REST_S)
+            cluster.kill_tablet_server(0)
+            resting.clear()
             cluster.start_tablet_server(0)
 
     return disturb
 
 
-@pytest.mark.parametrize("kill", ["kill", "stop"])
-def test_upserts_while_the_only_server_restarts(one_server: LocalCluster, kill: str) -> None:
+def test_upserts_while_the_only_server_restarts(one_server: LocalCluster) -> None:
     with fluss.connect(one_server.bootstrap_servers) as connection:
-        table = make_table(connection, f"upsert_{kill}")
+        table = make_table(connection, "upsert_kill")
         resting, done = threading.Event(), threading.Event()
-        disturb = restart_of(one_server, kill, resting)
+        disturb = restart_of(one_server, resting)
 
         def run() -> None:
             try:

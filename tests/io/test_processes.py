@@ -59,7 +59,6 @@ frame = scan_fluss(sys.argv[1], connection=sys.argv[2])
     [
         "frame.collect()",
         "frame.filter(pl.col('x') >= 0).head(1).collect()",
-        "next(iter(frame.collect_batches(chunk_size=10)))",
         "left = frame.collect_batches(chunk_size=10); next(left)",
         "frame.map_batches(lambda f: 1 / 0, no_optimizations=True).collect()",
         "frame.select(pl.col('text').cast(pl.Int8)).collect()",
