@@ -17,9 +17,9 @@ from fluss_df.client.admin_requests import (
     partition_spec_message,
 )
 from fluss_df.client.cluster import path_message
-from fluss_df.client.create_table import create_table
 from fluss_df.client.facade import Ready, blocking
 from fluss_df.client.leader_requests import bucket_offsets, bucket_row_counts
+from fluss_df.client.table_life import create_table, drop_table
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import (
     DatabaseDescriptor,
@@ -185,13 +185,9 @@ class FlussAdmin(Ready):
     @blocking
     async def drop_table(self, table_path: TablePath, ignore_if_not_exists: bool = False) -> None:
         """Drop a table with all its data."""
-        request = pb.DropTableRequest(
-            table_path=path_message(checked(table_path)), ignore_if_not_exists=ignore_if_not_exists
+        await drop_table(
+            self._cluster, checked(table_path), ignore_if_not_exists=ignore_if_not_exists
         )
-        with changing():
-            await self._cluster.request_coordinator(
-                api.DROP_TABLE, request, done_by_lost_try=ErrorCode.TABLE_NOT_EXIST
-            )
 
     @blocking
     async def get_table_info(self, table_path: TablePath) -> TableInfo:

@@ -68,11 +68,6 @@ class _Asker:
         self._prefix = prefix
         self._name = str(info.table_path)
         self._lake_format = key_lake_format(info)
-        by_name = {column.name: column for column in columns}
-        self._bucket_columns = [by_name[name] for name in info.get_bucket_keys()]
-        self._one_encoding = (
-            list(encoded) == self._bucket_columns and self._lake_format == info.lake_format
-        )
         self._check_row = RowChecker(columns, self._name)
         self._plain = PlainKeys(info, columns, encoded, self._lake_format)
         self._assign = bucket_assigner(info, connection.config)
@@ -107,8 +102,8 @@ class _Asker:
         keys = self._keys(batch)
         bucket_keys = (
             keys
-            if self._one_encoding
-            else self._encode(batch, self._bucket_columns, info.lake_format)
+            if self._plain.one_encoding
+            else self._encode(batch, self._plain.bucket_columns, info.lake_format)
         )
         bucket_id = 0
         if info.num_buckets > 1:

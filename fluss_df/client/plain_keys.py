@@ -39,6 +39,13 @@ class PlainKeys:
         Those of them that are encoded as the key.
     lake_format
         The lake format of that encoding; None for Fluss's own.
+
+    Attributes
+    ----------
+    bucket_columns
+        The columns that decide the bucket.
+    one_encoding
+        Whether the key decides it, as it is encoded.
     """
 
     def __init__(
@@ -56,7 +63,8 @@ class PlainKeys:
         partition = [by_name[name] for name in info.get_partition_keys()]
         self._key = key_encoder(encoded, lake_format)
         self._key_values = self._taking(encoded)
-        self._same = list(encoded) == bucket_columns and lake_format == info.lake_format
+        self.bucket_columns = bucket_columns
+        self.one_encoding = list(encoded) == bucket_columns and lake_format == info.lake_format
         self._bucket_key = key_encoder(bucket_columns, info.lake_format)
         self._bucket_values = self._taking(bucket_columns)
         self._partition_values = self._taking(partition) if partition else None
@@ -86,7 +94,7 @@ class PlainKeys:
             return None
         values = [key.get(name) for name in self._names] if isinstance(key, Mapping) else key
         encoded = self._key(self._key_values(values))
-        hashed = encoded if self._same else self._bucket_key(self._bucket_values(values))
+        hashed = encoded if self.one_encoding else self._bucket_key(self._bucket_values(values))
         if encoded is None or hashed is None:
             return None
         bucket = 0 if self._buckets == 1 else bucket_id(hashed, self._buckets)

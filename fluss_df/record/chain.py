@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from fluss_df.errors import ProtocolError
 from fluss_df.record.headers import Bytes, byte_view
-from fluss_df.record.unaligned import SLACK, Int64s, UInt8s, padded
+from fluss_df.record.unaligned import SLACK, Int64s, UInt8s, padded, varint
 
 LENGTH_SIZE: Final = 4
 _LENGTH: Final = struct.Struct("<i")
@@ -132,18 +132,9 @@ _END: Final = b"\0"
 _REQUIRED, _BYTE_ARRAY, _PLAIN, _RLE, _DATA_PAGE = 0, 6, 0, 3, 0
 
 
-def _varint(value: int) -> bytes:
-    made = bytearray()
-    while value >= 0x80:
-        made.append(value & 0x7F | 0x80)
-        value >>= 7
-    made.append(value)
-    return bytes(made)
-
-
 def _field(step: int, kind: int, value: int | bytes) -> bytes:
     """Return a field; numbers are zigzag varints."""
-    content = _varint(2 * value) if isinstance(value, int) else value
+    content = varint(2 * value) if isinstance(value, int) else value
     return bytes([step << 4 | kind]) + content
 
 
@@ -170,12 +161,12 @@ def _parquet_file(records: UInt8s, count: int) -> pa.Buffer:
         + _END
     )
     stored = len(page) + size
-    name = _varint(1) + b"r"
+    name = varint(1) + b"r"
     root = _field(4, _BINARY, name) + _field(1, _I32, 1) + _END
     leaf = _field(1, _I32, _BYTE_ARRAY) + _field(2, _I32, _REQUIRED) + _field(1, _BINARY, name)
     column = (
         _field(1, _I32, _BYTE_ARRAY)
-        + _field(1, _LIST, _one(_I32, _varint(2 * _PLAIN)))
+        + _field(1, _LIST, _one(_I32, varint(2 * _PLAIN)))
         + _field(1, _LIST, _one(_BINARY, name))
         + _field(1, _I32, 0)
         + _field(1, _I64, count)

@@ -122,6 +122,7 @@ class KvEncoder:
         self._rows: RowEncoder = encoder_of(kv_format)(row_columns)
         self._key_of_one = key_encoder(self._keys, lake_format)
         self._row_of_one = row_encoder(row_columns, kv_format)
+        self._kinds = {column.name: to_arrow(column.type) for column in self._given}
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -234,7 +235,7 @@ class KvEncoder:
         values: dict[str, Any] = {}
         for column in given:
             index = schema.get_field_index(column.name)
-            if index < 0 or schema.field(index).type != to_arrow(column.type):
+            if index < 0 or schema.field(index).type != self._kinds[column.name]:
                 return None
             try:
                 values[column.name] = table.column(index)[0].as_py()

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from fluss_df.record.unaligned import varint
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 _R = TypeRoot
@@ -35,17 +36,6 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 # ---- keys
 
 
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    made = bytearray()
-    while value >= 0x80:
-        made.append(value & 0x7F | 0x80)
-        value >>= 7
-    made.append(value)
-    return bytes(made)
-
-
 def _integer(bits: int, *, fixed: bool) -> Encode:
     limit = 1 << (bits - 1)
     mask = (1 << bits) - 1
@@ -53,7 +43,7 @@ def _integer(bits: int, *, fixed: bool) -> Encode:
     def encode(value: Any) -> bytes | None:
         if type(value) is not int or not -limit <= value < limit:
             return None
-        return (value & mask).to_bytes(bits // 8, "little") if fixed else _varint(value & mask)
+        return (value & mask).to_bytes(bits // 8, "little") if fixed else varint(value & mask)
 
     return encode
 
@@ -62,11 +52,11 @@ def _text(value: Any) -> bytes | None:
     if type(value) is not str:
         return None
     raw = value.encode()
-    return _varint(len(raw)) + raw
+    return varint(len(raw)) + raw
 
 
 def _binary(value: Any) -> bytes | None:
-    return _varint(len(value)) + value if type(value) is bytes else None
+    return varint(len(value)) + value if type(value) is bytes else None
 
 
 def _bool(value: Any) -> bytes | None:
@@ -74,7 +64,7 @@ def _bool(value: Any) -> bytes | None:
 
 
 def _date(value: Any) -> bytes | None:
-    return _varint(value.toordinal() - _EPOCH_DAY & _MASK) if type(value) is dt.date else None
+    return varint(value.toordinal() - _EPOCH_DAY & _MASK) if type(value) is dt.date else None
 
 
 def _float(value: Any) -> bytes | None:
@@ -118,7 +108,7 @@ def _stamp(t: DataType) -> Encode | None:
         )
         if not nanos:
             return None if micros else _bigint(millis)
-        return _varint(millis & (1 << 64) - 1) + _varint(micros * 1000)
+        return varint(millis & (1 << 64) - 1) + varint(micros * 1000)
 
     return encode
 
@@ -280,7 +270,7 @@ def row_encoder(
 
 def framed(key: bytes, row: bytes) -> bytes:
     """Return the record of a kv batch: its length, the key with its length, and the row."""
-    content = _varint(len(key)) + key + row
+    content = varint(len(key)) + key + row
     return _LENGTH.pack(len(content)) + content
 
 

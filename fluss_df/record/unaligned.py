@@ -204,6 +204,18 @@ def join(pieces: list[EncodedRows]) -> EncodedRows:
     return EncodedRows(np.concatenate([piece.data for piece in pieces]), offsets)
 
 
+def varint(value: int) -> bytes:
+    """Return the unsigned LEB128 of one number from 0 on."""
+    if value < 0x80:
+        return bytes((value,))
+    made = bytearray()
+    while value >= 0x80:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
 def varint_parts(values: UInt64s) -> list[Words]:
     """Return unsigned LEB128 as one part, or two where some take more than eight bytes."""
     top = int(values.max()) if len(values) else 0

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client import create_table
+from fluss_df.client import table_life
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_METADATA
@@ -58,14 +58,14 @@ class NoLeaders:
 
 @pytest.fixture(autouse=True)
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(create_table, "_LEADER_WAIT_S", 1.0)
+    monkeypatch.setattr(table_life, "_LEADER_WAIT_S", 1.0)
 
 
 def test_such_a_table_is_created_anew(server: Beside, caplog: pytest.LogCaptureFixture) -> None:
     path = server.tables.path()
     descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=2)
     with fluss.connect(server.address) as connection, NoLeaders(server, 1) as seen:
-        with caplog.at_level(logging.WARNING, "fluss_df.client.create_table"):
+        with caplog.at_level(logging.WARNING, "fluss_df.client.table_life"):
             connection.get_admin().create_table(path, descriptor)
         table = connection.get_table(path)
         assert table.get_table_info().table_id > seen.missed[0]

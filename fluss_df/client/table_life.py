@@ -1,4 +1,4 @@
-"""Creating a table so that it can be used.
+"""Creating a table so that it can be used, and dropping it.
 
 The coordinator of Fluss 0.9.1 learns of a new table by watching ZooKeeper, and now and then, more
 often under load, misses one: its node is made empty and filled a moment later, and a watcher that
@@ -70,11 +70,18 @@ async def create_table(
             path,
             _LEADER_WAIT_S,
         )
-        drop = pb.DropTableRequest(table_path=path_message(path), ignore_if_not_exists=True)
-        with changing():
-            await cluster.request_coordinator(
-                api.DROP_TABLE, drop, done_by_lost_try=ErrorCode.TABLE_NOT_EXIST
-            )
+        await drop_table(cluster, path, ignore_if_not_exists=True)
+
+
+async def drop_table(cluster: Cluster, path: TablePath, *, ignore_if_not_exists: bool) -> None:
+    """Drop a table with all its data."""
+    request = pb.DropTableRequest(
+        table_path=path_message(path), ignore_if_not_exists=ignore_if_not_exists
+    )
+    with changing():
+        await cluster.request_coordinator(
+            api.DROP_TABLE, request, done_by_lost_try=ErrorCode.TABLE_NOT_EXIST
+        )
 
 
 async def _is_served(cluster: Cluster, path: TablePath) -> bool:
