@@ -19,6 +19,7 @@ from typing import Final, Literal, TypeVar
 
 from fluss_df.embedded import options
 from fluss_df.embedded.catalog import Catalog
+from fluss_df.embedded.cluster_state import ClusterState
 from fluss_df.embedded.files import FolderLock, make_folder
 from fluss_df.embedded.kv_store import KvResources
 from fluss_df.embedded.kv_tablet import KvTablet
@@ -138,6 +139,7 @@ class Engine:
         self.lock = FolderLock(folder)
         try:
             self.catalog = Catalog(folder / "catalog", self.settings.default_buckets)
+            self.cluster = ClusterState(folder / "catalog")
             self._remove_leftovers()
         except BaseException:
             self.lock.release()
@@ -261,6 +263,11 @@ class Engine:
             found += [bucket for bucket in buckets if self.bucket_folder(bucket).exists()]
         return found
 
+    def refusing_writes(self) -> int:
+        """Return how many buckets take no more writes, as their disk failed."""
+        with self._lock:
+            return sum(opened.tablet.poisoned for opened in self._open.values())
+
     def drop_table(self, table: Table) -> None:
         """Remove the data of a table that was dropped from the catalog."""
         self._drop(lambda bucket: bucket.table_id == table.id)
@@ -359,6 +366,7 @@ class Engine:
             try:
                 await self.run(keep_partitions, self)
                 await self.run(self.expire)
+                await self.run(self.cluster.expire)
             except Exception:
                 logger.exception("background work failed; it is tried again")
 

@@ -150,6 +150,11 @@ class Tablet:
         """Whether something was written that is not synced."""
         return self.synced_offset < self.end_offset
 
+    @property
+    def poisoned(self) -> bool:
+        """Whether it takes no more writes until it is opened again."""
+        return self._poison is not None
+
     # ---- writing
 
     def append(self, records: memoryview, layouts: Mapping[int, ColumnLayout | None]) -> Appended:
