@@ -55,11 +55,15 @@ class EngineOptions:
         A file of a log that has grown over this size is followed by a new one.
     default_buckets
         Buckets of tables that do not say.
+    answer_bytes
+        The most that one request may look up or scan by a limit; more is refused, as it would be
+        in memory at once.
     """
 
     durability: Durability = "commit"
     segment_bytes: int = 1 << 30
     default_buckets: int = 1
+    answer_bytes: int = 256 << 20
 
     def __post_init__(self) -> None:
         if self.durability not in ("commit", "interval", "none"):
@@ -67,9 +71,9 @@ class EngineOptions:
                 f"durability {self.durability!r}: it is 'commit', 'interval' or 'none'",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
-        if self.segment_bytes < 1 or self.default_buckets < 1:
+        if min(self.segment_bytes, self.default_buckets, self.answer_bytes) < 1:
             raise FlussError(
-                "segment_bytes and default_buckets are positive",
+                "segment_bytes, default_buckets and answer_bytes are positive",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
 

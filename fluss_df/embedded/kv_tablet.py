@@ -419,15 +419,10 @@ class KvTablet:
         with self._lock:
             return self._current(keys)
 
-    def prefix(self, prefix: bytes) -> list[bytes]:
-        """Return the values whose keys begin with some bytes."""
+    def prefix(self, prefix: bytes) -> Iterator[bytes]:
+        """Return an iterator over the values whose keys begin with some bytes, in their order."""
         self._catch_up()
         return self._store.prefix(prefix)
-
-    def first(self, limit: int) -> list[bytes]:
-        """Return the first values in the order of their keys."""
-        with self._catch_up():
-            return self._store.first(limit)
 
     def scan(self) -> tuple[Iterator[bytes], int]:
         """Return an iterator over all values, and the offset of the changelog behind them."""

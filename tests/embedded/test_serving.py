@@ -96,7 +96,8 @@ def test_dropped_tables_leave_nothing(engine: EmbeddedFluss) -> None:
 
 def test_requests_that_there_are_not_are_answered(engine: EmbeddedFluss) -> None:
     with RawClient(engine.address) as client:
-        for key in (0, 1024, 1057, 9999, 30_001, -1):
+        # 1013 and 1052: what servers of a cluster ask each other
+        for key in (0, 1013, 1052, 9999, 30_001, -1):
             client.send(key, 0, b"\x00\xff\x00")
             code, message = client.receive().error
             assert code == ErrorCode.UNSUPPORTED_VERSION
