@@ -112,6 +112,10 @@ def read_json(path: Path) -> Any:
         raise FlussError(f"cannot read {path}: {error}", ErrorCode.STORAGE_EXCEPTION) from error
 
 
+class FolderInUseError(FlussError):
+    """Another engine has the folder."""
+
+
 class FolderLock:
     """The one owner of an engine's folder, for as long as its process lives.
 
@@ -162,7 +166,7 @@ class FolderLock:
                 owner = json.loads(os.pread(self._fd, 4096, 0))["pid"]
             except (ValueError, LookupError, TypeError):
                 owner = "unknown"
-            raise FlussError(
+            raise FolderInUseError(
                 f"the folder {folder} is in use by process {owner}: close that engine, or connect"
                 " to its address",
                 ErrorCode.STORAGE_EXCEPTION,

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from fluss_df.client.sockets import local_host
 from fluss_df.embedded.dispatch import Dispatcher, Reply, Session
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
 
 T = TypeVar("T")
+# macOS takes 103 bytes, Linux 107
+_MAX_SOCKET_PATH: Final = 103
 
 
 class EmbeddedFluss:
@@ -84,6 +86,7 @@ class EmbeddedFluss:
         self._closed = False
         self._servers: list[asyncio.Server] = []
         self._requests: set[asyncio.Task[Any]] = set()
+        self._socket_folder = _socket_folder()
         try:
             self.engine = Engine(self.folder, options)
         except BaseException:
@@ -91,8 +94,6 @@ class EmbeddedFluss:
             raise
         self._connections = Connections(Dispatcher(self.engine), limits or Limits())
         self._loop = asyncio.new_event_loop()
-        # the path of a Unix socket is short: it does not stand in the folder itself
-        self._socket_folder = tempfile.mkdtemp(prefix="fluss-df-")
         self.socket_path = os.path.join(self._socket_folder, "s")
         # of requests that come without a connection
         self._session = Session(*local_host(self.socket_path), local=True)
@@ -104,7 +105,8 @@ class EmbeddedFluss:
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise NetworkError(f"cannot listen on {host}:{port}: {error}") from error
+                where = self.socket_path if port is None else f"{host}:{port}"
+                raise NetworkError(f"cannot listen on {where}: {error}") from error
             raise
         _open.add(self)
 
@@ -223,7 +225,6 @@ class EmbeddedFluss:
                 self._thread.join(5)
                 if not self._loop.is_running():
                     self._loop.close()
-                shutil.rmtree(self._socket_folder, ignore_errors=True)
                 self._remove_temporary()
 
     async def _stop(self) -> None:
@@ -238,6 +239,7 @@ class EmbeddedFluss:
         await self.engine.stop()
 
     def _remove_temporary(self) -> None:
+        shutil.rmtree(self._socket_folder, ignore_errors=True)
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -255,6 +257,21 @@ class EmbeddedFluss:
     def __repr__(self) -> str:
         state = "closed" if self._closed else (self._address or "open")
         return f"EmbeddedFluss({str(self.folder)!r}, {state})"
+
+
+def _socket_folder() -> str:
+    """Return a new folder for a Unix socket, whose path may only be short: not the data's."""
+    try:
+        folder = tempfile.mkdtemp(prefix="fluss-df-")
+        if len(os.fsencode(folder)) > _MAX_SOCKET_PATH - len("/s"):
+            os.rmdir(folder)
+            folder = tempfile.mkdtemp(prefix="fluss-df-", dir="/tmp")
+        return folder
+    except OSError as error:
+        raise FlussError(
+            f"cannot make a Unix socket: {error}; set TMPDIR to a folder that can be written to",
+            ErrorCode.STORAGE_EXCEPTION,
+        ) from error
 
 
 _open: weakref.WeakSet[EmbeddedFluss] = weakref.WeakSet()
