@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
+import sys
 import tempfile
 import time
 import unittest.mock
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -144,6 +146,19 @@ def appends(console: Console, folder: Path, rows: int, rounds: int) -> None:
             )
 
 
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve a folder in a process of its own, as users do; give its address."""
+    code = "from fluss_df.cli.main import app; app()"
+    command = [sys.executable, "-c", code, "serve", "--dir", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
+
+
 def served(console: Console, folder: Path, rows: int, rounds: int) -> None:
     """Compare the engine over TCP with a real server, by the same client."""
     data = log_data(rows)
@@ -156,10 +171,10 @@ def served(console: Console, folder: Path, rows: int, rounds: int) -> None:
         ],
         schema=ROWS_SCHEMA,
     )
-    with LocalCluster() as cluster, EmbeddedFluss(folder / "served", port=0) as engine:
+    with LocalCluster() as cluster, serving(folder / "served") as served_at:
         works: list[dict[str, Callable[[], Any]]] = []
         with contextlib.ExitStack() as stack:
-            for address in (engine.address, cluster.bootstrap_servers):
+            for address in (served_at, cluster.bootstrap_servers):
                 connection = stack.enter_context(fluss.FlussConnection.create(address))
                 works.append(_served_works(connection, data, keyed))
             for name in works[0]:
@@ -295,14 +310,18 @@ def main(
     rows: Annotated[int, typer.Option(help="Rows of each table.")] = 1_000_000,
     rounds: Annotated[int, typer.Option(help="Rounds of each comparison.")] = 5,
     cluster: Annotated[bool, typer.Option(help="Beside a real server, too.")] = False,
+    only: Annotated[str, typer.Option(help="One part: changes, appends, scans, served.")] = "",
 ) -> None:
     """Run all."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=200)
     with tempfile.TemporaryDirectory() as folder:
-        changes(console, Path(folder), rows)
-        appends(console, Path(folder), 4 * rows, rounds)
-        scans(console, Path(folder), 4 * rows, rounds)
-        if cluster:
+        if only in ("", "changes"):
+            changes(console, Path(folder), rows)
+        if only in ("", "appends"):
+            appends(console, Path(folder), 4 * rows, rounds)
+        if only in ("", "scans"):
+            scans(console, Path(folder), 4 * rows, rounds)
+        if cluster or only == "served":
             served(console, Path(folder), 4 * rows, rounds)
 
 

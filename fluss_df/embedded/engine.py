@@ -216,7 +216,12 @@ class Engine:
                 raise FlussError("the engine is closed", ErrorCode.NETWORK_EXCEPTION)
             found = self._open.get(bucket)
             if found is None:
-                found = self._open[bucket] = self._open_bucket(bucket)
+                try:
+                    found = self._open[bucket] = self._open_bucket(bucket)
+                except OSError as error:
+                    raise FlussError(
+                        f"cannot open {java_name(bucket)}: {error}", ErrorCode.STORAGE_EXCEPTION
+                    ) from error
             return found
 
     def _open_bucket(self, bucket: TableBucket) -> _Open:

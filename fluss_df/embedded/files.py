@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import weakref
@@ -146,8 +147,11 @@ class FolderLock:
             # not inherited: a child must not keep the folder locked
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            way_out = ""
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                way_out = "; an engine writes to its folder: give this user the right, or copy it"
             raise FlussError(
-                f"cannot use the folder {folder}: {error}", ErrorCode.STORAGE_EXCEPTION
+                f"cannot use the folder {folder}: {error}{way_out}", ErrorCode.STORAGE_EXCEPTION
             ) from error
         try:
             self._take(folder, marker)

@@ -12,12 +12,13 @@ import socket
 import tempfile
 import threading
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from fluss_df.client.sockets import local_host
+from fluss_df.embedded.channel import Channel
 from fluss_df.embedded.dispatch import Dispatcher, Reply, Session
 from fluss_df.embedded.engine import Engine, EngineOptions
 from fluss_df.embedded.listener import Connection, Connections, Limits
@@ -176,9 +177,7 @@ class EmbeddedFluss:
         RuntimeError
             When the engine is closed.
         """
-        if self._closed:
-            raise RuntimeError("the engine is closed")
-        return asyncio.run_coroutine_threadsafe(self._answer(request), self._loop)
+        return self._begin(self._answer(request))
 
     def fetch_at_once(self, request: Request) -> Reply | None:
         """Answer a fetch on this thread, for readers in this process; None for one that may wait.
@@ -192,11 +191,53 @@ class EmbeddedFluss:
             raise RuntimeError("the engine is closed")
         return self._connections.dispatcher.fetch_at_once(request)
 
-    async def _answer(self, request: Request) -> Reply:
+    def open_channel(
+        self, answered: Callable[[int, Reply], None], ended: Callable[[], None]
+    ) -> Callable[[Request | None], None]:
+        """Open a connection of this process that needs no socket.
+
+        Parameters
+        ----------
+        answered
+            Called on the engine's thread with the id of a request and its answer.
+        ended
+            Called there once there will be no more answers.
+
+        Returns
+        -------
+        Callable
+            Sends a request; None ends it. RuntimeError when the engine is closed.
+        """
+        channel = Channel(self._connections.dispatcher, self._session, answered, ended)
+        self._begin(self._run_channel(channel))
+
+        def send(request: Request | None) -> None:
+            if request is None:
+                self._loop.call_soon_threadsafe(channel.close)
+            else:
+                self._loop.call_soon_threadsafe(channel.send, request)
+
+        return send
+
+    async def _run_channel(self, channel: Channel) -> None:
+        self._remember_request()
+        await channel.run()
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self._closed:
+            work.close()
+            raise RuntimeError("the engine is closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _remember_request(self) -> None:
+        """Have the task that runs ended with the engine."""
         task = asyncio.current_task()
         assert task is not None
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
+
+    async def _answer(self, request: Request) -> Reply:
+        self._remember_request()
         reply = await self._connections.dispatcher.begin(self._session, request)
         return reply if isinstance(reply, tuple) else await reply
 
