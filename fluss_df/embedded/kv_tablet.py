@@ -332,8 +332,14 @@ class KvTablet:
                     changes.kind[changes.kind == INSERT] = UPDATE_AFTER
             elif numbered:
                 numbering = Numbering(pool, codec, self._numbers)
-                changes = merged(pool, engine, old, new, ids, numbering.insert)
-                changes = numbering.in_order(changes)
+                # whether a delete leaves something of a row is decided by its number, too
+                upserts = bool(new.present.all())
+                at_once = folded(pool, engine, old, new, ids) if upserts else None
+                if at_once is not None:
+                    changes = numbering.fill(at_once, ids)
+                else:
+                    changes = merged(pool, engine, old, new, ids, numbering.insert)
+                    changes = numbering.in_order(changes)
             else:
                 at_once = folded(pool, engine, old, new, ids)
                 changes = at_once or merged(pool, engine, old, new, ids, _as_it_is)
