@@ -79,8 +79,8 @@ def test_the_owner_ends_while_others_write(tmp_path: Path, how: str) -> None:
         with fluss.connect(folder) as connection:
             make(connection)
             with (
-                running(WRITER, folder, 0, 300) as first,
-                running(WRITER, folder, 1000, 300) as second,
+                running(WRITER, folder, 0, 60) as first,
+                running(WRITER, folder, 1000, 60) as second,
                 connection.get_table(PATH).new_append().create_writer() as writer,
             ):
                 for process in (first, second):
@@ -96,7 +96,7 @@ def test_the_owner_ends_while_others_write(tmp_path: Path, how: str) -> None:
                 writer.flush()
                 for process in (first, second):
                     says(process, "done")
-            wanted = [*range(300), *range(1000, 1300), 5000, 5001]
+            wanted = [*range(60), *range(1000, 1060), 5000, 5001]
             assert numbers(connection) == wanted
     with fluss.connect(folder) as connection:
         assert numbers(connection) == wanted

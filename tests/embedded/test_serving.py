@@ -94,6 +94,16 @@ def test_dropped_tables_leave_nothing(engine: EmbeddedFluss) -> None:
         assert not folder.exists()
 
 
+# what servers ask each other, in 1.0
+PRIVATE = {1013, 1018, 1019, 1020, 1022, *range(1027, 1032), 1042, 1043, 1052}
+
+
+def test_every_public_request_is_there(engine: EmbeddedFluss) -> None:
+    with RawClient(engine.address) as client:
+        known = {version.api_key for version in client.hello().api_versions}
+    assert known == set(range(1000, 1065)) - PRIVATE
+
+
 def test_requests_that_there_are_not_are_answered(engine: EmbeddedFluss) -> None:
     with RawClient(engine.address) as client:
         # 1013 and 1052: what servers of a cluster ask each other
