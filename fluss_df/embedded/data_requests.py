@@ -18,8 +18,9 @@ from fluss_df.embedded.answer_room import AnswerRoom
 from fluss_df.embedded.engine import Engine, java_name
 from fluss_df.embedded.filtered_read import read_filtered
 from fluss_df.embedded.kv_requests import limit_rows
+from fluss_df.embedded.log_reads import Piece
 from fluss_df.embedded.tables import Table
-from fluss_df.embedded.tablet import Appended, Piece
+from fluss_df.embedded.tablet import Appended
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb

@@ -199,7 +199,9 @@ def large_rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Embed
     options = EngineOptions(durability="none", answer_bytes=64 * MB)
     folder = tmp_path_factory.mktemp("large")
     with (
-        EmbeddedFluss(folder / "d", port=0, options=options) as engine,
+        EmbeddedFluss(
+            folder / "d", port=0, options=options, limits=Limits(total_bytes=128 * MB)
+        ) as engine,
         engine.connection() as connection,
     ):
         table = Tables(connection, "fluss")(schema, ["id"])
@@ -272,3 +274,28 @@ def test_a_client_that_asks_for_too_much_asks_again_for_less(
     found = table.new_lookup().create_lookuper().lookup_arrow(pa.table({"id": range(41)}))
     sizes = [len(data) for data in found["data"].to_pylist() if data is not None]
     assert sizes == [4 * MB] * 40
+
+
+def test_answers_of_many_that_nobody_takes(large_rows: tuple[EmbeddedFluss, Any]) -> None:
+    """Twenty peers ask for 48 MB each and read nothing: few answers are made, and others go on."""
+    engine, table = large_rows
+    keys = [bytes([number]) for number in range(12)]
+    bucket = pb.LookupRequestForBucket(bucket_id=0, keys=keys)
+    request = pb.LookupRequest(
+        table_id=table.get_table_info().table_id, buckets_req=[bucket]
+    ).SerializeToString()
+    before = anonymous_memory()
+    clients = [RawClient(engine.address, timeout=60) for _ in range(20)]
+    for client in clients:
+        client.send(1017, 0, request)
+    for _ in range(10):
+        time.sleep(0.1)
+        assert anonymous_memory() - before < 400 * MB
+    assert alive(engine)
+    for client in clients[:10]:
+        client.close()
+    for client in clients[10:]:
+        assert len(client.receive().body) > 48 * MB
+        client.close()
+    wait_for(engine, 0)
+    assert engine._connections.answers.held == 0
