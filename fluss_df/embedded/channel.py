@@ -38,6 +38,7 @@ class Channel:
         self._answered = answered
         self._ended = ended
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
         self._queue: deque[Request] = deque()
         self._more = asyncio.Event()
         self._pending: set[asyncio.Future[Reply]] = set()
@@ -46,7 +47,7 @@ class Channel:
         """Answer until it is closed or cancelled."""
         self._task = asyncio.current_task()
         try:
-            while True:
+            while not self._closed:
                 while not self._queue:
                     self._more.clear()
                     await self._more.wait()
@@ -77,5 +78,6 @@ class Channel:
 
     def close(self) -> None:
         """End; on the engine's thread."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
