@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from tests.client.support import Tables
 from tests.embedded.raw import RawClient
-from tests.memory import anonymous_memory
+from tests.memory import PeakMemory, anonymous_memory
 
 MB = 1 << 20
 
@@ -213,17 +212,7 @@ def test_an_answer_that_is_too_large_is_refused(
     engine, table = large_rows
     table_id = table.get_table_info().table_id
     keys = {"one row": [b"\x01"] * 1000, "many rows": [bytes([i]) for i in range(24)]}
-    before = peak = anonymous_memory()
-    done = threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.002):
-            peak = max(peak, anonymous_memory())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    with RawClient(engine.address, timeout=60) as client:
+    with PeakMemory() as memory, RawClient(engine.address, timeout=60) as client:
         if what == "limit":
             answer = client.call(
                 api.LIMIT_SCAN, pb.LimitScanRequest(table_id=table_id, bucket_id=0, limit=10**9)
@@ -251,12 +240,10 @@ def test_an_answer_that_is_too_large_is_refused(
                 api.LOOKUP, pb.LookupRequest(table_id=table_id, buckets_req=[asked])
             ).buckets_resp[0]
             fits = [len(value.values) > 4 * MB for value in few.values] == [True] * 5
-    done.set()
-    watcher.join()
     assert answer.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
     assert "67,108,864 bytes" in answer.error_message
     assert fits
-    assert peak - before < 256 * MB
+    assert memory.grown < 256 * MB
 
 
 def test_a_client_that_asks_for_too_much_asks_again_for_less(
