@@ -181,18 +181,19 @@ class ClusterRequests:
     def _register(self, request: pb.RegisterProducerOffsetsRequest) -> Message:
         offsets: dict[TableBucket, int] = {}
         for table in request.table_offsets:
-            partitioned = {part.HasField("partition_id") for part in table.bucket_offsets}
-            for part in table.bucket_offsets:
-                if not part.HasField("log_end_offset") or len(partitioned) > 1:
-                    problem = "lacks its offset"
-                    if len(partitioned) > 1:
-                        problem = "is in a partition, or not, unlike others"
-                    raise FlussError(
-                        "Failed to register producer offsets for producer"
-                        f" {request.producer_id}: bucket {part.bucket_id} of table"
-                        f" {table.table_id} {problem}",
-                        ErrorCode.UNKNOWN_SERVER_ERROR,
-                    )
+            parts = table.bucket_offsets
+            problem = None
+            if not all(part.HasField("log_end_offset") for part in parts):
+                problem = "lacks offsets"
+            elif len({part.HasField("partition_id") for part in parts}) > 1:
+                problem = "has buckets with a partition and without one"
+            if problem:
+                raise FlussError(
+                    "Failed to register producer offsets for producer"
+                    f" {request.producer_id}: table {table.table_id} {problem}",
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                )
+            for part in parts:
                 partition = part.partition_id if part.HasField("partition_id") else None
                 bucket = TableBucket(table.table_id, part.bucket_id, partition)
                 offsets[bucket] = part.log_end_offset
@@ -299,10 +300,11 @@ def _alter_configs(request: pb.AlterClusterConfigsRequest) -> Message:
             raise FlussError(
                 f"Unsupported AlterConfigOpType: {change.op_type}", ErrorCode.UNKNOWN_SERVER_ERROR
             )
-    for change in request.alter_configs:
+    if request.alter_configs:
         # what an engine is configured with, it is opened with
+        key = request.alter_configs[0].config_key
         raise FlussError(
-            f"The config key {change.config_key} is not allowed to be changed dynamically.",
+            f"The config key {key} is not allowed to be changed dynamically.",
             ErrorCode.CONFIG_EXCEPTION,
         )
     return pb.AlterClusterConfigsResponse()
