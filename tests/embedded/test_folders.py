@@ -98,7 +98,9 @@ def test_damaged_rows_are_found(tmp_path: Path, name: str) -> None:
     assert found_in(tmp_path / "d")["rows"] == expected["rows"]
 
 
-@pytest.mark.parametrize("what", ["catalog", "table", "segment", "tail", "point", "unknown"])
+@pytest.mark.parametrize(
+    "what", ["catalog", "cluster", "table", "segment", "tail", "point", "unknown"]
+)
 def test_what_else_may_be_wrong(tmp_path: Path, what: str) -> None:
     filled(tmp_path / "d")
     data = tmp_path / "d" / "data"
@@ -106,6 +108,8 @@ def test_what_else_may_be_wrong(tmp_path: Path, what: str) -> None:
     damaged = True
     if what == "catalog":
         (tmp_path / "d" / "catalog" / "databases.json").write_text("{")
+    elif what == "cluster":
+        (tmp_path / "d" / "catalog" / "cluster.json").write_text('{"producers": [1]}')
     elif what == "table":
         next((tmp_path / "d" / "catalog").glob("table-*.json")).write_text("[]")
     elif what == "segment":
