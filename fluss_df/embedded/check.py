@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from fluss_df.embedded.cluster_state import FILE, ClusterState
+from fluss_df.embedded.cluster_state import CLUSTER_FILE, ClusterState
 from fluss_df.embedded.files import FORMAT, FolderLock, read_json
 from fluss_df.embedded.kv_replay import ChangeReplay
 from fluss_df.embedded.kv_store import KvState, read_store
@@ -119,7 +119,7 @@ class _Checker:
         catalog = self._folder / "catalog"
         with self._damage(catalog / "databases.json"):
             read_json(catalog / "databases.json")["databases"].items()
-        with self._damage(catalog / FILE):
+        with self._damage(catalog / CLUSTER_FILE):
             ClusterState(catalog)
         tables: dict[str, Table] = {}
         for file in sorted(catalog.glob("table-*.json")):

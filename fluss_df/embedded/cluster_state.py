@@ -16,7 +16,7 @@ from fluss_df.embedded.validation import name_problem
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket, reading
 
-FILE: Final = "cluster.json"
+CLUSTER_FILE: Final = "cluster.json"
 _DEFAULT_TTL_MS: Final = 24 * 3600 * 1000
 _MAX_TIME: Final = 2**63 - 1
 
@@ -61,7 +61,7 @@ class ClusterState:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / FILE
+        self._file = folder / CLUSTER_FILE
         self._lock = threading.Lock()
         self._producers: dict[str, ProducerOffsets] = {}
         self._tags: dict[int, int] = {}
