@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -135,6 +136,10 @@ class Connection(asyncio.BufferedProtocol):
         """Begin to serve; refuse one connection too many."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        peer = transport.get_extra_info("socket")
+        if peer.family != socket.AF_UNIX:
+            # asyncio leaves sockets of a listener that it was given as they are
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connections = self._connections
         if len(connections.open) >= connections.limits.connections:
             logger.warning("a connection too many was closed")
