@@ -94,6 +94,16 @@ def test_dropped_tables_leave_nothing(engine: EmbeddedFluss) -> None:
         assert not folder.exists()
 
 
+def test_answers_are_sent_at_once(engine: EmbeddedFluss) -> None:
+    """Not when what was sent before is acknowledged, which takes 40 ms at times."""
+    with RawClient(engine.address) as client:
+        client.hello()
+        (served,) = engine._connections.open
+        assert served._transport is not None
+        peer = served._transport.get_extra_info("socket")
+        assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 # what servers ask each other, in 1.0
 PRIVATE = {1013, 1018, 1019, 1020, 1022, *range(1027, 1032), 1042, 1043, 1052}
 
