@@ -175,11 +175,11 @@ def serve_forks() -> None:
         pid = os.fork()
         if not pid:
             try:
+                # by the writer, whose other lines come after it, however late the parent runs
+                print(f"pid {os.getpid()}\n", end="", flush=True)
                 write_for_ever(folder, int(first), int(batch))
             finally:
                 os._exit(1)
-        # in one piece: the writer writes to the same pipe
-        print(f"pid {pid}\n", end="", flush=True)
         _, status = os.waitpid(pid, 0)
         assert os.WIFSIGNALED(status), "the writer ended by itself"
         print("dead\n", end="", flush=True)
