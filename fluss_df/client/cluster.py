@@ -87,6 +87,13 @@ class Cluster:
         """Return a connection to a server."""
         return await self._connection(self.endpoint(node))
 
+    def open_connection_to(self, node: ServerNode) -> CountedConnection | None:
+        """Return a connection to a server where there is one."""
+        if self.closed:
+            return None
+        connection = self.io.pool.opened(self.endpoint(node), self._user)
+        return None if connection is None else CountedConnection(connection, self.metrics)
+
     def close(self) -> None:
         """Give up the connections."""
         self.closed = True

@@ -19,6 +19,14 @@ class ConnectionPool:
         self._opening: dict[Endpoint, asyncio.Task[ServerConnection]] = {}
         self._users: dict[Endpoint, set[int]] = {}
 
+    def opened(self, endpoint: Endpoint, user: int) -> ServerConnection | None:
+        """Return a usable connection where there is one, and keep it open for the user."""
+        connection = self._open.get(endpoint)
+        if connection is None or not connection.usable:
+            return None
+        self._users.setdefault(endpoint, set()).add(user)
+        return connection
+
     async def get(
         self, endpoint: Endpoint, timeout_ms: int, metrics: Metrics, user: int
     ) -> ServerConnection:
@@ -35,10 +43,10 @@ class ConnectionPool:
         user
             Who keeps the connection open, until :meth:`release`.
         """
-        self._users.setdefault(endpoint, set()).add(user)
-        connection = self._open.get(endpoint)
-        if connection is not None and connection.usable:
+        connection = self.opened(endpoint, user)
+        if connection is not None:
             return connection
+        self._users.setdefault(endpoint, set()).add(user)
         # a second caller waits for the connection that the first one is opening
         task = self._opening.get(endpoint)
         if task is None:

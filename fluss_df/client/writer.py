@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -497,7 +498,8 @@ class TableWriter(Ready):
             self._drain()
             sender = self._sender
         if sender is not None:
-            future = self._connection.io.submit(sender.drained())
+            future: concurrent.futures.Future[None] = concurrent.futures.Future()
+            self._connection.io.call(sender.tell_when_drained, future)
             try:
                 result_of(future, None if timeout_ms is None else timeout_ms / 1000)
             except BaseException:
