@@ -123,8 +123,10 @@ class WriteBatch:
     ----------
     bucket, partition_name
         Where it goes.
-    data
-        Its rows; given up once encoded.
+    rows
+        How many rows it has.
+    memory
+        What it has taken of the buffer.
     handle
         Who wants to know.
     """
@@ -149,14 +151,15 @@ class WriteBatch:
         self,
         bucket: TableBucket,
         partition_name: str | None,
-        data: pa.RecordBatch,
+        rows: int,
         memory: int,
         handle: WriteResultHandle,
     ) -> None:
         self.bucket = bucket
         self.partition_name = partition_name
-        self.data: pa.RecordBatch | None = data
-        self.rows: int = data.num_rows
+        self.rows = rows
+        # what is still to be encoded
+        self.data: pa.RecordBatch | None = None
         self.memory = memory
         self.handle = handle
         self.created = time.monotonic()
