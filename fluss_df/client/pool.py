@@ -6,6 +6,7 @@ import asyncio
 
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.server_connection import Endpoint, ServerConnection
+from fluss_df.errors import NetworkError
 
 
 class ConnectionPool:
@@ -53,10 +54,17 @@ class ConnectionPool:
             task = asyncio.ensure_future(ServerConnection.open(endpoint, timeout_ms, metrics))
             self._opening[endpoint] = task
             task.add_done_callback(lambda done: self._opened(endpoint, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            # nobody wanted it any more, for a moment
+            raise NetworkError(f"the connection to {endpoint.address} was closed") from None
 
     def _opened(self, endpoint: Endpoint, task: asyncio.Task[ServerConnection]) -> None:
-        self._opening.pop(endpoint, None)
+        if self._opening.get(endpoint) is task:
+            del self._opening[endpoint]
         if task.cancelled() or task.exception() is not None:
             return
         if self._users.get(endpoint):
@@ -73,3 +81,6 @@ class ConnectionPool:
                 connection = self._open.pop(endpoint, None)
                 if connection is not None:
                     connection.close()
+                opening = self._opening.pop(endpoint, None)
+                if opening is not None:
+                    opening.cancel()

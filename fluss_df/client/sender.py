@@ -316,21 +316,22 @@ class Sender:
                 if b.encoded is not None
             ],
         )
+        # no task waits for it: that would take turns of the loop
+        answered = functools.partial(self._answered, connection.address, batches)
         try:
-            answer = connection.exchange(self._api.api, body, config.request_timeout_ms)
+            connection.send(self._api.api, body, config.request_timeout_ms, answered)
         except FlussError as error:
             self._all_failed(batches, error, sent=False)
-        else:
-            # no task: it would take two turns of the loop more
-            answered = functools.partial(self._answered, connection.address, batches)
-            answer.add_done_callback(answered)
 
     def _answered(
-        self, address: str, batches: list[WriteBatch], answer: asyncio.Future[Response]
+        self, address: str, batches: list[WriteBatch], outcome: Response | FlussError
     ) -> None:
         """Take what a server said of the batches of a request, or that it was not heard."""
+        if isinstance(outcome, FlussError):
+            self._all_failed(batches, outcome)
+            return
         try:
-            response = parse_response(self._api.api, answer.result(), address)
+            response = parse_response(self._api.api, outcome, address)
         except ProtocolError as error:
             # whatever the answer was, it is lost, as with its connection
             lost = NetworkError(f"an answer cannot be read: {error.message}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,11 +111,15 @@ class _Protocol(asyncio.BufferedProtocol):
         self._connection.fail(NetworkError(f"{self._connection.address} disconnected{reason}"))
 
 
+# called with the response to a request, or with why there is none
+Answered = Callable[[Response | FlussError], None]
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A request in flight."""
 
-    answer: asyncio.Future[Response]
+    answered: Answered
     deadline: asyncio.TimerHandle
     metrics: Metrics
 
@@ -189,7 +194,7 @@ class ServerConnection:
         api, message = next(steps)
         while True:
             body = [message.SerializeToString()]
-            response = await self._start(api, 0, body, timeout_ms, metrics)
+            response = await self._exchange(api, 0, body, timeout_ms, metrics)
             try:
                 try:
                     answer = parse_response(api, response, self.address)
@@ -225,20 +230,56 @@ class ServerConnection:
         response = await self.exchange(api, [message.SerializeToString()], timeout_ms, metrics)
         return parse_response(api, response, self.address)
 
-    def exchange(
+    async def exchange(
         self, api: Api[Any, Any], body: Sequence[Buffer], timeout_ms: int, metrics: Metrics
-    ) -> asyncio.Future[Response]:
-        """Like :meth:`request`, with the body and the response as bytes; sent when it returns."""
-        return self._start(api, self.apis.version_for(api), body, timeout_ms, metrics)
+    ) -> Response:
+        """Like :meth:`request`, with the body and the response as bytes."""
+        return await self._exchange(api, self.apis.version_for(api), body, timeout_ms, metrics)
 
-    def _start(
+    async def _exchange(
         self,
         api: Api[Any, Any],
         version: int,
         body: Sequence[Buffer],
         timeout_ms: int,
         metrics: Metrics,
-    ) -> asyncio.Future[Response]:
+    ) -> Response:
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        answered = functools.partial(_settle, answer)
+        request_id = self._send(api, version, body, timeout_ms, metrics, answered)
+        try:
+            return await answer
+        finally:
+            asked = self._waiting.pop(request_id, None)
+            if asked is not None:  # nobody waits any more
+                asked.deadline.cancel()
+
+    def send(
+        self,
+        api: Api[Any, Any],
+        body: Sequence[Buffer],
+        timeout_ms: int,
+        metrics: Metrics,
+        answered: Answered,
+    ) -> None:
+        """Send a request, and have ``answered`` called at the moment when its answer is there.
+
+        Raises
+        ------
+        FlussError
+            When nothing was sent.
+        """
+        self._send(api, self.apis.version_for(api), body, timeout_ms, metrics, answered)
+
+    def _send(
+        self,
+        api: Api[Any, Any],
+        version: int,
+        body: Sequence[Buffer],
+        timeout_ms: int,
+        metrics: Metrics,
+        answered: Answered,
+    ) -> int:
         if self._failure is not None:
             raise NetworkError(self._failure.message)
         self._next_id = request_id = (self._next_id + 1) & 0x7FFFFFFF
@@ -246,53 +287,53 @@ class ServerConnection:
         metrics.add(requests=1, bytes_sent=sum(len(part) for part in buffers))
         assert self._transport is not None
         self._transport.writelines(buffers)
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Response] = loop.create_future()
         # a handle of the loop costs a fifth of what asyncio.timeout does
-        deadline = loop.call_later(
+        deadline = asyncio.get_running_loop().call_later(
             timeout_ms / 1000, self._on_deadline, api, request_id, timeout_ms
         )
-        self._waiting[request_id] = _Asked(answer, deadline, metrics)
-        return answer
+        self._waiting[request_id] = _Asked(answered, deadline, metrics)
+        return request_id
 
     def _on_deadline(self, api: Api[Any, Any], request_id: int, timeout_ms: int) -> None:
-        asked = self._waiting.pop(request_id)
-        if asked.answer.done():
-            # who asked has given up before; so long a silence says nothing of the others
-            return
         error = DeadlineExceededError(
             f"{self.address} did not answer {api.name} within {timeout_ms} ms"
         )
-        asked.answer.set_exception(error)
+        self._waiting.pop(request_id).answered(error)
         self.fail(NetworkError(error.message))
 
     def dispatch(self, response: Response) -> None:
         """Give a response to whom it belongs; one that nobody waits for any more is dropped."""
         asked = self._waiting.pop(response.request_id, None)
-        if asked is None:
-            return
-        asked.deadline.cancel()
-        if not asked.answer.done():
+        if asked is not None:
+            asked.deadline.cancel()
             asked.metrics.add(bytes_received=len(response.body) + RESPONSE_OVERHEAD)
-            asked.answer.set_result(response)
+            asked.answered(response)
 
     def fail(self, error: FlussError) -> None:
         """Give the connection up: every request in flight ends with the error."""
         if self._failure is None:
             self._failure = error
-            if any(not asked.answer.done() for asked in self._waiting.values()):
+            if self._waiting:
                 logger.warning("connection to %s lost: %s", self.address, error.message)
         if self._transport is not None:
             self._transport.abort()
         waiting, self._waiting = self._waiting, {}
         for asked in waiting.values():
             asked.deadline.cancel()
-            if not asked.answer.done():
-                asked.answer.set_exception(error)
+            asked.answered(error)
 
     def close(self) -> None:
         """Close; what is in flight ends with a NetworkError."""
         self.fail(NetworkError(f"the connection to {self.address} was closed"))
+
+
+def _settle(answer: asyncio.Future[Response], outcome: Response | FlussError) -> None:
+    if answer.done():
+        return
+    if isinstance(outcome, FlussError):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
 
 
 class CountedConnection:
@@ -328,8 +369,14 @@ class CountedConnection:
         """As :meth:`ServerConnection.request`."""
         return await self._connection.request(api, message, timeout_ms, self._metrics)
 
-    def exchange(
+    async def exchange(
         self, api: Api[Any, Any], body: Sequence[Buffer], timeout_ms: int
-    ) -> asyncio.Future[Response]:
+    ) -> Response:
         """As :meth:`ServerConnection.exchange`."""
-        return self._connection.exchange(api, body, timeout_ms, self._metrics)
+        return await self._connection.exchange(api, body, timeout_ms, self._metrics)
+
+    def send(
+        self, api: Api[Any, Any], body: Sequence[Buffer], timeout_ms: int, answered: Answered
+    ) -> None:
+        """As :meth:`ServerConnection.send`."""
+        self._connection.send(api, body, timeout_ms, self._metrics, answered)
