@@ -29,7 +29,7 @@ class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
             When the outcome is still open after ``timeout_ms``.
         """
         future = self._core.future
-        if not future.done():
+        if not future.done() and not self._core.send_now(may_block=False):
             await in_thread(self._core.send_now)
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             # others may wait for the same rows: whoever gives up must not cancel them

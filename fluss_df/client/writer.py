@@ -334,9 +334,17 @@ class TableWriter(Ready):
         finally:
             self._lock.release()
 
-    def _send_pending(self) -> None:
-        with self._lock:
-            self._drain(wait_for_room=False)
+    def _send_pending(self, may_block: bool) -> bool:
+        """Send what waits; where that must not block, only a row that takes next to no time."""
+        if not self._lock.acquire(blocking=may_block):
+            return False
+        try:
+            if may_block:
+                self._drain(wait_for_room=False)
+                return True
+            return self._handle is None or self._drain_lone_row(self._handle, wait_for_room=False)
+        finally:
+            self._lock.release()
 
     def _rows_to_pending(self) -> None:
         rows = self._row_count()
@@ -364,16 +372,17 @@ class TableWriter(Ready):
         handle = self._handle
         if handle is None:
             return
-        self._gate.handle = None
         try:
-            if not self._pending and self._send_lone_row(handle, wait_for_room=wait_for_room):
-                handle.seal()
+            if self._drain_lone_row(handle, wait_for_room=wait_for_room):
                 return
+            self._gate.handle = None
             self._rows_to_pending()
             batches, self._pending, self._pending_bytes = self._pending, [], 0
             data = pa.Table.from_batches(batches, self._frame_schema)
             self._dispatch(data, handle, wait_for_room=wait_for_room)
         except FlussError as error:
+            self._gate.handle = None
+            self._forget_rows()
             self._pending, self._pending_bytes = [], 0
             # raised where the caller asks for the outcome: it may be another row's caller here
             self._started_sender().failures.append(error)
@@ -383,9 +392,9 @@ class TableWriter(Ready):
 
     # ---- on its way
 
-    def _send_lone_row(self, handle: WriteResultHandle, *, wait_for_room: bool) -> bool:
-        """Send what waits where it is one row of plain values; return whether it was."""
-        found = self._lone_row()
+    def _drain_lone_row(self, handle: WriteResultHandle, *, wait_for_room: bool) -> bool:
+        """Send what is pending where it is one row of plain values; return whether it was."""
+        found = None if self._pending else self._lone_row()
         if found is None:
             return False
         row, encoded = found
@@ -398,12 +407,15 @@ class TableWriter(Ready):
         bucket = self._assign.of_one(row, partition_id)
         if bucket is None:
             return False
-        self._forget_rows()
+        # until there is room, Ctrl-C leaves the row where it is
         self._take_room(encoded.nbytes, 1, wait=wait_for_room)
         batch = WriteBatch(bucket, name, 1, encoded.nbytes, handle)
         batch.encoded = encoded
         handle.expect(1)
+        self._gate.handle = None
+        self._forget_rows()
         self._connection.io.call(self._started_sender().enqueue, [batch], self)
+        handle.seal()
         return True
 
     def _dispatch(
