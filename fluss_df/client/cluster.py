@@ -261,8 +261,13 @@ class Cluster:
         if task is None:
             task = asyncio.ensure_future(self._ask_metadata(paths, partition_ids))
             self._refreshing[key] = task
-            task.add_done_callback(lambda _: self._refreshing.pop(key, None))
+            task.add_done_callback(lambda done: self._refreshed(key, done))
         return await asyncio.shield(task)
+
+    def _refreshed(self, key: object, task: asyncio.Task[pb.MetadataResponse]) -> None:
+        self._refreshing.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # seen, also where nobody waits any more
 
     async def _ask_metadata(
         self, paths: tuple[TablePath, ...], partition_ids: tuple[int, ...]
