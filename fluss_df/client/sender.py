@@ -327,10 +327,9 @@ class Sender:
         self, address: str, batches: list[WriteBatch], outcome: Response | FlussError
     ) -> None:
         """Take what a server said of the batches of a request, or that it was not heard."""
-        if isinstance(outcome, FlussError):
-            self._all_failed(batches, outcome)
-            return
         try:
+            if isinstance(outcome, FlussError):
+                raise outcome
             response = parse_response(self._api.api, outcome, address)
         except ProtocolError as error:
             # whatever the answer was, it is lost, as with its connection
