@@ -14,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from fluss_df.embedded.answer_room import AnswerRoom
 from fluss_df.embedded.engine import Engine, java_name
 from fluss_df.embedded.filtered_read import read_filtered
 from fluss_df.embedded.kv_requests import limit_rows
+from fluss_df.embedded.log_reads import Piece
 from fluss_df.embedded.tables import Table
-from fluss_df.embedded.tablet import Appended, Piece
+from fluss_df.embedded.tablet import Appended
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
@@ -430,9 +432,12 @@ def limit_scan(engine: Engine, request: pb.LimitScanRequest) -> pb.LimitScanResp
     bucket = TableBucket(request.table_id, request.bucket_id, partition)
     try:
         table, tablet = engine.bucket(bucket)
+        room = AnswerRoom(engine.settings.answer_bytes, "set a smaller limit, or scan the table")
         if table.has_primary_key:
-            return limit_rows(engine.kv_bucket(bucket)[1], request.limit)
+            return limit_rows(engine.kv_bucket(bucket)[1], request.limit, room)
         pieces = tablet.last_records(max(0, request.limit))
+        for piece in pieces:
+            room.take(len(piece.data))
         records = b"".join(piece.data for piece in pieces)
     except FlussError as error:
         return pb.LimitScanResponse(error_code=error.error_code, error_message=error.message)
