@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,33 +17,18 @@ if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
     from fluss_df.embedded import EmbeddedFluss
 
-MEMORY: Final = ":memory:"
 # a default that somebody must have set on purpose
 HOME_VARIABLE: Final = "FLUSS_HOME"
 
+# how long the owner of a folder may take to open it, before others give up
+_OPENING_S: Final = 20.0
+_PAUSE_S: Final = 0.02
+
 _lock = threading.Lock()
 _engines: dict[Path, EmbeddedFluss] = {}
+# sockets of other processes -> the folders that they were of
+_attached: dict[str, Path] = {}
 _owner = os.getpid()
-
-
-def embedded_folder(description: object) -> Path | str | None:
-    """Return the folder that a user names as a connection, or None where it is something else.
-
-    A folder is a ``Path``, ``":memory:"``, ``"file:..."``, or a string that begins with a slash,
-    ``./``, ``../`` or ``~``: a bare word may be a host's name.
-    """
-    if isinstance(description, Path):
-        return description
-    if not isinstance(description, str):
-        return None
-    if description == MEMORY:
-        return MEMORY
-    if description.startswith("file:"):
-        rest = description.removeprefix("file:")
-        return Path(rest.removeprefix("//") if rest.startswith("///") else rest)
-    if description in (".", "..") or description.startswith(("/", "./", "../", "~")):
-        return Path(description)
-    return None
 
 
 def home_folder() -> Path | None:
@@ -51,8 +37,15 @@ def home_folder() -> Path | None:
     return Path(value) if value else None
 
 
-def attach(folder: Path | str) -> FlussConnection:
+def attach(folder: Path | str, config: Config | None = None) -> FlussConnection:
     """Return a connection to the engine of a folder, not yet made.
+
+    Parameters
+    ----------
+    folder
+        The folder, or ``":memory:"``.
+    config
+        Settings of the connection, but for the address.
 
     Raises
     ------
@@ -62,12 +55,15 @@ def attach(folder: Path | str) -> FlussConnection:
     from fluss_df.client.connection import FlussConnection
 
     host, port = local_host(_socket_of(folder))
-    return FlussConnection(Config({"bootstrap.servers": f"{host}:{port}"}))
+    attached = Config() if config is None else config.copy()
+    attached.bootstrap_servers = f"{host}:{port}"
+    return FlussConnection(attached)
 
 
 def _socket_of(folder: Path | str) -> str:
     # not imported with the client: most programs use a cluster
     from fluss_df.embedded import EmbeddedFluss
+    from fluss_df.embedded.files import FolderInUseError
     from fluss_df.embedded.server import owner_of
 
     global _owner
@@ -80,20 +76,50 @@ def _socket_of(folder: Path | str) -> str:
             engine = EmbeddedFluss(None)
             _engines[engine.folder] = engine
             return engine.socket_path
-        key = folder.expanduser().resolve()
+        key = _resolved(folder)
         running = _engines.get(key)
         if running is not None and not running.closed:
             return running.socket_path
-        try:
-            engine = _engines[key] = EmbeddedFluss(key)
-        except FlussError as error:
-            owner = owner_of(key)
-            if error.error_code != ErrorCode.STORAGE_EXCEPTION or owner is None:
-                raise
-            if not owner[1] or not os.path.exists(owner[1]):
-                raise
-            return owner[1]
-        return engine.socket_path
+        until = time.monotonic() + _OPENING_S
+        while True:
+            try:
+                engine = _engines[key] = EmbeddedFluss(key)
+            except FolderInUseError:
+                owner = owner_of(key)
+                if owner is not None and owner[1] and os.path.exists(owner[1]):
+                    _attached[owner[1]] = key
+                    return owner[1]
+                # it is being opened, or was given up this moment
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_PAUSE_S)
+            else:
+                return engine.socket_path
+
+
+def _resolved(folder: Path) -> Path:
+    try:
+        return folder.expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links, an unknown user
+        raise FlussError(
+            f"cannot use the folder {folder}: {error}", ErrorCode.STORAGE_EXCEPTION
+        ) from error
+
+
+def successor(socket_path: str) -> str | None:
+    """Return the socket of the engine that took over from one that is gone; None for none.
+
+    A process that uses a folder through its owner goes on when the owner ends: with the engine of
+    whoever opened the folder next, or one of its own.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached.
+    """
+    folder = _attached.get(socket_path)
+    found = None if folder is None else _socket_of(folder)
+    return None if found == socket_path else found
 
 
 def back_up_folder(folder: Path, file: Path) -> int:
@@ -109,7 +135,7 @@ def back_up_folder(folder: Path, file: Path) -> int:
     codec_of(file)
     if not (folder / "FORMAT").exists():
         raise FlussError(f"{folder} holds no Fluss data", ErrorCode.STORAGE_EXCEPTION)
-    key = folder.expanduser().resolve()
+    key = _resolved(folder)
     before = _engines.get(key)
     path = _socket_of(folder)
     try:
@@ -124,12 +150,18 @@ def back_up_folder(folder: Path, file: Path) -> int:
 def served_here(config: Config) -> bool:
     """Whether a connection is to an engine of this process, which ends with it."""
     paths = [local_path(host) for host, _ in config.addresses()]
-    if None in paths:
-        return False
+    return all(path is not None and _is_here(path) for path in paths)
+
+
+def _is_here(socket_path: str) -> bool:
     # not imported for a cluster: an address of this kind is an engine's
     from fluss_df.embedded.server import engine_at
 
-    return all(engine_at(path) is not None for path in paths if path is not None)
+    if engine_at(socket_path) is not None:
+        return True
+    folder = _attached.get(socket_path)
+    taken_over = None if folder is None else _engines.get(folder)
+    return taken_over is not None and not taken_over.closed
 
 
 def close_engines() -> None:

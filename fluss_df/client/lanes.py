@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fluss_df.client.embedded import successor
 from fluss_df.client.server_connection import Endpoint
 from fluss_df.client.sockets import local_path
 from fluss_df.errors import DeadlineExceededError, FlussError, NetworkError
@@ -227,6 +228,16 @@ def _connect(endpoint: Endpoint, timeout_s: float) -> socket.socket:
             connected.close()
             raise
         return connected
+    try:
+        return _connect_local(path, timeout_s)
+    except OSError:
+        later = successor(path)
+        if later is None:
+            raise
+        return _connect_local(later, timeout_s)
+
+
+def _connect_local(path: str, timeout_s: float) -> socket.socket:
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.settimeout(timeout_s)

@@ -116,7 +116,7 @@ class LookupQueue:
 
         async def work() -> None:
             for part, start, bucket, keys in chunks:
-                answer = await self.ask(bucket, keys, metrics)
+                answer = await self._ask_in_parts(bucket, keys, metrics)
                 found = results[part]
                 if answer is None or found is None:
                     results[part] = None
@@ -131,6 +131,22 @@ class LookupQueue:
             for worker in workers:
                 worker.cancel()
         return results
+
+    async def _ask_in_parts(
+        self, bucket: TableBucket, keys: Sequence[bytes], metrics: Metrics | None
+    ) -> Answer | None:
+        """Ask as :meth:`ask` does, for fewer keys at once where the server finds it too much."""
+        try:
+            return await self.ask(bucket, keys, metrics)
+        except FlussError as error:
+            if error.error_code != ErrorCode.RECORD_TOO_LARGE_EXCEPTION or len(keys) == 1:
+                raise
+        half = len(keys) // 2
+        self._keys_at_once = min(self._keys_at_once, half)
+        answers = [
+            await self._ask_in_parts(bucket, part, metrics) for part in (keys[:half], keys[half:])
+        ]
+        return None if None in answers else [value for part in answers for value in part or ()]
 
     def _chunks(
         self, parts: Sequence[tuple[TableBucket, Sequence[bytes]]]
@@ -182,7 +198,7 @@ class LookupQueue:
                 return
             queries: list[_Query] = []
             keys = 0
-            while waiting and (not queries or keys + len(waiting[0].keys) <= _KEYS_PER_REQUEST):
+            while waiting and (not queries or keys + len(waiting[0].keys) <= self._keys_at_once):
                 query = waiting.popleft()
                 self._waiting_keys[node] -= len(query.keys)
                 if query.future.done():  # nobody waits any more

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fluss_df.client.direct_transport import DirectTransport
+from fluss_df.client.embedded import successor
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.sockets import local_path
 from fluss_df.config import Config
@@ -63,6 +65,29 @@ def credentials_of(config: Config) -> Credentials | None:
 
 # what is received at once: most responses are whole in it
 _RECEIVED_AT_ONCE = 16 * 1024
+
+
+async def _connect_local(connection: ServerConnection, path: str) -> asyncio.Transport:
+    """Connect to an engine of this machine, or to the one that took over its folder."""
+    try:
+        return await _connect_engine(connection, path)
+    except OSError:
+        later = await asyncio.to_thread(successor, path)
+        if later is None:
+            raise
+        return await _connect_engine(connection, later)
+
+
+async def _connect_engine(connection: ServerConnection, path: str) -> asyncio.Transport:
+    # not imported for a cluster: an address of this kind is an engine's
+    from fluss_df.embedded.server import engine_at
+
+    engine = engine_at(path)
+    if engine is not None:
+        return DirectTransport(engine, connection)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_unix_connection(lambda: _Protocol(connection), path)
+    return transport
 
 
 class _Protocol(asyncio.BufferedProtocol):
@@ -161,9 +186,7 @@ class ServerConnection:
             async with asyncio.timeout(timeout_ms / 1000):
                 path = local_path(endpoint.host)
                 if path is not None:
-                    transport, _ = await loop.create_unix_connection(
-                        lambda: _Protocol(connection), path
-                    )
+                    transport = await _connect_local(connection, path)
                 else:
                     transport, _ = await loop.create_connection(
                         lambda: _Protocol(connection), endpoint.host, endpoint.port

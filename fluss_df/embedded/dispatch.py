@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from fluss_df.embedded import data_requests, kv_requests
 from fluss_df.embedded.alter import altered, altered_database
 from fluss_df.embedded.backup import BACKUP_KEY, back_up
+from fluss_df.embedded.cluster_requests import SERVER, ClusterRequests
 from fluss_df.embedded.engine import Engine
 from fluss_df.embedded.kv_scans import Scans
 from fluss_df.embedded.partitions import keep_partitions
@@ -30,7 +31,6 @@ from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Buffer, Request
 logger = logging.getLogger(__name__)
 
 Reply = tuple[int, list[Buffer]]
-_LEADER: Final = 0
 # requests whose handlers read and write bytes, and wait on the event loop
 _BY_BYTES: Final = (api.PRODUCE_LOG, api.FETCH_LOG, api.PUT_KV, api.LOOKUP)
 
@@ -70,8 +70,10 @@ class Dispatcher:
     engine: Engine
     _handlers: dict[int, tuple[api.Api[Any, Any], Callable[..., Any]]] = field(init=False)
     _scans: Scans = field(init=False)
+    _cluster: ClusterRequests = field(init=False)
 
     def __post_init__(self) -> None:
+        self._cluster = ClusterRequests(self.engine)
         handlers: list[tuple[api.Api[Any, Any], Callable[..., Any]]] = [
             (api.API_VERSIONS, self._api_versions),
             (api.AUTHENTICATE, self._authenticate),
@@ -105,6 +107,7 @@ class Dispatcher:
             (api.SCAN_KV, self._scan_kv),
             (api.GET_TABLE_STATS, self._table_stats),
             (api.GET_LATEST_KV_SNAPSHOTS, self._latest_snapshots),
+            *self._cluster.handlers(),
         ]
         self._scans = Scans(self.engine)
         self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
@@ -259,6 +262,7 @@ class Dispatcher:
     # ---- tables
 
     def _create_table(self, request: pb.CreateTableRequest) -> pb.CreateTableResponse:
+        self._cluster.require_server()
         table = self.engine.catalog.create_table(
             _path(request.table_path), request.table_json, request.ignore_if_exists
         )
@@ -319,6 +323,7 @@ class Dispatcher:
     # ---- partitions
 
     def _create_partition(self, request: pb.CreatePartitionRequest) -> pb.CreatePartitionResponse:
+        self._cluster.require_server()
         self.engine.catalog.create_partition(
             _path(request.table_path), _spec(request.partition_spec), request.ignore_if_exists
         )
@@ -349,7 +354,7 @@ class Dispatcher:
     # ---- where things are
 
     def _metadata(self, request: pb.MetadataRequest, session: Session) -> pb.MetadataResponse:
-        node = pb.ServerNode(node_id=0, host=session.host, port=session.port)
+        node = pb.ServerNode(node_id=SERVER, host=session.host, port=session.port)
         response = pb.MetadataResponse(coordinator_server=node, tablet_servers=[node])
         catalog = self.engine.catalog
         for path in request.table_path:
@@ -441,7 +446,7 @@ def _spec(spec: pb.PartitionSpec) -> dict[str, str]:
 
 def _buckets(table: Table) -> list[pb.BucketMetadata]:
     return [
-        pb.BucketMetadata(bucket_id=i, leader_id=_LEADER, replica_id=[_LEADER], leader_epoch=0)
+        pb.BucketMetadata(bucket_id=i, leader_id=SERVER, replica_id=[SERVER], leader_epoch=0)
         for i in range(table.buckets)
     ]
 

@@ -19,6 +19,7 @@ from typing import Final, Literal, TypeVar
 
 from fluss_df.embedded import options
 from fluss_df.embedded.catalog import Catalog
+from fluss_df.embedded.cluster_state import ClusterState
 from fluss_df.embedded.files import FolderLock, make_folder
 from fluss_df.embedded.kv_store import KvResources
 from fluss_df.embedded.kv_tablet import KvTablet
@@ -54,11 +55,15 @@ class EngineOptions:
         A file of a log that has grown over this size is followed by a new one.
     default_buckets
         Buckets of tables that do not say.
+    answer_bytes
+        The most that one request may look up or scan by a limit; more is refused, as it would be
+        in memory at once.
     """
 
     durability: Durability = "commit"
     segment_bytes: int = 1 << 30
     default_buckets: int = 1
+    answer_bytes: int = 256 << 20
 
     def __post_init__(self) -> None:
         if self.durability not in ("commit", "interval", "none"):
@@ -66,9 +71,9 @@ class EngineOptions:
                 f"durability {self.durability!r}: it is 'commit', 'interval' or 'none'",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
-        if self.segment_bytes < 1 or self.default_buckets < 1:
+        if min(self.segment_bytes, self.default_buckets, self.answer_bytes) < 1:
             raise FlussError(
-                "segment_bytes and default_buckets are positive",
+                "segment_bytes, default_buckets and answer_bytes are positive",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
 
@@ -138,6 +143,7 @@ class Engine:
         self.lock = FolderLock(folder)
         try:
             self.catalog = Catalog(folder / "catalog", self.settings.default_buckets)
+            self.cluster = ClusterState(folder / "catalog")
             self._remove_leftovers()
         except BaseException:
             self.lock.release()
@@ -210,7 +216,12 @@ class Engine:
                 raise FlussError("the engine is closed", ErrorCode.NETWORK_EXCEPTION)
             found = self._open.get(bucket)
             if found is None:
-                found = self._open[bucket] = self._open_bucket(bucket)
+                try:
+                    found = self._open[bucket] = self._open_bucket(bucket)
+                except OSError as error:
+                    raise FlussError(
+                        f"cannot open {java_name(bucket)}: {error}", ErrorCode.STORAGE_EXCEPTION
+                    ) from error
             return found
 
     def _open_bucket(self, bucket: TableBucket) -> _Open:
@@ -260,6 +271,11 @@ class Engine:
             buckets = [TableBucket(table.id, i, p) for p in parts for i in range(table.buckets)]
             found += [bucket for bucket in buckets if self.bucket_folder(bucket).exists()]
         return found
+
+    def refusing_writes(self) -> int:
+        """Return how many buckets take no more writes, as their disk failed."""
+        with self._lock:
+            return sum(opened.tablet.poisoned for opened in self._open.values())
 
     def drop_table(self, table: Table) -> None:
         """Remove the data of a table that was dropped from the catalog."""
@@ -359,6 +375,7 @@ class Engine:
             try:
                 await self.run(keep_partitions, self)
                 await self.run(self.expire)
+                await self.run(self.cluster.expire)
             except Exception:
                 logger.exception("background work failed; it is tried again")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import weakref
@@ -112,6 +113,10 @@ def read_json(path: Path) -> Any:
         raise FlussError(f"cannot read {path}: {error}", ErrorCode.STORAGE_EXCEPTION) from error
 
 
+class FolderInUseError(FlussError):
+    """Another engine has the folder."""
+
+
 class FolderLock:
     """The one owner of an engine's folder, for as long as its process lives.
 
@@ -142,8 +147,11 @@ class FolderLock:
             # not inherited: a child must not keep the folder locked
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            way_out = ""
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                way_out = "; an engine writes to its folder: give this user the right, or copy it"
             raise FlussError(
-                f"cannot use the folder {folder}: {error}", ErrorCode.STORAGE_EXCEPTION
+                f"cannot use the folder {folder}: {error}{way_out}", ErrorCode.STORAGE_EXCEPTION
             ) from error
         try:
             self._take(folder, marker)
@@ -162,7 +170,7 @@ class FolderLock:
                 owner = json.loads(os.pread(self._fd, 4096, 0))["pid"]
             except (ValueError, LookupError, TypeError):
                 owner = "unknown"
-            raise FlussError(
+            raise FolderInUseError(
                 f"the folder {folder} is in use by process {owner}: close that engine, or connect"
                 " to its address",
                 ErrorCode.STORAGE_EXCEPTION,

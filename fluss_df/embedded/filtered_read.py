@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fluss_df.embedded.tablet import Stretch, Tablet
+from fluss_df.embedded.log_reads import Stretch
+from fluss_df.embedded.tablet import Tablet
 from fluss_df.errors import FlussError
 from fluss_df.protocol.frames import Buffer
 from fluss_df.pushdown.batch_filter import BatchFilter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from fluss_df.client.kv_keys import key_columns, key_lake_format
+from fluss_df.embedded.answer_room import AnswerRoom
 from fluss_df.embedded.engine import Engine
 from fluss_df.embedded.kv_scans import value_batch
 from fluss_df.embedded.kv_tablet import KvTablet, PutResult
@@ -26,6 +28,8 @@ from fluss_df.record.unaligned import Blobs, Words, assemble, padded
 _OVERWRITE = 1
 _VALUES_FIELD = 5
 _VALUE_FIELD = 1
+# bytes of a value from which on it costs less to send than to copy it
+_LARGE = 16 << 10
 
 
 def _bucket(
@@ -113,17 +117,22 @@ async def lookup(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
 
 def _lookup_all(engine: Engine, request: pb.LookupRequest) -> list[_Found | FlussError]:
     results: list[_Found | FlussError] = []
+    room = _lookup_room(engine)
     for part in request.buckets_req:
         try:
             table, kv = engine.kv_bucket(_bucket(request.table_id, part))
             keys = list(part.keys)
-            found = _Found(kv.get(keys))
+            found = _Found(room.values(kv.get, keys))
             if request.insert_if_not_exists and None in found.values:
                 found.end_offset = _insert_missing(table, kv, keys, found.values)
             results.append(found)
         except FlussError as error:
             results.append(error)
     return results
+
+
+def _lookup_room(engine: Engine) -> AnswerRoom:
+    return AnswerRoom(engine.settings.answer_bytes, "look up fewer keys in one request")
 
 
 async def _found(
@@ -134,14 +143,15 @@ async def _found(
         answer = pb.LookupResponseForBucket(bucket_id=part.bucket_id)
         if part.HasField("partition_id"):
             answer.partition_id = part.partition_id
-        values = b""
+        values: list[Buffer] = []
         if isinstance(result, _Found):
             try:
                 if result.end_offset:
                     bucket = _bucket(request.table_id, part)
                     await engine.acknowledged(bucket, result.end_offset)
                     _, kv = engine.kv_bucket(bucket)
-                    result.values = await engine.run(kv.get, list(part.keys))
+                    room = _lookup_room(engine)
+                    result.values = await engine.run(room.values, kv.get, list(part.keys))
                 values = lookup_values(result.values)
             except FlussError as error:
                 result = error
@@ -149,11 +159,12 @@ async def _found(
             answer.error_code = result.error_code
             answer.error_message = result.message
         head = answer.SerializeToString()
-        response += (bytes_header(1, len(head) + len(values)), head, values)
+        size = len(head) + sum(len(part) for part in values)
+        response += (bytes_header(1, size), head, *values)
     return response
 
 
-def lookup_values(values: Sequence[bytes | None]) -> bytes:
+def lookup_values(values: Sequence[bytes | None]) -> list[Buffer]:
     """Return the ``values`` fields of a response: a message of a value for each key."""
     lengths = {len(value) for value in values if value is not None}
     heads = {}
@@ -161,7 +172,14 @@ def lookup_values(values: Sequence[bytes | None]) -> bytes:
         inner = bytes_header(_VALUE_FIELD, length)
         heads[length] = bytes_header(_VALUES_FIELD, len(inner) + length) + inner
     missing = bytes_header(_VALUES_FIELD, 0)
-    return b"".join([missing if value is None else heads[len(value)] + value for value in values])
+    if max(lengths, default=0) < _LARGE:
+        joined = [missing if value is None else heads[len(value)] + value for value in values]
+        return [b"".join(joined)]
+    # large ones are not copied; the same one may be there many times
+    parts: list[Buffer] = []
+    for value in values:
+        parts += (missing,) if value is None else (heads[len(value)], value)
+    return parts
 
 
 def _insert_missing(
@@ -205,6 +223,10 @@ def _insert_missing(
 def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixLookupResponse:
     """Return the values of the keys that begin with others."""
     response = pb.PrefixLookupResponse()
+    room = AnswerRoom(
+        engine.settings.answer_bytes,
+        "look up fewer prefixes in one request, or scan the table with a filter",
+    )
     for part in request.buckets_req:
         answer = response.buckets_resp.add(bucket_id=part.bucket_id)
         if part.HasField("partition_id"):
@@ -219,16 +241,18 @@ def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixL
                 )
             _, kv = engine.kv_bucket(bucket)
             for prefix in part.keys:
-                answer.value_lists.add(values=kv.prefix(prefix))
+                answer.value_lists.add(values=room.rows(kv.prefix(prefix)))
         except FlussError as error:
+            answer.ClearField("value_lists")
             answer.error_code = error.error_code
             answer.error_message = error.message
     return response
 
 
-def limit_rows(kv: KvTablet, limit: int) -> pb.LimitScanResponse:
+def limit_rows(kv: KvTablet, limit: int, room: AnswerRoom) -> pb.LimitScanResponse:
     """Return the first rows of a bucket."""
-    return pb.LimitScanResponse(is_log_table=False, records=value_batch(kv.first(limit)))
+    rows = room.rows(itertools.islice(kv.scan()[0], max(0, limit)))
+    return pb.LimitScanResponse(is_log_table=False, records=value_batch(rows))
 
 
 def table_stats(engine: Engine, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:

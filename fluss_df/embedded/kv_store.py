@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
@@ -164,33 +164,30 @@ class KvStore:
         self.state = state
         self._has_state = True
 
-    def prefix(self, prefix: bytes) -> list[bytes]:
-        """Return the values of the keys that begin with some bytes, in the order of the keys."""
+    def prefix(self, prefix: bytes) -> Iterator[bytes]:
+        """Return an iterator over the values whose keys begin with some bytes, in their order."""
+        if not prefix:
+            return self.scan()
         options = rocksdict.ReadOptions()
         end = prefix.rstrip(b"\xff")
         if end:
             options.set_iterate_upper_bound(end[:-1] + bytes([end[-1] + 1]))
-        try:
-            if not prefix:
-                return list(self.scan())
-            return list(self._db.values(from_key=prefix, read_opt=options))
-        except Exception as error:
-            raise self._failed("read", error) from error
-
-    def first(self, limit: int) -> list[bytes]:
-        """Return the first values in the order of their keys."""
-        return list(itertools.islice(self.scan(), max(0, limit)))
+        return self._read(lambda: self._db.values(from_key=prefix, read_opt=options))
 
     def scan(self) -> Iterator[bytes]:
         """Return an iterator over all values as they are now, in the order of their keys.
 
         Not to be begun while another thread writes.
         """
+        snapshot = self._db.snapshot()
+        values = self._read(snapshot.values)
+        return itertools.islice(values, 1 if self._has_state else 0, None)
+
+    def _read(self, begin: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
         try:
-            values: Iterator[bytes] = iter(self._db.snapshot().values())
+            yield from begin()
         except Exception as error:
             raise self._failed("read", error) from error
-        return itertools.islice(values, 1 if self._has_state else 0, None)
 
     def flush(self) -> None:
         """Bring everything to the disk, synced."""

@@ -332,8 +332,14 @@ class KvTablet:
                     changes.kind[changes.kind == INSERT] = UPDATE_AFTER
             elif numbered:
                 numbering = Numbering(pool, codec, self._numbers)
-                changes = merged(pool, engine, old, new, ids, numbering.insert)
-                changes = numbering.in_order(changes)
+                # whether a delete leaves something of a row is decided by its number, too
+                upserts = bool(new.present.all())
+                at_once = folded(pool, engine, old, new, ids) if upserts else None
+                if at_once is not None:
+                    changes = numbering.fill(at_once, ids)
+                else:
+                    changes = merged(pool, engine, old, new, ids, numbering.insert)
+                    changes = numbering.in_order(changes)
             else:
                 at_once = folded(pool, engine, old, new, ids)
                 changes = at_once or merged(pool, engine, old, new, ids, _as_it_is)
@@ -419,15 +425,10 @@ class KvTablet:
         with self._lock:
             return self._current(keys)
 
-    def prefix(self, prefix: bytes) -> list[bytes]:
-        """Return the values whose keys begin with some bytes."""
+    def prefix(self, prefix: bytes) -> Iterator[bytes]:
+        """Return an iterator over the values whose keys begin with some bytes, in their order."""
         self._catch_up()
         return self._store.prefix(prefix)
-
-    def first(self, limit: int) -> list[bytes]:
-        """Return the first values in the order of their keys."""
-        with self._catch_up():
-            return self._store.first(limit)
 
     def scan(self) -> tuple[Iterator[bytes], int]:
         """Return an iterator over all values, and the offset of the changelog behind them."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from fluss_df.embedded.dispatch import Dispatcher, Reply, Session
-from fluss_df.embedded.memory_limit import MemoryLimit
+from fluss_df.embedded.memory_limit import MemoryLimit, Room
 from fluss_df.errors import FlussError
-from fluss_df.protocol.api import LOOKUP
+from fluss_df.protocol.api import LIMIT_SCAN, LOOKUP, PREFIX_LOOKUP, SCAN_KV
 from fluss_df.protocol.frames import Buffer, Request, RequestReader, encode_response
 
 logger = logging.getLogger(__name__)
@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 _QUEUED: Final = 16
 # of a peer that has not said who it is
 _UNTRUSTED_BYTES: Final = 64 << 10
+# requests whose answers are made in memory, and are large at times
+_MADE: Final = {LOOKUP.key, PREFIX_LOOKUP.key, LIMIT_SCAN.key, SCAN_KV.key}
 # of an answer, given to a socket at once
 _STEP_BYTES: Final = 256 << 10
 
@@ -45,7 +47,8 @@ class Limits:
         answers, until they are sent. More is not received meanwhile; one request or answer may be
         larger, and is then alone.
     total_bytes
-        The same for all connections together.
+        The same for all connections together; and again for answers that are made in memory, which
+        are begun when there is room for one as large as that connection had before.
     stalled_s
         While others wait for room in ``total_bytes``, a peer that neither sends the rest of its
         request nor takes its answers for so long is closed.
@@ -68,6 +71,12 @@ class Connections:
         self.limits = limits
         self.open: set[Connection] = set()
         self.memory = MemoryLimit(limits.total_bytes)
+        self.answers = MemoryLimit(limits.total_bytes)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether anyone waits for room."""
+        return self.memory.crowded or self.answers.crowded
 
     async def close(self) -> None:
         """Close all; what is being done is finished first, for a moment."""
@@ -118,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         self.worker: asyncio.Task[None] | None = None
         # answers that are being made, and the bytes that each holds
         self.tasks: dict[asyncio.Task[None], int] = {}
-        # how large answers to lookups may be, by those there were; and those that are being made
+        # how large an answer made in memory may be, by those there were; and those being made
         self._likely = connections.limits.connection_bytes // 4
         self._expected = 0
 
@@ -213,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
     # ---- peers that do nothing while others wait for room
 
     def _watch(self) -> None:
-        for connection in self._connections.open if self._connections.memory.crowded else ():
+        for connection in self._connections.open if self._connections.crowded else ():
             if connection._held and connection._stall is None:
                 connection._moved = asyncio.get_running_loop().time()
                 connection._check_later(connection._connections.limits.stalled_s)
@@ -223,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _check_stall(self) -> None:
         self._stall = None
-        if not self._connections.memory.crowded or not self._held:
+        if not self._connections.crowded or not self._held:
             return
         assert self._transport is not None
         now, unsent = asyncio.get_running_loop().time(), self._transport.get_write_buffer_size()
@@ -299,45 +308,68 @@ class Connection(asyncio.BufferedProtocol):
                     await self._more.wait()
                 # a peer that does not read its answers gets no further ones
                 await self._may_send()
-                likely = self._likely if self._queue[0].key == LOOKUP.key else 0
+                likely = self._likely if self._queue[0].key in _MADE else 0
                 while self.tasks and (
                     len(self.tasks) >= limits.in_flight
                     or self._held + self._expected + likely > limits.connection_bytes
                 ):
                     await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED)
                     likely = min(likely, self._likely)
+                room = await self._room(likely) if likely else None
                 request = self._queue.popleft()
                 size = len(request.body)
                 begun = False
                 try:
                     reply = await self._connections.dispatcher.begin(self._session, request)
                     if isinstance(reply, tuple):
+                        held = self._made(reply, room)
+                        size += held
+                        self._hold(held)
                         await self._send(request.request_id, reply)
                     else:
                         self._expected += likely
-                        task = asyncio.ensure_future(self._finish(request, reply, likely))
+                        task = asyncio.ensure_future(self._finish(request, reply, room))
                         self.tasks[task] = size
                         task.add_done_callback(self._finished)
+                        if room is not None:
+                            task.add_done_callback(room.leave)
                         begun = True
                 finally:
                     if not begun:
                         self._give(size)
+                        if room is not None:
+                            room.leave()
                 del request, reply
                 if self._session.trusted:
                     self._reader.max_bytes = limits.request_bytes
                 self._read_or_not()
 
-    async def _finish(self, request: Request, rest: Awaitable[Reply], likely: int) -> None:
-        request_id, is_lookup = request.request_id, request.key == LOOKUP.key
+    async def _room(self, likely: int) -> Room:
+        """Wait until there is room for an answer that is made in memory."""
+        room = Room(self._connections.answers, likely)
+        if room.waits:
+            self._watch()
+        await room.entered()
+        return room
+
+    def _made(self, reply: Reply, room: Room | None) -> int:
+        """Return the bytes that an answer holds; they take the place of what was expected."""
+        # slices of files are not memory that anyone holds
+        size = sum(len(part) for part in reply[1] if not isinstance(part, memoryview))
+        if room is not None:
+            room.resize(size)
+            self._likely = max(size, self._likely // 2)
+        return size
+
+    async def _finish(self, request: Request, rest: Awaitable[Reply], room: Room | None) -> None:
+        request_id = request.request_id
         del request
+        likely = 0 if room is None else room.size
         try:
             reply = await rest
         finally:
             self._expected -= likely
-        # slices of files are not memory that anyone holds
-        size = sum(len(part) for part in reply[1] if not isinstance(part, memoryview))
-        if is_lookup:
-            self._likely = max(size, self._likely // 2)
+        size = self._made(reply, room)
         task = asyncio.current_task()
         assert task is not None
         self.tasks[task] += size

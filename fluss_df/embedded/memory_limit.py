@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 
@@ -66,3 +67,61 @@ class MemoryLimit:
 
     def _fits(self, count: int) -> bool:
         return not self.held or self.held + count <= self._limit
+
+
+class Room:
+    """Bytes of a limit that one answer has, from before it is made until it is sent.
+
+    Parameters
+    ----------
+    limit
+        Whose bytes.
+    size
+        How many it will have, as far as that is known.
+
+    Attributes
+    ----------
+    size
+        How many it has.
+    """
+
+    def __init__(self, limit: MemoryLimit, size: int) -> None:
+        self._limit = limit
+        self.size = size
+        self._entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if limit.take(size, self._admit):
+            self._entered.set_result(None)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there was no room yet."""
+        return not self._entered.done()
+
+    def _admit(self) -> None:
+        if self._entered.done():  # nobody waits any more
+            self._limit.give(self.size)
+        else:
+            self._entered.set_result(None)
+
+    async def entered(self) -> None:
+        """Wait until it has the bytes."""
+        try:
+            await self._entered
+        except asyncio.CancelledError:
+            if self._entered.cancelled():
+                self._limit.forget(self._admit)
+            else:
+                self.leave()
+            raise
+
+    def resize(self, size: int) -> None:
+        """Have another number of bytes."""
+        if size > self.size:
+            self._limit.force(size - self.size)
+        else:
+            self._limit.give(self.size - size)
+        self.size = size
+
+    def leave(self, _: object = None) -> None:
+        """Give the bytes back; a second call does nothing."""
+        self.resize(0)

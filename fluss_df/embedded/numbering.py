@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from fluss_df.embedded.row_changes import RowChanges
+from fluss_df.embedded.row_changes import INSERT, RowChanges, in_keys
 from fluss_df.embedded.values_pool import Places, TableCodec, ValuePool
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.unaligned import Int64s
@@ -54,6 +54,38 @@ class Numbering:
         self._take = take
         self._rows: list[Int64s] = []
         self._numbers: list[Int64s] = []
+
+    def fill(self, changes: RowChanges, ids: Int64s | None) -> RowChanges:
+        """Return changes that were made without numbers, with the numbers of the new rows.
+
+        What is done to a row after it was inserted by the same batch leaves its number; ``ids``
+        are those of :func:`~fluss_df.embedded.row_changes.folded`.
+        """
+        born = changes.kind == INSERT
+        if not born.any():
+            return changes
+        count = len(born)
+        given = np.full(count, -1, np.int64)
+        given[born] = self._take(int(born.sum()))
+        order, begins = in_keys(ids, count)
+        # the last row that was inserted for the key of each record, at it or before it
+        last = np.maximum.accumulate(np.where(born[order], np.arange(count), -1))
+        after = np.where(last >= begins, given[order][last], -1)
+        before = np.where(begins < np.arange(count), np.roll(after, 1), -1)
+        return RowChanges(
+            self._numbered(changes.before, order, before),
+            self._numbered(changes.after, order, after),
+            changes.kind,
+        )
+
+    def _numbered(self, places: Places, order: Int64s, numbers: Int64s) -> Places:
+        known = np.flatnonzero((numbers >= 0) & places.present[order])
+        if not len(known):
+            return places
+        at = order[known]
+        result = places.copy()
+        result.put(at, self._with_numbers(self._pool.rows(places[at]), numbers[known]))
+        return result
 
     def insert(self, rows: Int64s, places: Places) -> Places:
         """Return new values with numbers; ``rows`` are their positions in the batch."""

@@ -164,15 +164,22 @@ def _rounds(ids: Int64s | None, count: int) -> list[Int64s]:
     """Return the first records of each key, the second, and so on."""
     if ids is None:
         return [np.arange(count)]
-    order = np.argsort(ids, kind="stable")
-    sorted_ids = ids[order]
-    first = np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]])
-    begins = np.maximum.accumulate(np.where(first, np.arange(count), 0))
+    order, begins = in_keys(ids, count)
     rank = np.empty(count, np.int64)
     rank[order] = np.arange(count) - begins
     by_rank = np.argsort(rank, kind="stable")
     edges = np.flatnonzero(np.diff(rank[by_rank])) + 1
     return np.split(by_rank, edges)
+
+
+def in_keys(ids: Int64s | None, count: int) -> tuple[Int64s, Int64s]:
+    """Return records by key, and for each where those of its key begin in that order."""
+    if ids is None:
+        return np.arange(count), np.arange(count)
+    order = np.argsort(ids, kind="stable")
+    sorted_ids = ids[order]
+    first = np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]])
+    return order, np.maximum.accumulate(np.where(first, np.arange(count), 0))
 
 
 def change_rows(changes: RowChanges, full_image: bool) -> tuple[UInt8s, Places]:

@@ -12,12 +12,13 @@ import socket
 import tempfile
 import threading
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from fluss_df.client.sockets import local_host
+from fluss_df.embedded.channel import Channel
 from fluss_df.embedded.dispatch import Dispatcher, Reply, Session
 from fluss_df.embedded.engine import Engine, EngineOptions
 from fluss_df.embedded.listener import Connection, Connections, Limits
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
 
 T = TypeVar("T")
+# macOS takes 103 bytes, Linux 107
+_MAX_SOCKET_PATH: Final = 103
 
 
 class EmbeddedFluss:
@@ -84,6 +87,7 @@ class EmbeddedFluss:
         self._closed = False
         self._servers: list[asyncio.Server] = []
         self._requests: set[asyncio.Task[Any]] = set()
+        self._socket_folder = _socket_folder()
         try:
             self.engine = Engine(self.folder, options)
         except BaseException:
@@ -91,8 +95,6 @@ class EmbeddedFluss:
             raise
         self._connections = Connections(Dispatcher(self.engine), limits or Limits())
         self._loop = asyncio.new_event_loop()
-        # the path of a Unix socket is short: it does not stand in the folder itself
-        self._socket_folder = tempfile.mkdtemp(prefix="fluss-df-")
         self.socket_path = os.path.join(self._socket_folder, "s")
         # of requests that come without a connection
         self._session = Session(*local_host(self.socket_path), local=True)
@@ -104,7 +106,8 @@ class EmbeddedFluss:
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise NetworkError(f"cannot listen on {host}:{port}: {error}") from error
+                where = self.socket_path if port is None else f"{host}:{port}"
+                raise NetworkError(f"cannot listen on {where}: {error}") from error
             raise
         _open.add(self)
 
@@ -174,9 +177,7 @@ class EmbeddedFluss:
         RuntimeError
             When the engine is closed.
         """
-        if self._closed:
-            raise RuntimeError("the engine is closed")
-        return asyncio.run_coroutine_threadsafe(self._answer(request), self._loop)
+        return self._begin(self._answer(request))
 
     def fetch_at_once(self, request: Request) -> Reply | None:
         """Answer a fetch on this thread, for readers in this process; None for one that may wait.
@@ -190,11 +191,53 @@ class EmbeddedFluss:
             raise RuntimeError("the engine is closed")
         return self._connections.dispatcher.fetch_at_once(request)
 
-    async def _answer(self, request: Request) -> Reply:
+    def open_channel(
+        self, answered: Callable[[int, Reply], None], ended: Callable[[], None]
+    ) -> Callable[[Request | None], None]:
+        """Open a connection of this process that needs no socket.
+
+        Parameters
+        ----------
+        answered
+            Called on the engine's thread with the id of a request and its answer.
+        ended
+            Called there once there will be no more answers.
+
+        Returns
+        -------
+        Callable
+            Sends a request; None ends it. RuntimeError when the engine is closed.
+        """
+        channel = Channel(self._connections.dispatcher, self._session, answered, ended)
+        self._begin(self._run_channel(channel))
+
+        def send(request: Request | None) -> None:
+            if request is None:
+                self._loop.call_soon_threadsafe(channel.close)
+            else:
+                self._loop.call_soon_threadsafe(channel.send, request)
+
+        return send
+
+    async def _run_channel(self, channel: Channel) -> None:
+        self._remember_request()
+        await channel.run()
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self._closed:
+            work.close()
+            raise RuntimeError("the engine is closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _remember_request(self) -> None:
+        """Have the task that runs ended with the engine."""
         task = asyncio.current_task()
         assert task is not None
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
+
+    async def _answer(self, request: Request) -> Reply:
+        self._remember_request()
         reply = await self._connections.dispatcher.begin(self._session, request)
         return reply if isinstance(reply, tuple) else await reply
 
@@ -223,7 +266,6 @@ class EmbeddedFluss:
                 self._thread.join(5)
                 if not self._loop.is_running():
                     self._loop.close()
-                shutil.rmtree(self._socket_folder, ignore_errors=True)
                 self._remove_temporary()
 
     async def _stop(self) -> None:
@@ -238,6 +280,7 @@ class EmbeddedFluss:
         await self.engine.stop()
 
     def _remove_temporary(self) -> None:
+        shutil.rmtree(self._socket_folder, ignore_errors=True)
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -255,6 +298,21 @@ class EmbeddedFluss:
     def __repr__(self) -> str:
         state = "closed" if self._closed else (self._address or "open")
         return f"EmbeddedFluss({str(self.folder)!r}, {state})"
+
+
+def _socket_folder() -> str:
+    """Return a new folder for a Unix socket, whose path may only be short: not the data's."""
+    try:
+        folder = tempfile.mkdtemp(prefix="fluss-df-")
+        if len(os.fsencode(folder)) > _MAX_SOCKET_PATH - len("/s"):
+            os.rmdir(folder)
+            folder = tempfile.mkdtemp(prefix="fluss-df-", dir="/tmp")
+        return folder
+    except OSError as error:
+        raise FlussError(
+            f"cannot make a Unix socket: {error}; set TMPDIR to a folder that can be written to",
+            ErrorCode.STORAGE_EXCEPTION,
+        ) from error
 
 
 _open: weakref.WeakSet[EmbeddedFluss] = weakref.WeakSet()

@@ -15,26 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from fluss_df.embedded.append_checks import check_batches
 from fluss_df.embedded.files import make_folder, sync_data, sync_folder
+from fluss_df.embedded.log_reads import Piece, Stretch, cut_piece, first_since
 from fluss_df.embedded.recovery import SyncedPoint, load_log, remember
 from fluss_df.embedded.segment import FileCopy, LogCopy, Segment
-from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.checked import CheckedColumns
 from fluss_df.record.cut import ColumnLayout
-from fluss_df.record.headers import (
-    NO_WRITER_ID,
-    LogHeaders,
-    scan_headers,
-    verify_crcs,
-)
+from fluss_df.record.headers import NO_WRITER_ID, LogHeaders, scan_headers
 
 _BASE_OFFSET: Final = struct.Struct("<q")
 _TIMESTAMP: Final = struct.Struct("<q")
 _TIMESTAMP_AT: Final = 13
 _FIXED: Final = 21  # bytes of a header that the server may write to
-_SEARCH_BYTES: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +45,6 @@ class Appended:
 
     base_offset: int
     end_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Whole batches of a log: their bytes, a slice of the segment's memory map."""
-
-    data: memoryview
-    headers: LogHeaders
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Part of a segment: from the beginning of a batch to the end of what was written.
-
-    Attributes
-    ----------
-    segment
-        The segment.
-    position
-        Where the part begins in it.
-    view
-        Its bytes, a slice of the segment's memory map.
-    """
-
-    segment: Segment
-    position: int
-    view: memoryview
 
 
 class Tablet:
@@ -105,6 +72,7 @@ class Tablet:
         self._visible_when_synced = visible_when_synced
         self._poison: str | None = None
         self.closed = False
+        self.checked = CheckedColumns()
         make_folder(folder)
         self._point_fd = os.open(folder / "synced", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -149,6 +117,11 @@ class Tablet:
     def dirty(self) -> bool:
         """Whether something was written that is not synced."""
         return self.synced_offset < self.end_offset
+
+    @property
+    def poisoned(self) -> bool:
+        """Whether it takes no more writes until it is opened again."""
+        return self._poison is not None
 
     # ---- writing
 
@@ -344,58 +317,16 @@ class Tablet:
             size = segment.size
             position = segment.index.before_offset(offset)
             view = segment.view(position, size)
-        if partial and not at_least_one and max_bytes > 0:
-            whole = self._cut_piece(segment, position, view, offset, high, max_bytes, True)
-            if whole is None or len(whole.data) <= max_bytes:
-                return whole
-            return Piece(whole.data[:max_bytes], scan_headers(b"", require_progress=False))
-        return self._cut_piece(segment, position, view, offset, high, max_bytes, at_least_one)
-
-    def _cut_piece(
-        self,
-        segment: Segment,
-        position: int,
-        view: memoryview,
-        offset: int,
-        high: int,
-        max_bytes: int,
-        at_least_one: bool,
-    ) -> Piece | None:
-        at = 0
+        stretch = Stretch(segment, position, view)
         try:
-            while True:  # at most an index interval and a batch
-                base, length = struct.unpack_from("<qi", view, at)
-                size = length + 12
-                next_base = (
-                    _BASE_OFFSET.unpack_from(view, at + size)[0]
-                    if (at + size + 8 <= len(view))
-                    else None
-                )
-                if size < 48 or next_base is None or next_base > offset:
-                    break
-                at += size
-            if base > offset or size < 48:
-                raise ProtocolError(f"there is a batch of offset {base} and {size} bytes")
-            if size > max_bytes and not at_least_one:
-                return None
-            data = view[at : at + max(size, max_bytes)]
-            headers = scan_headers(data)
-            if headers.end_offset is not None and headers.end_offset > high:
-                ends = headers.base_offset + headers.last_offset_delta + 1
-                visible = int(np.searchsorted(ends, high, "right"))
-                if not visible:
-                    return None
-                stop = int(headers.position[visible - 1] + headers.size[visible - 1])
-                data = data[:stop]
-                headers = scan_headers(data)
-            begin, end = position + at, position + at + headers.consumed
-            if end > segment.verified:
-                verify_crcs(data, headers)
-                if begin <= segment.verified:
-                    segment.verified = max(segment.verified, end)
+            if partial and not at_least_one and max_bytes > 0:
+                whole = cut_piece(stretch, offset, high, max_bytes, at_least_one=True)
+                if whole is None or len(whole.data) <= max_bytes:
+                    return whole
+                return Piece(whole.data[:max_bytes], scan_headers(b"", require_progress=False))
+            return cut_piece(stretch, offset, high, max_bytes, at_least_one)
         except (FlussError, struct.error) as error:
             raise self.damaged(offset, error) from error
-        return Piece(data[: headers.consumed], headers)
 
     def stretches(self, offset: int) -> tuple[int, list[Stretch]]:
         """Return the high watermark, and the segments from the one on that holds an offset.
@@ -454,15 +385,7 @@ class Tablet:
                     break
             else:
                 return high
-        chunk = _SEARCH_BYTES
-        while True:
-            headers = scan_headers(view[:chunk], require_progress=False)
-            i = int(np.searchsorted(headers.timestamp, timestamp))
-            if i < len(headers):
-                return min(int(headers.base_offset[i]), high)
-            if chunk >= len(view):
-                return high
-            chunk *= 4
+        return first_since(view, timestamp, high)
 
     def last_records(self, limit: int) -> list[Piece]:
         """Return whole batches that hold at least the last ``limit`` visible records, if any."""

@@ -36,7 +36,8 @@ _PARTITION_TYPES: Final = (
 )
 
 
-def _problem(name: str, reserved: bool = True) -> str | None:
+def name_problem(name: str, reserved: bool = True) -> str | None:
+    """Return what is wrong with a name; None for a good one."""
     if not name:
         return "the empty string is not allowed"
     if name in (".", ".."):
@@ -57,7 +58,7 @@ def _problem(name: str, reserved: bool = True) -> str | None:
 
 def check_database_name(name: str) -> None:
     """Refuse a name that no database may have."""
-    problem = _problem(name)
+    problem = name_problem(name)
     if problem:
         raise FlussError(
             f"Database name {name} is invalid: {problem}", ErrorCode.INVALID_DATABASE_EXCEPTION
@@ -66,7 +67,7 @@ def check_database_name(name: str) -> None:
 
 def check_table_name(name: str) -> None:
     """Refuse a name that no table may have."""
-    problem = _problem(name)
+    problem = name_problem(name)
     if problem:
         raise invalid_table(f"Table name {name} is invalid: {problem}")
 
@@ -325,7 +326,7 @@ def partition_values(
             )
     values = [spec[key] for key in keys]
     for value in values:
-        problem = _problem(value, reserved=creating)
+        problem = name_problem(value, reserved=creating)
         if problem:
             raise invalid(f"The partition value {value} is invalid: {problem}")
     return values

@@ -103,8 +103,67 @@ ACQUIRE_KV_SNAPSHOT_LEASE = Api(
     pb.AcquireKvSnapshotLeaseRequest,
     pb.AcquireKvSnapshotLeaseResponse,
 )
+RELEASE_KV_SNAPSHOT_LEASE = Api(
+    1057,
+    "RELEASE_KV_SNAPSHOT_LEASE",
+    pb.ReleaseKvSnapshotLeaseRequest,
+    pb.ReleaseKvSnapshotLeaseResponse,
+)
 DROP_KV_SNAPSHOT_LEASE = Api(
     1058, "DROP_KV_SNAPSHOT_LEASE", pb.DropKvSnapshotLeaseRequest, pb.DropKvSnapshotLeaseResponse
+)
+CREATE_ACLS = Api(1039, "CREATE_ACLS", pb.CreateAclsRequest, pb.CreateAclsResponse)
+LIST_ACLS = Api(1040, "LIST_ACLS", pb.ListAclsRequest, pb.ListAclsResponse)
+DROP_ACLS = Api(1041, "DROP_ACLS", pb.DropAclsRequest, pb.DropAclsResponse)
+DESCRIBE_CLUSTER_CONFIGS = Api(
+    1045,
+    "DESCRIBE_CLUSTER_CONFIGS",
+    pb.DescribeClusterConfigsRequest,
+    pb.DescribeClusterConfigsResponse,
+)
+ALTER_CLUSTER_CONFIGS = Api(
+    1046, "ALTER_CLUSTER_CONFIGS", pb.AlterClusterConfigsRequest, pb.AlterClusterConfigsResponse
+)
+ADD_SERVER_TAG = Api(1047, "ADD_SERVER_TAG", pb.AddServerTagRequest, pb.AddServerTagResponse)
+REMOVE_SERVER_TAG = Api(
+    1048, "REMOVE_SERVER_TAG", pb.RemoveServerTagRequest, pb.RemoveServerTagResponse
+)
+REBALANCE = Api(1049, "REBALANCE", pb.RebalanceRequest, pb.RebalanceResponse)
+LIST_REBALANCE_PROGRESS = Api(
+    1050,
+    "LIST_REBALANCE_PROGRESS",
+    pb.ListRebalanceProgressRequest,
+    pb.ListRebalanceProgressResponse,
+)
+CANCEL_REBALANCE = Api(
+    1051, "CANCEL_REBALANCE", pb.CancelRebalanceRequest, pb.CancelRebalanceResponse
+)
+REGISTER_PRODUCER_OFFSETS = Api(
+    1053,
+    "REGISTER_PRODUCER_OFFSETS",
+    pb.RegisterProducerOffsetsRequest,
+    pb.RegisterProducerOffsetsResponse,
+)
+GET_PRODUCER_OFFSETS = Api(
+    1054, "GET_PRODUCER_OFFSETS", pb.GetProducerOffsetsRequest, pb.GetProducerOffsetsResponse
+)
+DELETE_PRODUCER_OFFSETS = Api(
+    1055,
+    "DELETE_PRODUCER_OFFSETS",
+    pb.DeleteProducerOffsetsRequest,
+    pb.DeleteProducerOffsetsResponse,
+)
+GET_CLUSTER_HEALTH = Api(
+    1062, "GET_CLUSTER_HEALTH", pb.GetClusterHealthRequest, pb.GetClusterHealthResponse
+)
+LIST_REMOTE_LOG_MANIFESTS = Api(
+    1063,
+    "LIST_REMOTE_LOG_MANIFESTS",
+    pb.ListRemoteLogManifestsRequest,
+    pb.ListRemoteLogManifestsResponse,
+)
+LIST_KV_SNAPSHOTS = Api(
+    1064, "LIST_KV_SNAPSHOTS", pb.ListKvSnapshotsRequest, pb.ListKvSnapshotsResponse
 )
 
 # Key of a request that only servers of 1.0 and later know: by it a server's log batch magic 1

@@ -50,6 +50,12 @@ def encode_request(
     return [header, *body]
 
 
+def decode_request_header(header: Buffer) -> tuple[int, int, int]:
+    """Return API key, version and request id of what :func:`encode_request` returned first."""
+    _, key, version, request_id = _REQUEST_HEADER.unpack(header)
+    return key, version, request_id
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """One response frame.

@@ -1042,6 +1042,28 @@ class AcquireKvSnapshotLeaseResponse(_message.Message):
     unavailable_snapshots: _containers.RepeatedCompositeFieldContainer[KvSnapshotLeaseForTable]
     def __init__(self, unavailable_snapshots: _Optional[_Iterable[_Union[KvSnapshotLeaseForTable, _Mapping]]] = ...) -> None: ...
 
+class TableBucketId(_message.Message):
+    __slots__ = ("table_id", "partition_id", "bucket_id")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    bucket_id: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ...) -> None: ...
+
+class ReleaseKvSnapshotLeaseRequest(_message.Message):
+    __slots__ = ("lease_id", "buckets_to_release")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_TO_RELEASE_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    buckets_to_release: _containers.RepeatedCompositeFieldContainer[TableBucketId]
+    def __init__(self, lease_id: _Optional[str] = ..., buckets_to_release: _Optional[_Iterable[_Union[TableBucketId, _Mapping]]] = ...) -> None: ...
+
+class ReleaseKvSnapshotLeaseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class DropKvSnapshotLeaseRequest(_message.Message):
     __slots__ = ("lease_id",)
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1049,6 +1071,318 @@ class DropKvSnapshotLeaseRequest(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ...) -> None: ...
 
 class DropKvSnapshotLeaseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListKvSnapshotsRequest(_message.Message):
+    __slots__ = ("table_id", "partition_id")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ...) -> None: ...
+
+class ListKvSnapshotsResponse(_message.Message):
+    __slots__ = ("table_id", "partition_id", "active_snapshots")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    active_snapshots: _containers.RepeatedCompositeFieldContainer[KvSnapshot]
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., active_snapshots: _Optional[_Iterable[_Union[KvSnapshot, _Mapping]]] = ...) -> None: ...
+
+class ListRemoteLogManifestsRequest(_message.Message):
+    __slots__ = ("table_id", "partition_id")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ...) -> None: ...
+
+class RemoteLogManifest(_message.Message):
+    __slots__ = ("table_bucket", "remote_log_manifest_path", "remote_log_end_offset")
+    TABLE_BUCKET_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_LOG_MANIFEST_PATH_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    table_bucket: TableBucketId
+    remote_log_manifest_path: str
+    remote_log_end_offset: int
+    def __init__(self, table_bucket: _Optional[_Union[TableBucketId, _Mapping]] = ..., remote_log_manifest_path: _Optional[str] = ..., remote_log_end_offset: _Optional[int] = ...) -> None: ...
+
+class ListRemoteLogManifestsResponse(_message.Message):
+    __slots__ = ("manifests",)
+    MANIFESTS_FIELD_NUMBER: _ClassVar[int]
+    manifests: _containers.RepeatedCompositeFieldContainer[RemoteLogManifest]
+    def __init__(self, manifests: _Optional[_Iterable[_Union[RemoteLogManifest, _Mapping]]] = ...) -> None: ...
+
+class ProducerBucketOffset(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "log_end_offset")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    log_end_offset: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_end_offset: _Optional[int] = ...) -> None: ...
+
+class ProducerTableOffsets(_message.Message):
+    __slots__ = ("table_id", "bucket_offsets")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    bucket_offsets: _containers.RepeatedCompositeFieldContainer[ProducerBucketOffset]
+    def __init__(self, table_id: _Optional[int] = ..., bucket_offsets: _Optional[_Iterable[_Union[ProducerBucketOffset, _Mapping]]] = ...) -> None: ...
+
+class RegisterProducerOffsetsRequest(_message.Message):
+    __slots__ = ("producer_id", "table_offsets", "ttl_ms")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    producer_id: str
+    table_offsets: _containers.RepeatedCompositeFieldContainer[ProducerTableOffsets]
+    ttl_ms: int
+    def __init__(self, producer_id: _Optional[str] = ..., table_offsets: _Optional[_Iterable[_Union[ProducerTableOffsets, _Mapping]]] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class RegisterProducerOffsetsResponse(_message.Message):
+    __slots__ = ("result",)
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    result: int
+    def __init__(self, result: _Optional[int] = ...) -> None: ...
+
+class GetProducerOffsetsRequest(_message.Message):
+    __slots__ = ("producer_id",)
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    producer_id: str
+    def __init__(self, producer_id: _Optional[str] = ...) -> None: ...
+
+class GetProducerOffsetsResponse(_message.Message):
+    __slots__ = ("producer_id", "expiration_time", "table_offsets")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRATION_TIME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    producer_id: str
+    expiration_time: int
+    table_offsets: _containers.RepeatedCompositeFieldContainer[ProducerTableOffsets]
+    def __init__(self, producer_id: _Optional[str] = ..., expiration_time: _Optional[int] = ..., table_offsets: _Optional[_Iterable[_Union[ProducerTableOffsets, _Mapping]]] = ...) -> None: ...
+
+class DeleteProducerOffsetsRequest(_message.Message):
+    __slots__ = ("producer_id",)
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    producer_id: str
+    def __init__(self, producer_id: _Optional[str] = ...) -> None: ...
+
+class DeleteProducerOffsetsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetClusterHealthRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetClusterHealthResponse(_message.Message):
+    __slots__ = ("num_replicas", "in_sync_replicas", "num_leader_replicas", "active_leader_replicas", "status")
+    NUM_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    NUM_LEADER_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_LEADER_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    num_replicas: int
+    in_sync_replicas: int
+    num_leader_replicas: int
+    active_leader_replicas: int
+    status: int
+    def __init__(self, num_replicas: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., num_leader_replicas: _Optional[int] = ..., active_leader_replicas: _Optional[int] = ..., status: _Optional[int] = ...) -> None: ...
+
+class ClusterConfig(_message.Message):
+    __slots__ = ("config_key", "config_value", "config_source")
+    CONFIG_KEY_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_VALUE_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    config_key: str
+    config_value: str
+    config_source: str
+    def __init__(self, config_key: _Optional[str] = ..., config_value: _Optional[str] = ..., config_source: _Optional[str] = ...) -> None: ...
+
+class DescribeClusterConfigsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeClusterConfigsResponse(_message.Message):
+    __slots__ = ("configs",)
+    CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    configs: _containers.RepeatedCompositeFieldContainer[ClusterConfig]
+    def __init__(self, configs: _Optional[_Iterable[_Union[ClusterConfig, _Mapping]]] = ...) -> None: ...
+
+class AlterClusterConfigsRequest(_message.Message):
+    __slots__ = ("alter_configs",)
+    ALTER_CONFIGS_FIELD_NUMBER: _ClassVar[int]
+    alter_configs: _containers.RepeatedCompositeFieldContainer[AlterConfig]
+    def __init__(self, alter_configs: _Optional[_Iterable[_Union[AlterConfig, _Mapping]]] = ...) -> None: ...
+
+class AlterClusterConfigsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Acl(_message.Message):
+    __slots__ = ("resource_name", "resource_type", "principal_name", "principal_type", "host", "operation_type", "permission_type")
+    RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_NAME_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_TYPE_FIELD_NUMBER: _ClassVar[int]
+    resource_name: str
+    resource_type: int
+    principal_name: str
+    principal_type: str
+    host: str
+    operation_type: int
+    permission_type: int
+    def __init__(self, resource_name: _Optional[str] = ..., resource_type: _Optional[int] = ..., principal_name: _Optional[str] = ..., principal_type: _Optional[str] = ..., host: _Optional[str] = ..., operation_type: _Optional[int] = ..., permission_type: _Optional[int] = ...) -> None: ...
+
+class AclFilter(_message.Message):
+    __slots__ = ("resource_name", "resource_type", "principal_name", "principal_type", "host", "operation_type", "permission_type")
+    RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_NAME_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_TYPE_FIELD_NUMBER: _ClassVar[int]
+    resource_name: str
+    resource_type: int
+    principal_name: str
+    principal_type: str
+    host: str
+    operation_type: int
+    permission_type: int
+    def __init__(self, resource_name: _Optional[str] = ..., resource_type: _Optional[int] = ..., principal_name: _Optional[str] = ..., principal_type: _Optional[str] = ..., host: _Optional[str] = ..., operation_type: _Optional[int] = ..., permission_type: _Optional[int] = ...) -> None: ...
+
+class CreateAclsRequest(_message.Message):
+    __slots__ = ("acl",)
+    ACL_FIELD_NUMBER: _ClassVar[int]
+    acl: _containers.RepeatedCompositeFieldContainer[Acl]
+    def __init__(self, acl: _Optional[_Iterable[_Union[Acl, _Mapping]]] = ...) -> None: ...
+
+class CreatedAcl(_message.Message):
+    __slots__ = ("acl", "error_code", "error_message")
+    ACL_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    acl: Acl
+    error_code: int
+    error_message: str
+    def __init__(self, acl: _Optional[_Union[Acl, _Mapping]] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class CreateAclsResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[CreatedAcl]
+    def __init__(self, results: _Optional[_Iterable[_Union[CreatedAcl, _Mapping]]] = ...) -> None: ...
+
+class ListAclsRequest(_message.Message):
+    __slots__ = ("acl_filter",)
+    ACL_FILTER_FIELD_NUMBER: _ClassVar[int]
+    acl_filter: AclFilter
+    def __init__(self, acl_filter: _Optional[_Union[AclFilter, _Mapping]] = ...) -> None: ...
+
+class ListAclsResponse(_message.Message):
+    __slots__ = ("acl",)
+    ACL_FIELD_NUMBER: _ClassVar[int]
+    acl: _containers.RepeatedCompositeFieldContainer[Acl]
+    def __init__(self, acl: _Optional[_Iterable[_Union[Acl, _Mapping]]] = ...) -> None: ...
+
+class DropAclsRequest(_message.Message):
+    __slots__ = ("acl_filter",)
+    ACL_FILTER_FIELD_NUMBER: _ClassVar[int]
+    acl_filter: _containers.RepeatedCompositeFieldContainer[AclFilter]
+    def __init__(self, acl_filter: _Optional[_Iterable[_Union[AclFilter, _Mapping]]] = ...) -> None: ...
+
+class DroppedAcl(_message.Message):
+    __slots__ = ("acl", "error_code", "error_message")
+    ACL_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    acl: Acl
+    error_code: int
+    error_message: str
+    def __init__(self, acl: _Optional[_Union[Acl, _Mapping]] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class DroppedAcls(_message.Message):
+    __slots__ = ("matching_acls", "error_code", "error_message")
+    MATCHING_ACLS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    matching_acls: _containers.RepeatedCompositeFieldContainer[DroppedAcl]
+    error_code: int
+    error_message: str
+    def __init__(self, matching_acls: _Optional[_Iterable[_Union[DroppedAcl, _Mapping]]] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class DropAclsResponse(_message.Message):
+    __slots__ = ("filter_results",)
+    FILTER_RESULTS_FIELD_NUMBER: _ClassVar[int]
+    filter_results: _containers.RepeatedCompositeFieldContainer[DroppedAcls]
+    def __init__(self, filter_results: _Optional[_Iterable[_Union[DroppedAcls, _Mapping]]] = ...) -> None: ...
+
+class AddServerTagRequest(_message.Message):
+    __slots__ = ("server_ids", "server_tag")
+    SERVER_IDS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_TAG_FIELD_NUMBER: _ClassVar[int]
+    server_ids: _containers.RepeatedScalarFieldContainer[int]
+    server_tag: int
+    def __init__(self, server_ids: _Optional[_Iterable[int]] = ..., server_tag: _Optional[int] = ...) -> None: ...
+
+class AddServerTagResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RemoveServerTagRequest(_message.Message):
+    __slots__ = ("server_ids", "server_tag")
+    SERVER_IDS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_TAG_FIELD_NUMBER: _ClassVar[int]
+    server_ids: _containers.RepeatedScalarFieldContainer[int]
+    server_tag: int
+    def __init__(self, server_ids: _Optional[_Iterable[int]] = ..., server_tag: _Optional[int] = ...) -> None: ...
+
+class RemoveServerTagResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RebalanceRequest(_message.Message):
+    __slots__ = ("goals",)
+    GOALS_FIELD_NUMBER: _ClassVar[int]
+    goals: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, goals: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RebalanceResponse(_message.Message):
+    __slots__ = ("rebalance_id",)
+    REBALANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    rebalance_id: str
+    def __init__(self, rebalance_id: _Optional[str] = ...) -> None: ...
+
+class ListRebalanceProgressRequest(_message.Message):
+    __slots__ = ("rebalance_id",)
+    REBALANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    rebalance_id: str
+    def __init__(self, rebalance_id: _Optional[str] = ...) -> None: ...
+
+class ListRebalanceProgressResponse(_message.Message):
+    __slots__ = ("rebalance_id", "rebalance_status")
+    REBALANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_STATUS_FIELD_NUMBER: _ClassVar[int]
+    rebalance_id: str
+    rebalance_status: int
+    def __init__(self, rebalance_id: _Optional[str] = ..., rebalance_status: _Optional[int] = ...) -> None: ...
+
+class CancelRebalanceRequest(_message.Message):
+    __slots__ = ("rebalance_id",)
+    REBALANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    rebalance_id: str
+    def __init__(self, rebalance_id: _Optional[str] = ...) -> None: ...
+
+class CancelRebalanceResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

@@ -40,6 +40,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str], list[str] | None]] = {
     "versions": ({ENGINE: "versioned", VERSION: "l"}, {}, None),
     "partial": ({}, {}, ["id", "i", "s", "n"]),
     "keys alone": ({}, {}, ["id"]),
+    "numbered": ({}, {}, ["id", "i", "s", "n"]),
     "sums": ({ENGINE: "aggregation"}, SUMS, None),
     "bounds": ({ENGINE: "aggregation", "table.delete.behavior": "allow"}, BOUNDS, None),
     "some": ({ENGINE: "aggregation", "table.delete.behavior": "allow"}, SOME, None),
@@ -83,8 +84,9 @@ def changelog(
     ]
     path = TablePath("fluss", "t")
     engine = Engine(folder)
+    numbered = ["l"] if case == "numbered" else []
     try:
-        schema = Schema.from_columns(columns, ["id"])
+        schema = Schema.from_columns(columns, ["id"], auto_increment=numbered)
         descriptor = TableDescriptor(schema, bucket_count=1, properties=properties)
         engine.catalog.create_table(path, descriptor.to_json(), False)
         table = engine.catalog.table(path)
@@ -97,7 +99,8 @@ def changelog(
             count = choose.choice([1, 7, 60, 250])
             data = rows(choose, count, choose.choice([1, 3, 40]))
             # few, so that there are long runs
-            deletes = np.array([choose.random() < 0.02 for _ in range(count)])
+            often = 0 if numbered and choose.random() < 0.7 else 0.02
+            deletes = np.array([choose.random() < often for _ in range(count)])
             batch = encoder.encode(data.select(names), deletes)
             batch.stamp(-1, -1)
             kv.put(memoryview(batch.to_bytes()), places)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from fluss_df.embedded import EmbeddedFluss, Limits
+from fluss_df.embedded import EmbeddedFluss, EngineOptions, Limits
 from fluss_df.embedded.memory_limit import MemoryLimit
+from fluss_df.errors import ErrorCode
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from tests.client.support import Tables
@@ -60,13 +64,13 @@ def wait_for(engine: EmbeddedFluss, count: int) -> None:
 
 
 def test_answers_that_nobody_takes(tmp_path: Path) -> None:
-    """1.6 GB are asked for and not read: a few answers are made, and later all of them come."""
+    """800 MB are asked for and not read: a few answers are made, and later all of them come."""
     limits = Limits(connection_bytes=32 * MB)
     with EmbeddedFluss(tmp_path / "d", port=0, limits=limits) as engine:
         request = fetch(big_table(engine, 16 * MB), 8 * MB)
         before = anonymous_memory()
         with RawClient(engine.address, timeout=60) as client:
-            for _ in range(200):
+            for _ in range(100):
                 client.send(1015, 0, request.SerializeToString())
             for _ in range(10):
                 time.sleep(0.1)
@@ -74,13 +78,13 @@ def test_answers_that_nobody_takes(tmp_path: Path) -> None:
                 assert anonymous_memory() - before < 64 * MB
                 assert held(engine) <= 32 * MB
             assert alive(engine)
-            answers = {client.receive().request_id for _ in range(200)}
-            assert len(answers) == 200
+            answers = {client.receive().request_id for _ in range(100)}
+            assert len(answers) == 100
         wait_for(engine, 0)
 
 
 def test_answers_to_lookups_that_nobody_takes(tmp_path: Path) -> None:
-    """The same for answers that are memory: 800 MB of one row, again and again."""
+    """The same for answers that are memory: 400 MB of one row, again and again."""
     limits = Limits(connection_bytes=32 * MB)
     schema = pa.schema([("id", pa.int64()), ("data", pa.binary())])
     with EmbeddedFluss(tmp_path / "d", port=0, limits=limits) as engine:
@@ -93,14 +97,14 @@ def test_answers_to_lookups_that_nobody_takes(tmp_path: Path) -> None:
         request = pb.LookupRequest(table_id=table_id, buckets_req=[bucket])
         before = anonymous_memory()
         with RawClient(engine.address, timeout=60) as client:
-            for _ in range(200):
+            for _ in range(100):
                 client.send(1017, 0, request.SerializeToString())
             for _ in range(10):
                 time.sleep(0.1)
                 assert anonymous_memory() - before < 128 * MB
                 assert held(engine) <= 48 * MB
             assert alive(engine)
-            answers = {len(client.receive().body) > 4 * MB for _ in range(200)}
+            answers = {len(client.receive().body) > 4 * MB for _ in range(100)}
             assert answers == {True}
         wait_for(engine, 0)
 
@@ -178,3 +182,112 @@ def test_room_is_given_in_the_order_it_was_asked_for() -> None:
     assert (limit.held, limit.crowded) == (6, False)
     limit.give(6)
     assert limit.take(99, lambda: None)
+
+
+@pytest.fixture(scope="module")
+def large_rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedFluss, Any]]:
+    """A table of 24 rows of 4 MB."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("data", pa.binary())])
+    options = EngineOptions(durability="none", answer_bytes=64 * MB)
+    folder = tmp_path_factory.mktemp("large")
+    with (
+        EmbeddedFluss(
+            folder / "d", port=0, options=options, limits=Limits(total_bytes=128 * MB)
+        ) as engine,
+        engine.connection() as connection,
+    ):
+        table = Tables(connection, "fluss")(schema, ["id"])
+        with table.new_upsert().create_writer() as writer:
+            for i in range(24):
+                data = np.random.default_rng(i).bytes(4 * MB)
+                writer.write_arrow(pa.table({"id": [i], "data": [data]}, schema=schema))
+                writer.flush()
+        yield engine, table
+
+
+@pytest.mark.parametrize("what", ["one row", "many rows", "prefix", "limit"])
+def test_an_answer_that_is_too_large_is_refused(
+    large_rows: tuple[EmbeddedFluss, Any], what: str
+) -> None:
+    """96 MB, or the same 4 MB a thousand times, are asked for in one request: 64 MB may be."""
+    engine, table = large_rows
+    table_id = table.get_table_info().table_id
+    keys = {"one row": [b"\x01"] * 1000, "many rows": [bytes([i]) for i in range(24)]}
+    before = peak = anonymous_memory()
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.002):
+            peak = max(peak, anonymous_memory())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with RawClient(engine.address, timeout=60) as client:
+        if what == "limit":
+            answer = client.call(
+                api.LIMIT_SCAN, pb.LimitScanRequest(table_id=table_id, bucket_id=0, limit=10**9)
+            )
+            few = client.call(
+                api.LIMIT_SCAN, pb.LimitScanRequest(table_id=table_id, bucket_id=0, limit=2)
+            )
+            fits = len(few.records) > 8 * MB
+        elif what == "prefix":
+            bucket = pb.PrefixLookupRequestForBucket(bucket_id=0, keys=[b"\x01", b""])
+            request = pb.PrefixLookupRequest(table_id=table_id, buckets_req=[bucket])
+            answer = client.call(api.PREFIX_LOOKUP, request).buckets_resp[0]
+            assert not answer.value_lists
+            del bucket.keys[1]
+            request = pb.PrefixLookupRequest(table_id=table_id, buckets_req=[bucket])
+            few = client.call(api.PREFIX_LOOKUP, request).buckets_resp[0]
+            fits = len(few.value_lists[0].values[0]) > 4 * MB
+        else:
+            asked = pb.LookupRequestForBucket(bucket_id=0, keys=keys[what])
+            answer = client.call(
+                api.LOOKUP, pb.LookupRequest(table_id=table_id, buckets_req=[asked])
+            ).buckets_resp[0]
+            del asked.keys[5:]
+            few = client.call(
+                api.LOOKUP, pb.LookupRequest(table_id=table_id, buckets_req=[asked])
+            ).buckets_resp[0]
+            fits = [len(value.values) > 4 * MB for value in few.values] == [True] * 5
+    done.set()
+    watcher.join()
+    assert answer.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+    assert "67,108,864 bytes" in answer.error_message
+    assert fits
+    assert peak - before < 256 * MB
+
+
+def test_a_client_that_asks_for_too_much_asks_again_for_less(
+    large_rows: tuple[EmbeddedFluss, Any],
+) -> None:
+    _, table = large_rows
+    found = table.new_lookup().create_lookuper().lookup_arrow(pa.table({"id": range(25)}))
+    sizes = [len(data) for data in found["data"].to_pylist() if data is not None]
+    assert sizes == [4 * MB] * 24
+
+
+def test_answers_of_many_that_nobody_takes(large_rows: tuple[EmbeddedFluss, Any]) -> None:
+    """Twelve peers ask for 48 MB each and read nothing: few answers are made, and others go on."""
+    engine, table = large_rows
+    keys = [bytes([number]) for number in range(12)]
+    bucket = pb.LookupRequestForBucket(bucket_id=0, keys=keys)
+    request = pb.LookupRequest(
+        table_id=table.get_table_info().table_id, buckets_req=[bucket]
+    ).SerializeToString()
+    before = anonymous_memory()
+    clients = [RawClient(engine.address, timeout=60) for _ in range(12)]
+    for client in clients:
+        client.send(1017, 0, request)
+    for _ in range(10):
+        time.sleep(0.1)
+        assert anonymous_memory() - before < 400 * MB
+    assert alive(engine)
+    for client in clients[:9]:
+        client.close()
+    for client in clients[9:]:
+        assert len(client.receive().body) > 48 * MB
+        client.close()
+    wait_for(engine, 0)
+    assert engine._connections.answers.held == 0

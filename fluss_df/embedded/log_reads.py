@@ -1,0 +1,119 @@
+"""Where batches begin and end in a memory map of a log."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fluss_df.embedded.segment import Segment
+from fluss_df.errors import ProtocolError
+from fluss_df.record.headers import LogHeaders, scan_headers, verify_crcs
+
+_BASE_OFFSET: Final = struct.Struct("<q")
+_HEAD: Final = struct.Struct("<qi")
+_LEAST_BATCH: Final = 48
+_SEARCH_BYTES: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Whole batches of a log: their bytes, a slice of the segment's memory map."""
+
+    data: memoryview
+    headers: LogHeaders
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Part of a segment: from the beginning of a batch to the end of what was written.
+
+    Attributes
+    ----------
+    segment
+        The segment.
+    position
+        Where the part begins in it.
+    view
+        Its bytes, a slice of the segment's memory map.
+    """
+
+    segment: Segment
+    position: int
+    view: memoryview
+
+
+def cut_piece(
+    stretch: Stretch, offset: int, high: int, max_bytes: int, at_least_one: bool
+) -> Piece | None:
+    """Return whole batches from the one on that holds an offset.
+
+    Batches that were not looked at since their segment was opened are verified.
+
+    Parameters
+    ----------
+    stretch
+        From at most an index interval before the offset.
+    offset
+        The first that is wanted.
+    high
+        Batches that end behind this offset are not visible yet.
+    max_bytes
+        Where to stop.
+    at_least_one
+        Return one batch even where it is larger.
+
+    Raises
+    ------
+    FlussError, struct.error
+        For bytes that are no batches.
+    """
+    segment, position, view = stretch.segment, stretch.position, stretch.view
+    at = 0
+    while True:  # at most an index interval and a batch
+        base, length = _HEAD.unpack_from(view, at)
+        size = length + _HEAD.size
+        next_base = (
+            _BASE_OFFSET.unpack_from(view, at + size)[0] if at + size + 8 <= len(view) else None
+        )
+        if size < _LEAST_BATCH or next_base is None or next_base > offset:
+            break
+        at += size
+    if base > offset or size < _LEAST_BATCH:
+        raise ProtocolError(f"there is a batch of offset {base} and {size} bytes")
+    if size > max_bytes and not at_least_one:
+        return None
+    data = view[at : at + max(size, max_bytes)]
+    headers = scan_headers(data)
+    if headers.end_offset is not None and headers.end_offset > high:
+        ends = headers.base_offset + headers.last_offset_delta + 1
+        visible = int(np.searchsorted(ends, high, "right"))
+        if not visible:
+            return None
+        stop = int(headers.position[visible - 1] + headers.size[visible - 1])
+        data = data[:stop]
+        headers = scan_headers(data)
+    begin, end = position + at, position + at + headers.consumed
+    if end > segment.verified:
+        verify_crcs(data, headers)
+        if begin <= segment.verified:
+            segment.verified = max(segment.verified, end)
+    return Piece(data[: headers.consumed], headers)
+
+
+def first_since(view: memoryview, timestamp: int, high: int) -> int:
+    """Return the offset of the first batch that was committed at a time or later (ms).
+
+    The high watermark, where there is none.
+    """
+    chunk = _SEARCH_BYTES
+    while True:
+        headers = scan_headers(view[:chunk], require_progress=False)
+        i = int(np.searchsorted(headers.timestamp, timestamp))
+        if i < len(headers):
+            return min(int(headers.base_offset[i]), high)
+        if chunk >= len(view):
+            return high
+        chunk *= 4
