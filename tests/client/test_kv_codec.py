@@ -18,7 +18,6 @@ from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.values import ValueDecoder
 from tests.client.support import Official, Tables
 
-# the embedded engine has no primary-key tables yet
 
 F = descriptor_pb2.FieldDescriptorProto
 _FIELDS: dict[str, list[tuple[str, int, int, int]]] = {

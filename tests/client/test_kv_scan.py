@@ -21,7 +21,6 @@ from tests.client.kv_support import SCHEMA, Rows, fold, random_changes, state
 from tests.client.support import Tables
 from tests.client.test_schema_evolution import add_columns
 
-# the embedded engine has no primary-key tables yet
 
 
 @pytest.fixture(scope="module")

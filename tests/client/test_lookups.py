@@ -19,7 +19,6 @@ from fluss_df.errors import SchemaMismatchError
 from tests.client.kv_support import SCHEMA
 from tests.client.support import Tables
 
-# the embedded engine has no primary-key tables yet
 
 ROWS = 20_000
 

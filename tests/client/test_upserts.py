@@ -27,7 +27,6 @@ from tests.client.kv_support import (
 from tests.client.support import Official, Tables
 from tests.client.test_types import COLUMNS
 
-# the embedded engine has no primary-key tables yet
 
 
 def make(tables: Tables, **options: Any) -> fluss.FlussTable:
