@@ -470,7 +470,7 @@ class TableWriter(Ready):
             failure = FlussError(f"a batch of table {self._name} cannot be encoded: {error}")
             if sender is None:
                 raise failure from error
-            self._connection.io.call(sender.encoding_failed, batch, failure)
+            self._connection.io.call(sender.refuse, batch, failure)
             return
         batch.data = None
         saved = batch.memory - encoded.nbytes

@@ -12,7 +12,6 @@ from tests.client.kv_support import SCHEMA, Rows, changelog, random_changes
 from tests.client.support import Tables
 
 
-
 @pytest.fixture(scope="module")
 def changed(tables: Tables) -> fluss.FlussTable:
     table = tables(SCHEMA, ["id"])

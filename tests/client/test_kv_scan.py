@@ -22,7 +22,6 @@ from tests.client.support import Tables
 from tests.client.test_schema_evolution import add_columns
 
 
-
 @pytest.fixture(scope="module")
 def snapshotting(fluss_cluster_factory: ClusterFactory) -> Iterator[Tables]:
     """Tables of a cluster that takes a snapshot of each bucket every second."""

@@ -13,6 +13,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError
+from fluss_df.client import sender
 from fluss_df.client.write_api import PutKv, Written
 from fluss_df.errors import SchemaMismatchError
 from tests.client.kv_support import (
@@ -26,7 +27,6 @@ from tests.client.kv_support import (
 )
 from tests.client.support import Official, Tables
 from tests.client.test_types import COLUMNS
-
 
 
 def make(tables: Tables, **options: Any) -> fluss.FlussTable:
@@ -328,11 +328,11 @@ def test_what_is_refused_before_it_is_sent(tables: Tables) -> None:
             ({"id": 1, "name": None}, "'name'"),
             ({"id": 1}, "'name'"),
             ({"id": "1", "name": "a"}, "'id'"),
-            ({"id": 1, "name": "a", "more": 1}, "no column 'more'"),
+            ({"id": 1, "name": "a", "more": 1}, "'more' is none of id, name"),
         ]:
             with pytest.raises(SchemaMismatchError, match=match):
                 writer.upsert(bad)
-        with pytest.raises(SchemaMismatchError, match="no column 'name'"):
+        with pytest.raises(SchemaMismatchError, match="'name' is none of id"):
             writer.delete({"id": 1, "name": "a"})
         with pytest.raises(SchemaMismatchError, match="null in row 1"):
             writer.write_arrow(pa.table({"id": [1, None], "name": ["a", "b"]}))
@@ -358,6 +358,20 @@ def test_what_is_refused_before_it_is_sent(tables: Tables) -> None:
         writer.delete([1])
     with pytest.raises(FlussError, match="'name' is NOT NULL"):
         table.new_upsert(columns=["id"])
+
+
+def test_a_row_larger_than_servers_accept(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    # servers would accept it: so it is this client that refuses
+    monkeypatch.setattr(sender, "_LARGEST_REQUEST", 0)
+    table = tables(pa.schema([("id", pa.int64()), ("blob", pa.binary())]), ["id"])
+    writer = table.new_upsert().create_writer()
+    writer.write_arrow(pa.table({"id": [1], "blob": [bytes(11 << 20)]}))
+    writer.write_arrow(pa.table({"id": [2], "blob": [b"small"]}))
+    wanted = rf"1 rows were not .*max-request-size.*table {table.get_table_path()}, bucket 0"
+    with pytest.raises(FlussError, match=wanted) as raised:
+        writer.close()
+    assert raised.value.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+    assert [row["blob"] for row in state(table).values()] == [b"small"]
 
 
 def test_columns_that_cannot_be_updated(tables: Tables) -> None:
