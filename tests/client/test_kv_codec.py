@@ -18,7 +18,6 @@ from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.values import ValueDecoder
 from tests.client.support import Official, Tables
 
-
 F = descriptor_pb2.FieldDescriptorProto
 _FIELDS: dict[str, list[tuple[str, int, int, int]]] = {
     "PutBucket": [("bucket_id", 2, F.TYPE_INT32, 0), ("records", 3, F.TYPE_BYTES, 0)],

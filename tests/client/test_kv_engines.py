@@ -12,7 +12,6 @@ import fluss_df as fluss
 from tests.client.kv_support import OfficialKv, changelog, state
 from tests.client.support import Official, Tables
 
-
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("version", pa.int64())])
 ENGINES: dict[str, dict[str, str]] = {
     "default": {},

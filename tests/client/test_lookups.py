@@ -19,7 +19,6 @@ from fluss_df.errors import SchemaMismatchError
 from tests.client.kv_support import SCHEMA
 from tests.client.support import Tables
 
-
 ROWS = 20_000
 
 
