@@ -129,9 +129,9 @@ class RowChecker:
                     )
         elif isinstance(row, list | tuple):
             if len(row) != self._count:
-                names = ", ".join(column.name for column in self._columns)
+                wanted = ", ".join(column.name for column in self._columns)
                 raise SchemaMismatchError(
-                    f"table {self._table}: {len(row)} values for {self._count} columns: {names}"
+                    f"table {self._table}: {len(row)} values for {self._count} columns: {wanted}"
                 )
         else:
             raise SchemaMismatchError(
