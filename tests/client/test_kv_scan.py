@@ -140,6 +140,14 @@ def test_projection_limit_and_batches(tables: Tables) -> None:
         assert limited.to_arrow().num_rows == min(limit, 1000)
         with pytest.raises(FlussError, match="had a limit"):
             _ = limited.offsets
+    # by a column that is not in the result; a limit counts the rows that pass
+    some = scan.filter(fluss.col("id") >= 990)
+    found = some.create_snapshot_scanner()
+    assert found.schema.names == ["score", "name"]
+    assert sorted(found.to_arrow().column("name").to_pylist()) == [str(i) for i in range(990, 1000)]
+    assert len(found.offsets) == 3
+    assert some.limit(7).create_snapshot_scanner().to_arrow().num_rows == 7
+    assert sum(b.num_rows for b in some.create_snapshot_scanner().batches()) == 10
     with pytest.raises(FlussError, match="have no limit"):
         scan.limit(1).create_log_scanner()
     with pytest.raises(FlussError, match="expected a positive integer"):
