@@ -159,13 +159,13 @@ def test_a_scan_that_is_given_up(tables: Tables) -> None:
     table = tables(SCHEMA, ["id"])
     wide = "x" * 1000
     with table.new_upsert() as writer:
-        data = [range(20_000), [wide] * 20_000, [None] * 20_000]
+        data = [range(9_000), [wide] * 9_000, [None] * 9_000]
         writer.write_arrow(pa.table(data, schema=SCHEMA))
     for _ in range(5):
         batches = table.new_scan().create_snapshot_scanner().batches()
         assert next(batches).num_rows
         batches.close()  # type: ignore[attr-defined]
-    assert table.new_scan().create_snapshot_scanner().to_arrow().num_rows == 20_000
+    assert table.new_scan().create_snapshot_scanner().to_arrow().num_rows == 9_000
 
 
 def test_bucket_batch_scanner(tables: Tables) -> None:
