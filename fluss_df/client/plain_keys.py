@@ -129,7 +129,7 @@ class PlainKeys:
         hashed = encoded if self.one_encoding else self._bucket_key(self._bucket_values(values))
         if encoded is None or hashed is None:
             return None
-        bucket = 0 if self._buckets == 1 else bucket_id(hashed, self._buckets)
+        bucket = bucket_id(hashed, self._buckets)
         if bucket is None:
             return None
         partition_id = None

@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 # what a request adds to its batches, generously
 _REQUEST_OVERHEAD = 64
+# servers hang up on larger requests (netty.server.max-request-size, by default), with no answer
+_LARGEST_REQUEST = 100 << 20
 
 
 class Sender:
@@ -130,10 +132,12 @@ class Sender:
             self._pump_scheduled = True
             asyncio.get_running_loop().call_soon(self._pump)
 
-    def encoding_failed(self, batch: WriteBatch, error: FlussError) -> None:
-        """Give up a batch that could not be encoded."""
+    def refuse(self, batch: WriteBatch, error: FlussError) -> None:
+        """Give up a batch that cannot be sent, before it was."""
         queue = self._queues[batch.bucket]
         queue.waiting.remove(batch)
+        # nothing behind it may take its place in sequences that are settled
+        queue.renew_writer |= self._fixed is not None
         self._finish(batch, error)
         self.wake()
 
@@ -183,6 +187,9 @@ class Sender:
                     continue
                 assert batch.encoded is not None
                 size = batch.encoded.nbytes + _REQUEST_OVERHEAD
+                if size > max(_LARGEST_REQUEST, self._config.writer_request_max_size):
+                    self.refuse(batch, self._too_large(size))
+                    continue
                 if groups[node] and sizes[node] + size > self._config.writer_request_max_size:
                     continue  # next round
                 self._take(queue, batch)
@@ -198,6 +205,14 @@ class Sender:
                     self._spawn(self._connect_and_send(node, batches))
                 else:
                     self._send(connection, batches)
+
+    def _too_large(self, size: int) -> FlussError:
+        return FlussError(
+            f"they take {size} bytes, more than servers accept in a request"
+            " (netty.server.max-request-size, by default 100mb): write smaller rows, or raise it"
+            " there and writer.request-max-size here",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
 
     def _prepare_writer(self, queue: BucketQueue) -> bool:
         """Give a bucket its writer id; False while the id is still asked for."""
@@ -280,8 +295,7 @@ class Sender:
             if batch.encoded is None:
                 queue.waiting.append(batch)  # its encoder still has it; it fails in its turn
             else:
-                named = f"{error.message} ({self._where(batch)})"
-                self._finish(batch, FlussError(named, error.error_code))
+                self._finish(batch, error)
 
     def _take(self, queue: BucketQueue, batch: WriteBatch) -> None:
         """Move a batch from waiting to in flight, with its writer id and sequence."""
@@ -497,8 +511,11 @@ class Sender:
         if error is None:
             self._metrics.add(rows=batch.rows, batches=1)
         else:
+            where = self._where(batch)
+            named = "" if where in error.message else f" ({where})"
             error = FlussError(
-                f"{batch.rows} rows were not acknowledged: {error.message}", error.error_code
+                f"{batch.rows} rows were not acknowledged: {error.message}{named}",
+                error.error_code,
             )
             self.failures.append(error)
             self.failed_rows += batch.rows

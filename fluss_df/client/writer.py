@@ -527,11 +527,12 @@ class TableWriter(Ready):
         try:
             encoded = self._encode_frame(data)
         except Exception as error:
-            logger.exception("a batch of table %s could not be encoded", self._name)
+            if not isinstance(error, FlussError):
+                logger.exception("a batch of table %s could not be encoded", self._name)
             failure = FlussError(f"a batch of table {self._name} cannot be encoded: {error}")
             if sender is None:
                 raise failure from error
-            self._connection.io.call(sender.encoding_failed, batch, failure)
+            self._connection.io.call(sender.refuse, batch, failure)
             return
         batch.data = None
         saved = batch.memory - encoded.nbytes

@@ -209,6 +209,8 @@ def bucket_id(key: bytes, num_buckets: int) -> int | None:
     size = len(key)
     if not 0 < size <= _MOST_HASHED:
         return None
+    if num_buckets == 1:
+        return 0
     state = 42
     whole = size & ~3
     for i in range(0, whole, 4):
