@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar, overload
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar, overload
 from urllib.parse import unquote
 
 from fluss_df.errors import ErrorCode, FlussError
@@ -19,6 +20,7 @@ T = TypeVar("T")
 _MIB = 1 << 20
 _FOREVER_MS = 2**64 - 1
 _SECRET = "security.sasl.password"
+_MEMORY: Final = ":memory:"
 
 
 def _invalid(key: str, value: object, expected: str) -> FlussError:
@@ -92,13 +94,37 @@ def parse_address(text: str) -> tuple[str, int]:
     return match[1].strip("[]"), int(match[2])
 
 
+def embedded_folder(description: object) -> Path | str | None:
+    """Return the folder that a user names as a connection, or None where it is something else.
+
+    A folder is a ``Path``, ``":memory:"``, ``"file:..."``, or a string that begins with a slash,
+    ``./``, ``../`` or ``~``: a bare word may be a host's name.
+    """
+    if isinstance(description, Path):
+        return description
+    if not isinstance(description, str):
+        return None
+    if description == _MEMORY:
+        return _MEMORY
+    if description.startswith("file:"):
+        rest = description.removeprefix("file:")
+        return Path(rest.removeprefix("//") if rest.startswith("///") else rest)
+    if description in (".", "..") or description.startswith(("/", "./", "../", "~")):
+        return Path(description)
+    return None
+
+
 def _servers(key: str, value: object) -> str:
+    if isinstance(value, Path):
+        return f"file:{value}"
+    if embedded_folder(value) is not None:
+        return str(value)
     if isinstance(value, (list, tuple)):
         value = ",".join(str(item) for item in value)
     text = _text(key, value)
     addresses = [part.strip() for part in text.split(",") if part.strip()]
     if not addresses:
-        raise _invalid(key, value, "'host:port[,host:port]'")
+        raise _invalid(key, value, "'host:port[,host:port]', or a folder such as './data'")
     for address in addresses:
         parse_address(address)
     return ",".join(addresses)
@@ -180,7 +206,7 @@ class Config:
         "bootstrap.servers",
         "127.0.0.1:9123",
         _servers,
-        "Addresses of the cluster, ``host:port[,host:port]``.",
+        "Addresses of the cluster, ``host:port[,host:port]``; or a folder, for an embedded Fluss.",
     )
     connect_timeout_ms = Option(
         "connect-timeout",

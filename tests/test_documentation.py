@@ -15,7 +15,10 @@ import fluss_df
 from fluss_df.cluster import LocalCluster
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("pushdown.md", "streaming.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("primary-keys.md", "pushdown.md", "streaming.md")),
+]
 
 
 def examples_of(page: Path) -> list[str]:

@@ -153,8 +153,8 @@ def test_descriptor_formats_and_properties() -> None:
     assert made.bucket_count == 5
     assert made.bucket_keys == ("a",)
     assert made.properties == {
-        "table.log.format": "arrow",
-        "table.kv.format": "indexed",
+        "table.log.format": "ARROW",
+        "table.kv.format": "INDEXED",
         "x": "true",
         "y": "7",
     }

@@ -19,7 +19,7 @@ from fluss_df.aio.keyed import (
     TableUpsert,
     UpsertWriter,
 )
-from fluss_df.aio.scanner import BatchScanner, LogScanner
+from fluss_df.aio.scanner import BatchScanner, LogScanner, SnapshotScanner
 from fluss_df.aio.writer import AppendWriter, WriteResultHandle
 from fluss_df.client.scan_records import RecordBatch, ScanRecord, ScanRecords
 from fluss_df.config import Config
@@ -69,6 +69,7 @@ __all__ = [
     "ScanRecords",
     "Schema",
     "ServerNode",
+    "SnapshotScanner",
     "TableAppend",
     "TableBucket",
     "TableDescriptor",

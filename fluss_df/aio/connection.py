@@ -11,7 +11,7 @@ import fluss_df.client.connection as core_connection
 import fluss_df.client.table as core_table
 from fluss_df.aio.bridge import Facade, giving, in_thread, io_coroutine, on_io, plain
 from fluss_df.aio.keyed import TableLookup, TableUpsert
-from fluss_df.aio.scanner import BatchScanner, LogScanner
+from fluss_df.aio.scanner import BatchScanner, LogScanner, SnapshotScanner
 from fluss_df.aio.writer import AppendWriter
 from fluss_df.config import Config
 from fluss_df.metadata import DatabaseDescriptor, DatabaseInfo, TableBucket, TablePath
@@ -106,6 +106,8 @@ class TableScan(Facade[core_table.TableScan]):
     async def create_record_batch_log_scanner(self) -> LogScanner:
         """Return a scanner of Arrow batches, for ``poll_arrow``, ``to_arrow`` and the like."""
         return LogScanner(self._core.create_record_batch_log_scanner())
+
+    create_snapshot_scanner = giving(SnapshotScanner, core_table.TableScan.create_snapshot_scanner)
 
     def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:
         """Return a scanner of the last rows of one bucket; needs :meth:`limit`."""

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 import fluss_df.client.batch_scanner as core_batch
+import fluss_df.client.kv_scan as core_snapshot
 import fluss_df.client.scanner as core_scanner
-from fluss_df.aio.bridge import Facade, on_thread
+from fluss_df.aio.bridge import Facade, in_thread, on_thread, watched
 from fluss_df.client.scan_records import (
     RecordBatch,
     ScanRecord,
@@ -190,7 +191,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         """Run a call on the scanner's thread; keep its result where nobody waits any more."""
         future = self._thread.submit(self._checked, work)
         try:
-            return await asyncio.shield(asyncio.wrap_future(future))
+            return await watched(future)
         except asyncio.CancelledError:
             if given_up is not None:
                 given_up.set()
@@ -215,3 +216,25 @@ class BatchScanner(Facade[core_batch.BatchScanner]):
     def bucket(self) -> TableBucket:
         """The bucket."""
         return self._core.bucket
+
+
+class SnapshotScanner(Facade[core_snapshot.SnapshotScanner]):
+    """Reads the current rows of a primary-key table, once; ``async for`` gives batches of them."""
+
+    to_arrow = on_thread(core_snapshot.SnapshotScanner.to_arrow)
+    to_pandas = on_thread(core_snapshot.SnapshotScanner.to_pandas)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the result."""
+        return self._core.schema
+
+    @property
+    def offsets(self) -> dict[TableBucket, int]:
+        """The offset of each bucket's changelog at which its rows were read, once all are."""
+        return self._core.offsets
+
+    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        batches = self._core.batches()
+        while (batch := await in_thread(next, batches, None)) is not None:
+            yield batch

@@ -13,13 +13,13 @@ from typing import Any
 
 from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.cluster import Cluster, release
-from fluss_df.client.embedded import HOME_VARIABLE, attach, embedded_folder, home_folder
+from fluss_df.client.embedded import HOME_VARIABLE, attach, home_folder
 from fluss_df.client.facade import Ready, blocking, ready
 from fluss_df.client.io_thread import IOThread, io_thread, reset_after_fork
 from fluss_df.client.lanes import lane_pool
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.table import FlussTable
-from fluss_df.config import Config
+from fluss_df.config import Config, embedded_folder
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.record.change_tables import split_name
@@ -109,10 +109,13 @@ class FlussConnection(Ready):
 
     @blocking
     async def _bootstrap(self) -> None:
+        cluster = self.cluster
         try:
-            await self.cluster.bootstrap()
+            await cluster.bootstrap()
         except BaseException:
             self._closed = True
+            # at once: what failed, or Ctrl-C, may keep this object for long by its traceback
+            await _close(cluster)
             raise
 
     def get_admin(self) -> FlussAdmin:
@@ -302,10 +305,10 @@ def _no_connection() -> FlussError:
 
 def unconnected(description: object) -> FlussConnection:
     """Return the connection that is described, which has not connected to anything yet."""
-    if isinstance(description, Config):
-        return FlussConnection(description.copy())
-    if isinstance(description, Mapping):
-        return FlussConnection(Config(description))
+    if isinstance(description, (Config, Mapping)):
+        config = description.copy() if isinstance(description, Config) else Config(description)
+        folder = embedded_folder(config.bootstrap_servers)
+        return FlussConnection(config) if folder is None else attach(folder, config)
     folder = embedded_folder(description)
     if folder is not None:
         return attach(folder)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
     from fluss_df.embedded import EmbeddedFluss
 
-MEMORY: Final = ":memory:"
 # a default that somebody must have set on purpose
 HOME_VARIABLE: Final = "FLUSS_HOME"
 
@@ -32,34 +31,21 @@ _attached: dict[str, Path] = {}
 _owner = os.getpid()
 
 
-def embedded_folder(description: object) -> Path | str | None:
-    """Return the folder that a user names as a connection, or None where it is something else.
-
-    A folder is a ``Path``, ``":memory:"``, ``"file:..."``, or a string that begins with a slash,
-    ``./``, ``../`` or ``~``: a bare word may be a host's name.
-    """
-    if isinstance(description, Path):
-        return description
-    if not isinstance(description, str):
-        return None
-    if description == MEMORY:
-        return MEMORY
-    if description.startswith("file:"):
-        rest = description.removeprefix("file:")
-        return Path(rest.removeprefix("//") if rest.startswith("///") else rest)
-    if description in (".", "..") or description.startswith(("/", "./", "../", "~")):
-        return Path(description)
-    return None
-
-
 def home_folder() -> Path | None:
     """Return the folder that FLUSS_HOME names, or None."""
     value = os.environ.get(HOME_VARIABLE)
     return Path(value) if value else None
 
 
-def attach(folder: Path | str) -> FlussConnection:
+def attach(folder: Path | str, config: Config | None = None) -> FlussConnection:
     """Return a connection to the engine of a folder, not yet made.
+
+    Parameters
+    ----------
+    folder
+        The folder, or ``":memory:"``.
+    config
+        Settings of the connection, but for the address.
 
     Raises
     ------
@@ -69,7 +55,9 @@ def attach(folder: Path | str) -> FlussConnection:
     from fluss_df.client.connection import FlussConnection
 
     host, port = local_host(_socket_of(folder))
-    return FlussConnection(Config({"bootstrap.servers": f"{host}:{port}"}))
+    attached = Config() if config is None else config.copy()
+    attached.bootstrap_servers = f"{host}:{port}"
+    return FlussConnection(attached)
 
 
 def _socket_of(folder: Path | str) -> str:

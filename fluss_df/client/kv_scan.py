@@ -32,12 +32,14 @@ from fluss_df.client.log_fetch import Position
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.reader import OrderedRead
 from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
+from fluss_df.client.row_filter import RowFilter
 from fluss_df.client.value_reader import ValueReader
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, OffsetSpec, TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import SCAN_KV
 from fluss_df.protocol.frames import parse_response, server_error
+from fluss_df.pushdown.predicate import Predicate
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
 
 logger = logging.getLogger(__name__)
+
+Tables = Generator[pa.Table, None, None]
 
 _BATCH_BYTES = 4 << 20
 # what a scan that is begun anew gets over
@@ -82,6 +86,8 @@ class SnapshotScanner(Ready):
         The table.
     columns
         The columns to read, in this order; None for all.
+    predicate
+        What must be true of a row; None for all rows.
     limit
         How many rows to return at the most; None for all.
     partitions
@@ -103,6 +109,7 @@ class SnapshotScanner(Ready):
         info: TableInfo,
         columns: Sequence[str] | None = None,
         *,
+        predicate: Predicate | None = None,
         limit: int | None = None,
         partitions: Sequence[str] | None = None,
         buckets: Sequence[int] | None = None,
@@ -110,12 +117,16 @@ class SnapshotScanner(Ready):
         check_primary_key(info)
         self._connection = connection
         self._info = info
-        self._columns = tuple(info.get_column_names() if columns is None else columns)
+        names = info.get_column_names() if columns is None else columns
+        self._filter = RowFilter(info, names, predicate)
+        self._columns = self._filter.columns
         self._limit = limit
+        # servers count rows before they are filtered here
+        self._server_limit = limit if predicate is None else None
         self._partitions = partitions
         self._buckets = range(info.num_buckets) if buckets is None else buckets
         self._values = ValueReader(connection, info, self._columns)
-        self.schema: pa.Schema = self._values.schema
+        self.schema: pa.Schema = self._filter.schema(self._values.schema)
         self.metrics = ScanMetrics(parent=connection.metrics)
         self._offsets: dict[TableBucket, int] = {}
         self._remaining: set[TableBucket] = set()
@@ -289,15 +300,19 @@ class SnapshotScanner(Ready):
             node = cluster.io.run(cluster.leader(self._info.table_path, target.bucket))
         lane = lane_pool().take(cluster, cluster.endpoint(node))
         if SCAN_KV.key in lane.apis.versions:
-            yield from self._server_scan(target, lane)
+            tables = self._server_scan(target, lane)
         else:
             lane_pool().give_back(lane)
-            yield from self._merged(target)
+            tables = self._merged(target)
+        with contextlib.closing(tables):
+            for table in map(self._filter.table, tables):
+                if table.num_rows:
+                    yield table
         self._remaining.discard(target.bucket)
 
     # ---- SCAN_KV
 
-    def _server_scan(self, target: _Target, lane: Lane) -> Iterator[pa.Table]:
+    def _server_scan(self, target: _Target, lane: Lane) -> Tables:
         """Read a bucket with SCAN_KV.
 
         One request at a time: two of one scanner at once crash a server (1.0 of August 2026).
@@ -307,7 +322,7 @@ class SnapshotScanner(Ready):
             table_id=bucket.table_id,
             partition_id=bucket.partition_id,
             bucket_id=bucket.bucket_id,
-            limit=self._limit,
+            limit=self._server_limit,
         )
         request = pb.ScanKvRequest(
             bucket_scan_req=opening, call_seq_id=0, batch_size_bytes=_BATCH_BYTES
@@ -335,8 +350,7 @@ class SnapshotScanner(Ready):
                     self.metrics.add(
                         rows=table.num_rows, batches=1, record_bytes=len(answer.records)
                     )
-                    if table.num_rows:
-                        yield table
+                    yield table
                 if not open_there:
                     return
         finally:
@@ -364,7 +378,7 @@ class SnapshotScanner(Ready):
 
     # ---- snapshot and changelog
 
-    def _merged(self, target: _Target) -> Iterator[pa.Table]:
+    def _merged(self, target: _Target) -> Tables:
         """Read the newest snapshot and the changelog behind it, up to its end as it is now."""
         with leased_snapshot(
             self._connection, self._info, target.bucket, target.partition_name
@@ -397,11 +411,9 @@ class SnapshotScanner(Ready):
                     kept = pc.invert(pc.is_in(keys, value_set=changed)).to_pylist()
                     values = list(itertools.compress(values, kept))
                 table = self._values.decode(values)
-                if table.num_rows:
-                    self.metrics.add(rows=table.num_rows, batches=1)
-                    yield table
-        if rows.num_rows:
-            yield rows.select(self._columns)
+                self.metrics.add(rows=table.num_rows, batches=1)
+                yield table
+        yield rows.select(self._columns)
 
     def _offset(self, bucket: TableBucket, spec: OffsetSpec) -> int:
         admin = self._connection.get_admin()

@@ -184,7 +184,7 @@ class TableDecoder:
 
     def _verify(self, chunk: Chunk) -> None:
         """Compare checksums, where that is of use and nobody did."""
-        if self._check_crc and not chunk.projected and not chunk.local:
+        if self._check_crc and not chunk.projected and chunk.checked is None:
             verify_crcs(chunk.records, chunk.headers)
 
     def _piece(
@@ -197,7 +197,7 @@ class TableDecoder:
             last,
             start_offset=chunk.start,
             stop_offset=position.stop,
-            keep=chunk.local,
+            checked=chunk.checked,
         )
         self._metrics.add(rows=table.num_rows, batches=last - first)
         if not table.num_rows:

@@ -26,6 +26,7 @@ from fluss_df.protocol.api import FETCH_LOG
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
 from fluss_df.protocol.frames import raise_error_response, server_error
 from fluss_df.pushdown.server_filter import ServerFilter
+from fluss_df.record.checked import CheckedColumns
 from fluss_df.record.headers import LogHeaders, scan_headers
 from fluss_df.schema import TableInfo
 
@@ -58,8 +59,8 @@ class Chunk:
         The offset that was asked for: rows before it are not wanted.
     projected
         Whether the server left out columns.
-    local
-        Whether they come from a server in this process, see :class:`FetchedBucket`.
+    checked
+        Given where they come from a server in this process, see :class:`FetchedBucket`.
     wanted_bytes
         How many of the bytes are of columns that were asked for.
     """
@@ -68,7 +69,7 @@ class Chunk:
     headers: LogHeaders
     start: int
     projected: bool
-    local: bool = False
+    checked: CheckedColumns | None = None
     wanted_bytes: int | None = None
 
 
@@ -299,7 +300,7 @@ class LogFetcher:
             wanted = fetched.projected_bytes
             projected = position.projected and wanted is None
             position.ready.append(
-                Chunk(fetched.records, headers, position.offset, projected, fetched.local, wanted)
+                Chunk(fetched.records, headers, position.offset, projected, fetched.checked, wanted)
             )
             size = len(fetched.records)
             position.ready_bytes += size

@@ -283,7 +283,12 @@ class TableScan:
         """
         self._refuse_virtual("create_record_batch_log_scanner")
         return SnapshotScanner(
-            self._connection, self._info, self._columns, limit=self._limit, partitions=partitions
+            self._connection,
+            self._info,
+            self._columns,
+            predicate=self._predicate,
+            limit=self._limit,
+            partitions=partitions,
         )
 
     def create_bucket_batch_scanner(self, bucket: TableBucket) -> BatchScanner:

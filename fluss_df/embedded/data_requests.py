@@ -24,7 +24,12 @@ from fluss_df.embedded.tablet import Appended
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.fetch import FetchReply, fetch_response_bucket, fetch_response_table
+from fluss_df.protocol.fetch import (
+    FetchReply,
+    ReplyBucket,
+    fetch_response_bucket,
+    fetch_response_table,
+)
 from fluss_df.protocol.frames import Buffer
 from fluss_df.protocol.wire import BYTES, VARINT, fields, signed
 from fluss_df.pushdown.batch_filter import BatchFilter
@@ -214,19 +219,18 @@ def _read_all(
             answer = pb.FetchLogResponseForBucket(bucket_id=part.bucket_id)
             if part.HasField("partition_id"):
                 answer.partition_id = part.partition_id
-            records: list[Buffer] | None = None
-            projected: int | None = None
+            bucket = ReplyBucket(asked.table_id, answer)
             try:
-                records, projected = _read(engine, request, asked, part, answer, total, in_place)
-                total += sum(len(piece) for piece in records)
+                _read(engine, request, asked, part, bucket, total, in_place)
+                total += sum(map(len, bucket.records or ()))
                 at_once |= answer.HasField("filtered_end_offset")
             except FlussError as error:
                 at_once = True
                 answer.error_code = error.error_code
                 answer.error_message = error.message
-            response.buckets.append((asked.table_id, answer, records, projected))
+            response.buckets.append(bucket)
             if not in_place:
-                parts += fetch_response_bucket(answer, records)
+                parts += fetch_response_bucket(answer, bucket.records)
         if not in_place:
             response += fetch_response_table(asked.table_id, parts)
     return response, total, at_once
@@ -237,12 +241,14 @@ def _read(
     request: pb.FetchLogRequest,
     asked: pb.FetchLogRequestForTable,
     part: pb.FetchLogRequestForBucket,
-    answer: pb.FetchLogResponseForBucket,
+    reply: ReplyBucket,
     taken: int,
     in_place: bool,
-) -> tuple[list[Buffer], int | None]:
+) -> None:
+    answer = reply.answer
     bucket = _bucket(asked.table_id, part)
     table, tablet = engine.bucket(bucket)
+    reply.checked = tablet.checked
     if request.follower_server_id != _CLIENT:
         raise FlussError(
             f"Replica {request.follower_server_id} is not recognized as a valid replica of"
@@ -265,19 +271,21 @@ def _read(
         answer.log_start_offset = tablet.start_offset
         if found.end is not None:
             answer.filtered_end_offset = found.end
-        return found.parts, None
+        reply.records = found.parts
+        return
     # it is for what is sent, which is a part of what is read
     most = room if columns is None else room * _PROJECTION_FACTOR
     piece = tablet.read(offset, most, at_least_one=taken == 0, partial=columns is None)
     answer.high_watermark = tablet.high_watermark
     answer.log_start_offset = tablet.start_offset
     if piece is None:
-        return [], None
-    if columns is None:
-        return [piece.data], None
-    if in_place:
-        return [piece.data], projected_size(piece, columns, table.layouts)
-    return project(piece, columns, table.layouts, room, taken == 0), None
+        reply.records = []
+        return
+    reply.records = [piece.data]
+    if columns is not None and in_place:
+        reply.projected_bytes = projected_size(piece, columns, table.layouts)
+    elif columns is not None:
+        reply.records = project(piece, columns, table.layouts, room, taken == 0)
 
 
 def _batch_filter(table: Table, asked: pb.FetchLogRequestForTable) -> BatchFilter | None:

@@ -21,6 +21,7 @@ from fluss_df.embedded.log_reads import Piece, Stretch, cut_piece, first_since
 from fluss_df.embedded.recovery import SyncedPoint, load_log, remember
 from fluss_df.embedded.segment import FileCopy, LogCopy, Segment
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.checked import CheckedColumns
 from fluss_df.record.cut import ColumnLayout
 from fluss_df.record.headers import NO_WRITER_ID, LogHeaders, scan_headers
 
@@ -71,6 +72,7 @@ class Tablet:
         self._visible_when_synced = visible_when_synced
         self._poison: str | None = None
         self.closed = False
+        self.checked = CheckedColumns()
         make_folder(folder)
         self._point_fd = os.open(folder / "synced", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

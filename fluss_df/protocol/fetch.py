@@ -12,6 +12,7 @@ from fluss_df.errors import ProtocolError
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import Buffer
 from fluss_df.protocol.wire import BYTES, VARINT, bytes_header, fields, signed, varint_field
+from fluss_df.record.checked import CheckedColumns
 
 
 @dataclass(slots=True)
@@ -32,9 +33,10 @@ class FetchedBucket:
         Where older segments are, when the offset lies in remote storage.
     filtered_end_offset
         The offset up to which the server skipped batches, or None.
-    local
-        Whether a server in this process answered: it compared the checksums of the records, and
-        their memory never changes as long as anything refers to it.
+    checked
+        Given where a server in this process answered: it compared the checksums of the records, and
+        their memory never changes as long as anything refers to it. What of them is known to be
+        valid. None as usual.
     projected_bytes
         The bytes of what was asked for, where only some columns were and ``records`` still has all
         of them: a reader in this process picks them where they lie. None as usual.
@@ -49,7 +51,30 @@ class FetchedBucket:
     records: pa.Buffer | None = None
     remote: pb.RemoteLogFetchInfo | None = None
     filtered_end_offset: int | None = None
-    local: bool = False
+    checked: CheckedColumns | None = None
+    projected_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class ReplyBucket:
+    """What a server in this process answers for a bucket.
+
+    Attributes
+    ----------
+    table_id
+        The table.
+    answer
+        The answer but for its records.
+    records
+        Log batches, in pieces; None in an error.
+    checked, projected_bytes
+        As of :class:`FetchedBucket`.
+    """
+
+    table_id: int
+    answer: pb.FetchLogResponseForBucket
+    records: Sequence[Buffer] | None = None
+    checked: CheckedColumns | None = None
     projected_bytes: int | None = None
 
 
@@ -61,15 +86,12 @@ class FetchReply(list[Buffer]):
     Attributes
     ----------
     buckets
-        Table, answer without records, records, and :attr:`FetchedBucket.projected_bytes` of each
-        bucket.
+        What is answered for each bucket.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.buckets: list[
-            tuple[int, pb.FetchLogResponseForBucket, Sequence[Buffer] | None, int | None]
-        ] = []
+        self.buckets: list[ReplyBucket] = []
 
     @property
     def size(self) -> int:
@@ -77,9 +99,13 @@ class FetchReply(list[Buffer]):
         if self:
             return sum(map(len, self))
         return sum(
-            answer.ByteSize()
-            + (sum(map(len, records or ())) if projected_bytes is None else projected_bytes)
-            for _, answer, records, projected_bytes in self.buckets
+            bucket.answer.ByteSize()
+            + (
+                sum(map(len, bucket.records or ()))
+                if bucket.projected_bytes is None
+                else bucket.projected_bytes
+            )
+            for bucket in self.buckets
         )
 
     def received(self) -> list[FetchedBucket]:
@@ -87,22 +113,26 @@ class FetchReply(list[Buffer]):
 
         Those of a projection are put together where they lie apart.
         """
-        return [
-            FetchedBucket(
-                table_id,
+        received = []
+        for bucket in self.buckets:
+            answer = bucket.answer
+            filtered_end = None
+            if answer.HasField("filtered_end_offset"):
+                filtered_end = answer.filtered_end_offset
+            fetched = FetchedBucket(
+                bucket.table_id,
                 answer.partition_id if answer.HasField("partition_id") else None,
                 answer.bucket_id,
                 answer.error_code,
                 answer.error_message,
                 answer.high_watermark if answer.HasField("high_watermark") else -1,
-                _joined(records) if records else None,
-                None,
-                answer.filtered_end_offset if answer.HasField("filtered_end_offset") else None,
-                local=True,
-                projected_bytes=projected_bytes,
+                _joined(bucket.records) if bucket.records else None,
+                filtered_end_offset=filtered_end,
+                checked=bucket.checked,
+                projected_bytes=bucket.projected_bytes,
             )
-            for table_id, answer, records, projected_bytes in self.buckets
-        ]
+            received.append(fetched)
+        return received
 
 
 def _joined(parts: Sequence[Buffer]) -> pa.Buffer | None:

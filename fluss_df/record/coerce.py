@@ -107,12 +107,14 @@ def coerce(
 def _check_names(
     names: list[str], columns: Sequence[Column], table: str, allow_missing: bool
 ) -> None:
-    wanted = {column.name for column in columns}
+    # of a key or a partial update, not all columns that the table has
+    wanted = [column.name for column in columns]
+    known = set(wanted)
     for i, name in enumerate(names):
-        if name not in wanted:
-            hint = nearest(name, sorted(wanted))
+        if name not in known:
             raise SchemaMismatchError(
-                f"table {table} has no column '{name}'{hint or ': drop it before writing'}"
+                f"table {table}: column '{name}' is none of {', '.join(wanted)}"
+                f"{nearest(name, wanted) or ': drop it'}"
             )
         if name in names[:i]:
             raise SchemaMismatchError(f"table {table}: column '{name}' is in the data twice")

@@ -231,7 +231,7 @@ class RowDecoder:
                 f"row {first_row + np.flatnonzero(short)[0]} is shorter than its head"
             )
         cursor = self._cursor(data, starts, ends, first_row)
-        heads = [data[starts + i] for i in range((len(self.columns) + 7) // 8)]
+        heads = [data.take(starts + i) for i in range((len(self.columns) + 7) // 8)]
         some_null = [bool(head.any()) for head in heads]
         found: dict[str, pa.Array] = {}
         for i, column in enumerate(self.columns):
@@ -295,6 +295,16 @@ class Cursor:
         self.skip(lengths, valid, fail)
         return values
 
+    def _sizes(self, valid: Bools | None, fail: rv.Fail) -> Int64s:
+        # bytes are read in a sixth of the time of words that stand anywhere
+        sizes = self.data.take(self.at)
+        if valid is not None:
+            sizes *= valid
+        if len(sizes) and int(sizes.max()) >= 0x80:
+            return self._varint(32, valid, fail).view(np.int64)
+        self.skip(1, valid, fail)
+        return sizes.astype(np.int64)
+
     def number(self, width: int, valid: Bools | None, fail: rv.Fail) -> UInt64s:
         """Read little-endian numbers; nulls become zero."""
         raw = self._words[self.at].astype(np.uint64)
@@ -325,7 +335,7 @@ class Cursor:
                 raw = self.number(width, valid, fail)
             values = rv.Numbers(raw, width)
         else:
-            lengths = self._varint(32, valid, fail).view(np.int64)
+            lengths = self._sizes(valid, fail)
             starts = self.at if valid is None else np.where(valid, self.at, 0)
             self.skip(lengths, valid, fail)
             values = Blobs(self.data, starts, lengths)

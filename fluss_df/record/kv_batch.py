@@ -7,7 +7,7 @@ key (LEB128), the key, and the row, or nothing for a delete.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from fluss_df.record.unaligned import (
     join,
     padded,
     read_varints,
+    total_lengths,
     varint_parts,
     word_view,
 )
@@ -107,6 +108,8 @@ class KvEncoder:
             raise FlussError("a key needs at least one column")
         self._schema_id = schema_id
         self._lake = (lake_format or "").lower()
+        # keys of Fluss's own encoding go into records without being put together before
+        self._plain = self._lake in ("", "lance")
         self._keys = [by_name[name] for name in key_columns]
         self._given = tuple(columns)
         row_columns = list(columns)
@@ -122,7 +125,6 @@ class KvEncoder:
         self._rows: RowEncoder = encoder_of(kv_format)(row_columns)
         self._key_of_one = key_encoder(self._keys, lake_format)
         self._row_of_one = row_encoder(row_columns, kv_format)
-        self._kinds = {column.name: to_arrow(column.type) for column in self._given}
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -142,13 +144,8 @@ class KvEncoder:
         SchemaMismatchError
             For a null in a key column, another type, or a value that keys cannot hold.
         """
-        for column in self._keys:
-            if column.name not in table.schema.names:
-                raise SchemaMismatchError(f"rows lack the key column '{column.name}'")
-        chosen = table.select([column.name for column in self._keys])
-        for column in self._keys:
-            refuse_nulls(chosen.column(column.name), column.name, "key")
-        if self._lake in ("", "lance"):
+        chosen = self._key_columns(table)
+        if self._plain:
             batches = pieces(chosen)
             return join([assemble(self._key_parts(b), b.num_rows) for b in batches])
         arrays = [as_array(column) for column in chosen.columns]
@@ -158,19 +155,26 @@ class KvEncoder:
             arrays, [c.type for c in self._keys], self._lake, names=[c.name for c in self._keys]
         )
 
+    def _key_columns(self, table: pa.Table) -> pa.Table:
+        for column in self._keys:
+            if column.name not in table.schema.names:
+                raise SchemaMismatchError(f"rows lack the key column '{column.name}'")
+        chosen = table.select([column.name for column in self._keys])
+        for column in self._keys:
+            refuse_nulls(chosen.column(column.name), column.name, "key")
+        return chosen
+
     def _key_parts(self, batch: pa.RecordBatch) -> list[Part]:
         parts: list[Part] = []
-        for array, column in zip(batch.columns, self._keys, strict=True):
-            t = column.type
-            parts += field_parts(rv.extract(array, t, column.name, no_nested), t)
+        for column in self._keys:
+            values = rv.extract(batch.column(column.name), column.type, column.name, no_nested)
+            parts += field_parts(values, column.type)
         return parts
 
     def encode(
         self,
         table: pa.Table,
         deletes: bool | Bools | None = None,
-        *,
-        keys: EncodedRows | None = None,
     ) -> EncodedKvBatch:
         """Encode rows as one batch, without writer and sequence.
 
@@ -180,8 +184,6 @@ class KvEncoder:
             The rows, with :attr:`columns`; where all are deletes, the key columns are enough.
         deletes
             Which rows are deletes: all (True), none, or one flag for each.
-        keys
-            What :meth:`keys` gave for these rows, to save encoding them again.
 
         Raises
         ------
@@ -193,10 +195,6 @@ class KvEncoder:
         n = table.num_rows
         if not n:
             raise FlussError("a kv batch needs at least one row")
-        if n == 1:
-            only = self._encode_one(table, deletes)
-            if only is not None:
-                return self._batch(only, 1)
         kept: Bools | None = None
         if isinstance(deletes, np.ndarray):
             if len(deletes) != n:
@@ -205,48 +203,44 @@ class KvEncoder:
             kept = None if kept.all() else kept
         elif deletes:
             kept = np.zeros(n, np.bool_)
-        found = self.keys(table) if keys is None else keys
-        if len(found) != n:
-            raise FlussError(f"{len(found)} keys for {n} rows")
-        key_bytes = padded(found.data)
+        keys = self._key_columns(table)
         rows = None if kept is not None and not kept.any() else self._with_all_columns(table)
+        encoded: Blobs | None = None
+        if not self._plain:
+            found = self.keys(table)
+            encoded = Blobs(padded(found.data), found.offsets[:-1], np.diff(found.offsets))
         made = []
         first = 0
-        for batch in () if rows is None else pieces(rows):
+        for batch in pieces(keys if rows is None else rows):
             last = first + batch.num_rows
-            parts = self._rows.parts(batch, first)
+            key: Sequence[Part]
+            key = self._key_parts(batch) if encoded is None else [encoded[first:last]]
+            parts = [] if rows is None else self._rows.parts(batch, first)
             if kept is not None:
                 parts = [masked(part, kept[first:last]) for part in parts]
-            made.append(self._records(key_bytes, found.offsets[first : last + 1], parts))
+            made.append(_records(key, parts, batch.num_rows))
             first = last
-        if rows is None:
-            made.append(self._records(key_bytes, found.offsets, []))
-        return self._batch(join(made).data, n)
+        return self._batch(np.concatenate(made), n)
 
-    def _encode_one(self, table: pa.Table, deletes: bool | Bools | None) -> bytes | None:
-        """Return the record of the one row; None where it is not plain."""
+    def encode_values(
+        self, values: Mapping[str, Any], *, deleted: bool = False
+    ) -> EncodedKvBatch | None:
+        """Encode one row, or the deletion of one; None where its values are not plain.
+
+        Parameters
+        ----------
+        values
+            By column: those of :attr:`columns`, or of the key alone where it is deleted.
+        deleted
+            Whether it is.
+        """
         if self._key_of_one is None or self._row_of_one is None:
             return None
-        deleted = bool(deletes[0]) if isinstance(deletes, np.ndarray) else bool(deletes)
-        given = self._keys if deleted else self._given
-        schema = table.schema
-        if not deleted and schema.names != [column.name for column in given]:
-            return None
-        values: dict[str, Any] = {}
-        for column in given:
-            index = schema.get_field_index(column.name)
-            if index < 0 or schema.field(index).type != self._kinds[column.name]:
-                return None
-            try:
-                values[column.name] = table.column(index)[0].as_py()
-            except (ValueError, OverflowError):
-                # a date that Python has not
-                return None
         key = self._key_of_one([values[c.name] for c in self._keys])
         row: bytes | None = b""
         if not deleted:
             row = self._row_of_one([values.get(c.name) for c in self._rows.columns])
-        return None if key is None or row is None else framed(key, row)
+        return None if key is None or row is None else self._batch(framed(key, row), 1)
 
     def _batch(self, body: Bytes | UInt8s, n: int) -> EncodedKvBatch:
         length = KV_HEADER_SIZE + len(body) - _LENGTH_SIZE
@@ -279,16 +273,14 @@ class KvEncoder:
         ]
         return pa.Table.from_arrays(arrays, names=[c.name for c in self._rows.columns])
 
-    @staticmethod
-    def _records(keys: UInt8s, offsets: Int64s, row_parts: list[Part]) -> EncodedRows:
-        n = len(offsets) - 1
-        lengths = np.diff(offsets)
-        head = Words(np.zeros(n, np.uint64), _LENGTH_SIZE)
-        key = Blobs(keys, offsets[:-1], lengths)
-        parts = [head, *varint_parts(lengths.view(np.uint64)), key, *row_parts]
-        made = assemble(parts, n)
-        word_view(made.data, 4)[made.offsets[:-1]] = np.diff(made.offsets) - _LENGTH_SIZE
-        return made
+
+def _records(key: Sequence[Part], row: Sequence[Part], n: int) -> UInt8s:
+    """Return records behind each other, of the parts of their keys and rows."""
+    lengths = total_lengths(key, n)
+    head = Words(np.zeros(n, np.uint64), _LENGTH_SIZE)
+    made = assemble([head, *varint_parts(lengths.view(np.uint64)), *key, *row], n)
+    word_view(made.data, 4)[made.offsets[:-1]] = np.diff(made.offsets) - _LENGTH_SIZE
+    return made.data
 
 
 def primary_key_format(

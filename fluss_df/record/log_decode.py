@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import data_pool
+from fluss_df.record.checked import CheckedColumns, RunKey
 from fluss_df.record.headers import Bytes, LogHeaders, byte_view
 
 # Arrow has a fixed price for each stream, and messages read one by one cost about 100 us each;
@@ -66,6 +67,12 @@ class Run:
     hi: npt.NDArray[np.int64]
     schema_id: int
     append_only: bool
+
+    def key(self, headers: LogHeaders) -> RunKey:
+        """Return what tells it from all other runs of its log."""
+        first, last = self.index[0], self.index[-1]
+        end = headers.base_offset[last] + headers.last_offset_delta[last] + 1
+        return int(headers.base_offset[first]), int(end), int(headers.size[self.index].sum())
 
 
 class _Parts:
@@ -216,18 +223,19 @@ class LogDecoder:
         *,
         start_offset: int = 0,
         stop_offset: int | None = None,
-        keep: bool = False,
+        checked: CheckedColumns | None = None,
     ) -> pa.Table:
         """Decode batches to one table of few chunks; the quickest way where only rows count.
 
-        Parameters, guarantees and errors are those of :meth:`decode`, but for ``keep``: the memory
-        of ``records`` is never used for anything else, so that the table may refer to it.
+        Parameters, guarantees and errors are those of :meth:`decode`, but for ``checked``, which is
+        given where the memory of ``records`` never changes and is never used for anything else:
+        then the table may refer to it, and values that were validated before are not again.
         """
         tables = []
         rows = 0
-        size = _IN_PLACE_STREAM_BYTES if keep else _STREAM_BYTES
+        size = _STREAM_BYTES if checked is None else _IN_PLACE_STREAM_BYTES
         for run in runs(headers, first, last, start_offset, stop_offset, size):
-            table = self._table(records, headers, run, combine=True, keep=keep)
+            table = self._table(records, headers, run, combine=True, checked=checked)
             # only the outer batches of a run can be wanted in part
             head = int(run.lo[0])
             tail = int(headers.record_count[run.index[-1]] - run.hi[-1])
@@ -272,7 +280,7 @@ class LogDecoder:
         run: Run,
         *,
         combine: bool = False,
-        keep: bool = False,
+        checked: CheckedColumns | None = None,
     ) -> pa.Table:
         message = self._messages.get(run.schema_id)
         if message is None:
@@ -286,7 +294,7 @@ class LogDecoder:
             starts = starts + counts
         ends = headers.position[run.index] + headers.size[run.index]
         try:
-            stream = self._stream(message, records, starts, ends, keep)
+            stream = self._stream(message, records, starts, ends, keep=checked is not None)
             reader = pa.ipc.open_stream(
                 stream,
                 options=pa.ipc.IpcReadOptions(
@@ -302,7 +310,7 @@ class LogDecoder:
                 # on; what is within is then validated once rather than for each small batch.
                 table.validate()
                 table = table.combine_chunks(memory_pool=self._pool)
-            _validate(table)
+            _validate(table, checked, run.key(headers))
         except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
             raise self._bad(headers, run, str(error)) from None
         if table.num_rows != int(counts.sum()):
@@ -318,6 +326,7 @@ class LogDecoder:
         records: Bytes,
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64],
+        *,
         keep: bool,
     ) -> pa.Buffer | pa.NativeFile:
         """Return schema and messages as one stream, which refers to them if it may."""
@@ -403,13 +412,16 @@ def runs(
         yield Run(index[a:b], lo[a:b], hi[a:b], int(ids[a]), bool(plain[a]))
 
 
-def _validate(table: pa.Table) -> None:
-    """Check all that Arrow's full validation checks.
+def _validate(table: pa.Table, checked: CheckedColumns | None, run: RunKey) -> None:
+    """Check all that Arrow's full validation checks, of columns that were not checked before.
 
     It looks at strings one by one, which is a tenth of the time of a scan. The bytes of many are
     first looked at as one: where all are ASCII, only the offsets are left to check.
     """
-    for column in table.columns:
+    known = frozenset() if checked is None else checked.of(run)
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        if name in known:
+            continue
         if column.type == pa.string():
             for chunk in column.chunks:
                 if len(chunk) >= _BULK_ROWS:
@@ -420,6 +432,8 @@ def _validate(table: pa.Table) -> None:
                 chunk.validate(full=True)
         else:
             column.validate(full=True)
+    if checked is not None and not known.issuperset(table.schema.names):
+        checked.add(run, table.schema.names)
 
 
 def _is_ascii(array: pa.BinaryArray) -> bool:

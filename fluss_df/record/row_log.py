@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.record.chain import LENGTH_SIZE, Chain, walk_chain
+from fluss_df.record.checked import CheckedColumns
 from fluss_df.record.compacted import RowDecoder, RowEncoder, pieces
 from fluss_df.record.headers import Bytes, LogHeaders, byte_view
 from fluss_df.record.log_batch import EncodedLogBatch, log_header
@@ -137,9 +138,9 @@ class RowLogDecoder:
         *,
         start_offset: int = 0,
         stop_offset: int | None = None,
-        keep: bool = False,
+        checked: CheckedColumns | None = None,
     ) -> pa.Table:
-        """Decode batches to one table, as :meth:`LogDecoder.decode_table`."""
+        """Decode batches to one table, as :meth:`LogDecoder.decode_table`; rows are all checked."""
         tables = []
         for run in runs(headers, first, last, start_offset, stop_offset):
             chain = _wanted(_records(records, headers, run), headers, run)

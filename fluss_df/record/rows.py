@@ -117,9 +117,9 @@ class RowChecker:
             for name in row:
                 if name not in self._names:
                     names = [column.name for column in self._columns]
+                    hint = nearest(name, names) if isinstance(name, str) else ""
                     raise SchemaMismatchError(
-                        f"table {self._table} has no column {name!r}; it has {', '.join(names)}"
-                        f"{nearest(name, names) if isinstance(name, str) else ''}"
+                        f"table {self._table}: column {name!r} is none of {', '.join(names)}{hint}"
                     )
             for name in self._required:
                 if name not in row:
@@ -129,8 +129,9 @@ class RowChecker:
                     )
         elif isinstance(row, list | tuple):
             if len(row) != self._count:
+                wanted = ", ".join(column.name for column in self._columns)
                 raise SchemaMismatchError(
-                    f"table {self._table} has {self._count} columns, a row {len(row)} values"
+                    f"table {self._table}: {len(row)} values for {self._count} columns: {wanted}"
                 )
         else:
             raise SchemaMismatchError(

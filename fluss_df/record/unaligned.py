@@ -6,6 +6,7 @@ its last byte reaches over the end.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,6 +121,9 @@ class Blobs:
     starts: Int64s
     lengths: Int64s
 
+    def __getitem__(self, rows: slice) -> Blobs:
+        return Blobs(self.data, self.starts[rows], self.lengths[rows])
+
 
 Part = Words | Blobs
 
@@ -134,17 +138,15 @@ def assemble(parts: list[Part], n: int) -> EncodedRows:
     slots = len(parts)
     at = np.empty((n, slots), np.int64)
     values = np.empty((n, slots), np.uint64)
-    cursor = np.zeros(n, np.int64)
+    offsets = np.zeros(n + 1, np.int64)
+    np.cumsum(total_lengths(parts, n), out=offsets[1:])
+    total = int(offsets[-1])
+    out = np.empty(total + SLACK, np.uint8)
+    behind: list[tuple[Blobs, Int64s, Int64s]] = []
+    cursor = offsets[:-1].copy()
     for i, part in enumerate(parts):
         at[:, i] = cursor
         cursor += part.lengths
-    offsets = np.zeros(n + 1, np.int64)
-    np.cumsum(cursor, out=offsets[1:])
-    total = int(offsets[-1])
-    out = np.empty(total + SLACK, np.uint8)
-    at += offsets[:-1, None]
-    behind: list[tuple[Blobs, Int64s, Int64s]] = []
-    for i, part in enumerate(parts):
         if isinstance(part, Blobs):
             long = part.lengths >= 8
             if long.any():
@@ -163,6 +165,14 @@ def assemble(parts: list[Part], n: int) -> EncodedRows:
     for blobs, rows, where in behind:
         copy_blobs(blobs.data, blobs.starts[rows], blobs.lengths[rows], out, where, exact=True)
     return EncodedRows(out[:total], offsets)
+
+
+def total_lengths(parts: Iterable[Part], n: int) -> Int64s:
+    """Return the bytes of each row that its parts take together."""
+    lengths = np.zeros(n, np.int64)
+    for part in parts:
+        lengths += part.lengths
+    return lengths
 
 
 def _merged(parts: list[Part]) -> list[Part]:

@@ -119,18 +119,20 @@ class ValueDecoder:
     def _decode(self, raw: UInt8s, starts: Int64s, ends: Int64s) -> pa.Table:
         if not len(starts):
             return self.target.empty_table()
-        short = ends - starts < _ID_SIZE
+        rows = starts + _ID_SIZE
+        short = rows > ends
         if short.any():
             raise ProtocolError(f"value {np.flatnonzero(short)[0]} is shorter than a schema id")
-        low, high = raw[starts], raw[starts + 1]
+        low, high = raw.take(starts), raw.take(starts + 1)
+        if (low == low[0]).all() and (high == high[0]).all():
+            only = int.from_bytes((low[0], high[0]), "little", signed=True)
+            return self._of_schema(only, raw, rows, ends)
         ids = (high.astype(np.uint16) << 8 | low).view(np.int16)
-        if (ids == ids[0]).all():
-            return self._of_schema(int(ids[0]), raw, starts + _ID_SIZE, ends)
         tables, orders = [], []
         for schema_id in np.unique(ids).tolist():
-            rows = np.flatnonzero(ids == schema_id)
-            tables.append(self._of_schema(schema_id, raw, starts[rows] + _ID_SIZE, ends[rows]))
-            orders.append(rows)
+            of_id = np.flatnonzero(ids == schema_id)
+            tables.append(self._of_schema(schema_id, raw, rows[of_id], ends[of_id]))
+            orders.append(of_id)
         place = np.empty(len(ids), np.int64)
         place[np.concatenate(orders)] = np.arange(len(ids))
         return pa.concat_tables(tables).take(pa.array(place))

@@ -223,6 +223,45 @@ def test_limit(address: str, tables: Tables) -> None:
     run(address, work)
 
 
+def test_current_rows_and_tables_of_changes(address: str, tables: Tables) -> None:
+    table = tables(ROWS, ["x"])
+    path = table.get_table_path()
+
+    async def changes(connection: fluss.FlussConnection, kind: str) -> pa.Table:
+        opened = await connection.get_table(f"{path}{kind}")
+        scanner = await opened.new_scan().create_record_batch_log_scanner()
+        scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+        return await scanner.to_arrow()
+
+    async def work(connection: fluss.FlussConnection) -> None:
+        opened = await connection.get_table(path)
+        async with opened.new_upsert().create_writer() as writer:
+            writer.write_arrow(data(0, 3))
+            await writer.flush()
+            writer.upsert({"x": 1, "name": "new"})
+            writer.delete([2])
+        scan = opened.new_scan()
+        scanner = scan.create_snapshot_scanner()
+        assert (await scanner.to_arrow()).sort_by("x").to_pylist() == [
+            {"x": 0, "name": None},
+            {"x": 1, "name": "new"},
+        ]
+        assert list(scanner.offsets.values()) == [6]
+        some = scan.filter(col("x") == 1).project_by_name(["name"]).create_snapshot_scanner()
+        batches = [batch async for batch in some]
+        assert pa.Table.from_batches(batches, some.schema).to_pydict() == {"name": ["new"]}
+        changed = await changes(connection, "$changelog")
+        assert changed.column("_change_type").to_pylist() == [
+            *["insert"] * 3,
+            *("update_before", "update_after", "delete"),
+        ]
+        logged = await changes(connection, "$binlog")
+        assert logged.column("_change_type").to_pylist() == [*["insert"] * 3, "update", "delete"]
+        assert logged.column("after").to_pylist()[3] == {"x": 1, "name": "new"}
+
+    run(address, work)
+
+
 def test_wrong_subscriptions(address: str, tables: Tables) -> None:
     table = tables(ROWS)
 

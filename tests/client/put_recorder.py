@@ -31,13 +31,13 @@ class Recorded:
     official: OfficialKv
 
     def puts(self) -> list[bytes]:
-        """Return the kv batches that were put since the last call."""
+        """Return the kv batches that were put since the last call; one sent again counts once."""
         frames, self.proxy.requests[:] = list(self.proxy.requests), []
         batches = []
         for _, frame in frames:
             request = pb.PutKvRequest.FromString(frame[_REQUEST_HEAD:])
             batches += [bucket.records for bucket in request.buckets_req]
-        return batches
+        return list(dict.fromkeys(batches))
 
 
 @contextlib.contextmanager

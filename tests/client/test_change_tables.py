@@ -46,7 +46,6 @@ def test_a_log_table_has_inserts(tables: Tables) -> None:
         opened.new_append()
 
 
-@pytest.mark.cluster_only
 def test_changelog(tables: Tables, changed: fluss.FlussTable) -> None:
     opened = virtual(changed, "$changelog")
     found = tables.read(opened)
@@ -60,7 +59,6 @@ def test_changelog(tables: Tables, changed: fluss.FlussTable) -> None:
     assert some.combine_chunks().equals(found.select(["name", "_change_type"]).combine_chunks())
 
 
-@pytest.mark.cluster_only
 def test_binlog(tables: Tables, changed: fluss.FlussTable) -> None:
     opened = virtual(changed, "$binlog")
     found = tables.read(opened)
@@ -84,7 +82,6 @@ def test_binlog(tables: Tables, changed: fluss.FlussTable) -> None:
     assert some.combine_chunks().equals(found.select(["after", "_log_offset"]).combine_chunks())
 
 
-@pytest.mark.cluster_only
 @pytest.mark.parametrize("kind", ["$changelog", "$binlog"])
 def test_every_way_to_read_agrees(tables: Tables, changed: fluss.FlussTable, kind: str) -> None:
     opened = virtual(changed, kind)
@@ -103,7 +100,6 @@ def test_every_way_to_read_agrees(tables: Tables, changed: fluss.FlussTable, kin
     assert sorted(map(str, whole.to_pylist())) == sorted(map(str, expected.to_pylist()))
 
 
-@pytest.mark.cluster_only
 def test_what_virtual_tables_cannot_do(tables: Tables, changed: fluss.FlussTable) -> None:
     opened = virtual(changed, "$binlog")
     assert not opened.arrow_schema.field("_change_type").nullable

@@ -11,8 +11,6 @@ import fluss_df as fluss
 from tests.client.kv_support import SCHEMA, Rows, changelog, random_changes
 from tests.client.support import Tables
 
-# the embedded engine has no primary-key tables yet
-
 
 @pytest.fixture(scope="module")
 def changed(tables: Tables) -> fluss.FlussTable:

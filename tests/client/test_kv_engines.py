@@ -12,9 +12,6 @@ import fluss_df as fluss
 from tests.client.kv_support import OfficialKv, changelog, state
 from tests.client.support import Official, Tables
 
-# the embedded engine has no primary-key tables yet
-pytestmark = pytest.mark.cluster_only
-
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("version", pa.int64())])
 ENGINES: dict[str, dict[str, str]] = {
     "default": {},

@@ -19,8 +19,6 @@ from fluss_df.errors import SchemaMismatchError
 from tests.client.kv_support import SCHEMA
 from tests.client.support import Tables
 
-# the embedded engine has no primary-key tables yet
-
 ROWS = 20_000
 
 
@@ -79,10 +77,16 @@ def test_other_frames_of_keys(filled: fluss.FlussTable) -> None:
 
 def test_keys_that_do_not_fit(filled: fluss.FlussTable) -> None:
     lookuper = filled.new_lookup().create_lookuper()
-    for bad in ({"id": "x"}, {"id": None}, {}, {"id": 1, "name": "a"}, [1, 2]):
-        with pytest.raises(SchemaMismatchError):
+    for bad, match in (
+        ({"id": "x"}, "'id': row 0: 'x'"),
+        ({"id": None}, "'id'.*null"),
+        ({}, "no value for column 'id'"),
+        ({"id": 1, "name": "a"}, "'name' is none of id"),
+        ([1, 2], "2 values for 1 columns: id"),
+    ):
+        with pytest.raises(SchemaMismatchError, match=f"{filled.get_table_path()}.*{match}"):
             lookuper.lookup(bad)
-    with pytest.raises(SchemaMismatchError, match="no column 'name'"):
+    with pytest.raises(SchemaMismatchError, match="'name' is none of id: drop it"):
         lookuper.lookup_arrow(pa.table({"id": [1], "name": ["a"]}))
     with pytest.raises(SchemaMismatchError, match="cannot look up list"):
         lookuper.lookup_arrow([1])

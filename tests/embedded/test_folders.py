@@ -43,6 +43,21 @@ def found_in(folder: Path) -> dict[str, Any]:
         return contents(connection)
 
 
+def test_a_folder_with_settings(tmp_path: Path) -> None:
+    """Whose address is a folder, only the address changes for a cluster."""
+    settings = {"bootstrap.servers": str(tmp_path / "d"), "writer.batch-size": 4096}
+    for description in (
+        settings,
+        fluss.Config({**settings, "bootstrap.servers": tmp_path / "d"}),
+        fluss.Config({**settings, "bootstrap.servers": f"file:{tmp_path / 'd'}"}),
+        {**settings, "bootstrap.servers": ":memory:"},
+    ):
+        with fluss.connect(description) as connection:
+            assert connection.config.writer_batch_size == 4096
+            assert connection.get_admin().list_databases() == ["fluss"]
+    assert (tmp_path / "d" / "FORMAT").exists()
+
+
 def test_a_sound_folder(tmp_path: Path) -> None:
     expected = filled(tmp_path / "d")
     report = check_folder(tmp_path / "d")

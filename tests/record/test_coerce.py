@@ -249,9 +249,9 @@ def test_data_that_fits_is_handed_back() -> None:
 
 
 def test_unknown_columns_suggest_a_name() -> None:
-    with pytest.raises(SchemaMismatchError, match="'nmae'; did you mean 'name'"):
+    with pytest.raises(SchemaMismatchError, match=r"'nmae'.*did you mean 'name'"):
         coerce(pa.table({"id": [1], "nmae": ["x"], "score": [1.0]}), COLUMNS, table="d.t")
-    with pytest.raises(SchemaMismatchError, match="'ID'; did you mean 'id'"):
+    with pytest.raises(SchemaMismatchError, match=r"'ID'.*did you mean 'id'"):
         coerce(pa.table({"ID": [1]}), COLUMNS, table="d.t")
     with pytest.raises(SchemaMismatchError, match="drop it"):
         coerce(pa.table({"id": [1], "zzzzz": [1]}), COLUMNS, table="d.t")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.record.checked import CheckedColumns
 from fluss_df.record.headers import scan_headers, verify_crcs
 from fluss_df.record.log_batch import Compression, encode_log_batch
 from fluss_df.record.log_decode import LogDecoder
@@ -453,16 +454,46 @@ def test_large_messages_are_read_where_they_are(codec: str) -> None:
         b"".join(b.stored(part, 20_000 * i, codec=codec) for i, part in enumerate(parts))
     )
     headers = scan_headers(raw)
+    checked = CheckedColumns()
+    window: dict[str, Any] = {"start_offset": 10, "stop_offset": 50_001}
     for target in (b.SCHEMA, b.SCHEMA.remove(0), b.SCHEMA.remove(1)):
         decoder = LogDecoder({1: b.SCHEMA}, target)
-        kept = decoder.decode_table(raw, headers, start_offset=10, stop_offset=50_001, keep=True)
-        assert kept.equals(decoder.decode_table(raw, headers, start_offset=10, stop_offset=50_001))
+        kept = decoder.decode_table(raw, headers, checked=checked, **window)
+        assert kept.equals(decoder.decode_table(raw, headers, **window))
         kept.validate(full=True)
     if codec == "none":
-        ids = LogDecoder({1: b.SCHEMA}, b.SCHEMA.remove(1)).decode_table(raw, headers, keep=True)
+        decoder = LogDecoder({1: b.SCHEMA}, b.SCHEMA.remove(1))
+        ids = decoder.decode_table(raw, headers, checked=checked)
         _, data = ids.column(0).chunk(0).buffers()
         assert data is not None
         assert raw.address < data.address < raw.address + raw.size
+
+
+def test_values_of_a_log_that_never_changes_are_checked_once() -> None:
+    """Each column of each run of batches; shown by a log that does change."""
+    size = 30_000
+    batch = pa.record_batch([np.arange(size), np.full(size, "abc")], b.SCHEMA)
+    raw = bytearray(b.stored(batch, 0, codec="none") + b.stored(batch, size, codec="none"))
+    headers = scan_headers(raw)
+    broken = [bytes(raw).index(b"abcabc"), bytes(raw).rindex(b"abcabc")]
+
+    def read(columns: list[int], checked: CheckedColumns, first: int, last: int) -> None:
+        target = pa.schema([b.SCHEMA.field(i) for i in columns])
+        decoder = LogDecoder({1: b.SCHEMA}, target)
+        table = decoder.decode_table(pa.py_buffer(raw), headers, first, last, checked=checked)
+        assert table.num_rows == size * (last - first)
+
+    checked, numbers = CheckedColumns(), CheckedColumns()
+    read([0, 1], checked, 0, 1)
+    read([0], numbers, 0, 1)
+    raw[broken[0]] = raw[broken[1]] = 0xFF
+    read([0, 1], checked, 0, 1)
+    read([1], checked, 0, 1)
+    for unseen, first, last in ((checked, 1, 2), (checked, 0, 2), (numbers, 0, 1)):
+        for _ in range(2):
+            with pytest.raises(ProtocolError, match="UTF8"):
+                read([1], unseen, first, last)
+    read([0], checked, 1, 2)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -476,7 +507,7 @@ def test_damage_in_large_messages_is_an_error_or_other_rows(seed: int) -> None:
         raw[choose.randrange(48, choose.choice([300, 300, len(raw)]))] = choose.randrange(256)
     with contextlib.suppress(ProtocolError):
         table = LogDecoder({1: b.SCHEMA}, b.SCHEMA).decode_table(
-            pa.py_buffer(bytes(raw)), scan_headers(raw), keep=True
+            pa.py_buffer(bytes(raw)), scan_headers(raw), checked=CheckedColumns()
         )
         assert table.num_rows == 20_000
         table.validate(full=True)

@@ -160,7 +160,7 @@ BAD_ROWS: list[tuple[Any, str]] = [
     ([1, "x", 1.0, 2], "4 values"),
     ("abc", "not str"),
     (None, "not NoneType"),
-    ({1: 2, "id": 3}, "no column 1"),
+    ({1: 2, "id": 3}, "column 1 is none of id"),
 ]
 
 

@@ -1,0 +1,38 @@
+"""What was found to be valid of a log that never changes, so that it is looked at only once."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+#: Consecutive batches: the offset of the first record, that behind the last, their bytes.
+RunKey: TypeAlias = tuple[int, int, int]
+
+# of as many runs as a scan of some 10 GB has; what is forgotten is looked at again
+_MOST_RUNS = 4096
+
+
+class CheckedColumns:
+    """Columns of batches whose values were validated; for any number of threads.
+
+    One belongs to the log of one bucket, for as long as this is open.
+
+    Examples
+    --------
+    >>> checked = CheckedColumns()
+    >>> checked.add((0, 100, 4096), ["id"])
+    >>> checked.of((0, 100, 4096)), checked.of((100, 200, 4096))
+    (frozenset({'id'}), frozenset())
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[RunKey, frozenset[str]] = {}
+
+    def of(self, run: RunKey) -> frozenset[str]:
+        """Return the names of the columns that were validated."""
+        return self._columns.get(run, frozenset())
+
+    def add(self, run: RunKey, names: list[str]) -> None:
+        """Take note of columns that are valid."""
+        if len(self._columns) >= _MOST_RUNS:
+            self._columns.clear()
+        self._columns[run] = self.of(run).union(names)
