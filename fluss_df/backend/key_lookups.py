@@ -27,7 +27,7 @@ from fluss_df.backend.leaves import FlussLeaf
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io.lookup_join import lookup_join
 from fluss_df.io.offsets import bucket_offsets
-from fluss_df.io.polars_reader import planned_scans
+from fluss_df.io.polars_reader import planned_scans, with_known_schema
 from fluss_df.metadata import TablePath
 from fluss_df.pushdown.prune import MAX_LOOKUPS
 from fluss_df.record.change_tables import split_name
@@ -88,8 +88,7 @@ def narrowed(
     casts = {name: kinds[name] for name in side.columns if kinds[name] != given[name]}
     if not all(kind.is_integer() and given[name].is_integer() for name, kind in casts.items()):
         return table.join(side.keys, on=list(side.columns), how="semi")
-    made: pl.LazyFrame = KeyedScan(table, path, connection, side, casts).lazy()
-    return made
+    return with_known_schema(KeyedScan(table, path, connection, side, casts).lazy())
 
 
 class KeyedScan(LazyFrameResolver):

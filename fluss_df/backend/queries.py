@@ -254,7 +254,9 @@ def polars_reason(error: Exception) -> str:
     """Return what an error of Polars says, without the plan in which it was found."""
     text = re.split(r"\n\n(?:Resolved plan|This error occurred)", str(error))[0]
     # Polars shows its objects
-    text = re.sub(r"expression \w+ ?[\[({].* is not", "this expression is not", text, flags=re.DOTALL)
+    text = re.sub(
+        r"expression \w+ ?[\[({].* is not", "this expression is not", text, flags=re.DOTALL
+    )
     return " ".join(text.split())
 
 

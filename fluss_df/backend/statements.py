@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
 
@@ -164,7 +165,7 @@ class Statements(Ddl):
                 raise unsupported(f"part of UPDATE {path}", item)
             if item.this.name in keys or item.this.name in new:
                 why = "is of the primary key" if item.this.name in keys else "is set twice"
-                raise FlussError(f"UPDATE {path}: column '{item.this.name}' {why}{spot(item)}")
+                raise FlussError(f"UPDATE {path}: column '{item.this.name}' {why}{spot(item.this)}")
             new[item.this.name] = item.expression
         require_columns(list(new), columns, f"UPDATE {path}: SET")
         others = [c for c in info.schema.columns if c.name not in keys and c.name not in new]
@@ -286,5 +287,7 @@ def split_statements(script: str) -> list[str]:
         raise FlussError(f"SQL cannot be read: {error}") from None
     ends = [t.start for t in tokens if t.token_type == sqlglot.TokenType.SEMICOLON]
     starts = [0, *(end + 1 for end in ends)]
-    parts = [script[a:b] for a, b in zip(starts, [*ends, len(script)], strict=True)]
-    return [part.strip() for part in parts if part.strip()]
+    spans = zip(starts, [*ends, len(script)], strict=True)
+    # what has comments only is none
+    begun = sorted(t.start for t in tokens if t.token_type != sqlglot.TokenType.SEMICOLON)
+    return [script[a:b].strip() for a, b in spans if bisect_left(begun, a) < bisect_left(begun, b)]

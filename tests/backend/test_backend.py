@@ -288,11 +288,3 @@ def test_alter_and_create_as(con: Backend, fresh: Fresh, name: str) -> None:
     con.raw_sql(f"CREATE TEMPORARY VIEW v_{made} AS SELECT count(*) AS n FROM {made}")
     assert con.raw_sql(f"SELECT n FROM v_{made}").item() == 7
     assert "FLUSS SCAN" in con.raw_sql(f"EXPLAIN SELECT id FROM {made}").item()
-
-
-def test_nested_types(con: Backend, fresh: Fresh) -> None:
-    name = fresh()
-    con.raw_sql(
-        f"CREATE TABLE {name} (a ARRAY<INT>, m MAP<STRING, INT>, r ROW<x INT, y ARRAY<STRING>>)"
-    )
-    assert str(con.table(name).schema()["r"]) == "struct<x: int32, y: array<string>>"
