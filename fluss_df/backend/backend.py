@@ -137,14 +137,23 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         *,
         limit: str | None = None,
         params: Mapping[ir.Expr, Any] | None = None,
+        running: bool = False,
         **_: Any,
     ) -> pl.LazyFrame:
-        """Return an expression as a lazy frame over scans of Fluss."""
+        """Return an expression as a lazy frame over scans of Fluss.
+
+        With ``running`` it is collected at once: small sides of joins are read for their keys.
+        """
         self._run_pre_execute_hooks(expr)
-        return self.translated(expr, SqlScope(self), params)
+        return self.translated(expr, SqlScope(self), params, running=running)
 
     def translated(
-        self, expr: ir.Expr, scope: SqlScope, params: Mapping[ir.Expr, Any] | None = None
+        self,
+        expr: ir.Expr,
+        scope: SqlScope,
+        params: Mapping[ir.Expr, Any] | None = None,
+        *,
+        running: bool = False,
     ) -> pl.LazyFrame:
         """Return an expression as a lazy frame; names it gives to tables stay in the scope."""
         values = {param.op(): value for param, value in (params or {}).items()}
@@ -155,7 +164,7 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         )
         # a pass of its own: rewriting joins compares the tables with those of their fields
         node = node.replace(bind_fluss_tables)
-        frame: pl.LazyFrame = translate(node, ctx=scope)
+        frame: pl.LazyFrame = translate(node, ctx=scope, running=running)
         return frame
 
     def _to_dataframe(
@@ -170,7 +179,7 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         if counted is not None:
             return counted.head(limit) if isinstance(limit, int) else counted
         frame: pl.DataFrame = super()._to_dataframe(
-            expr, params=params, limit=limit, engine=engine, **kwargs
+            expr, params=params, limit=limit, engine=engine, running=True, **kwargs
         )
         return frame
 

@@ -1,10 +1,13 @@
-"""Semi-joins with a small side: its keys are found first, and looked up rather than scanned.
+"""Joins with a small side: its keys are found first, and looked up rather than scanned.
 
 Where the rows of a Fluss table are to be those whose key a small frame has (``t.semi_join(small,
 "id")``, ``t.id.isin(small.id)``, ``WHERE id IN (SELECT ...)``), the small side is evaluated when
 the query is planned, and its values become a condition of the scan. On a primary-key table that is
 a lookup of keys or of key prefixes; on any table it leaves only the partitions and buckets of these
 values. Each side is evaluated once, and the rows are those of the join.
+
+Other joins need the rows of the small side too. So where such a query runs (not where it is
+compiled, to run later), the small side is read first, for its keys and for the join.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import polars as pl
 from ibis.backends.polars.rewrites import PandasRename
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
-from fluss_df.backend.compiler import rule
+from fluss_df.backend.compiler import rule, translate
 from fluss_df.backend.leaves import FlussLeaf
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io.lookup_join import lookup_join
@@ -271,3 +274,61 @@ def keyed_leaf(relation: ops.Relation, columns: Sequence[ops.Value]) -> KeyedLea
 
 def _mixes(values: Iterable[ops.Value]) -> bool:
     return any(value.find(_OF_OTHER_ROWS, filter=ops.Value) for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSide:
+    """A side of a join.
+
+    Parameters
+    ----------
+    relation
+        Its rows.
+    on
+        What is compared with the other side.
+    columns
+        The same, translated, under names that both sides share.
+    """
+
+    relation: ops.Relation
+    on: Sequence[ops.Value]
+    columns: Sequence[pl.Expr]
+
+
+def joined_sides(
+    left: JoinSide, right: JoinSide, how: str, kw: dict[str, Any]
+) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """Translate the sides of a join; of a table only what a small other side has keys of.
+
+    Parameters
+    ----------
+    left, right
+        The sides.
+    how
+        The kind of the join. Of a table whose rows are kept without a match, all are read.
+    kw
+        What to translate with. Only with ``running`` a side may be read here.
+    """
+    if kw.get("running"):
+        if how in ("inner", "left") and (found := _looked_up(right, left, kw)) is not None:
+            return found[1], found[0]
+        if how in ("inner", "right") and (found := _looked_up(left, right, kw)) is not None:
+            return found
+    return translate(left.relation, **kw), translate(right.relation, **kw)
+
+
+def _looked_up(
+    table: JoinSide, small: JoinSide, kw: dict[str, Any]
+) -> tuple[pl.LazyFrame, pl.LazyFrame] | None:
+    """Return the rows of a table that have keys of the other side, and the other side."""
+    leaf = keyed_leaf(table.relation, table.on)
+    if leaf is None:
+        return None
+    frame = translate(small.relation, **kw)
+    if not is_small(frame, leaf.leaf.source.connection):
+        return None
+    rows = frame.collect()
+    keys = rows.select(small.columns).unique()
+    if len(keys) <= MAX_LOOKUPS:
+        kw = leaf.joined(keys.lazy(), kw)
+    return translate(table.relation, **kw), rows.lazy()
