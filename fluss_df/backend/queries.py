@@ -13,6 +13,7 @@ from sqlglot import exp
 from fluss_df.backend.dialect import Fluss, spot
 from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.polars_reader import polars_text
 from fluss_df.record.change_tables import split_name
 
 if TYPE_CHECKING:
@@ -250,9 +251,9 @@ def _named(reason: str, tree: exp.Expr) -> str:
     return ""
 
 
-def polars_reason(error: Exception) -> str:
+def polars_reason(error: pl.exceptions.PolarsError) -> str:
     """Return what an error of Polars says, without the plan in which it was found."""
-    text = re.split(r"\n\n(?:Resolved plan|This error occurred)", str(error))[0]
+    text = re.split(r"\n\n(?:Resolved plan|This error occurred)", polars_text(error))[0]
     # Polars shows its objects
     text = re.sub(
         r"expression \w+ ?[\[({].* is not", "this expression is not", text, flags=re.DOTALL

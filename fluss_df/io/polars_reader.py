@@ -133,6 +133,11 @@ def with_known_schema(scan: pl.LazyFrame) -> pl.LazyFrame:
     return scan.rename(there).rename({new: old for old, new in there.items()})
 
 
+def polars_text(error: pl.exceptions.PolarsError) -> str:
+    """Return what an error of Polars says, with the names of columns as users know them."""
+    return str(error).replace("\0", "")
+
+
 _copying = threading.local()
 
 

@@ -71,9 +71,22 @@ def test_expressions_and_backends_are_pickled(con: Backend, name: str) -> None:
 def test_interactive_shows_rows(con: Backend, name: str) -> None:
     ibis.options.interactive = True
     try:
-        assert "part" in repr(con.table(name))
+        table = con.table(name)
+        assert "part" in repr(table)
+        assert "6" in repr(table.count())
+        shown = table._repr_mimebundle_(["text/plain", "text/html"], [])
+        assert "part" in shown["text/html"]
     finally:
         ibis.options.interactive = False
+
+
+def test_errors_while_a_query_runs_name_its_tables(con: Backend, name: str) -> None:
+    query = con.table(name).filter(ibis._.part.cast("int64") > 1)
+    for run in (query.to_polars, lambda: con.to_pyarrow_batches(query).read_all()):
+        with pytest.raises(pl.exceptions.InvalidOperationError) as caught:
+            run()
+        assert str(caught.value).endswith(f"The query reads ibis.{name}")
+        assert "in column 'part'" in str(caught.value)
 
 
 def test_rows_of_a_primary_key_table(keyed_con: Backend, fresh: Fresh) -> None:
