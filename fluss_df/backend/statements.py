@@ -279,6 +279,15 @@ def _bare(query: str) -> str:
     return query[tokens[0].start : end + (trailing.end() if trailing else 0)]
 
 
+def is_complete(script: str) -> bool:
+    """Whether a semicolon ends the last statement of a script, or there is none."""
+    try:
+        tokens = sqlglot.tokenize(script, dialect=Fluss)
+    except sqlglot.errors.SqlglotError:
+        return False  # a quote or a comment goes on
+    return not tokens or tokens[-1].token_type == sqlglot.TokenType.SEMICOLON
+
+
 def split_statements(script: str) -> list[str]:
     """Return the statements of a script; semicolons in strings, names and comments stay."""
     try:

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import fluss_df as fluss
-from fluss_df.cluster import LocalCluster
 from fluss_df.backend import Backend
+from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.io import scan_fluss
 from tests.spark.support import assert_same, frame
