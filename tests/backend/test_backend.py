@@ -139,24 +139,41 @@ def test_filter_and_projection_are_pushed(con: Backend, name: str, front: str) -
     assert scan.rows == 2
 
 
-def test_filters_on_join_sides_are_pushed(con: Backend, name: str) -> None:
+@pytest.mark.parametrize("front", ["ibis", "sql"])
+def test_filters_on_join_sides_are_pushed(con: Backend, name: str, front: str) -> None:
     left, right = con.table(name), con.table(name).view()
-    joined = left.filter(left.part == "a").join(right.filter(right.part == "a"), "id")
+    query = left.filter(left.part == "a").join(right.filter(right.part == "b"), left.id < right.id)
+    if front == "sql":
+        query = con.sql(
+            f"SELECT x.id, y.v FROM {name} AS x JOIN {name} AS y ON x.id < y.id"
+            " WHERE x.part = 'a' AND y.part = 'b'"
+        )
     with fluss_df.track_scans() as scans:
-        assert sorted(joined.to_polars()["id"]) == [0, 1]
-    assert {scan.partitions for scan in scans} == {("a",)}
+        assert query.to_polars().height == 4
+    assert {scan.partitions for scan in scans} == {("a",), ("b",)}
 
 
-def test_head_is_pushed(con: Backend, name: str) -> None:
-    assert "limit      2" in fluss_df.explain(con.compile(con.table(name).head(2)))
-    assert con.table(name).head(2).to_polars().height == 2
+@pytest.mark.parametrize("front", ["ibis", "sql"])
+def test_head_is_pushed(con: Backend, fresh: Fresh, front: str) -> None:
+    name = fresh()
+    con.create_table(name, pl.DataFrame({"id": range(100_000)}), buckets=1)
+    query = con.table(name).head(2) if front == "ibis" else con.sql(f"SELECT * FROM {name} LIMIT 2")
+    assert "limit      2" in fluss_df.explain(con.compile(query))
+    with fluss_df.track_scans() as scans:
+        assert query.to_polars()["id"].to_list() == [0, 1]
+    (scan,) = scans
+    assert scan.rows < 100_000
 
 
-def test_count_reads_no_row(con: Backend, name: str) -> None:
+@pytest.mark.parametrize("front", ["ibis", "sql"])
+def test_count_reads_no_row(con: Backend, name: str, front: str) -> None:
     table = con.table(name)
     with fluss_df.track_scans() as scans:
-        assert table.count().execute() == 6
-    assert not list(scans)
+        if front == "ibis":
+            assert table.count().execute() == 6
+        else:
+            assert con.raw_sql(f"SELECT count(*) AS n FROM {name}").item() == 6
+    assert sum(scan.rows for scan in scans) == 0
     assert table.filter(table.part == "a").count().execute() == 2
     assert table.v.count().execute() == 5
 

@@ -222,24 +222,31 @@ def test_keys_of_joins_are_looked_up(
     tables: Tables, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = JOINED[name](tables)
+    # of so few rows all are read
+    plain = query.to_polars()
+    monkeypatch.setattr(key_lookups, "LARGE_TABLE_ROWS", 0)
     with monkeypatch.context() as patch:
         forbid(patch)
         found = query.to_polars()
-    monkeypatch.setattr(key_lookups, "SMALL_SIDE_ROWS", -1)
-    plain = query.to_polars()
     assert found.schema == plain.schema
     order = pl.all().fill_null(-99)
     assert sorted(found.select(order).rows()) == sorted(plain.select(order).rows())
     assert bool(found.height) == (name != "no key")
 
 
-def test_joins_that_keep_all_rows_of_a_table_read_them(tables: Tables) -> None:
+def test_joins_that_keep_all_rows_of_a_table_read_them(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_lookups, "LARGE_TABLE_ROWS", 0)
     assert tables.keyed.left_join(tables.small, "id").to_polars().height == N + 1
     assert tables.keyed.outer_join(tables.small, "id").to_polars().height == N + 4
     assert tables.keyed.anti_join(tables.small, "id").to_polars().height == N - 2
 
 
-def test_a_compiled_join_reads_when_it_is_collected(tables: Tables) -> None:
+def test_a_compiled_join_reads_when_it_is_collected(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_lookups, "LARGE_TABLE_ROWS", 0)
     con, name = tables.con, ibis.util.gen_name("later").lower()
     later = con.create_table(name, pl.DataFrame({"id": [1]}), buckets=1)
     query = later.join(tables.keyed, "id")
