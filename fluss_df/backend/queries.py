@@ -14,6 +14,7 @@ from fluss_df.backend.dialect import Fluss, spot
 from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.polars_reader import polars_text
+from fluss_df.metadata import BUCKET_COLUMN
 from fluss_df.record.change_tables import split_name
 
 if TYPE_CHECKING:
@@ -219,6 +220,12 @@ class SqlScope:
     def _is_local(self, name: str, database: str | None) -> bool:
         return database is None and (name in self._frames or self._catalog.is_local(name))
 
+    def _is_log(self, name: str, database: str | None) -> bool:
+        if split_name(name)[1] is not None:
+            return False
+        info = self._catalog.table_info(name, database)
+        return not info.has_primary_key() and BUCKET_COLUMN not in info.get_column_names()
+
     def _frame(self, table: exp.Table, options: dict[str, Any]) -> pl.LazyFrame:
         name, database = table.name, table.db or None
         if table.catalog:
@@ -231,6 +238,11 @@ class SqlScope:
                 raise FlussError(f"{name!r} is local to the connection and takes no options")
             return local
         try:
+            counted = _counted(table) if self._is_log(name, database) else None
+            if counted is not None:
+                # offsets alone tell how many rows there are: nothing is read for this column
+                counted.set("this", exp.column(BUCKET_COLUMN, quoted=True))
+                options = {**options, "include_metadata": [BUCKET_COLUMN]}
             return self._catalog.scan_table(name, database, **options)
         except FlussError as error:
             message = error.message
@@ -272,6 +284,25 @@ def _refuse_what_polars_ignores(tree: exp.Expr) -> None:
                 f"SQL cannot be run: {table.sql(Fluss, comments=False)}: a table's columns cannot"
                 f" be renamed there, only with AS behind SELECT{spot(table)}"
             )
+
+
+def _counted(table: exp.Table) -> exp.Count | None:
+    """Return the count(*) of a query that asks for nothing but how many rows a table has."""
+    source = table.parent
+    select = source.parent if isinstance(source, exp.From) else None
+    if not isinstance(select, exp.Select) or len(select.expressions) != 1:
+        return None
+    (item,) = select.expressions
+    count = item.unalias()
+    given = {name for name, value in select.args.items() if value}
+    if not isinstance(count, exp.Count) or not isinstance(count.this, exp.Star):
+        return None
+    if given - {"expressions", "from_", "kind"}:
+        return None
+    if item is count:
+        # named as Polars names count(*)
+        select.set("expressions", [exp.alias_(count, "len")])
+    return count
 
 
 def _only_left(select: exp.Select) -> exp.Table | None:

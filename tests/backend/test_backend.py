@@ -142,14 +142,16 @@ def test_filter_and_projection_are_pushed(con: Backend, name: str, front: str) -
 @pytest.mark.parametrize("front", ["ibis", "sql"])
 def test_filters_on_join_sides_are_pushed(con: Backend, name: str, front: str) -> None:
     left, right = con.table(name), con.table(name).view()
-    query = left.filter(left.part == "a").join(right.filter(right.part == "b"), left.id < right.id)
+    query = left.filter(left.part == "a").join(
+        right.filter(right.part == "b"), left.id + 2 == right.id
+    )
     if front == "sql":
         query = con.sql(
-            f"SELECT x.id, y.v FROM {name} AS x JOIN {name} AS y ON x.id < y.id"
+            f"SELECT x.id, y.v FROM {name} AS x JOIN {name} AS y ON x.id + 2 = y.id"
             " WHERE x.part = 'a' AND y.part = 'b'"
         )
     with fluss_df.track_scans() as scans:
-        assert query.to_polars().height == 4
+        assert query.to_polars().height == 2
     assert {scan.partitions for scan in scans} == {("a",), ("b",)}
 
 
@@ -172,8 +174,8 @@ def test_count_reads_no_row(con: Backend, name: str, front: str) -> None:
         if front == "ibis":
             assert table.count().execute() == 6
         else:
-            assert con.raw_sql(f"SELECT count(*) AS n FROM {name}").item() == 6
-    assert sum(scan.rows for scan in scans) == 0
+            assert con.raw_sql(f"SELECT count(*) FROM {name}").to_dicts() == [{"len": 6}]
+    assert not [scan.columns for scan in scans if scan.columns]
     assert table.filter(table.part == "a").count().execute() == 2
     assert table.v.count().execute() == 5
 

@@ -213,7 +213,8 @@ def test_killed_and_repeated(
     spark.dataSource.register(killing(name, step, tmp_path))
     if mode == "operations":
         # of the rows that are there, some are deleted
-        target = make_table(SCHEMA, rows(0, 1000), primary_keys=["id"], bucket_count=3)
+        target = make_table(SCHEMA, primary_keys=["id"], bucket_count=3)
+        write_fluss(rows(0, 1000), target, connection=connection)
         options = {"operation_column": "op"}
     else:
         target = make_table(SCHEMA, bucket_count=3, bucket_keys=["id"])
