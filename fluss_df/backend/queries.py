@@ -301,7 +301,7 @@ def _counted(table: exp.Table) -> exp.Count | None:
         return None
     if item is count:
         # named as Polars names count(*)
-        select.set("expressions", [exp.alias_(count, "len")])
+        select.set("expressions", [exp.alias_(count, "len", copy=False)])
     return count
 
 
