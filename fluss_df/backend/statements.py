@@ -12,7 +12,6 @@ import ibis
 import ibis.expr.schema as sch
 import ibis.expr.types as ir
 import polars as pl
-import pyarrow as pa
 import sqlglot
 from ibis.formats.polars import PolarsSchema
 from sqlglot import exp
@@ -138,7 +137,7 @@ class Statements(Ddl):
         if isinstance(source, exp.Values):
             by_name = {c.name: c for c in info.schema.columns}
             given = [by_name[name] for name in listed or columns]
-            frame = _frame_of(typed_rows(source, given, path, self._compute))
+            frame = self._frame(typed_rows(source, given, path, self._compute))
         else:
             common = tree.args.get("with_")
             if common is not None:
@@ -237,12 +236,6 @@ def _floats(frame: pl.LazyFrame | pl.DataFrame, info: TableInfo) -> pl.LazyFrame
 
 def _query_of(values: exp.Values) -> exp.Select:
     return exp.select("*").from_(exp.alias_(values, "v", table=True))
-
-
-def _frame_of(rows: pa.Table) -> pl.DataFrame:
-    made = pl.from_arrow(rows)
-    assert isinstance(made, pl.DataFrame)
-    return made
 
 
 def _written(path: TablePath, rows: int) -> pl.DataFrame:
