@@ -293,7 +293,7 @@ def _counted(table: exp.Table) -> exp.Count | None:
     if not isinstance(select, exp.Select) or len(select.expressions) != 1:
         return None
     (item,) = select.expressions
-    count = item.unalias()
+    count: exp.Expr = item.unalias()
     given = {name for name, value in select.args.items() if value}
     if not isinstance(count, exp.Count) or not isinstance(count.this, exp.Star):
         return None
