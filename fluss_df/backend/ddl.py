@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import polars as pl
-import pyarrow as pa
 from sqlglot import exp
 
 from fluss_df.backend.catalog import Catalog, by_position
@@ -24,13 +24,14 @@ from fluss_df.errors import FlussError
 from fluss_df.io.target import TableLayout, describe
 from fluss_df.metadata import TablePath, require_columns
 from fluss_df.schema import Schema, TableDescriptor
-from fluss_df.types import Column, to_arrow
+from fluss_df.types import Column
 
 # sqlglot reads none of these
 _SHOWN = re.compile(r"(SHOW|DESC|DESCRIBE)\b", re.IGNORECASE)
 _SHOW = re.compile(
     r"(?:SHOW\s+(?P<what>DATABASES|CURRENT\s+DATABASE|TABLES|PARTITIONS|CREATE\s+TABLE)|DESC(?:RIBE)?)"
     r"(?:\s+(?:(?:FROM|IN)\s+)?(?P<name>(?!(?:LIKE|NOT)\b)[^\s;']+))?(?:\s+LIKE\s+'(?P<like>[^']*)')?"
+    r"(?:\s+PARTITION\s*\((?P<spec>[^()]*)\))?"
     r"(?:[\s;]*(?:--[^'\n]*|/\*[^']*\*/))?",
     re.IGNORECASE,
 )
@@ -50,13 +51,15 @@ class Ddl(Catalog):
             raise FlussError(
                 f"SQL cannot be read: {' '.join(statement.split())[:80]}: expected SHOW DATABASES"
                 " [LIKE '...'], SHOW TABLES [FROM database] [LIKE '...'], SHOW CURRENT DATABASE,"
-                " SHOW PARTITIONS table, SHOW CREATE TABLE table or DESCRIBE table"
+                " SHOW PARTITIONS table [PARTITION (...)], SHOW CREATE TABLE table, DESCRIBE table"
             )
         what = " ".join((match["what"] or "DESCRIBE").upper().split())
         name, like = match["name"], match["like"]
         table = exp.to_table(name, dialect=Fluss) if name else None
         if like is not None and what not in ("DATABASES", "TABLES"):
             raise FlussError(f"{what} has no LIKE")
+        if match["spec"] is not None and what != "PARTITIONS":
+            raise FlussError(f"{what} has no PARTITION (...)")
         # SQL's LIKE: % stands for any text, _ for one character
         names_like = like and "^" + re.escape(like).replace("%", ".*").replace("_", ".") + "$"
         if what == "DATABASES":
@@ -78,7 +81,10 @@ class Ddl(Catalog):
             return _described(self._local_columns(table.name), ())
         info = self.table_info(table.name, table.db or None)
         if what == "PARTITIONS":
-            there = self._connection.get_admin().list_partition_infos(info.table_path)
+            spec = dict(re.findall(r"([\w`]+)\s*=\s*'([^']*)'", match["spec"] or ""))
+            there = self._connection.get_admin().list_partition_infos(
+                info.table_path, {name.strip("`"): value for name, value in spec.items()} or None
+            )
             names = [partition.partition_name for partition in there]
             return pl.DataFrame({"partition": names}, schema={"partition": pl.String})
         if what == "CREATE TABLE":
@@ -134,11 +140,11 @@ class Ddl(Catalog):
             raise FlussError(f"CREATE TABLE {path}: column '{twice[0]}' stands there twice")
         require_columns(keys, names, f"CREATE TABLE {path}: primary key")
         columns = [
-            Column(c.name, c.type.with_nullable(False), c.comment) if c.name in keys else c
-            for c in columns
+            replace(c, type=c.type.with_nullable(False)) if c.name in keys else c for c in columns
         ]
         comment, partitioned, properties = _table_options(tree, path)
         require_columns(partitioned, names, f"CREATE TABLE {path}: PARTITIONED BY")
+        columns = [_aggregated(column, properties) for column in columns]
         descriptor = TableDescriptor(
             Schema.from_columns(columns, keys),
             partition_keys=partitioned,
@@ -231,12 +237,7 @@ class Ddl(Catalog):
             else:
                 raise unsupported(f"part of ALTER TABLE {path}", action)
         if columns or properties:
-            fields = [pa.field(c.name, to_arrow(c.type), c.type.nullable) for c in columns]
-            admin.alter_table(
-                path,
-                add_columns=pa.schema(fields) if fields else None,
-                set_properties=properties or None,
-            )
+            admin.alter_table(path, add_columns=columns, set_properties=properties or None)
 
     def _column_names(self, path: TablePath) -> list[str]:
         return self.table_info(path.table_name, path.database_name).get_column_names()
@@ -310,6 +311,7 @@ def create_statement(path: TablePath, descriptor: TableDescriptor) -> str:
     if descriptor.partition_keys:
         made += f" PARTITIONED BY ({listed(descriptor.partition_keys)})"
     options = {**descriptor.properties, **descriptor.custom_properties}
+    options |= _aggregate_options(descriptor.schema.columns)
     if descriptor.bucket_count is not None:
         options["bucket.num"] = str(descriptor.bucket_count)
     if descriptor.bucket_keys:
@@ -325,6 +327,32 @@ def _column(item: exp.ColumnDef) -> Column:
         raise FlussError(f"column '{item.name}' has no type{spot(item)}")
     kind, comment = constrained(fluss_type(item.kind, item.name), item, item.name)
     return Column(item.name, kind, comment)
+
+
+def _aggregated(column: Column, properties: dict[str, str]) -> Column:
+    """Return a column with its function of the merge engine, which is taken out of the options.
+
+    Flink writes ``'fields.<column>.agg' = '<function>'``, and parameters of the function as
+    ``'fields.<column>.<function>.<parameter>'``.
+    """
+    function = properties.pop(f"fields.{column.name}.agg", None)
+    if function is None:
+        return column
+    prefix = f"fields.{column.name}.{function}."
+    given = [key for key in properties if key.startswith(prefix)]
+    parameters = tuple((key.removeprefix(prefix), properties.pop(key)) for key in given)
+    return replace(column, aggregate=function, aggregate_parameters=parameters)
+
+
+def _aggregate_options(columns: Sequence[Column]) -> dict[str, str]:
+    """Return the options that :func:`_aggregated` reads."""
+    options: dict[str, str] = {}
+    for column in columns:
+        if column.aggregate is not None:
+            options[f"fields.{column.name}.agg"] = column.aggregate
+            for name, value in column.aggregate_parameters:
+                options[f"fields.{column.name}.{column.aggregate}.{name}"] = value
+    return options
 
 
 def _table_options(

@@ -30,7 +30,7 @@ class Fluss(Polars):  # type: ignore[misc]
         """What it cannot read is an error, where others pass it on as a command."""
 
         def _warn_unsupported(self) -> None:
-            self.raise_error("there is no such statement, or not in this form")
+            self.raise_error("there is no such statement, or not in this form", self._tokens[0])
 
         def _parse_types(
             self, *args: Any, with_collation: bool = False, **kwargs: Any
@@ -42,6 +42,15 @@ class Fluss(Polars):  # type: ignore[misc]
             # what may have a collation is what stands in <...>
             if with_collation and found is not None and self._match_text_seq("NOT", "NULL"):
                 found.set("nullable", False)
+            return found
+
+        def _parse_alter_table_add(self) -> list[exp.Expr]:
+            """Read columns, which Flink puts in parentheses where they are several."""
+            if not self._match(TokenType.L_PAREN):
+                alone: list[exp.Expr] = super()._parse_alter_table_add()
+                return alone
+            found: list[exp.Expr] = self._parse_csv(self._parse_column_def_with_exists)
+            self._match_r_paren()
             return found
 
     class Generator(Postgres.Generator):  # type: ignore[misc]
@@ -67,4 +76,5 @@ def unsupported(what: str, part: exp.Expr | None) -> FlussError:
     """Return the error for a part of SQL that can be read and not run, and where it stands."""
     if part is None:
         return FlussError(f"a {what} is missing: expected more of the statement")
-    return FlussError(f"this {what} cannot be run: {part.sql(Fluss)[:200]}{spot(part)}")
+    text = part.sql(Fluss, comments=False)[:200]
+    return FlussError(f"this {what} cannot be run: {text}{spot(part)}")

@@ -20,6 +20,8 @@ _SIMPLE = {
     _T.DOUBLE: TypeRoot.DOUBLE,
     _T.DATE: TypeRoot.DATE,
 }
+# how Flink writes STRING
+_ANY_LENGTH = 2**31 - 1
 _PRECISE = {
     _T.TIME: (TypeRoot.TIME_WITHOUT_TIME_ZONE, 0),
     _T.TIMESTAMP: (TypeRoot.TIMESTAMP_WITHOUT_TIME_ZONE, 6),
@@ -39,6 +41,8 @@ def fluss_type(kind: exp.DataType, column: str) -> DataType:
     numbers = [int(p.name) for p in kind.expressions if isinstance(p, exp.DataTypeParam)]
     if root in _SIMPLE and not numbers:
         return DataType(_SIMPLE[root])
+    if root == _T.VARCHAR and numbers in ([], [_ANY_LENGTH]):
+        return DataType(TypeRoot.STRING)
     if root == _T.VARBINARY and not numbers:
         return DataType(TypeRoot.BYTES)
     if root in _PRECISE and len(numbers) <= 1:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fluss_df.client.cluster import Cluster
     from fluss_df.client.connection import FlussConnection
     from fluss_df.client.io_thread import IOThread
+    from fluss_df.types import Column
 
 
 class FlussAdmin(Ready):
@@ -301,7 +302,7 @@ class FlussAdmin(Ready):
         self,
         table_path: TablePath,
         *,
-        add_columns: pa.Schema | None = None,
+        add_columns: pa.Schema | Sequence[Column] | None = None,
         set_properties: Mapping[str, object] | None = None,
         reset_properties: Iterable[str] = (),
         ignore_if_not_exists: bool = False,

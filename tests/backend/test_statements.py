@@ -148,6 +148,39 @@ def test_comments_semicolons_and_views(con: Backend, fresh: Fresh) -> None:
     assert [str(c.type) for c in con.table_info(name).schema.columns] == ["int", "float"]
 
 
+def test_tables_are_altered_and_listed_as_flink_does(con: Backend, fresh: Fresh) -> None:
+    name = fresh()
+    con.raw_sql(
+        f"CREATE TABLE {name} (k VARCHAR NOT NULL, dt STRING, n BIGINT, PRIMARY KEY (k, dt) NOT"
+        " ENFORCED) PARTITIONED BY (dt) WITH ('bucket.num' = '1')"
+    )
+    con.raw_sql(f"ALTER TABLE {name} ADD (c CHAR(3) COMMENT 'it''s c', t TIMESTAMP(4))")
+    added = con.table_info(name).schema.columns[-2:]
+    assert [(c.name, str(c.type), c.comment) for c in added] == [
+        ("c", "char(3)", "it's c"),
+        ("t", "timestamp(4)", None),
+    ]
+    for day in ("2024", "2025"):
+        con.raw_sql(f"ALTER TABLE {name} ADD PARTITION (dt = '{day}')")
+    shown = con.raw_sql(f"SHOW PARTITIONS {name} PARTITION (dt = '2025')")
+    assert shown["partition"].to_list() == ["2025"]
+
+
+def test_columns_that_a_merge_engine_aggregates(con: Backend, fresh: Fresh) -> None:
+    name = fresh()
+    con.raw_sql(f"""CREATE TABLE {name} (
+        k INT, total BIGINT, names STRING, PRIMARY KEY (k) NOT ENFORCED
+    ) WITH (
+        'bucket.num' = '1', 'table.merge-engine' = 'aggregation', 'fields.total.agg' = 'sum',
+        'fields.names.agg' = 'listagg', 'fields.names.listagg.delimiter' = '; '
+    )""")
+    con.raw_sql(f"INSERT INTO {name} VALUES (1, 2, 'a'), (1, 3, 'b')")
+    assert con.raw_sql(f"SELECT * FROM {name}").rows() == [(1, 5, "a; b")]
+    shown = con.raw_sql(f"SHOW CREATE TABLE {name}").item()
+    con.raw_sql(shown.replace(name, f"{name}_2"))
+    assert con.table_info(f"{name}_2").schema.columns == con.table_info(name).schema.columns
+
+
 def test_windows_on_the_streaming_engine(con: Backend, fresh: Fresh) -> None:
     """A projection below a window: Polars 2.1 alone gives no rows here, and no error."""
     name = fresh()
