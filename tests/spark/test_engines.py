@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import ibis
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -59,7 +60,7 @@ def test_written_streamed_and_read(spark: SparkSession, place: str, tmp_path: Pa
 
         con = Backend().connect(connection, database="engines")
         table = con.table(log.table_name)
-        counted = con.to_spark(table.filter(table.id < 10).agg(n=table.count()), spark)
+        counted = con.to_spark(table.filter(table.id < 10).agg(n=ibis._.count()), spark)
         assert counted.collect()[0].n == 10
 
         stream = spark.readStream.format("fluss").option("connection", place).load(str(log))
