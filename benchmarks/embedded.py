@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.ipc
 import rocksdict
 import typer
 from rich.console import Console
@@ -40,6 +41,10 @@ ROWS_SCHEMA = pa.schema(
     [("id", pa.int64()), ("name", pa.string()), ("score", pa.float64()), ("n", pa.int32())]
 )
 _BATCH = 20_000
+# Fluss' default
+_ZSTD_LEVEL = 3
+# rows, about as many as in log batches
+_FILE_BATCH = 1 << 16
 
 
 def best(rounds: int, *contenders: Callable[[], Any]) -> list[float]:
@@ -51,6 +56,17 @@ def best(rounds: int, *contenders: Callable[[], Any]) -> list[float]:
             contender()
             least[i] = min(least[i], time.perf_counter() - began)
     return least
+
+
+def write_ipc(file: Path, data: pa.Table, codec: str) -> None:
+    """Write a file for ``pl.scan_ipc``, compressed as Fluss does: Polars' own are less so."""
+    if codec == "NONE":
+        # in its own layout, which it maps
+        pl.DataFrame(data).write_ipc(file)
+        return
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=_ZSTD_LEVEL))
+    with pa.ipc.new_file(file, data.schema, options=options) as writer:
+        writer.write_table(data, max_chunksize=_FILE_BATCH)
 
 
 def scans(console: Console, folder: Path, rows: int, rounds: int) -> None:
@@ -76,9 +92,7 @@ def scans(console: Console, folder: Path, rows: int, rounds: int) -> None:
             with connection.get_table(path).new_append().create_writer() as writer:
                 writer.write_arrow(data)
             file = folder / f"{codec}.arrow"
-            pl.DataFrame(data).write_ipc(
-                file, compression="zstd" if codec == "ZSTD" else "uncompressed"
-            )
+            write_ipc(file, data, codec)
             for name, wanted in (("all columns", whole), ("one column", whole[:1])):
                 ours, theirs = best(
                     rounds,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import time
 from collections.abc import Iterable, Sequence
@@ -16,12 +17,14 @@ from fluss_df.io.changes import table_columns
 from fluss_df.io.source import OffsetChoice, ScanSource, choose_partitions
 from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket
 from fluss_df.pushdown.plan import Bucket, ScanPlan, slice_splits
-from fluss_df.pushdown.prune import Conjunct, all_buckets, make_splits, prune
+from fluss_df.pushdown.prune import Conjunct, Pruned, all_buckets, make_splits, prune
 from fluss_df.pushdown.server_filter import ServerFilter, server_filter
 from fluss_df.record.change_tables import AFTER_COLUMN, BEFORE_COLUMN, ChangeTable
 from fluss_df.schema import TableInfo
 
 Offsets: TypeAlias = dict[Bucket, int]
+#: The first offsets of buckets, the ones behind their last, where to start and where to stop.
+Bounds: TypeAlias = tuple[Offsets, Offsets, Offsets, Offsets]
 
 
 def plan_scan(
@@ -30,6 +33,7 @@ def plan_scan(
     columns: Iterable[str] | None = None,
     conditions: Sequence[Conjunct] = (),
     limit: int | None = None,
+    seen: TableInfo | None = None,
 ) -> tuple[TableInfo, ScanPlan]:
     """Return the table as it is now, and what to read of it.
 
@@ -46,6 +50,9 @@ def plan_scan(
         nothing is pruned by them.
     limit
         How many rows are needed, from the first.
+    seen
+        The table as it was last seen: what follows from it is asked for while the table is looked
+        up, which takes half of the time away.
 
     Raises
     ------
@@ -53,18 +60,10 @@ def plan_scan(
         When the table is gone, or its columns are no longer those of the frame; when a partition
         or an offset that was asked for does not exist.
     """
-    connection = source.connection
-    info = connection.get_table(source.table).get_table_info()
-    check_schema(info, source)
-    partitions = partitions_of(source, info)
-    if source.pinned is None:
-        buckets = chosen_buckets(info, source, partitions)
-    else:
-        buckets = tuple(split.bucket for split in source.pinned)
     usable = usable_conditions(source, conditions) if limit is None else []
-    pruned = prune(info, buckets, usable, source.metadata_columns)
+    info, partitions, pruned, bounds = _look_up(source, usable, seen)
     if source.pinned is None:
-        starts, stops = find_offsets(source, info, pruned.buckets)
+        starts, stops = find_offsets(source, info, pruned.buckets, bounds)
         if pruned.since and pruned.buckets:
             after = offsets_since(source, info, pruned.buckets, pruned.since)
             starts = {bucket: max(start, after[bucket]) for bucket, start in starts.items()}
@@ -94,6 +93,68 @@ def plan_scan(
         of_partitions=len(partitions) if info.is_partitioned() else None,
         of_buckets=(len(partitions) if info.is_partitioned() else 1) * info.num_buckets,
     )
+
+
+def _look_up(
+    source: ScanSource, usable: Sequence[Conjunct], seen: TableInfo | None
+) -> tuple[TableInfo, list[PartitionInfo], Pruned, Bounds | None]:
+    """Return the table now, its partitions, what to read of it, and its offsets where known."""
+    guess = None
+    if seen is not None and source.pinned is None and not seen.is_partitioned():
+        guess = _prune(source, seen, [], usable)
+    info, partitions, bounds = source.connection.io.run(_ask(source, seen, guess))
+    check_schema(info, source)
+    if guess is not None and bounds is not None:
+        return info, [], guess, bounds
+    if partitions is None:
+        partitions = partitions_of(source, info)
+    return info, partitions, _prune(source, info, partitions, usable), None
+
+
+async def _ask(
+    source: ScanSource, seen: TableInfo | None, guess: Pruned | None
+) -> tuple[TableInfo, list[PartitionInfo] | None, Bounds | None]:
+    """Return the table as it is now; what else could be asked for meanwhile, or None.
+
+    Errors of the latter are left to whoever asks again, knowing the table.
+    """
+    admin = source.connection.get_admin()
+    if seen is None:
+        return await admin.table_info(source.table), None, None
+    partitions = asyncio.ensure_future(
+        admin.partition_infos(source.table) if seen.is_partitioned() else _nothing()
+    )
+    bounds = asyncio.ensure_future(
+        _nothing() if guess is None else _bounds(source, seen, guess.buckets)
+    )
+    try:
+        info = await admin.table_info(source.table)
+        if (info.table_id, info.schema_id) == (seen.table_id, seen.schema_id):
+            with contextlib.suppress(FlussError):
+                return info, await partitions, await bounds
+        return info, None, None
+    finally:
+        partitions.cancel()
+        bounds.cancel()
+        await asyncio.gather(partitions, bounds, return_exceptions=True)
+
+
+async def _nothing() -> None:
+    """Stand for what is not asked for."""
+
+
+def _prune(
+    source: ScanSource,
+    info: TableInfo,
+    partitions: Sequence[PartitionInfo],
+    usable: Sequence[Conjunct],
+) -> Pruned:
+    """Return what is to be read of the buckets that a scan asks for."""
+    if source.pinned is None:
+        buckets = chosen_buckets(info, source, partitions)
+    else:
+        buckets = tuple(split.bucket for split in source.pinned)
+    return prune(info, buckets, usable, source.metadata_columns)
 
 
 def _server_filter(
@@ -176,9 +237,9 @@ def check_offset_partitions(
 
 
 def find_offsets(
-    source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]
+    source: ScanSource, info: TableInfo, buckets: Sequence[Bucket], bounds: Bounds | None = None
 ) -> tuple[Offsets, Offsets]:
-    """Return where to start and to stop in each bucket.
+    """Return where to start and to stop in each bucket; ``bounds`` are asked for where not known.
 
     Raises
     ------
@@ -188,7 +249,9 @@ def find_offsets(
     """
     if not buckets:
         return {}, {}
-    first, last, starts, stops = source.connection.io.run(_bounds(source, info, buckets))
+    if bounds is None:
+        bounds = source.connection.io.run(_bounds(source, info, buckets))
+    first, last, starts, stops = bounds
     given = dict(source.start) if isinstance(source.start, frozenset) else {}
     for bucket in buckets:
         start = starts[bucket]
@@ -223,9 +286,7 @@ def offsets_since(
     return {by_key[bucket]: offset for bucket, offset in found.items()}
 
 
-async def _bounds(
-    source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]
-) -> tuple[Offsets, Offsets, Offsets, Offsets]:
+async def _bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -> Bounds:
     """Return the first offsets of buckets, the ones behind their last, their starts and stops."""
     admin = source.connection.get_admin()
     by_key = {TableBucket(info.table_id, b.bucket_id, b.partition_id): b for b in buckets}

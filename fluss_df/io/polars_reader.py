@@ -59,10 +59,13 @@ class FlussScan(LazyFrameResolver):
     ----------
     source
         What is scanned.
+    seen
+        The table as it was last seen.
     """
 
-    def __init__(self, source: ScanSource) -> None:
+    def __init__(self, source: ScanSource, seen: TableInfo | None = None) -> None:
         self.source = source
+        self.seen = seen
         self.polars_schema = polars_schema(source.schema)
         self.runs = Runs()
 
@@ -93,7 +96,9 @@ class FlussScan(LazyFrameResolver):
             columns=columns,
             conditions=[PolarsConjunct(f.expr, self.source.schema) for f in filters],
             limit=limit,
+            seen=self.seen,
         )
+        self.seen = info
         builder = FlussReaderBuilder(self, info, plan)
         # One source: of several, Polars holds back all but the first, for their order. Buckets are
         # read in parallel behind it.
@@ -106,13 +111,13 @@ class FlussScan(LazyFrameResolver):
         if copied is None:
             return {"source": self.source}
         # a copy for this process: it keeps the open connection
-        copied.append(FlussScan(self.source))
+        copied.append(FlussScan(self.source, self.seen))
         return {"copy": len(copied) - 1}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         if "copy" in state:
             scan = _copying.scans[state["copy"]]
-            self.__init__(scan.source)  # type: ignore[misc]
+            self.__init__(scan.source, scan.seen)  # type: ignore[misc]
             _copying.scans[state["copy"]] = self
         else:
             self.__init__(state["source"])  # type: ignore[misc]

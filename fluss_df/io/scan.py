@@ -188,7 +188,7 @@ def scan_fluss(
         return FlussSnapshot(scan).lazy()
     if options is not None:
         return FlussFollow(scan, options).lazy()
-    return FlussScan(scan).lazy()
+    return FlussScan(scan, info).lazy()
 
 
 def _resolve_mode(info: TableInfo, mode: str, changes: ChangeTable | None) -> ChangeTable | None:

@@ -30,15 +30,11 @@ SCHEMA = pa.schema(
 # so many tenths of the folder
 TENTHS = {"NONE": 9, "ZSTD": 1}
 READER = """
-import json, sys, threading, time
+import json, sys, time
 import polars as pl
 import fluss_df
 from fluss_df.embedded import EmbeddedFluss
-
-def anonymous():
-    with open("/proc/self/status") as status:
-        line = next(line for line in status if line.startswith("RssAnon"))
-    return int(line.split()[1]) * 1024
+from tests.memory import PeakMemory
 
 began = time.perf_counter()
 engine = EmbeddedFluss(sys.argv[1])
@@ -50,27 +46,16 @@ for scan in tables.values():
     began = time.perf_counter()
     scan.head(1).collect()  # threads and pools are there
     first.append(time.perf_counter() - began)
-before = peak = anonymous()
-done = threading.Event()
-
-def watch():
-    global peak
-    while not done.wait(0.005):
-        peak = max(peak, anonymous())
-
-watcher = threading.Thread(target=watch)
-watcher.start()
-began = time.perf_counter()
-answers = []
-for scan in tables.values():
-    query = scan.select(pl.len(), pl.col("id").sum(), pl.col("name").str.len_bytes().sum(),
-                        pl.col("score").max(), pl.col("at").max())
-    answers.append(query.collect(engine="streaming").rows()[0])
-took = time.perf_counter() - began
-done.set()
-watcher.join()
-print(json.dumps({"opened": opened, "first": first, "took": took, "before": before, "peak": peak,
-                  "answers": answers}), flush=True)
+with PeakMemory() as memory:
+    began = time.perf_counter()
+    answers = []
+    for scan in tables.values():
+        query = scan.select(pl.len(), pl.col("id").sum(), pl.col("name").str.len_bytes().sum(),
+                            pl.col("score").max(), pl.col("at").max())
+        answers.append(query.collect(engine="streaming").rows()[0])
+    took = time.perf_counter() - began
+print(json.dumps({"opened": opened, "first": first, "took": took, "before": memory.before,
+                  "peak": memory.peak, "answers": answers}), flush=True)
 sys.stdin.readline()  # to be closed, or killed
 engine.close()
 """

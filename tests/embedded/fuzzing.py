@@ -20,6 +20,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.log_batch import Compression, encode_log_batch
 from tests.embedded.raw import RawClient
+from tests.memory import anonymous_memory
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 LOG = fluss.TablePath("fluss", "log")
@@ -170,14 +171,6 @@ def mutated(body: bytes, choose: random.Random, others: list[bytes]) -> bytes:
     return bytes(data)
 
 
-def resident() -> int:
-    """Return the anonymous memory of this process, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
 def campaign(folder: Path, frames: int, seed: int) -> int:
     """Send frames; return how many were answered. The server lives on, and within bounds.
 
@@ -189,7 +182,7 @@ def campaign(folder: Path, frames: int, seed: int) -> int:
     with EmbeddedFluss(folder, port=0) as engine:
         known = traffic(engine)
         bodies = [body for _, body in known]
-        before = resident()
+        before = anonymous_memory()
         while sent < frames:
             with RawClient(engine.address, timeout=20.0) as client:
                 for _ in range(_FRAMES_PER_CONNECTION):
@@ -208,7 +201,7 @@ def campaign(folder: Path, frames: int, seed: int) -> int:
                         answered += 1
                     except (EOFError, ConnectionError):
                         break
-        grown = resident() - before
+        grown = anonymous_memory() - before
         assert grown < 1 << 30, f"{grown} bytes more than before"
         with engine.connection() as connection:
             began = time.monotonic()

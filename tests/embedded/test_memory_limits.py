@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import struct
 import time
@@ -18,16 +17,9 @@ from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from tests.client.support import Tables
 from tests.embedded.raw import RawClient
+from tests.memory import anonymous_memory
 
 MB = 1 << 20
-
-
-def anonymous_memory() -> int:
-    """Return the bytes of this process that are no files."""
-    status = Path("/proc/self/status").read_text()
-    found = re.search(r"RssAnon:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 def big_table(engine: EmbeddedFluss, size: int) -> int:

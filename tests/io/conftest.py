@@ -18,6 +18,11 @@ from fluss_df.schema import Schema, TableDescriptor
 MakeTable = Callable[..., TablePath]
 
 
+def sorted_rows(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame in an order of its own, to compare."""
+    return frame.sort(frame.columns, nulls_last=True)
+
+
 @pytest.fixture(scope="session")
 def cluster_connection(fluss_cluster: LocalCluster) -> Iterator[FlussConnection]:
     with FlussConnection.create(fluss_cluster.bootstrap_servers) as made:

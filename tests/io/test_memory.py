@@ -21,14 +21,10 @@ SCHEMA = pa.schema(
 
 # what runs in a process of its own, for its memory alone is measured
 READER = """
-import json, sys, threading, time
+import json, sys
 import polars as pl
 import fluss_df
-
-def anonymous():
-    with open("/proc/self/status") as status:
-        line = next(line for line in status if line.startswith("RssAnon"))
-    return int(line.split()[1]) * 1024
+from tests.memory import PeakMemory
 
 address, table = sys.argv[1:]
 scan = fluss_df.scan_fluss(table, connection=address)
@@ -37,20 +33,9 @@ query = scan.select(
     pl.col("at").max(),
 )
 scan.head(1).collect()  # threads and pools are there
-before = peak = anonymous()
-done = threading.Event()
-
-def watch():
-    global peak
-    while not done.wait(0.002):
-        peak = max(peak, anonymous())
-
-watcher = threading.Thread(target=watch)
-watcher.start()
-answer = query.collect(engine="streaming")
-done.set()
-watcher.join()
-print(json.dumps({"before": before, "peak": peak, "answer": answer.rows()[0]}))
+with PeakMemory() as memory:
+    answer = query.collect(engine="streaming")
+print(json.dumps({"before": memory.before, "peak": memory.peak, "answer": answer.rows()[0]}))
 """
 
 

@@ -205,19 +205,10 @@ def test_a_streaming_query_keeps_memory_bounded(
     copies = -(-10 * CAP // rows.to_arrow().nbytes)
     path = make_table(schema, *([rows] * copies), bucket_count=4)
     code = """
-    import sys, threading, time
+    import sys
     import polars as pl
     from fluss_df.io import scan_fluss
-
-    def anonymous():
-        with open("/proc/self/status") as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line[:7] == "RssAnon")
-
-    def watch():
-        global peak
-        while True:
-            peak = max(peak, anonymous())
-            time.sleep(0.002)
+    from tests.memory import PeakMemory
 
     settings = {
         "bootstrap.servers": sys.argv[2],
@@ -226,11 +217,10 @@ def test_a_streaming_query_keeps_memory_bounded(
     }
     frame = scan_fluss(sys.argv[1], connection=settings)
     frame.head(1).collect()
-    before = peak = anonymous()
-    threading.Thread(target=watch, daemon=True).start()
     query = frame.filter(pl.col("y") < 0.5).select(pl.len(), pl.col("text").str.len_bytes().sum())
-    found = query.collect(engine="streaming")
-    print(found["len"].item(), peak - before)
+    with PeakMemory() as memory:
+        found = query.collect(engine="streaming")
+    print(found["len"].item(), memory.grown)
     """
     done = run(code, str(path), connection.config.bootstrap_servers, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -11,8 +11,7 @@ from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io import SinkResult, read_fluss, scan_fluss, sink_fluss, write_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
-from tests.io.conftest import MakeTable
-from tests.io.test_scan import sorted_rows
+from tests.io.conftest import MakeTable, sorted_rows
 
 SCHEMA = pa.schema([pa.field("origin", pa.string()), pa.field("x", pa.int64(), nullable=False)])
 ROWS = pl.DataFrame({"origin": ["EWR", "JFK", "LGA"] * 200, "x": range(600)})

@@ -12,7 +12,7 @@ from fluss_df.client.connection import FlussConnection, set_default_connection
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io import explain, fetched, last_scan, read_fluss, scan_fluss, track_scans
 from fluss_df.metadata import TablePath
-from tests.io.conftest import MakeTable, Place, write
+from tests.io.conftest import MakeTable, sorted_rows, write
 
 Engine = Literal["streaming", "in-memory"]
 both_engines = pytest.mark.parametrize("engine", ["streaming", "in-memory"])
@@ -35,16 +35,6 @@ FLIGHTS = pl.concat(BATCHES)
 
 
 @pytest.fixture(scope="module")
-def connection(place: Place) -> FlussConnection:
-    return place.connection
-
-
-@pytest.fixture(scope="module")
-def make_table(place: Place) -> MakeTable:
-    return place.make_table
-
-
-@pytest.fixture(scope="module")
 def flights(make_table: MakeTable) -> TablePath:
     """A table of three partitions, with two buckets that rows are spread over by x."""
     layout = {"partition_keys": ["origin"], "bucket_keys": ["x"], "bucket_count": 2}
@@ -54,10 +44,6 @@ def flights(make_table: MakeTable) -> TablePath:
 @pytest.fixture
 def scan(flights: TablePath, connection: FlussConnection) -> pl.LazyFrame:
     return scan_fluss(flights, connection=connection)
-
-
-def sorted_rows(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.sort(frame.columns, nulls_last=True)
 
 
 def last() -> Any:

@@ -8,20 +8,10 @@ import pytest
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io import count, scan_fluss, track_scans
-from tests.io.conftest import MakeTable, Place
+from tests.io.conftest import MakeTable
 
 SCHEMA = pa.schema({"id": pa.int64(), "kind": pa.string()})
 ROWS = pl.DataFrame({"id": range(900)}).with_columns(kind=pl.format("k{}", pl.col("id") % 3))
-
-
-@pytest.fixture(scope="module")
-def connection(place: Place) -> FlussConnection:
-    return place.connection
-
-
-@pytest.fixture(scope="module")
-def make_table(place: Place) -> MakeTable:
-    return place.make_table
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from fluss_df.client.kv_scan import SnapshotScanner
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io import lookup_join, read_fluss, run, scan_fluss, write_fluss
 from fluss_df.metadata import TablePath
-from tests.io.conftest import MakeTable, Place, write
+from tests.io.conftest import MakeTable, write
 
 SCHEMA = pa.schema({"id": pa.int32(), "name": pa.string(), "score": pa.float64()})
 ROWS = pl.DataFrame({"id": range(100)}, schema={"id": pl.Int32}).with_columns(
@@ -27,16 +27,6 @@ LEFT = pl.DataFrame(
     schema={"id": pl.Int64, "score": pl.String},
 )
 HOWS: list[Literal["left", "inner", "semi", "anti"]] = ["left", "inner", "semi", "anti"]
-
-
-@pytest.fixture(scope="module")
-def connection(place: Place) -> FlussConnection:
-    return place.connection
-
-
-@pytest.fixture(scope="module")
-def make_table(place: Place) -> MakeTable:
-    return place.make_table
 
 
 @pytest.fixture(scope="module")

@@ -17,20 +17,10 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import read_fluss, scan_fluss, write_fluss
 from fluss_df.io.runner import run
 from fluss_df.metadata import TablePath
-from tests.io.conftest import MakeTable, Place
+from tests.io.conftest import MakeTable
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "day": pa.string()})
 KEYS = ["_bucket", "_log_offset"]
-
-
-@pytest.fixture(scope="module")
-def connection(place: Place) -> FlussConnection:
-    return place.connection
-
-
-@pytest.fixture(scope="module")
-def make_table(place: Place) -> MakeTable:
-    return place.make_table
 
 
 def change(connection: FlussConnection, path: TablePath, seed: int, partitioned: bool) -> None:

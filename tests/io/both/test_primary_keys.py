@@ -14,22 +14,12 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io import read_fluss, scan_fluss, sink_fluss, write_fluss
 from fluss_df.metadata import TablePath
-from tests.io.conftest import MakeTable, Place
+from tests.io.conftest import MakeTable
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "score": pa.float64()})
 ROWS = pl.DataFrame({"id": range(1000)}).with_columns(
     name=pl.format("name {}", "id"), score=pl.col("id") / 4
 )
-
-
-@pytest.fixture(scope="module")
-def connection(place: Place) -> FlussConnection:
-    return place.connection
-
-
-@pytest.fixture(scope="module")
-def make_table(place: Place) -> MakeTable:
-    return place.make_table
 
 
 @pytest.fixture
