@@ -58,10 +58,12 @@ def test_written_streamed_and_read(spark: SparkSession, place: str, tmp_path: Pa
         found = frame(reader.load(str(keyed)).where("id IN (3, 7, 7000) AND text <> 't3'"))
         assert found.rows() == [(7, "t7")]
 
-        con = Backend().connect(connection, database="engines")
-        table = con.table(log.table_name)
-        counted = con.to_spark(table.filter(table.id < 10).agg(n=ibis._.count()), spark)
-        assert counted.collect()[0].n == 10
+        if not place[0].isdigit():
+            # a folder; of clusters there are tests of their own
+            con = Backend().connect(connection, database="engines")
+            table = con.table(log.table_name)
+            counted = con.to_spark(table.filter(table.id < 10).agg(n=ibis._.count()), spark)
+            assert counted.collect()[0].n == 10
 
         stream = spark.readStream.format("fluss").option("connection", place).load(str(log))
         query = (
