@@ -238,8 +238,8 @@ class SqlScope:
                 raise FlussError(f"{name!r} is local to the connection and takes no options")
             return local
         try:
-            counted = _counted(table) if self._is_log(name, database) else None
-            if counted is not None:
+            counted = _counted(table)
+            if counted is not None and self._is_log(name, database):
                 # offsets alone tell how many rows there are: nothing is read for this column
                 counted.set("this", exp.column(BUCKET_COLUMN, quoted=True))
                 options = {**options, "include_metadata": [BUCKET_COLUMN]}
