@@ -316,8 +316,8 @@ class FlussAdmin(Ready):
         table_path
             The table.
         add_columns
-            Columns that are added behind the others; they must be nullable, and are null in the
-            rows that are there.
+            Columns that are added behind the others, as an Arrow schema or as columns with types
+            and comments of Fluss; they must be nullable, and are null in the rows that are there.
         set_properties
             Properties to set: those that begin with ``table.`` are Fluss's own, and only some of
             them can be changed; all others are custom properties.
