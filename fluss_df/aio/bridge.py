@@ -14,6 +14,7 @@ So there is no second copy of anything, and the caller's loop never waits for a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
@@ -68,6 +69,35 @@ _threads = _Threads()
 async def io_coroutine(work: Coroutine[Any, Any, T]) -> T:
     """Await a coroutine that runs on the I/O thread."""
     return await asyncio.wrap_future(io_thread().submit(work))
+
+
+def watched(future: Future[T]) -> asyncio.Future[T]:
+    """Return what ends as a future of another thread does; to cancel it leaves that one alone.
+
+    ``shield(wrap_future(...))`` does the same in a turn of the loop more.
+    """
+    loop = asyncio.get_running_loop()
+    seen: asyncio.Future[T] = loop.create_future()
+
+    def settle() -> None:
+        if seen.done():
+            return
+        if future.cancelled():
+            seen.cancel()
+            return
+        error = future.exception()
+        if error is None:
+            seen.set_result(future.result())
+        else:
+            seen.set_exception(error)
+
+    def done(_: object) -> None:
+        # a loop that was closed has nobody who waits
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle)
+
+    future.add_done_callback(done)
+    return seen
 
 
 def submit(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:

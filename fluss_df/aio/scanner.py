@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import fluss_df.client.batch_scanner as core_batch
 import fluss_df.client.scanner as core_scanner
-from fluss_df.aio.bridge import Facade, on_thread
+from fluss_df.aio.bridge import Facade, on_thread, watched
 from fluss_df.client.scan_records import (
     RecordBatch,
     ScanRecord,
@@ -190,7 +190,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         """Run a call on the scanner's thread; keep its result where nobody waits any more."""
         future = self._thread.submit(self._checked, work)
         try:
-            return await asyncio.shield(asyncio.wrap_future(future))
+            return await watched(future)
         except asyncio.CancelledError:
             if given_up is not None:
                 given_up.set()

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TypeVar
 
 import fluss_df.client.append as core_append
-from fluss_df.aio.bridge import Facade, giving, in_thread, plain, submit
+from fluss_df.aio.bridge import Facade, giving, in_thread, plain, submit, watched
 from fluss_df.client import write_batch
 from fluss_df.client.writer import TableWriter
 
@@ -29,11 +29,11 @@ class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
             When the outcome is still open after ``timeout_ms``.
         """
         future = self._core.future
-        if not future.done():
+        if not future.done() and not self._core.send_now(may_block=False):
             await in_thread(self._core.send_now)
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             # others may wait for the same rows: whoever gives up must not cancel them
-            await asyncio.shield(asyncio.wrap_future(future))
+            await watched(future)
 
 
 class Writer(Facade[W]):
@@ -66,7 +66,7 @@ class Writer(Facade[W]):
     async def _reporting(self, future: Future[None]) -> None:
         """Wait; what a flush that nobody waits for any more has to say, the next one says."""
         try:
-            await asyncio.shield(asyncio.wrap_future(future))
+            await watched(future)
         except asyncio.CancelledError:
             future.add_done_callback(self._keep)
             raise

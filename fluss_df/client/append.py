@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -10,9 +11,10 @@ from fluss_df.client.write_api import ProduceLog, WriteApi
 from fluss_df.client.write_batch import EncodedBatch, WriteResultHandle
 from fluss_df.client.writer import Row, TableWriter
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.log_batch import Compression, encode_log_batch, log_batch
 from fluss_df.record.row_formats import encoder_of, require_milliseconds
 from fluss_df.record.row_log import ROW_LOG_FORMATS, encode_row_log_batch
+from fluss_df.record.single_arrow import arrow_row_encoder
 from fluss_df.record.statistics import encode_statistics, statistics_columns
 from fluss_df.schema import TableInfo
 
@@ -59,6 +61,9 @@ class AppendWriter(TableWriter):
             )
         self._statistics_columns = statistics_columns(info)
         self._compression = Compression.from_properties(info.get_properties())
+        self._message_of_one = None
+        if self._row_encoder is None and not self._statistics_columns:
+            self._message_of_one = arrow_row_encoder(info.schema.columns, self._compression)
         super().__init__(
             connection,
             info,
@@ -103,6 +108,15 @@ class AppendWriter(TableWriter):
         if self._row_encoder is not None:
             require_milliseconds(data, self._columns, self._name)
         return data
+
+    def _lone_row(self) -> tuple[Sequence[Any], EncodedBatch] | None:
+        row = None if self._message_of_one is None else self._rows.only()
+        if row is None or self._message_of_one is None:
+            return None
+        message = self._message_of_one(row)
+        if message is None:
+            return None
+        return row, log_batch(pa.py_buffer(message), 1, self._info.schema_id)
 
     def _write_api(self) -> WriteApi:
         return ProduceLog(self._info)

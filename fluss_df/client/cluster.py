@@ -87,6 +87,13 @@ class Cluster:
         """Return a connection to a server."""
         return await self._connection(self.endpoint(node))
 
+    def open_connection_to(self, node: ServerNode) -> CountedConnection | None:
+        """Return a connection to a server where there is one."""
+        if self.closed:
+            return None
+        connection = self.io.pool.opened(self.endpoint(node), self._user)
+        return None if connection is None else CountedConnection(connection, self.metrics)
+
     def close(self) -> None:
         """Give up the connections."""
         self.closed = True
@@ -254,8 +261,13 @@ class Cluster:
         if task is None:
             task = asyncio.ensure_future(self._ask_metadata(paths, partition_ids))
             self._refreshing[key] = task
-            task.add_done_callback(lambda _: self._refreshing.pop(key, None))
+            task.add_done_callback(lambda done: self._refreshed(key, done))
         return await asyncio.shield(task)
+
+    def _refreshed(self, key: object, task: asyncio.Task[pb.MetadataResponse]) -> None:
+        self._refreshing.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # seen, also where nobody waits any more
 
     async def _ask_metadata(
         self, paths: tuple[TablePath, ...], partition_ids: tuple[int, ...]

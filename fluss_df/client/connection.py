@@ -109,10 +109,13 @@ class FlussConnection(Ready):
 
     @blocking
     async def _bootstrap(self) -> None:
+        cluster = self.cluster
         try:
-            await self.cluster.bootstrap()
+            await cluster.bootstrap()
         except BaseException:
             self._closed = True
+            # at once: what failed, or Ctrl-C, may keep this object for long by its traceback
+            await _close(cluster)
             raise
 
     def get_admin(self) -> FlussAdmin:

@@ -24,6 +24,46 @@ _NAMING: Final[Mapping[TypeRoot, type]] = {
 Values = Callable[[Sequence[Any]], Sequence[Any]]
 
 
+def values_of(wanted: Sequence[Column], columns: Sequence[Column]) -> Values:
+    """Return what takes the values of some columns out of a row with those and others."""
+    names = [column.name for column in columns]
+    places = [names.index(column.name) for column in wanted]
+    if len(places) == 1:
+        return lambda values: (values[places[0]],)
+    return operator.itemgetter(*places)
+
+
+class PlainPartitions:
+    """Names the partitions of rows whose values name them as they are.
+
+    Parameters
+    ----------
+    info
+        The table, which is partitioned.
+    columns
+        The columns of a row.
+
+    Attributes
+    ----------
+    usable
+        Whether there can be such rows.
+    """
+
+    def __init__(self, info: TableInfo, columns: Sequence[Column]) -> None:
+        by_name = {column.name: column for column in columns}
+        keys = [by_name[name] for name in info.get_partition_keys()]
+        self._values = values_of(keys, columns)
+        self._kinds = [_NAMING.get(column.type.root) for column in keys]
+        self.usable = None not in self._kinds
+
+    def name(self, row: Sequence[Any]) -> str | None:
+        """Return the name of a row's partition; None where its values are others."""
+        parts = self._values(row)
+        if [type(part) for part in parts] != self._kinds:
+            return None
+        return "$".join(map(str, parts))
+
+
 class PlainKeys:
     """Says in which bucket the row of a key is, and as what bytes the key goes there.
 
@@ -60,23 +100,15 @@ class PlainKeys:
         self._names = [column.name for column in columns]
         by_name = {column.name: column for column in columns}
         bucket_columns = [by_name[name] for name in info.get_bucket_keys()]
-        partition = [by_name[name] for name in info.get_partition_keys()]
         self._key = key_encoder(encoded, lake_format)
-        self._key_values = self._taking(encoded)
+        self._key_values = values_of(encoded, columns)
         self.bucket_columns = bucket_columns
         self.one_encoding = list(encoded) == bucket_columns and lake_format == info.lake_format
         self._bucket_key = key_encoder(bucket_columns, info.lake_format)
-        self._bucket_values = self._taking(bucket_columns)
-        self._partition_values = self._taking(partition) if partition else None
-        self._partition_kinds = [_NAMING.get(column.type.root) for column in partition]
+        self._bucket_values = values_of(bucket_columns, columns)
+        self._partitions = PlainPartitions(info, columns) if info.is_partitioned() else None
         self._usable = self._key is not None and self._bucket_key is not None
-        self._usable &= None not in self._partition_kinds
-
-    def _taking(self, columns: Sequence[Column]) -> Values:
-        places = [self._names.index(column.name) for column in columns]
-        if len(places) == 1:
-            return lambda values: (values[places[0]],)
-        return operator.itemgetter(*places)
+        self._usable &= self._partitions is None or self._partitions.usable
 
     def place(
         self, key: Mapping[str, Any] | Sequence[Any], partition_id_of: Callable[[str], int | None]
@@ -101,11 +133,9 @@ class PlainKeys:
         if bucket is None:
             return None
         partition_id = None
-        if self._partition_values is not None:
-            parts = self._partition_values(values)
-            if [type(part) for part in parts] != self._partition_kinds:
-                return None
-            partition_id = partition_id_of("$".join(map(str, parts)))
+        if self._partitions is not None:
+            name = self._partitions.name(values)
+            partition_id = None if name is None else partition_id_of(name)
             if partition_id is None:
                 return None
         return TableBucket(self._table_id, bucket, partition_id), encoded

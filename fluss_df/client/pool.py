@@ -6,6 +6,7 @@ import asyncio
 
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.server_connection import Endpoint, ServerConnection
+from fluss_df.errors import NetworkError
 
 
 class ConnectionPool:
@@ -18,6 +19,14 @@ class ConnectionPool:
         self._open: dict[Endpoint, ServerConnection] = {}
         self._opening: dict[Endpoint, asyncio.Task[ServerConnection]] = {}
         self._users: dict[Endpoint, set[int]] = {}
+
+    def opened(self, endpoint: Endpoint, user: int) -> ServerConnection | None:
+        """Return a usable connection where there is one, and keep it open for the user."""
+        connection = self._open.get(endpoint)
+        if connection is None or not connection.usable:
+            return None
+        self._users.setdefault(endpoint, set()).add(user)
+        return connection
 
     async def get(
         self, endpoint: Endpoint, timeout_ms: int, metrics: Metrics, user: int
@@ -35,20 +44,27 @@ class ConnectionPool:
         user
             Who keeps the connection open, until :meth:`release`.
         """
-        self._users.setdefault(endpoint, set()).add(user)
-        connection = self._open.get(endpoint)
-        if connection is not None and connection.usable:
+        connection = self.opened(endpoint, user)
+        if connection is not None:
             return connection
+        self._users.setdefault(endpoint, set()).add(user)
         # a second caller waits for the connection that the first one is opening
         task = self._opening.get(endpoint)
         if task is None:
             task = asyncio.ensure_future(ServerConnection.open(endpoint, timeout_ms, metrics))
             self._opening[endpoint] = task
             task.add_done_callback(lambda done: self._opened(endpoint, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            # nobody wanted it any more, for a moment
+            raise NetworkError(f"the connection to {endpoint.address} was closed") from None
 
     def _opened(self, endpoint: Endpoint, task: asyncio.Task[ServerConnection]) -> None:
-        self._opening.pop(endpoint, None)
+        if self._opening.get(endpoint) is task:
+            del self._opening[endpoint]
         if task.cancelled() or task.exception() is not None:
             return
         if self._users.get(endpoint):
@@ -65,3 +81,6 @@ class ConnectionPool:
                 connection = self._open.pop(endpoint, None)
                 if connection is not None:
                     connection.close()
+                opening = self._opening.pop(endpoint, None)
+                if opening is not None:
+                    opening.cancel()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from fluss_df.client.plain_keys import values_of
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
@@ -18,11 +19,24 @@ from fluss_df.record.keys import encode_keys
 from fluss_df.record.partitions import PartitionData, split_by_partition
 from fluss_df.record.single import bucket_id, key_encoder
 from fluss_df.schema import TableInfo
+from fluss_df.types import Column
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
 
-Assigner = Callable[[pa.RecordBatch, int | None], Iterable[tuple[TableBucket, pa.RecordBatch]]]
+
+class Assigner(Protocol):
+    """Gives rows their buckets."""
+
+    def __call__(
+        self, batch: pa.RecordBatch, partition_id: int | None
+    ) -> Iterable[tuple[TableBucket, pa.RecordBatch]]:
+        """Return the buckets of the rows of a batch."""
+        ...
+
+    def of_one(self, row: Sequence[Any], partition_id: int | None) -> TableBucket | None:
+        """Return the bucket of one row; None where its values are not plain."""
+        ...
 
 
 class PartitionRouter:
@@ -104,13 +118,22 @@ class PartitionRouter:
         self._ids = {info.partition_name: info.partition_id for info in infos}
 
 
-def bucket_assigner(info: TableInfo, config: Config) -> Assigner:
-    """Return what gives the rows of a record batch their buckets.
+def bucket_assigner(
+    info: TableInfo, config: Config, columns: Sequence[Column] | None = None
+) -> Assigner:
+    """Return what gives rows their buckets.
 
     A bucket key always decides; without one, the configured assigner does.
+
+    Parameters
+    ----------
+    info, config
+        The table, and the assigner.
+    columns
+        The columns of a row that comes alone; None for all of the table.
     """
     if info.get_bucket_keys():
-        return _HashAssigner(info)
+        return _HashAssigner(info, info.schema.columns if columns is None else columns)
     if config.writer_bucket_no_key_assigner == "round_robin":
         return _RoundRobinAssigner(info)
     return _StickyAssigner(info)
@@ -126,12 +149,15 @@ class _StickyAssigner:
     def __call__(
         self, batch: pa.RecordBatch, partition_id: int | None
     ) -> Iterator[tuple[TableBucket, pa.RecordBatch]]:
+        yield self.of_one((), partition_id), batch
+
+    def of_one(self, row: Sequence[Any], partition_id: int | None) -> TableBucket:
         count = self._info.num_buckets
         bucket = random.randrange(count)
         if bucket == self._last and count > 1:
             bucket = (bucket + random.randrange(1, count)) % count
         self._last = bucket
-        yield TableBucket(self._info.table_id, bucket, partition_id), batch
+        return TableBucket(self._info.table_id, bucket, partition_id)
 
 
 class _RoundRobinAssigner:
@@ -152,32 +178,31 @@ class _RoundRobinAssigner:
             yield bucket, part
         self._next = (self._next + rows) % buckets
 
+    def of_one(self, row: Sequence[Any], partition_id: int | None) -> TableBucket:
+        bucket = TableBucket(self._info.table_id, self._next, partition_id)
+        self._next = (self._next + 1) % self._info.num_buckets
+        return bucket
+
 
 class _HashAssigner:
     """The bucket that the hash of the bucket key says."""
 
-    def __init__(self, info: TableInfo) -> None:
+    def __init__(self, info: TableInfo, columns: Sequence[Column]) -> None:
         self._info = info
         by_name = {column.name: column for column in info.schema.columns}
         self._keys = [by_name[name] for name in info.get_bucket_keys()]
         self._key_of_one = key_encoder(self._keys, info.lake_format)
+        self._key_values = values_of(self._keys, columns)
 
-    def _bucket_of_one(self, row: pa.RecordBatch) -> int | None:
-        """Return the bucket of a batch of one row; None where its key is not plain."""
-        if self._key_of_one is None:
-            return None
-        values = [row.column(column.name)[0].as_py() for column in self._keys]
-        key = self._key_of_one(values)
-        return None if key is None else bucket_id(key, self._info.num_buckets)
+    def of_one(self, row: Sequence[Any], partition_id: int | None) -> TableBucket | None:
+        key = None if self._key_of_one is None else self._key_of_one(self._key_values(row))
+        bucket = None if key is None else bucket_id(key, self._info.num_buckets)
+        return None if bucket is None else TableBucket(self._info.table_id, bucket, partition_id)
 
     def __call__(
         self, batch: pa.RecordBatch, partition_id: int | None
     ) -> Iterator[tuple[TableBucket, pa.RecordBatch]]:
         info = self._info
-        only = self._bucket_of_one(batch) if batch.num_rows == 1 else None
-        if only is not None:
-            yield TableBucket(info.table_id, only, partition_id), batch
-            return
         keys = encode_keys(
             [batch.column(column.name) for column in self._keys],
             [column.type for column in self._keys],

@@ -11,6 +11,8 @@ Everything here runs on the I/O thread.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import functools
 import logging
 import time
 from collections import defaultdict, deque
@@ -21,6 +23,7 @@ from fluss_df.client.bucket_queue import UNCERTAIN, BucketQueue
 from fluss_df.client.cluster import Cluster
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.retry import STALE_METADATA, is_transient
+from fluss_df.client.server_connection import CountedConnection
 from fluss_df.client.write_api import UNKNOWN, WriteApi, Written
 from fluss_df.client.write_batch import BucketResult, BufferMemory, WriteBatch
 from fluss_df.config import Config
@@ -34,7 +37,7 @@ from fluss_df.errors import (
 from fluss_df.metadata import ServerNode, TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import INIT_WRITER
-from fluss_df.protocol.frames import parse_response, server_error
+from fluss_df.protocol.frames import Response, parse_response, server_error
 from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
@@ -81,7 +84,7 @@ class Sender:
         self._queues: dict[TableBucket, BucketQueue] = {}
         self._open_batches = 0
         self._pump_scheduled = False
-        self._drained: asyncio.Event | None = None
+        self._drained: list[concurrent.futures.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._results: dict[TableBucket, BucketResult] = {}
         self._writer_id: asyncio.Task[int] | None = None
@@ -106,6 +109,7 @@ class Sender:
         The owner is kept alive until they are done with, for the report at the program's end.
         """
         self._owner = owner
+        idle = not self._open_batches
         for batch in batches:
             queue = self._queues.get(batch.bucket)
             if queue is None:
@@ -114,7 +118,11 @@ class Sender:
             queue.waiting.append(batch)
             self._open_batches += 1
             self.open_rows += batch.rows
-        self.wake()
+        if idle:
+            # nothing that it could go with
+            self._pump()
+        else:
+            self.wake()
 
     def wake(self) -> None:
         """Send what can be sent, soon."""
@@ -129,27 +137,22 @@ class Sender:
         self._finish(batch, error)
         self.wake()
 
-    async def drained(self) -> None:
-        """Wait until every batch is acknowledged or failed."""
-        while self._open_batches:
-            if self._drained is None:
-                self._drained = asyncio.Event()
-            await self._drained.wait()
+    def tell_when_drained(self, future: concurrent.futures.Future[None]) -> None:
+        """Set the result of a future once every batch is acknowledged or failed."""
+        self._drained.append(future)
+        self._tell_if_drained()
+
+    def _tell_if_drained(self) -> None:
+        if self._open_batches:
+            return
+        drained, self._drained = self._drained, []
+        for future in drained:
+            if future.set_running_or_notify_cancel():
+                future.set_result(None)
 
     def results(self) -> list[BucketResult]:
         """Return what was acknowledged, by partition and bucket."""
         return sorted(self._results.values(), key=lambda r: (r.partition_name or "", r.bucket_id))
-
-    def abort(self, error: FlussError) -> None:
-        """Give up everything that is not acknowledged."""
-        for task in self._tasks:
-            task.cancel()
-        for queue in self._queues.values():
-            for batch in [*queue.in_flight.values(), *queue.failed, *queue.waiting]:
-                self._finish(batch, error)
-            queue.in_flight.clear()
-            queue.failed.clear()
-            queue.waiting.clear()
 
     # ---- sending
 
@@ -188,8 +191,13 @@ class Sender:
             if not any(groups.values()):
                 return
             for node, batches in groups.items():
-                if batches:
-                    self._spawn(self._send(node, batches))
+                if not batches:
+                    continue
+                connection = self._cluster.open_connection_to(node)
+                if connection is None:
+                    self._spawn(self._connect_and_send(node, batches))
+                else:
+                    self._send(connection, batches)
 
     def _prepare_writer(self, queue: BucketQueue) -> bool:
         """Give a bucket its writer id; False while the id is still asked for."""
@@ -288,7 +296,15 @@ class Sender:
         batch.attempts += 1
         queue.in_flight[batch.sequence] = batch
 
-    async def _send(self, node: ServerNode, batches: list[WriteBatch]) -> None:
+    async def _connect_and_send(self, node: ServerNode, batches: list[WriteBatch]) -> None:
+        try:
+            connection = await self._cluster.connection_to(node)
+        except FlussError as error:
+            self._all_failed(batches, error, sent=False)
+        else:
+            self._send(connection, batches)
+
+    def _send(self, connection: CountedConnection, batches: list[WriteBatch]) -> None:
         config = self._config
         body = self._api.body(
             acks=self._acks,
@@ -300,49 +316,57 @@ class Sender:
                 if b.encoded is not None
             ],
         )
+        # no task waits for it: that would take turns of the loop
+        answered = functools.partial(self._answered, connection.address, batches)
         try:
-            connection = await self._cluster.connection_to(node)
+            connection.send(self._api.api, body, config.request_timeout_ms, answered)
         except FlussError as error:
-            for batch in batches:
-                self._batch_failed(batch, error, sent=False)
-            self.wake()
-            return
+            self._all_failed(batches, error, sent=False)
+
+    def _answered(
+        self, address: str, batches: list[WriteBatch], outcome: Response | FlussError
+    ) -> None:
+        """Take what a server said of the batches of a request, or that it was not heard."""
         try:
-            response = parse_response(
-                self._api.api,
-                await connection.exchange(self._api.api, body, config.request_timeout_ms),
-                connection.address,
-            )
+            if isinstance(outcome, FlussError):
+                raise outcome
+            response = parse_response(self._api.api, outcome, address)
         except ProtocolError as error:
             # whatever the answer was, it is lost, as with its connection
             lost = NetworkError(f"an answer cannot be read: {error.message}")
-            for batch in batches:
-                self._batch_failed(batch, lost)
+            self._all_failed(batches, lost)
+            return
         except FlussError as error:
-            for batch in batches:
-                self._batch_failed(batch, error)
-        else:
-            answers = {
-                (
-                    answer.partition_id if answer.HasField("partition_id") else None,
-                    answer.bucket_id,
-                ): answer
-                for answer in response.buckets_resp
-            }
-            for batch in batches:
-                answer = answers.get((batch.bucket.partition_id, batch.bucket.bucket_id))
-                if answer is None:
-                    missing = NetworkError(f"{connection.address} did not answer for all buckets")
-                    self._batch_failed(batch, missing)
-                elif answer.error_code:
-                    refusal = server_error(
-                        answer.error_code, answer.error_message, self._where(batch)
-                    )
-                    self._batch_failed(batch, refusal)
-                else:
-                    written = self._api.written(answer, batch.rows)
-                    self._throttle(self._queues[batch.bucket], written.pressure)
-                    self._batch_acked(batch, written)
+            self._all_failed(batches, error)
+            return
+        of_buckets = {
+            (
+                of_bucket.partition_id if of_bucket.HasField("partition_id") else None,
+                of_bucket.bucket_id,
+            ): of_bucket
+            for of_bucket in response.buckets_resp
+        }
+        for batch in batches:
+            of_bucket = of_buckets.get((batch.bucket.partition_id, batch.bucket.bucket_id))
+            if of_bucket is None:
+                self._batch_failed(batch, NetworkError(f"{address} did not answer for all buckets"))
+            elif of_bucket.error_code:
+                refusal = server_error(
+                    of_bucket.error_code, of_bucket.error_message, self._where(batch)
+                )
+                self._batch_failed(batch, refusal)
+            else:
+                written = self._api.written(of_bucket, batch.rows)
+                self._throttle(self._queues[batch.bucket], written.pressure)
+                self._batch_acked(batch, written)
+        if self._open_batches:
+            self.wake()
+
+    def _all_failed(
+        self, batches: Iterable[WriteBatch], error: FlussError, *, sent: bool = True
+    ) -> None:
+        for batch in batches:
+            self._batch_failed(batch, error, sent=sent)
         self.wake()
 
     def _where(self, batch: WriteBatch) -> str:
@@ -483,6 +507,4 @@ class Sender:
         if self._open_batches:
             return
         self._owner = None
-        if self._drained is not None:
-            self._drained.set()
-            self._drained = None
+        self._tell_if_drained()

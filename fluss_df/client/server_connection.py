@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,28 +61,67 @@ def credentials_of(config: Config) -> Credentials | None:
     return Credentials(config.security_sasl_username, config.security_sasl_password)
 
 
+# what is received at once: most responses are whole in it
+_RECEIVED_AT_ONCE = 16 * 1024
+
+
 class _Protocol(asyncio.BufferedProtocol):
-    """Hands received bytes to the sans-I/O reader, and its responses to the connection."""
+    """Hands received bytes to the sans-I/O reader, and its responses to the connection.
+
+    Frames are received together with their headers, which takes a turn of the loop less; the rest
+    of a large one goes to its place without a copy.
+    """
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._reader = ResponseReader(connection.address)
+        self._received = memoryview(bytearray(_RECEIVED_AT_ONCE))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.buffer()
+        rest = self._reader.buffer()
+        return rest if len(rest) > len(self._received) else self._received
 
     def buffer_updated(self, nbytes: int) -> None:
+        rest = self._reader.buffer()
+        if len(rest) > len(self._received):
+            self._take(nbytes)
+            return
+        data = self._received[:nbytes]
+        while data:
+            rest = self._reader.buffer()
+            size = min(len(rest), len(data))
+            rest[:size] = data[:size]
+            data = data[size:]
+            if not self._take(size):
+                return
+
+    def _take(self, nbytes: int) -> bool:
+        """Take note of bytes in the reader's buffer; False when the connection is done for."""
         try:
             response = self._reader.received(nbytes)
         except FlussError as error:
             self._connection.fail(error)
-            return
+            return False
         if response is not None:
             self._connection.dispatch(response)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = f": {exc}" if exc else ""
         self._connection.fail(NetworkError(f"{self._connection.address} disconnected{reason}"))
+
+
+# called with the response to a request, or with why there is none
+Answered = Callable[[Response | FlussError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request in flight."""
+
+    answered: Answered
+    deadline: asyncio.TimerHandle
+    metrics: Metrics
 
 
 class ServerConnection:
@@ -98,7 +138,7 @@ class ServerConnection:
         self.address = endpoint.address
         self.apis = ServerApis(self.address, {API_VERSIONS.key: (0, 0)}, None)
         self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._waiting: dict[int, _Asked] = {}
         self._next_id = 0
         self._failure: FlussError | None = None
 
@@ -204,11 +244,45 @@ class ServerConnection:
         timeout_ms: int,
         metrics: Metrics,
     ) -> Response:
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        answered = functools.partial(_settle, answer)
+        request_id = self._send(api, version, body, timeout_ms, metrics, answered)
+        try:
+            return await answer
+        finally:
+            asked = self._waiting.pop(request_id, None)
+            if asked is not None:  # nobody waits any more
+                asked.deadline.cancel()
+
+    def send(
+        self,
+        api: Api[Any, Any],
+        body: Sequence[Buffer],
+        timeout_ms: int,
+        metrics: Metrics,
+        answered: Answered,
+    ) -> None:
+        """Send a request, and have ``answered`` called at the moment when its answer is there.
+
+        Raises
+        ------
+        FlussError
+            When nothing was sent.
+        """
+        self._send(api, self.apis.version_for(api), body, timeout_ms, metrics, answered)
+
+    def _send(
+        self,
+        api: Api[Any, Any],
+        version: int,
+        body: Sequence[Buffer],
+        timeout_ms: int,
+        metrics: Metrics,
+        answered: Answered,
+    ) -> int:
         if self._failure is not None:
             raise NetworkError(self._failure.message)
         self._next_id = request_id = (self._next_id + 1) & 0x7FFFFFFF
-        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = future
         buffers = encode_request(api, version, request_id, body)
         metrics.add(requests=1, bytes_sent=sum(len(part) for part in buffers))
         assert self._transport is not None
@@ -217,28 +291,23 @@ class ServerConnection:
         deadline = asyncio.get_running_loop().call_later(
             timeout_ms / 1000, self._on_deadline, api, request_id, timeout_ms
         )
-        try:
-            response = await future
-        finally:
-            deadline.cancel()
-            self._waiting.pop(request_id, None)
-        metrics.add(bytes_received=len(response.body) + RESPONSE_OVERHEAD)
-        return response
+        self._waiting[request_id] = _Asked(answered, deadline, metrics)
+        return request_id
 
     def _on_deadline(self, api: Api[Any, Any], request_id: int, timeout_ms: int) -> None:
         error = DeadlineExceededError(
             f"{self.address} did not answer {api.name} within {timeout_ms} ms"
         )
-        future = self._waiting.pop(request_id, None)
-        if future is not None and not future.done():
-            future.set_exception(error)
+        self._waiting.pop(request_id).answered(error)
         self.fail(NetworkError(error.message))
 
     def dispatch(self, response: Response) -> None:
         """Give a response to whom it belongs; one that nobody waits for any more is dropped."""
-        future = self._waiting.pop(response.request_id, None)
-        if future is not None and not future.done():
-            future.set_result(response)
+        asked = self._waiting.pop(response.request_id, None)
+        if asked is not None:
+            asked.deadline.cancel()
+            asked.metrics.add(bytes_received=len(response.body) + RESPONSE_OVERHEAD)
+            asked.answered(response)
 
     def fail(self, error: FlussError) -> None:
         """Give the connection up: every request in flight ends with the error."""
@@ -249,13 +318,22 @@ class ServerConnection:
         if self._transport is not None:
             self._transport.abort()
         waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(error)
+        for asked in waiting.values():
+            asked.deadline.cancel()
+            asked.answered(error)
 
     def close(self) -> None:
         """Close; what is in flight ends with a NetworkError."""
         self.fail(NetworkError(f"the connection to {self.address} was closed"))
+
+
+def _settle(answer: asyncio.Future[Response], outcome: Response | FlussError) -> None:
+    if answer.done():
+        return
+    if isinstance(outcome, FlussError):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
 
 
 class CountedConnection:
@@ -296,3 +374,9 @@ class CountedConnection:
     ) -> Response:
         """As :meth:`ServerConnection.exchange`."""
         return await self._connection.exchange(api, body, timeout_ms, self._metrics)
+
+    def send(
+        self, api: Api[Any, Any], body: Sequence[Buffer], timeout_ms: int, answered: Answered
+    ) -> None:
+        """As :meth:`ServerConnection.send`."""
+        self._connection.send(api, body, timeout_ms, self._metrics, answered)

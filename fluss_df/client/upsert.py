@@ -279,6 +279,22 @@ class UpsertWriter(TableWriter):
             columns = [pa.concat_arrays(pair).take(pa.array(order)) for pair in pairs]
         return pa.RecordBatch.from_arrays([*columns, pa.array(flags)], schema=self._frame_schema)
 
+    def _lone_row(self) -> tuple[Sequence[Any], EncodedBatch] | None:
+        if self._row_count() != 1:
+            return None
+        deleted = bool(self._delete_at)
+        given, rows = (self._key_columns, self._deletes) if deleted else (self._columns, self._rows)
+        values = dict(zip([column.name for column in given], rows.only() or (), strict=True))
+        encoded = self._encoder.encode_values(values, deleted=deleted)
+        if encoded is None:
+            return None
+        return [values.get(column.name) for column in self._columns], encoded
+
+    def _forget_rows(self) -> None:
+        super()._forget_rows()
+        self._deletes.clear()
+        self._delete_at.clear()
+
     # ---- on its way
 
     def _write_api(self) -> WriteApi:

@@ -24,7 +24,7 @@ class WriteResultHandle:
     Rows that were appended one by one and travel together share a handle.
     """
 
-    def __init__(self, drain: Callable[[], None] | None = None) -> None:
+    def __init__(self, drain: Callable[[bool], bool] | None = None) -> None:
         self._drain = drain
         self._lock = threading.Lock()
         self._open = 1  # what was split into, and 1 until sealed
@@ -58,11 +58,21 @@ class WriteResultHandle:
         """Done when the rows are acknowledged, failed when some are not."""
         return self._future
 
-    def send_now(self) -> None:
-        """Send what waits for more rows, without lingering."""
+    def send_now(self, *, may_block: bool = True) -> bool:
+        """Send what waits for more rows, without lingering.
+
+        Parameters
+        ----------
+        may_block
+            Whether that may take its time.
+
+        Returns
+        -------
+        bool
+            Whether it is sent; where it may block, it always is.
+        """
         drain = self._drain
-        if drain is not None:
-            drain()
+        return drain is None or drain(may_block)
 
     def wait(self, timeout_ms: float | None = None) -> None:
         """Wait until the server has acknowledged the rows; nothing lingers meanwhile.
@@ -123,8 +133,10 @@ class WriteBatch:
     ----------
     bucket, partition_name
         Where it goes.
-    data
-        Its rows; given up once encoded.
+    rows
+        How many rows it has.
+    memory
+        What it has taken of the buffer.
     handle
         Who wants to know.
     """
@@ -149,14 +161,15 @@ class WriteBatch:
         self,
         bucket: TableBucket,
         partition_name: str | None,
-        data: pa.RecordBatch,
+        rows: int,
         memory: int,
         handle: WriteResultHandle,
     ) -> None:
         self.bucket = bucket
         self.partition_name = partition_name
-        self.data: pa.RecordBatch | None = data
-        self.rows: int = data.num_rows
+        self.rows = rows
+        # what is still to be encoded
+        self.data: pa.RecordBatch | None = None
         self.memory = memory
         self.handle = handle
         self.created = time.monotonic()

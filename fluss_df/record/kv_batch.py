@@ -7,7 +7,7 @@ key (LEB128), the key, and the row, or nothing for a delete.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -122,7 +122,6 @@ class KvEncoder:
         self._rows: RowEncoder = encoder_of(kv_format)(row_columns)
         self._key_of_one = key_encoder(self._keys, lake_format)
         self._row_of_one = row_encoder(row_columns, kv_format)
-        self._kinds = {column.name: to_arrow(column.type) for column in self._given}
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -193,10 +192,6 @@ class KvEncoder:
         n = table.num_rows
         if not n:
             raise FlussError("a kv batch needs at least one row")
-        if n == 1:
-            only = self._encode_one(table, deletes)
-            if only is not None:
-                return self._batch(only, 1)
         kept: Bools | None = None
         if isinstance(deletes, np.ndarray):
             if len(deletes) != n:
@@ -223,30 +218,25 @@ class KvEncoder:
             made.append(self._records(key_bytes, found.offsets, []))
         return self._batch(join(made).data, n)
 
-    def _encode_one(self, table: pa.Table, deletes: bool | Bools | None) -> bytes | None:
-        """Return the record of the one row; None where it is not plain."""
+    def encode_values(
+        self, values: Mapping[str, Any], *, deleted: bool = False
+    ) -> EncodedKvBatch | None:
+        """Encode one row, or the deletion of one; None where its values are not plain.
+
+        Parameters
+        ----------
+        values
+            By column: those of :attr:`columns`, or of the key alone where it is deleted.
+        deleted
+            Whether it is.
+        """
         if self._key_of_one is None or self._row_of_one is None:
             return None
-        deleted = bool(deletes[0]) if isinstance(deletes, np.ndarray) else bool(deletes)
-        given = self._keys if deleted else self._given
-        schema = table.schema
-        if not deleted and schema.names != [column.name for column in given]:
-            return None
-        values: dict[str, Any] = {}
-        for column in given:
-            index = schema.get_field_index(column.name)
-            if index < 0 or schema.field(index).type != self._kinds[column.name]:
-                return None
-            try:
-                values[column.name] = table.column(index)[0].as_py()
-            except (ValueError, OverflowError):
-                # a date that Python has not
-                return None
         key = self._key_of_one([values[c.name] for c in self._keys])
         row: bytes | None = b""
         if not deleted:
             row = self._row_of_one([values.get(c.name) for c in self._rows.columns])
-        return None if key is None or row is None else framed(key, row)
+        return None if key is None or row is None else self._batch(framed(key, row), 1)
 
     def _batch(self, body: Bytes | UInt8s, n: int) -> EncodedKvBatch:
         length = KV_HEADER_SIZE + len(body) - _LENGTH_SIZE

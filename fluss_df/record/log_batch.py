@@ -131,15 +131,25 @@ def encode_log_batch(
     FlussError
         For no rows, or a batch that does not fit the 2 GiB that the length field can say.
     """
+    return log_batch(arrow_message(batch, compression), batch.num_rows, schema_id, statistics)
+
+
+def arrow_message(batch: pa.RecordBatch, compression: Compression) -> pa.Buffer:
+    """Return rows as Arrow writes them in a stream: metadata and buffers, without the schema."""
     sink = pa.BufferOutputStream()
     writer = pa.ipc.new_stream(sink, batch.schema, options=compression.options())
     writer.write_batch(batch)
     # not closed: the message is wanted without an end of stream
     stream = sink.getvalue()
     head = np.frombuffer(stream, "<i4", 2)
-    body = stream.slice(8 + int(head[1]))
-    header = log_header(schema_id, batch.num_rows, body.size, statistics)
-    return EncodedLogBatch(header, body, batch.num_rows)
+    return stream.slice(8 + int(head[1]))
+
+
+def log_batch(
+    message: pa.Buffer, rows: int, schema_id: int, statistics: bytes = b""
+) -> EncodedLogBatch:
+    """Return the batch of rows that are encoded; see :func:`encode_log_batch`."""
+    return EncodedLogBatch(log_header(schema_id, rows, message.size, statistics), message, rows)
 
 
 def log_header(schema_id: int, rows: int, body_size: int, statistics: bytes = b"") -> bytearray:

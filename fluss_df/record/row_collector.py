@@ -234,6 +234,14 @@ class RowCollector:
         taker: Callable[[Any], Any] = namespace["take"]
         return taker
 
+    def only(self) -> Sequence[Any] | None:
+        """Return the values of the row, as they were added, where there is just one."""
+        return self._values[:] if len(self._values) == len(self._columns) else None
+
+    def clear(self) -> None:
+        """Forget the rows."""
+        self._values.clear()
+
     def take(self) -> pa.RecordBatch:
         """Return the rows as a batch of exactly the table's Arrow types, and forget them."""
         width = len(self._columns)

@@ -20,7 +20,7 @@ from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 _R = TypeRoot
 _MASK: Final = 0xFFFFFFFF
-_EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
+EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
 # longer keys are hashed faster with NumPy
 _MOST_HASHED: Final = 64
 
@@ -29,6 +29,7 @@ _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
 
 Encode = Callable[[Any], bytes | None]
+Number = Callable[[Any], int | None]
 # bytes and a place to a value and the place behind it
 Read = Callable[[bytes, int], tuple[Any, int]]
 
@@ -64,7 +65,7 @@ def _bool(value: Any) -> bytes | None:
 
 
 def _date(value: Any) -> bytes | None:
-    return varint(value.toordinal() - _EPOCH_DAY & _MASK) if type(value) is dt.date else None
+    return varint(value.toordinal() - EPOCH_DAY & _MASK) if type(value) is dt.date else None
 
 
 def _float(value: Any) -> bytes | None:
@@ -76,38 +77,65 @@ def _double(value: Any) -> bytes | None:
     return _DOUBLE.pack(value) if type(value) is float and value == value else None
 
 
-def _decimal(t: DataType) -> Encode | None:
+def unscaled_of(t: DataType) -> Number | None:
+    """Return what gives the digits of a DECIMAL; None where they take more than 64 bits."""
     precision, scale = t.precision or 0, t.scale or 0
     if precision > 18:
         return None
     limit = 10**precision
 
-    def encode(value: Any) -> bytes | None:
+    def number(value: Any) -> int | None:
         if type(value) is not Decimal or not value.is_finite():
             return None
         unscaled = value.scaleb(scale)
-        number = int(unscaled)
-        return _bigint(number) if number == unscaled and -limit < number < limit else None
+        digits = int(unscaled)
+        return digits if digits == unscaled and -limit < digits < limit else None
+
+    return number
+
+
+def since_epoch_of(t: DataType) -> Number | None:
+    """Return what gives a timestamp as its type has it, in ms or us; None for other units."""
+    kind = to_arrow(t)
+    if kind.unit not in ("ms", "us"):
+        return None
+    epoch = dt.datetime(1970, 1, 1, tzinfo=pa.scalar(0, kind).as_py().tzinfo)
+    whole = 1000 if kind.unit == "ms" else 1
+
+    def number(value: Any) -> int | None:
+        if type(value) is not dt.datetime or (value.tzinfo is None) != (epoch.tzinfo is None):
+            return None
+        since = value - epoch
+        micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        units, rest = divmod(micros, whole)
+        return None if rest else units
+
+    return number
+
+
+def _decimal(t: DataType) -> Encode | None:
+    unscaled = unscaled_of(t)
+    if unscaled is None:
+        return None
+
+    def encode(value: Any) -> bytes | None:
+        number = unscaled(value)
+        return None if number is None else _bigint(number)
 
     return encode
 
 
 def _stamp(t: DataType) -> Encode | None:
-    kind = to_arrow(t)
-    if kind.unit not in ("ms", "us"):
+    since_epoch = since_epoch_of(t)
+    if since_epoch is None:
         return None
-    epoch = dt.datetime(1970, 1, 1, tzinfo=pa.scalar(0, kind).as_py().tzinfo)
-    nanos = kind.unit == "us"
+    nanos = to_arrow(t).unit == "us"
 
     def encode(value: Any) -> bytes | None:
-        if type(value) is not dt.datetime or (value.tzinfo is None) != (epoch.tzinfo is None):
-            return None
-        since = value - epoch
-        millis, micros = divmod(
-            (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds, 1000
-        )
-        if not nanos:
-            return None if micros else _bigint(millis)
+        number = since_epoch(value)
+        if number is None or not nanos:
+            return None if number is None else _bigint(number)
+        millis, micros = divmod(number, 1000)
         return varint(millis & (1 << 64) - 1) + varint(micros * 1000)
 
     return encode
@@ -345,7 +373,7 @@ def _read_text(data: bytes, at: int) -> tuple[str, int]:
 
 def _read_date(data: bytes, at: int) -> tuple[dt.date, int]:
     days, at = _read_int(data, at)
-    return dt.date.fromordinal(_EPOCH_DAY + days), at
+    return dt.date.fromordinal(EPOCH_DAY + days), at
 
 
 def _read_time(t: DataType) -> Read | None:

@@ -272,6 +272,40 @@ def test_interrupt(address: str, filled: fluss.FlussTable, call: str) -> None:
     run(INTERRUPTED.format(call=call), address, filled)
 
 
+INTERRUPTED_CONNECT = """
+    import asyncio, socket
+    silent = socket.create_server(("127.0.0.1", 0))
+    connection.close()
+    def soon():
+        peer.append(silent.accept()[0])
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+    peer = []
+    threading.Thread(target=soon).start()
+    try:
+        fluss.connect("127.0.0.1:%d" % silent.getsockname()[1])
+    except KeyboardInterrupt as error:
+        kept = error  # as a notebook does, with all that its frames hold
+    else:
+        raise AssertionError("not interrupted")
+    peer[0].settimeout(5)
+    while peer[0].recv(1000):
+        pass
+    end = time.monotonic() + 5
+    while asyncio.all_tasks(connection.io.loop):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    with fluss.connect(address) as again:
+        assert again.get_admin().table_exists(table.get_table_path())
+    peer[0].close()
+    silent.close()
+"""
+
+
+def test_interrupted_connect_leaves_nothing(address: str, filled: fluss.FlussTable) -> None:
+    run(INTERRUPTED_CONNECT, address, filled)
+
+
 # Each is interrupted while the tablet server is stopped; `started()` lets that happen.
 SILENT = """
     connection.close()

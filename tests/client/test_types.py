@@ -90,6 +90,12 @@ COLUMNS: dict[str, pa.Array] = {
         pa.struct([("a", pa.struct([("b", pa.decimal128(10, 2))]))]),
     ),
 }
+# whose rows are encoded by themselves where they come alone
+PLAIN = [
+    *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "bytes"),
+    *("decimal(5,2)", "decimal(18,0)", "date", "timestamp(3)", "timestamp(6)"),
+    *("timestamp_ltz(3)", "timestamp_ltz(6)"),
+]
 ROWS = 12
 SCHEMA = pa.schema([("row", pa.int32()), *((n, c.type) for n, c in COLUMNS.items())])
 TYPE, LEVEL = "table.log.arrow.compression.type", "table.log.arrow.compression.zstd.level"
@@ -134,6 +140,26 @@ def test_the_official_client_reads_what_both_wrote(
     for name in expected.schema.names:
         column = got.column(name)
         assert column.cast(expected.schema.field(name).type).equals(expected.column(name)), name
+
+
+@pytest.mark.parametrize("properties", CODECS[:3], ids=lambda p: p[TYPE])
+def test_rows_sent_alone(
+    tables: Tables, official_client: Official, properties: dict[str, str]
+) -> None:
+    """Rows that are waited for one by one are not encoded as many are."""
+    expected = everything().select(["row", *PLAIN])
+    table = tables(expected.schema, properties=properties)
+    with table.new_append().create_writer() as writer:
+        for row in expected.to_pylist():
+            writer.append(row).wait()
+    assert tables.read(table).equals(expected)
+    # projected by the server
+    for names in ([PLAIN[-1], "row"], ["string", "bytes"]):
+        assert tables.read(table, names).equals(expected.select(names))
+    got = official_client.read(table)
+    for name in expected.schema.names:
+        column = got.column(name).cast(expected.schema.field(name).type)
+        assert column.equals(expected.column(name)), name
 
 
 @pytest.mark.parametrize("properties", OUR_CODECS, ids=lambda p: p[LEVEL])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -129,6 +130,41 @@ def test_a_silent_server_meets_the_deadline_of_a_write(proxied: Proxied) -> None
             writer.write_arrow_batch(batch(0, 10)).wait()
         assert 0.5 <= time.monotonic() - began < 5
         assert ids(table) == list(range(10))
+
+
+def test_rows_that_threads_wait_for_one_by_one(proxied: Proxied) -> None:
+    """Each row once, and those of a thread in its order, whichever way a row went."""
+    with proxied.connect(**{"request-timeout": 500}) as connection:
+        table = proxied.table(connection)
+        proxied.proxy.rules += [
+            Rule(PRODUCE_LOG, "reset after", times=4, skip=20),
+            Rule(PRODUCE_LOG, "reset before", times=4, skip=60),
+            Rule(PRODUCE_LOG, "silent", skip=100),
+        ]
+        threads, rows = 3, 90
+        with table.new_append().create_writer() as writer:
+
+            def write(thread: int) -> None:
+                for n in range(thread * rows, (thread + 1) * rows):
+                    if n % 10 == 3:
+                        writer.write_arrow_batch(batch(n, 1))
+                    else:
+                        writer.append((n,)).wait()
+
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(write, range(threads)))
+            # given up while its fate is open
+            proxied.proxy.rules.append(Rule(PRODUCE_LOG, "silent"))
+            handle = writer.append((threads * rows,))
+            with pytest.raises(TimeoutError):
+                handle.wait(50)
+            handle.wait()
+        assert all(rule.hits == rule.times for rule in proxied.proxy.rules)
+        found = ids(table)
+        assert sorted(found) == list(range(threads * rows + 1))
+        for thread in range(threads):
+            own = [n for n in found if n // rows == thread]
+            assert own == sorted(own)
 
 
 @pytest.mark.parametrize("action", ["silent", "reset before", "reset after"])

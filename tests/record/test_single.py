@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from fluss_df.record.bytes_columns import EncodedRows
 from fluss_df.record.compacted import RowDecoder, RowEncoder
 from fluss_df.record.keys import encode_keys
 from fluss_df.record.kv_batch import KvEncoder
+from fluss_df.record.log_batch import Codec, Compression
 from fluss_df.record.rows import rows_to_batch
 from fluss_df.record.single import bucket_id, key_encoder, row_decoder, row_encoder
+from fluss_df.record.single_arrow import arrow_row_encoder
 from fluss_df.types import Column, DataType, TypeRoot
 
 from . import row_models as m
@@ -129,12 +132,56 @@ def test_records_are_those_of_many(made: tuple[list[Column], pa.Table], deleted:
     numbers = pa.array(range(table.num_rows), pa.int64())
     table = table.add_column(0, "key", numbers)
     encoder = KvEncoder(1, columns, ["key"])
-    for i in range(table.num_rows - 1):
-        # of two rows, which are encoded as many
-        two = encoder.encode(table.slice(i, 2), deletes=np.array([deleted, False]))
-        one = encoder.encode(table.slice(i, 1), deletes=np.array([deleted]))
-        record = one.buffers[1]
-        assert bytes(two.buffers[1])[: len(record)] == bytes(record)
+    for i, row in enumerate(to_pylist(table) or []):
+        one = encoder.encode_values(row, deleted=deleted)
+        if one is not None:
+            assert one.to_bytes() == encoder.encode(table.slice(i, 1), deletes=deleted).to_bytes()
+
+
+@slow
+@given(made=m.tables(m.simple_types()), codec=st.sampled_from(["none", "lz4_frame", "zstd"]))
+def test_messages_are_read_as_those_of_many(
+    made: tuple[list[Column], pa.Table], codec: Codec
+) -> None:
+    columns, table = made
+    encode = arrow_row_encoder(columns, Compression(codec))
+    if encode is None:
+        return
+    for i, row in enumerate(to_pylist(table) or []):
+        message = encode(list(row.values()))
+        if message is not None:
+            read = pa.ipc.read_record_batch(pa.py_buffer(message), table.schema)
+            read.validate(full=True)
+            assert pa.Table.from_batches([read]).equals(table.slice(i, 1))
+
+
+def test_plain_rows_are_encoded() -> None:
+    """Guards the tests above: the encoders may give up on values, not on all of them."""
+    row = {
+        "key": 1,
+        "flag": True,
+        "text": "ä",
+        "raw": b"x",
+        "real": 1.5,
+        "day": dt.date(1960, 1, 1),
+        "at": dt.datetime(2026, 1, 1, microsecond=7),
+        "price": Decimal("-1.25"),
+        "none": None,
+    }
+    kinds = [R.BIGINT, R.BOOLEAN, R.STRING, R.BYTES, R.DOUBLE, R.DATE]
+    types = [DataType(root) for root in kinds]
+    types.append(DataType(R.TIMESTAMP_WITHOUT_TIME_ZONE, precision=6))
+    types.append(DataType(R.DECIMAL, precision=9, scale=2))
+    types.append(DataType(R.INTEGER))
+    columns = [Column(name, kind) for name, kind in zip(row, types, strict=True)]
+    assert KvEncoder(1, columns, ["key"]).encode_values(row) is not None
+    encode = arrow_row_encoder(columns, Compression())
+    assert encode is not None
+    assert encode(list(row.values())) is not None
+    # longer than is sent without being compressed
+    assert encode([*list(row.values())[:2], "x" * 2000, *list(row.values())[3:]]) is None
+    letters = Column("letters", DataType(R.CHAR, length=3))
+    assert arrow_row_encoder([letters], Compression()) is None
 
 
 def test_plain_types_are_decoded() -> None:
