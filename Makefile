@@ -68,6 +68,7 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.embedded_large
 	@FLUSS_TEST_SPARK_FULL=1 "$(BIN)/python" -m pytest -o timeout=1200 tests/spark
 	@"$(BIN)/python" -m tests.campaigns.spark_pipeline
+	@"$(BIN)/python" -m tests.campaigns.spark_standalone
 	@FLUSS_TEST_CASES=5000 "$(BIN)/python" -m pytest -o timeout=7200 tests/io/test_equality_of_tables.py
 	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/io/test_run.py -k killed
 

@@ -99,14 +99,11 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
     ):
         address = cluster.bootstrap_servers
-        rows = narrow_rows(options.rows)
         files, out = f"{folder}/rows", f"{folder}/out"
-        for name, frame in (("rows", rows), ("wide", wide_rows(options.wide_rows))):
+
+        def fill(name: str, frame: pl.DataFrame) -> None:
             write_fluss(frame, f"fluss.{name}", connection=connection, create_if_not_exists=True,
                         bucket_count=4)  # fmt: skip
-        write_fluss(rows.head(0), "fluss.out", connection=connection, create_if_not_exists=True,
-                    bucket_count=4)  # fmt: skip
-        del rows
 
         def table(name: str):  # type: ignore[no-untyped-def]
             return spark.read.format("fluss").option("connection", address).load(name)
@@ -114,12 +111,17 @@ def main() -> None:
         def drain(frame) -> None:  # type: ignore[no-untyped-def]
             frame.write.format("noop").mode("overwrite").save()
 
-        table("fluss.rows").repartition(4).write.mode("overwrite").parquet(files)
+        if options.only != "sql":
+            fill("rows", narrow_rows(options.rows))
+            fill("out", narrow_rows(0))
+            table("fluss.rows").repartition(4).write.mode("overwrite").parquet(files)
+        if options.only in (None, "sql"):
+            fill("wide", wide_rows(options.wide_rows))
+            fluss_views(spark, {"plain_wide": "fluss.wide"}, connection=address)
         if options.only in (None, "read"):
             compare("read, all columns", options.runs, lambda: drain(table("fluss.rows")),
                 lambda: drain(spark.read.parquet(files)), "Parquet")  # fmt: skip
         query = "SELECT sum(c3) FROM {} WHERE c7 < 100000"
-        fluss_views(spark, {"plain_wide": "fluss.wide"}, connection=address)
         if options.only in (None, "sql"):
             compare("aggregate over 20 columns, by sql()", options.runs,
                 lambda: sql(spark, query.format("fluss.wide"), connection=address).collect(),

@@ -30,6 +30,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
                         help="what is started for the run without --connection")  # fmt: skip
     parser.add_argument("--connection", help="a cluster, a running fluss-df serve, or a folder")
     parser.add_argument("--master", default="local[2]", help="the Spark cluster")
+    parser.add_argument("--remote", help="Spark Connect instead: sc://host:port, or local[2]")
     parser.add_argument("--events", type=int, help="how many flights; all by default")
     parser.add_argument("--rate", type=float, default=20_000, help="events sent in a second")
     parser.add_argument("--per-batch", type=int, default=50_000, help="rows read in a batch")
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         fluss.connect(address) as connection,
     ):
         create(connection, sent, known, wanted)
-        spark = session(options.master)
+        spark = session(options.master, options.remote)
         try:
             queries = Streams(spark, address, folder, options.per_batch).start()
             batch = max(500, int(options.rate / 4))

@@ -16,14 +16,23 @@ from examples.flights_pipeline.tables import CLEAN, DATABASE, DELAYS, QUARANTINE
 from fluss_df import spark as fluss_spark
 
 
-def session(master: str) -> SparkSession:
-    """Return a small session whose workers import this library from where it is here."""
+def session(master: str, remote: str | None = None) -> SparkSession:
+    """Return a small session whose workers import this library from where it is here.
+
+    Parameters
+    ----------
+    master
+        The Spark cluster.
+    remote
+        Where Spark Connect is, instead; ``local[2]`` starts a server of it.
+    """
     root = str(Path(fluss_df.__file__).parents[1])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     os.environ["PYTHONPATH"] = path
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder
     made = (
-        SparkSession.builder.master(master)
+        (builder.master(master) if remote is None else builder.remote(remote))
         .appName("flights pipeline")
         .config("spark.driver.memory", "1g")
         .config("spark.executor.memory", "1g")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import ParseResult
@@ -25,6 +26,7 @@ from fluss_df.backend.streaming import Streaming
 from fluss_df.client.connection import FlussConnection, resolve_connection, unconnected
 from fluss_df.errors import FlussError
 from fluss_df.io.offsets import bucket_offsets
+from fluss_df.io.polars_reader import polars_text
 from fluss_df.metadata import DEFAULT_DATABASE, TablePath, check_name
 from fluss_df.record.change_tables import split_name
 from fluss_df.version import __version__
@@ -137,14 +139,23 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         *,
         limit: str | None = None,
         params: Mapping[ir.Expr, Any] | None = None,
+        running: bool = False,
         **_: Any,
     ) -> pl.LazyFrame:
-        """Return an expression as a lazy frame over scans of Fluss."""
+        """Return an expression as a lazy frame over scans of Fluss.
+
+        With ``running`` it is collected at once: small sides of joins are read for their keys.
+        """
         self._run_pre_execute_hooks(expr)
-        return self.translated(expr, SqlScope(self), params)
+        return self.translated(expr, SqlScope(self), params, running=running)
 
     def translated(
-        self, expr: ir.Expr, scope: SqlScope, params: Mapping[ir.Expr, Any] | None = None
+        self,
+        expr: ir.Expr,
+        scope: SqlScope,
+        params: Mapping[ir.Expr, Any] | None = None,
+        *,
+        running: bool = False,
     ) -> pl.LazyFrame:
         """Return an expression as a lazy frame; names it gives to tables stay in the scope."""
         values = {param.op(): value for param, value in (params or {}).items()}
@@ -155,7 +166,7 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         )
         # a pass of its own: rewriting joins compares the tables with those of their fields
         node = node.replace(bind_fluss_tables)
-        frame: pl.LazyFrame = translate(node, ctx=scope)
+        frame: pl.LazyFrame = translate(node, ctx=scope, running=running)
         return frame
 
     def _to_dataframe(
@@ -169,9 +180,10 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         counted = self._count_from_offsets(expr)
         if counted is not None:
             return counted.head(limit) if isinstance(limit, int) else counted
-        frame: pl.DataFrame = super()._to_dataframe(
-            expr, params=params, limit=limit, engine=engine, **kwargs
-        )
+        with _naming_tables(expr):
+            frame: pl.DataFrame = super()._to_dataframe(
+                expr, params=params, limit=limit, engine=engine, running=True, **kwargs
+            )
         return frame
 
     def _count_from_offsets(self, expr: ir.Expr) -> pl.DataFrame | None:
@@ -234,10 +246,12 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         arrow_schema = PyArrowSchema.from_ibis(schema)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for part in frame.collect_batches(lazy=True, chunk_size=chunk_size, engine="streaming"):
-                part.columns = list(schema)
-                rows = PyArrowData.convert_table(part.to_arrow(), schema).cast(arrow_schema)
-                yield from rows.to_batches(max_chunksize=chunk_size)
+            parts = frame.collect_batches(lazy=True, chunk_size=chunk_size, engine="streaming")
+            with _naming_tables(expr):
+                for part in parts:
+                    part.columns = list(schema)
+                    rows = PyArrowData.convert_table(part.to_arrow(), schema).cast(arrow_schema)
+                    yield from rows.to_batches(max_chunksize=chunk_size)
 
         return pa.RecordBatchReader.from_batches(arrow_schema, batches())
 
@@ -270,6 +284,20 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         from fluss_df.spark.expressions import expression_to_spark
 
         return expression_to_spark(expr, spark or Session.active(), self._connection, params)
+
+
+@contextlib.contextmanager
+def _naming_tables(expr: ir.Expr) -> Iterator[None]:
+    """Have errors of Polars name the tables of a query."""
+    try:
+        yield
+    except pl.exceptions.PolarsError as error:
+        found = expr.op().find(ops.DatabaseTable)
+        names = sorted({f"{t.namespace.database}.{t.name}" for t in found if t.namespace.database})
+        if not names:
+            raise
+        text = f"{polars_text(error)}\n\nThe query reads {', '.join(names)}"
+        raise type(error)(text) from error
 
 
 def _with_options(connection: object, options: Mapping[str, Any]) -> FlussConnection:

@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import polars as pl
-import pyarrow as pa
 from sqlglot import exp
 
-from fluss_df.backend.catalog import Catalog
-from fluss_df.backend.dialect import Fluss, fluss_type
-from fluss_df.backend.queries import SqlScope, count_hints, spot
+from fluss_df.backend.catalog import Catalog, by_position
+from fluss_df.backend.dialect import Fluss, spot, unsupported
+from fluss_df.backend.queries import SqlScope, count_hints
+from fluss_df.backend.sql_types import (
+    commented,
+    constrained,
+    fluss_type,
+    literal,
+    quoted,
+    sql_type,
+)
 from fluss_df.errors import FlussError
-from fluss_df.io.target import TableLayout
+from fluss_df.io.target import TableLayout, describe
 from fluss_df.metadata import TablePath, require_columns
 from fluss_df.schema import Schema, TableDescriptor
-from fluss_df.types import Column, to_arrow
+from fluss_df.types import Column
 
-SHOW = re.compile(
-    r"\s*(?:SHOW\s+(?P<what>DATABASES|TABLES|PARTITIONS|CREATE\s+TABLE)|(?P<describe>DESC(?:RIBE)?))"
-    r"(?:\s+(?:(?:FROM|IN)\s+)?(?P<name>[^\s;']+))??(?:\s+LIKE\s+'(?P<like>[^']*)')?\s*;?\s*",
+# sqlglot reads none of these
+_SHOWN = re.compile(r"(SHOW|DESC|DESCRIBE)\b", re.IGNORECASE)
+_SHOW = re.compile(
+    r"(?:SHOW\s+(?P<what>DATABASES|CURRENT\s+DATABASE|TABLES|PARTITIONS|CREATE\s+TABLE)|DESC(?:RIBE)?)"
+    r"(?:\s+(?:(?:FROM|IN)\s+)?(?P<name>(?!(?:LIKE|NOT)\b)[^\s;']+))?(?:\s+LIKE\s+'(?P<like>[^']*)')?"
+    r"(?:\s+PARTITION\s*\((?P<spec>[^()]*)\))?"
+    r"(?:[\s;]*(?:--[^'\n]*|/\*[^']*\*/))?",
     re.IGNORECASE,
 )
-
-
-# sqlglot reads neither
 RESET = re.compile(
-    r"\s*ALTER\s+TABLE\s+(?P<name>[^\s;']+)\s+RESET\s*\(\s*(?P<keys>'[^']*'(\s*,\s*'[^']*')*)\s*\)\s*;?\s*",
+    r"ALTER\s+TABLE\s+(?P<name>[^\s;']+)\s+RESET\s*\(\s*(?P<keys>'[^']*'(\s*,\s*'[^']*')*)\s*\)",
     re.IGNORECASE,
 )
 
@@ -35,13 +44,22 @@ RESET = re.compile(
 class Ddl(Catalog):
     """What SQL says about databases and tables, done."""
 
-    def show(self, match: re.Match[str]) -> pl.DataFrame:
-        """Answer a statement that :data:`SHOW` matches."""
+    def show(self, statement: str) -> pl.DataFrame:
+        """Answer a statement that begins with SHOW or DESCRIBE."""
+        match = _SHOW.fullmatch(statement)
+        if match is None:
+            raise FlussError(
+                f"SQL cannot be read: {' '.join(statement.split())[:80]}: expected SHOW DATABASES"
+                " [LIKE '...'], SHOW TABLES [FROM database] [LIKE '...'], SHOW CURRENT DATABASE,"
+                " SHOW PARTITIONS table [PARTITION (...)], SHOW CREATE TABLE table, DESCRIBE table"
+            )
         what = " ".join((match["what"] or "DESCRIBE").upper().split())
         name, like = match["name"], match["like"]
         table = exp.to_table(name, dialect=Fluss) if name else None
         if like is not None and what not in ("DATABASES", "TABLES"):
             raise FlussError(f"{what} has no LIKE")
+        if match["spec"] is not None and what != "PARTITIONS":
+            raise FlussError(f"{what} has no PARTITION (...)")
         # SQL's LIKE: % stands for any text, _ for one character
         names_like = like and "^" + re.escape(like).replace("%", ".*").replace("_", ".") + "$"
         if what == "DATABASES":
@@ -50,28 +68,33 @@ class Ddl(Catalog):
             return pl.DataFrame(
                 {"database": self.list_databases(like=names_like)}, schema={"database": pl.String}
             )
+        if what == "CURRENT DATABASE":
+            return pl.DataFrame({"database": [self.current_database]})
         if what == "TABLES":
             found = self.list_tables(like=names_like, database=table.name if table else None)
             return pl.DataFrame({"table": found}, schema={"table": pl.String})
         if table is None:
             raise FlussError(f"{what}: expected the name of a table")
+        if self.is_local(table.name, table.db or None):
+            if what != "DESCRIBE":
+                raise FlussError(f"{what}: {table.name!r} is local to the connection")
+            return _described(self._local_columns(table.name), ())
         info = self.table_info(table.name, table.db or None)
         if what == "PARTITIONS":
-            there = self._connection.get_admin().list_partition_infos(info.table_path)
+            spec = dict(re.findall(r"([\w`]+)\s*=\s*'([^']*)'", match["spec"] or ""))
+            there = self._connection.get_admin().list_partition_infos(
+                info.table_path, {name.strip("`"): value for name, value in spec.items()} or None
+            )
             names = [partition.partition_name for partition in there]
             return pl.DataFrame({"partition": names}, schema={"partition": pl.String})
         if what == "CREATE TABLE":
             return pl.DataFrame({"statement": [create_statement(info.table_path, info.descriptor)]})
-        keys = info.get_primary_keys()
-        return pl.DataFrame(
-            {
-                "column": info.get_column_names(),
-                "type": [str(c.type) for c in info.schema.columns],
-                "primary_key": [c.name in keys for c in info.schema.columns],
-                "comment": [c.comment for c in info.schema.columns],
-            },
-            schema_overrides={"comment": pl.String},
-        )
+        return _described(info.schema.columns, info.get_primary_keys())
+
+    def _local_columns(self, name: str) -> tuple[Column, ...]:
+        """Return the columns of a view or temporary table as a table of Fluss would have them."""
+        kinds = self._tables[name].collect_schema()
+        return describe(self.path(name), kinds, TableLayout()).schema.columns
 
     def _create_statement(self, tree: exp.Create, query: str) -> None:
         if tree.kind == "DATABASE":
@@ -83,13 +106,7 @@ class Ddl(Catalog):
             self.create_described_database(tree.this.name, comment, force=bool(tree.args["exists"]))
             return
         if tree.kind == "VIEW" and tree.expression is not None:
-            frame = SqlScope(self).run(tree.expression, count_hints(query))
-            if tree.this.db:
-                raise FlussError(
-                    f"view {tree.this.sql(Fluss)}: views are local to the connection; leave the"
-                    f" database out{spot(tree.this)}"
-                )
-            self._keep(tree.this.name, frame, overwrite=bool(tree.args.get("replace")))
+            self._create_view_statement(tree, query)
             return
         if tree.kind != "TABLE" or tree.args.get("replace"):
             raise unsupported("statement", tree)
@@ -123,11 +140,11 @@ class Ddl(Catalog):
             raise FlussError(f"CREATE TABLE {path}: column '{twice[0]}' stands there twice")
         require_columns(keys, names, f"CREATE TABLE {path}: primary key")
         columns = [
-            Column(c.name, c.type.with_nullable(False), c.comment) if c.name in keys else c
-            for c in columns
+            replace(c, type=c.type.with_nullable(False)) if c.name in keys else c for c in columns
         ]
         comment, partitioned, properties = _table_options(tree, path)
         require_columns(partitioned, names, f"CREATE TABLE {path}: PARTITIONED BY")
+        columns = [_aggregated(column, properties) for column in columns]
         descriptor = TableDescriptor(
             Schema.from_columns(columns, keys),
             partition_keys=partitioned,
@@ -135,6 +152,28 @@ class Ddl(Catalog):
             properties=properties,
         )
         self._create(path, descriptor, if_not_exists=bool(tree.args["exists"]))
+
+    def _create_view_statement(self, tree: exp.Create, query: str) -> None:
+        """Name a query, and perhaps its columns."""
+        table, columns = tree.this, []
+        if isinstance(table, exp.Schema):
+            table, columns = table.this, [item.name for item in table.expressions]
+        if table.db:
+            raise FlussError(
+                f"view {table.sql(Fluss)}: views are local to the connection; leave the database"
+                f" out{spot(table)}"
+            )
+        replace = bool(tree.args.get("replace"))
+        if self.is_local(table.name) and not replace:
+            if tree.args.get("exists"):
+                return
+            raise FlussError(
+                f"view '{table.name}' exists: CREATE OR REPLACE VIEW replaces it{spot(table)}"
+            )
+        frame = SqlScope(self).run(tree.expression, count_hints(query))
+        if columns:
+            frame = by_position(frame, columns, f"view '{table.name}'").lazy()
+        self._keep(table.name, frame, overwrite=replace)
 
     def _create_as(self, tree: exp.Create, query: str) -> None:
         """Create a table from the rows of a query."""
@@ -169,6 +208,8 @@ class Ddl(Catalog):
             raise unsupported("statement", tree)
         path = self.path(tree.this.name, tree.this.db or None)
         admin = self._connection.get_admin()
+        if tree.args.get("exists") and not admin.table_exists(path):
+            return
         columns: list[Column] = []
         properties: dict[str, str] = {}
         for action in tree.args["actions"]:
@@ -186,18 +227,20 @@ class Ddl(Catalog):
                         f"ALTER TABLE {path}: Fluss adds columns behind the others: leave out"
                         f" {action.args['position'].sql(Fluss)}{spot(action)}"
                     )
-                columns.append(_column(action))
+                if not (exists and action.name in self._column_names(path)):
+                    columns.append(_column(action))
             elif isinstance(action, exp.AlterSet):
                 properties |= _pairs(f"ALTER TABLE {path} SET", action.expressions)
+                fixed = sorted(properties.keys() & {"bucket.num", "bucket.key"})
+                if fixed:
+                    raise FlussError(f"ALTER TABLE {path} SET: '{fixed[0]}' of a table is fixed")
             else:
                 raise unsupported(f"part of ALTER TABLE {path}", action)
         if columns or properties:
-            fields = [pa.field(c.name, to_arrow(c.type), c.type.nullable) for c in columns]
-            admin.alter_table(
-                path,
-                add_columns=pa.schema(fields) if fields else None,
-                set_properties=properties or None,
-            )
+            admin.alter_table(path, add_columns=columns, set_properties=properties or None)
+
+    def _column_names(self, path: TablePath) -> list[str]:
+        return self.table_info(path.table_name, path.database_name).get_column_names()
 
     def reset(self, match: re.Match[str]) -> None:
         """Set properties of a table back to their defaults."""
@@ -213,6 +256,23 @@ class Ddl(Catalog):
             there = ", ".join(self.list_databases())
             raise FlussError(f"database {name!r} does not exist (databases: {there})")
         self._database = name
+
+
+def is_shown(statement: str) -> bool:
+    """Whether a statement is one for :meth:`Ddl.show`."""
+    return _SHOWN.match(statement) is not None
+
+
+def _described(columns: Sequence[Column], keys: Sequence[str]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "column": [c.name for c in columns],
+            "type": [str(c.type) for c in columns],
+            "primary_key": [c.name in keys for c in columns],
+            "comment": [c.comment for c in columns],
+        },
+        schema_overrides={"comment": pl.String},
+    )
 
 
 def _partition(path: TablePath, pairs: Sequence[exp.Expr]) -> dict[str, str]:
@@ -236,31 +296,28 @@ def _pairs(what: str, pairs: Sequence[exp.Expr]) -> dict[str, str]:
 def create_statement(path: TablePath, descriptor: TableDescriptor) -> str:
     """Return the statement that creates a table."""
 
-    def text(value: str) -> str:
-        return "'" + value.replace("'", "''") + "'"
-
     def listed(names: tuple[str, ...]) -> str:
-        return ", ".join(f"`{name}`" for name in names)
+        return ", ".join(quoted(name) for name in names)
 
     lines = [
-        f"  `{c.name}` {c.type}" + (f" COMMENT {text(c.comment)}" if c.comment else "")
+        f"  {quoted(c.name)} {sql_type(c.type)}{commented(c.comment)}"
         for c in descriptor.schema.columns
     ]
     if descriptor.schema.primary_keys:
         lines.append(f"  PRIMARY KEY ({listed(descriptor.schema.primary_keys)}) NOT ENFORCED")
     body = ",\n".join(lines)
-    made = f"CREATE TABLE `{path.database_name}`.`{path.table_name}` (\n{body}\n)"
-    if descriptor.comment:
-        made += f" COMMENT {text(descriptor.comment)}"
+    made = f"CREATE TABLE {quoted(path.database_name)}.{quoted(path.table_name)} (\n{body}\n)"
+    made += commented(descriptor.comment)
     if descriptor.partition_keys:
         made += f" PARTITIONED BY ({listed(descriptor.partition_keys)})"
     options = {**descriptor.properties, **descriptor.custom_properties}
+    options |= _aggregate_options(descriptor.schema.columns)
     if descriptor.bucket_count is not None:
         options["bucket.num"] = str(descriptor.bucket_count)
     if descriptor.bucket_keys:
         options["bucket.key"] = ",".join(descriptor.bucket_keys)
     if options:
-        pairs = (f"  {text(k)} = {text(v)}" for k, v in sorted(options.items()))
+        pairs = (f"  {literal(k)} = {literal(v)}" for k, v in sorted(options.items()))
         made += " WITH (\n" + ",\n".join(pairs) + "\n)"
     return made
 
@@ -268,18 +325,34 @@ def create_statement(path: TablePath, descriptor: TableDescriptor) -> str:
 def _column(item: exp.ColumnDef) -> Column:
     if item.kind is None:
         raise FlussError(f"column '{item.name}' has no type{spot(item)}")
-    kind, comment = fluss_type(item.kind, item.name), None
-    for constraint in item.args.get("constraints") or ():
-        what = constraint.kind
-        if isinstance(what, exp.NotNullColumnConstraint):
-            kind = kind.with_nullable(bool(what.args.get("allow_null")))
-        elif isinstance(what, exp.CommentColumnConstraint):
-            comment = what.this.name
-        elif isinstance(what, exp.PrimaryKeyColumnConstraint):
-            kind = kind.with_nullable(False)
-        else:
-            raise unsupported(f"part of column '{item.name}'", constraint)
+    kind, comment = constrained(fluss_type(item.kind, item.name), item, item.name)
     return Column(item.name, kind, comment)
+
+
+def _aggregated(column: Column, properties: dict[str, str]) -> Column:
+    """Return a column with its function of the merge engine, which is taken out of the options.
+
+    Flink writes ``'fields.<column>.agg' = '<function>'``, and parameters of the function as
+    ``'fields.<column>.<function>.<parameter>'``.
+    """
+    function = properties.pop(f"fields.{column.name}.agg", None)
+    if function is None:
+        return column
+    prefix = f"fields.{column.name}.{function}."
+    given = [key for key in properties if key.startswith(prefix)]
+    parameters = tuple((key.removeprefix(prefix), properties.pop(key)) for key in given)
+    return replace(column, aggregate=function, aggregate_parameters=parameters)
+
+
+def _aggregate_options(columns: Sequence[Column]) -> dict[str, str]:
+    """Return the options that :func:`_aggregated` reads."""
+    options: dict[str, str] = {}
+    for column in columns:
+        if column.aggregate is not None:
+            options[f"fields.{column.name}.agg"] = column.aggregate
+            for name, value in column.aggregate_parameters:
+                options[f"fields.{column.name}.{column.aggregate}.{name}"] = value
+    return options
 
 
 def _table_options(
@@ -307,10 +380,3 @@ def _table_options(
 def _properties(tree: exp.Create) -> list[exp.Expr]:
     found = tree.args.get("properties")
     return list(found.expressions) if found else []
-
-
-def unsupported(what: str, part: exp.Expr | None) -> FlussError:
-    """Return the error for a part of SQL that can be read and not run, and where it stands."""
-    if part is None:
-        return FlussError(f"a {what} is missing: expected more of the statement")
-    return FlussError(f"this {what} cannot be run: {part.sql(Fluss)[:200]}{spot(part)}")

@@ -1,4 +1,4 @@
-"""The SQL dialect: that of Polars, with the types, quotes and hints of Flink."""
+"""The SQL dialect: that of Polars, with the types, quotes and hints of Flink; its messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from ibis.backends.sql.dialects import Polars, Postgres
 from sqlglot import TokenType, exp
 
 from fluss_df.errors import FlussError
-from fluss_df.types import DataField, DataType, TypeRoot
 
 
 class Fluss(Polars):  # type: ignore[misc]
@@ -22,6 +21,7 @@ class Fluss(Polars):  # type: ignore[misc]
             **Postgres.Tokenizer.KEYWORDS,
             "ROW": TokenType.STRUCT,
             "BYTES": TokenType.VARBINARY,
+            "FLOAT": TokenType.FLOAT,
             "STRING": TokenType.TEXT,
             "TIMESTAMP_LTZ": TokenType.TIMESTAMPLTZ,
         }
@@ -30,66 +30,51 @@ class Fluss(Polars):  # type: ignore[misc]
         """What it cannot read is an error, where others pass it on as a command."""
 
         def _warn_unsupported(self) -> None:
-            self.raise_error("there is no such statement, or not in this form")
+            self.raise_error("there is no such statement, or not in this form", self._tokens[0])
+
+        def _parse_types(
+            self, *args: Any, with_collation: bool = False, **kwargs: Any
+        ) -> exp.Expr | None:
+            """Read a type; where it is part of another, NOT NULL may follow."""
+            found: exp.Expr | None = super()._parse_types(
+                *args, with_collation=with_collation, **kwargs
+            )
+            # what may have a collation is what stands in <...>
+            if with_collation and found is not None and self._match_text_seq("NOT", "NULL"):
+                found.set("nullable", False)
+            return found
+
+        def _parse_alter_table_add(self) -> list[exp.Expr]:
+            """Read columns, which Flink puts in parentheses where they are several."""
+            if not self._match(TokenType.L_PAREN):
+                alone: list[exp.Expr] = super()._parse_alter_table_add()
+                return alone
+            found: list[exp.Expr] = self._parse_csv(self._parse_column_def_with_exists)
+            self._match_r_paren()
+            return found
+
+    class Generator(Postgres.Generator):  # type: ignore[misc]
+        """Types as Polars calls them."""
+
+        TYPE_MAPPING: ClassVar[dict[Any, str]] = {
+            **Postgres.Generator.TYPE_MAPPING,
+            exp.DType.TIMESTAMPLTZ: "TIMESTAMPTZ",
+        }
 
 
-_T = exp.DataType.Type
-_SIMPLE = {
-    _T.TEXT: TypeRoot.STRING,
-    _T.BOOLEAN: TypeRoot.BOOLEAN,
-    _T.TINYINT: TypeRoot.TINYINT,
-    _T.SMALLINT: TypeRoot.SMALLINT,
-    _T.INT: TypeRoot.INTEGER,
-    _T.BIGINT: TypeRoot.BIGINT,
-    _T.FLOAT: TypeRoot.FLOAT,
-    _T.DOUBLE: TypeRoot.DOUBLE,
-    _T.DATE: TypeRoot.DATE,
-}
-_PRECISE = {
-    _T.TIME: (TypeRoot.TIME_WITHOUT_TIME_ZONE, 0),
-    _T.TIMESTAMP: (TypeRoot.TIMESTAMP_WITHOUT_TIME_ZONE, 6),
-    _T.TIMESTAMPLTZ: (TypeRoot.TIMESTAMP_WITH_LOCAL_TIME_ZONE, 6),
-}
+def spot(part: exp.Expr) -> str:
+    """Return where a part of a statement stands, as far as that is known, for a message."""
+    for node in part.walk():
+        if "line" in node.meta:
+            # sqlglot knows the column of its last character
+            column = node.meta["col"] - (node.meta["end"] - node.meta["start"])
+            return f" (line {node.meta['line']}, column {column})"
+    return ""
 
 
-def fluss_type(kind: exp.DataType, column: str) -> DataType:
-    """Return the Fluss type of a type in SQL.
-
-    Raises
-    ------
-    FlussError
-        For a type that Fluss does not have, naming the column.
-    """
-    root = kind.this
-    numbers = [int(p.name) for p in kind.expressions if isinstance(p, exp.DataTypeParam)]
-    if root in _SIMPLE and not numbers:
-        return DataType(_SIMPLE[root])
-    if root == _T.VARBINARY and not numbers:
-        return DataType(TypeRoot.BYTES)
-    if root in _PRECISE and len(numbers) <= 1:
-        precise, default = _PRECISE[root]
-        return DataType(precise, precision=numbers[0] if numbers else default)
-    if root == _T.DECIMAL and len(numbers) <= 2:
-        precision, scale = [*numbers, *(10, 0)[len(numbers) :]]
-        return DataType(TypeRoot.DECIMAL, precision=precision, scale=scale)
-    if root in (_T.CHAR, _T.BINARY) and len(numbers) <= 1:
-        fixed = TypeRoot.CHAR if root == _T.CHAR else TypeRoot.BINARY
-        return DataType(fixed, length=numbers[0] if numbers else 1)
-    if root == _T.ARRAY and len(kind.expressions) == 1:
-        return DataType(TypeRoot.ARRAY, element=fluss_type(kind.expressions[0], column))
-    if root == _T.MAP and len(kind.expressions) == 2:
-        key, value = (fluss_type(part, column) for part in kind.expressions)
-        return DataType(TypeRoot.MAP, key=key.with_nullable(False), value=value)
-    if root == _T.STRUCT and kind.expressions:
-        return DataType(
-            TypeRoot.ROW,
-            fields=tuple(
-                DataField(part.name, fluss_type(part.kind, f"{column}.{part.name}"))
-                for part in kind.expressions
-            ),
-        )
-    raise FlussError(
-        f"column '{column}': SQL cannot create the type {kind.sql(Fluss)}; there are STRING, CHAR,"
-        " BOOLEAN, BYTES, BINARY, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, DATE,"
-        " TIME, TIMESTAMP, TIMESTAMP_LTZ, ARRAY, MAP and ROW"
-    )
+def unsupported(what: str, part: exp.Expr | None) -> FlussError:
+    """Return the error for a part of SQL that can be read and not run, and where it stands."""
+    if part is None:
+        return FlussError(f"a {what} is missing: expected more of the statement")
+    text = part.sql(Fluss, comments=False)[:200]
+    return FlussError(f"this {what} cannot be run: {text}{spot(part)}")

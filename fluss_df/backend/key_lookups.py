@@ -1,10 +1,13 @@
-"""Semi-joins with a small side: its keys are found first, and looked up rather than scanned.
+"""Joins with a small side: its keys are found first, and looked up rather than scanned.
 
 Where the rows of a Fluss table are to be those whose key a small frame has (``t.semi_join(small,
 "id")``, ``t.id.isin(small.id)``, ``WHERE id IN (SELECT ...)``), the small side is evaluated when
 the query is planned, and its values become a condition of the scan. On a primary-key table that is
 a lookup of keys or of key prefixes; on any table it leaves only the partitions and buckets of these
 values. Each side is evaluated once, and the rows are those of the join.
+
+Other joins need the rows of the small side too. So where such a query runs (not where it is
+compiled, to run later), the small side is read first, for its keys and for the join.
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ import polars as pl
 from ibis.backends.polars.rewrites import PandasRename
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
-from fluss_df.backend.compiler import rule
+from fluss_df.backend.compiler import rule, translate
 from fluss_df.backend.leaves import FlussLeaf
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io.lookup_join import lookup_join
 from fluss_df.io.offsets import bucket_offsets
-from fluss_df.io.polars_reader import planned_scans
+from fluss_df.io.polars_reader import planned_scans, with_known_schema
 from fluss_df.metadata import TablePath
 from fluss_df.pushdown.prune import MAX_LOOKUPS
 from fluss_df.record.change_tables import split_name
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
 #: A side that reads more rows of Fluss than this is not evaluated for its keys; nor is one that
 #: reads files, whose rows are not known. Of its keys, at most ``MAX_LOOKUPS`` are looked up.
 SMALL_SIDE_ROWS = 100_000
+
+#: A table of fewer changes is read quicker than the other side of a join for its keys.
+LARGE_TABLE_ROWS = 20_000
 
 # every source in a plan, and those that are Fluss's
 _SOURCE = re.compile(r"\bSCAN\b")
@@ -88,8 +94,7 @@ def narrowed(
     casts = {name: kinds[name] for name in side.columns if kinds[name] != given[name]}
     if not all(kind.is_integer() and given[name].is_integer() for name, kind in casts.items()):
         return table.join(side.keys, on=list(side.columns), how="semi")
-    made: pl.LazyFrame = KeyedScan(table, path, connection, side, casts).lazy()
-    return made
+    return with_known_schema(KeyedScan(table, path, connection, side, casts).lazy())
 
 
 class KeyedScan(LazyFrameResolver):
@@ -180,9 +185,13 @@ def is_small(frame: pl.LazyFrame, connection: FlussConnection) -> bool:
     rows = sum(scan.plan.rows for scan in planned_scans(frame))
     for name in _CURRENT_ROWS.findall(plan):
         info = connection.get_table(TablePath.parse(name)).get_table_info()
-        # each row was once one change at least
-        rows += sum(last for _, last in bucket_offsets(connection, info).values())
+        rows += _last_offsets(connection, info)
     return rows <= SMALL_SIDE_ROWS
+
+
+def _last_offsets(connection: FlussConnection, info: TableInfo) -> int:
+    """Return how many rows a table has at the most: each was once one change at least."""
+    return sum(last for _, last in bucket_offsets(connection, info).values())
 
 
 # ---- in expressions
@@ -272,3 +281,65 @@ def keyed_leaf(relation: ops.Relation, columns: Sequence[ops.Value]) -> KeyedLea
 
 def _mixes(values: Iterable[ops.Value]) -> bool:
     return any(value.find(_OF_OTHER_ROWS, filter=ops.Value) for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSide:
+    """A side of a join.
+
+    Parameters
+    ----------
+    relation
+        Its rows.
+    on
+        What is compared with the other side.
+    columns
+        The same, translated, under names that both sides share.
+    """
+
+    relation: ops.Relation
+    on: Sequence[ops.Value]
+    columns: Sequence[pl.Expr]
+
+
+def joined_sides(
+    left: JoinSide, right: JoinSide, how: str, kw: dict[str, Any]
+) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """Translate the sides of a join; of a table only what a small other side has keys of.
+
+    Parameters
+    ----------
+    left, right
+        The sides.
+    how
+        The kind of the join. Of a table whose rows are kept without a match, all are read.
+    kw
+        What to translate with. Only with ``running`` a side may be read here.
+    """
+    if kw.get("running"):
+        if how in ("inner", "left") and (found := _looked_up(right, left, kw)) is not None:
+            return found[1], found[0]
+        if how in ("inner", "right") and (found := _looked_up(left, right, kw)) is not None:
+            return found
+    return translate(left.relation, **kw), translate(right.relation, **kw)
+
+
+def _looked_up(
+    table: JoinSide, small: JoinSide, kw: dict[str, Any]
+) -> tuple[pl.LazyFrame, pl.LazyFrame] | None:
+    """Return the rows of a table that have keys of the other side, and the other side."""
+    leaf = keyed_leaf(table.relation, table.on)
+    if leaf is None:
+        return None
+    source, name = leaf.leaf.source, leaf.leaf.name
+    info = source.table_info(name, leaf.leaf.namespace.database)
+    if _last_offsets(source.connection, info) < LARGE_TABLE_ROWS:
+        return None
+    frame = translate(small.relation, **kw)
+    if not is_small(frame, source.connection):
+        return None
+    rows = frame.collect()
+    keys = rows.select(small.columns).unique()
+    if len(keys) <= MAX_LOOKUPS:
+        kw = leaf.joined(keys.lazy(), kw)
+    return translate(table.relation, **kw), rows.lazy()

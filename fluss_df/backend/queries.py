@@ -10,9 +10,11 @@ import polars as pl
 import sqlglot
 from sqlglot import exp
 
-from fluss_df.backend.dialect import Fluss
+from fluss_df.backend.dialect import Fluss, spot
 from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.polars_reader import polars_text
+from fluss_df.metadata import BUCKET_COLUMN
 from fluss_df.record.change_tables import split_name
 
 if TYPE_CHECKING:
@@ -33,22 +35,37 @@ def parse(query: str) -> exp.Expr:
     """
     try:
         _check_commas(query)
-        statements = [s for s in sqlglot.parse(query, dialect=Fluss) if s is not None]
+        # a semicolon alone may have a comment
+        statements = [
+            s
+            for s in sqlglot.parse(query, dialect=Fluss)
+            if s is not None and not isinstance(s, exp.Semicolon)
+        ]
     except sqlglot.errors.TokenError as error:
         raise FlussError(f"SQL cannot be read: {_open_quote(query) or error}") from None
-    except sqlglot.errors.SqlglotError as error:
-        text = re.sub(r"\x1b\[\d*m", "", str(error))
-        # sqlglot shows its objects
-        text = re.sub(r"<Token .*?text: (\S*), line.*?>", r"'\1'", text)
-        text = text.replace("'SENTINEL'", "the end")
-        text = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", text)
-        raise FlussError(f"SQL cannot be read: {text}") from None
+    except sqlglot.errors.ParseError as error:
+        raise FlussError(f"SQL cannot be read: {_unread(error)}") from None
     if len(statements) != 1:
         raise FlussError(f"expected one statement in SQL, found {len(statements)}")
     for part in statements[0].find_all(exp.Group):
         if not any(part.args.values()):
             raise FlussError("SQL cannot be read: expected columns behind GROUP BY")
     return statements[0]
+
+
+def _unread(error: sqlglot.errors.ParseError) -> str:
+    """Return what is wrong and where, of an error of sqlglot."""
+    found = error.errors[0]
+    # sqlglot shows its objects
+    text = re.sub(r"<Token .*?text: (\S*), line.*?>", r"'\1'", found["description"])
+    text = text.replace("'SENTINEL'", "the end")
+    text = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", text)
+    at = found["highlight"]
+    # sqlglot knows the column of the last character
+    column = found["col"] - max(len(at) - 1, 0)
+    return f"{text.rstrip('.')} (line {found['line']}, column {column}" + (
+        f", at {at!r})" if at else ")"
+    )
 
 
 _T = sqlglot.TokenType
@@ -61,9 +78,10 @@ def _check_commas(query: str) -> None:
     for at, token in enumerate(tokens):
         following = tokens[at + 1].token_type if at + 1 < len(tokens) else _T.SEMICOLON
         if token.token_type in (_T.COMMA, _T.ON) and following in _NO_ITEM:
+            column = token.col - len(token.text) + 1
             raise FlussError(
                 f"SQL cannot be read: nothing follows {token.text!r} (line {token.line}, column"
-                f" {token.col})"
+                f" {column})"
             )
 
 
@@ -80,14 +98,6 @@ def _open_quote(query: str) -> str | None:
     before = query[: begun[1]]
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
     return f"the quote {begun[0]} does not end (line {line}, column {column})"
-
-
-def spot(part: exp.Expr) -> str:
-    """Return where a part of a statement stands, as far as that is known, for a message."""
-    for node in part.walk():
-        if "line" in node.meta:
-            return f" (line {node.meta['line']}, column {node.meta['col']})"
-    return ""
 
 
 def count_hints(query: str) -> int:
@@ -116,6 +126,8 @@ class SqlScope:
         """Return a parsed query, with its number of hints, as a lazy frame."""
         if not isinstance(tree, exp.Query):
             raise FlussError(f"expected a query, not {tree.sql(Fluss)[:80]!r}: use raw_sql")
+        _refuse_what_polars_ignores(tree)
+        begins = tree.sql(Fluss, comments=False)[:80]
         frames: dict[str, pl.LazyFrame] = {}
         sides, used = self._key_sides(tree)
         for table in list(tree.find_all(exp.Table)):
@@ -144,8 +156,9 @@ class SqlScope:
             frame = pl.SQLContext(frames).execute(text, eager=False)
             frame.collect_schema()  # it is now that names and types are wrong
         except (pl.exceptions.PolarsError, pl.exceptions.SQLInterfaceError) as error:
-            reason = str(error).partition("\n\nResolved plan")[0]
-            raise FlussError(f"SQL cannot be run: {reason}{_named(reason, tree)}") from error
+            reason = polars_reason(error)
+            place = _named(reason, tree) or f", in: {begins}"
+            raise FlussError(f"SQL cannot be run: {reason}{place}") from error
         return frame
 
     def _key_sides(self, tree: exp.Query) -> tuple[dict[int, list[KeySide]], int]:
@@ -207,6 +220,12 @@ class SqlScope:
     def _is_local(self, name: str, database: str | None) -> bool:
         return database is None and (name in self._frames or self._catalog.is_local(name))
 
+    def _is_log(self, name: str, database: str | None) -> bool:
+        if split_name(name)[1] is not None:
+            return False
+        info = self._catalog.table_info(name, database)
+        return not info.has_primary_key() and BUCKET_COLUMN not in info.get_column_names()
+
     def _frame(self, table: exp.Table, options: dict[str, Any]) -> pl.LazyFrame:
         name, database = table.name, table.db or None
         if table.catalog:
@@ -219,6 +238,11 @@ class SqlScope:
                 raise FlussError(f"{name!r} is local to the connection and takes no options")
             return local
         try:
+            counted = _counted(table)
+            if counted is not None and self._is_log(name, database):
+                # offsets alone tell how many rows there are: nothing is read for this column
+                counted.set("this", exp.column(BUCKET_COLUMN, quoted=True))
+                options = {**options, "include_metadata": [BUCKET_COLUMN]}
             return self._catalog.scan_table(name, database, **options)
         except FlussError as error:
             message = error.message
@@ -231,12 +255,54 @@ class SqlScope:
 
 
 def _named(reason: str, tree: exp.Expr) -> str:
-    """Return where a statement has a name that Polars complains of, else its beginning."""
+    """Return where a statement has a name that Polars complains of, if it is found."""
     named = set(re.findall(r"[\"'`](\w+)[\"'`]", reason))
     for node in tree.find_all(exp.Identifier, exp.Anonymous, exp.Func):
         if node.name in named and spot(node):
             return spot(node)
-    return f", in: {tree.sql(Fluss, comments=False)[:80]}"
+    return ""
+
+
+def polars_reason(error: pl.exceptions.PolarsError) -> str:
+    """Return what an error of Polars says, without the plan in which it was found."""
+    text = re.split(r"\n\n(?:Resolved plan|This error occurred)", polars_text(error))[0]
+    # Polars shows its objects
+    text = re.sub(
+        r"expression \w+ ?[\[({].* is not", "this expression is not", text, flags=re.DOTALL
+    )
+    return " ".join(text.split())
+
+
+def _refuse_what_polars_ignores(tree: exp.Expr) -> None:
+    for part in tree.find_all(exp.Placeholder, exp.Parameter):
+        raise FlussError(
+            f"SQL cannot be run: there is no value for the parameter {part.sql(Fluss)}"
+        )
+    for table in tree.find_all(exp.Table):
+        if table.alias_column_names and isinstance(table.this, exp.Identifier):
+            raise FlussError(
+                f"SQL cannot be run: {table.sql(Fluss, comments=False)}: a table's columns cannot"
+                f" be renamed there, only with AS behind SELECT{spot(table)}"
+            )
+
+
+def _counted(table: exp.Table) -> exp.Count | None:
+    """Return the count(*) of a query that asks for nothing but how many rows a table has."""
+    source = table.parent
+    select = source.parent if isinstance(source, exp.From) else None
+    if not isinstance(select, exp.Select) or len(select.expressions) != 1:
+        return None
+    (item,) = select.expressions
+    count: exp.Expr = item.unalias()
+    given = {name for name, value in select.args.items() if value}
+    if not isinstance(count, exp.Count) or not isinstance(count.this, exp.Star):
+        return None
+    if given - {"expressions", "from_", "kind"}:
+        return None
+    if item is count:
+        # named as Polars names count(*)
+        select.set("expressions", [exp.alias_(count, "len", copy=False)])
+    return count
 
 
 def _only_left(select: exp.Select) -> exp.Table | None:
@@ -301,12 +367,24 @@ def _options(hints: list[str]) -> dict[str, Any]:
     if mode is None:
         return {}
     if mode == "timestamp" and stamp is not None:
-        if not stamp.isdigit():
-            raise FlussError(f"hint: 'scan.startup.timestamp'={stamp!r}: expected ms since 1970")
-        return {"start": datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(stamp))}
+        return {"start": _instant(stamp)}
     starts = {"earliest": "earliest", "full": "earliest", "latest": "latest"}
     if mode not in starts:
         raise FlussError(
             f"hint: 'scan.startup.mode'={mode!r}: expected full, earliest, latest or timestamp"
         )
     return {"start": starts[mode]}
+
+
+def _instant(text: str) -> datetime:
+    """Return the time of a hint: milliseconds since 1970, or as text, in UTC without a zone."""
+    if text.isdigit():
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise FlussError(
+            f"hint: 'scan.startup.timestamp'={text!r}: expected milliseconds since 1970 or"
+            " '2024-01-31 12:00:00'"
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

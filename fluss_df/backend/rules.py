@@ -16,7 +16,7 @@ from ibis.formats.polars import PolarsType
 from ibis.util import gen_name
 
 from fluss_df.backend.compiler import rule, translate
-from fluss_df.backend.key_lookups import keyed_leaf
+from fluss_df.backend.key_lookups import JoinSide, joined_sides, keyed_leaf
 from fluss_df.backend.subqueries import attach
 
 
@@ -37,9 +37,9 @@ def sort(op: ops.Sort, **kw: Any) -> pl.LazyFrame:
 @rule(PandasJoin)
 def join(op: PandasJoin, **kw: Any) -> pl.LazyFrame:
     """Join, with conditions on one side too."""
-    right: pl.LazyFrame = translate(op.right, **kw)
     if op.how in ("positional", "cross"):
         left: pl.LazyFrame = translate(op.left, **kw)
+        right: pl.LazyFrame = translate(op.right, **kw)
         if op.how == "cross":
             return left.join(right, how="cross")
         return pl.concat([left, right], how="horizontal")
@@ -50,17 +50,22 @@ def join(op: PandasJoin, **kw: Any) -> pl.LazyFrame:
         swapped = fields and all(f.rel == op.right for f in fields)
         pairs.append((other, one) if swapped else (one, other))
     names = [gen_name("on") for _ in pairs]
-    of_left = [one for one, _ in pairs]
-    of_right = [translate(b, **kw).alias(name) for (_, b), name in zip(pairs, names, strict=True)]
-    found = keyed_leaf(op.left, of_left) if op.how == "semi" else None
-    if found is not None:
-        joined: pl.LazyFrame = translate(op.left, **found.joined(right.select(of_right), kw))
-        return joined
-    left = translate(op.left, **kw)
-    left = left.with_columns(
-        translate(a, **kw).alias(name) for a, name in zip(of_left, names, strict=True)
+    of_left, of_right = (
+        [translate(side, **kw).alias(name) for side, name in zip(values, names, strict=True)]
+        for values in zip(*pairs, strict=True)
     )
-    right = right.with_columns(of_right)
+    found = keyed_leaf(op.left, [one for one, _ in pairs]) if op.how == "semi" else None
+    if found is not None:
+        keys = translate(op.right, **kw).select(of_right)
+        joined: pl.LazyFrame = translate(op.left, **found.joined(keys, kw))
+        return joined
+    left, right = joined_sides(
+        JoinSide(op.left, [one for one, _ in pairs], of_left),
+        JoinSide(op.right, [other for _, other in pairs], of_right),
+        op.how,
+        kw,
+    )
+    left, right = left.with_columns(of_left), right.with_columns(of_right)
     how = {"outer": "full", "right": "left"}.get(op.how, op.how)
     if op.how == "right":
         left, right = right, left

@@ -16,7 +16,8 @@ import pyarrow as pa
 from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 from sqlglot import exp
 
-from fluss_df.backend.queries import parse, spot
+from fluss_df.backend.dialect import spot
+from fluss_df.backend.queries import parse
 from fluss_df.backend.running import Emit, RunningAggregate, windowed_aggregate
 from fluss_df.backend.statements import Statements
 from fluss_df.errors import FlussError

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import contextlib
+from typing import TYPE_CHECKING, Annotated
 
 import polars as pl
 import typer
@@ -11,6 +12,9 @@ from rich.markup import escape
 from fluss_df.cli.console import err, errors_as_messages
 from fluss_df.cli.options import AsJson, Connection
 from fluss_df.errors import FlussError
+
+if TYPE_CHECKING:
+    from fluss_df.backend import Backend
 
 
 def sql(
@@ -21,7 +25,7 @@ def sql(
     connection: Connection = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run SQL: queries, CREATE, DROP, ALTER, INSERT, SHOW, DESCRIBE, USE."""
+    """Run SQL: queries, CREATE, DROP, ALTER, INSERT, UPDATE, DELETE, SHOW, DESCRIBE, USE."""
     with errors_as_messages():
         try:
             from fluss_df.backend import Backend
@@ -35,23 +39,39 @@ def sql(
             for statement in split_statements(statements):
                 _show(backend.raw_sql(statement), as_json)
             return
-        err.print(f"[dim]{escape(str(backend.connection))}; end with ;[/]")
+        _prompt(backend, as_json)
+
+
+def _prompt(backend: Backend, as_json: bool) -> None:
+    """Run what is typed, until its end, ``quit`` or ``exit``."""
+    from fluss_df.backend.statements import is_complete, split_statements
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  # has input() edit lines, and remember them
+    connection = escape(str(backend.connection))
+    err.print(f"[dim]{connection}; statements end with ;, this with quit[/]")
+    text = ""
+    while True:
+        try:
+            line = input("     -> " if text else "fluss> ")
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            # what was typed is given up, as in other prompts
+            text = ""
+            err.print()
+            continue
+        if not text and line.strip(" ;").lower() in ("quit", "exit"):
+            return
+        text = f"{text}\n{line}" if text else line
+        if not is_complete(text):
+            continue
+        try:
+            for statement in split_statements(text):
+                _show(backend.raw_sql(statement), as_json)
+        except FlussError as error:
+            err.print(f"[bold red]error:[/] {escape(str(error))}")
         text = ""
-        while True:
-            try:
-                line = input("     -> " if text else "fluss> ")
-            except EOFError:
-                return
-            text = f"{text}\n{line}" if text else line
-            if not text.strip():
-                text = ""
-            elif text.rstrip().endswith(";"):
-                try:
-                    for statement in split_statements(text):
-                        _show(backend.raw_sql(statement), as_json)
-                except FlussError as error:
-                    err.print(f"[bold red]error:[/] {escape(str(error))}")
-                text = ""
 
 
 def _show(rows: pl.DataFrame, as_json: bool) -> None:

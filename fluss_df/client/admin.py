@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fluss_df.client.cluster import Cluster
     from fluss_df.client.connection import FlussConnection
     from fluss_df.client.io_thread import IOThread
+    from fluss_df.types import Column
 
 
 class FlussAdmin(Ready):
@@ -301,7 +302,7 @@ class FlussAdmin(Ready):
         self,
         table_path: TablePath,
         *,
-        add_columns: pa.Schema | None = None,
+        add_columns: pa.Schema | Sequence[Column] | None = None,
         set_properties: Mapping[str, object] | None = None,
         reset_properties: Iterable[str] = (),
         ignore_if_not_exists: bool = False,
@@ -315,8 +316,8 @@ class FlussAdmin(Ready):
         table_path
             The table.
         add_columns
-            Columns that are added behind the others; they must be nullable, and are null in the
-            rows that are there.
+            Columns that are added behind the others, as an Arrow schema or as columns with types
+            and comments of Fluss; they must be nullable, and are null in the rows that are there.
         set_properties
             Properties to set: those that begin with ``table.`` are Fluss's own, and only some of
             them can be changed; all others are custom properties.

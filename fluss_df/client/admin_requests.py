@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import OffsetSpec, TablePath, check_name
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.types import from_arrow, type_to_json
+from fluss_df.types import Column, from_arrow, type_to_json
 
 _SET = 0
 _DELETE = 1
@@ -118,25 +118,39 @@ def config_changes(
     return changes
 
 
-def columns_to_add(path: TablePath, columns: pa.Schema | None) -> list[pb.AddColumn]:
+def columns_to_add(
+    path: TablePath, columns: pa.Schema | Sequence[Column] | None
+) -> list[pb.AddColumn]:
     """Return the messages of columns that a table is to get."""
     if columns is None:
         return []
-    if not isinstance(columns, pa.Schema):
-        raise FlussError(f"add_columns takes a pyarrow.Schema, not {type(columns).__name__}")
+    if isinstance(columns, pa.Schema):
+        columns = [_column(field) for field in columns]
+    elif not all(isinstance(column, Column) for column in columns):
+        raise FlussError(
+            f"add_columns takes a pyarrow.Schema or a list of Column, not {type(columns).__name__}"
+        )
     result = []
-    for field in columns:
-        if not field.nullable:
+    for column in columns:
+        if not column.type.nullable:
             raise FlussError(
-                f"column '{field.name}' cannot be added to table {path} as NOT NULL: the rows that"
+                f"column '{column.name}' cannot be added to table {path} as NOT NULL: the rows that"
                 " are there have no value of it",
                 ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
             )
-        try:
-            kind = json.dumps(type_to_json(from_arrow(field.type))).encode()
-        except FlussError as error:
-            raise FlussError(f"column '{field.name}': {error.message}", error.error_code) from None
         result.append(
-            pb.AddColumn(column_name=field.name, data_type_json=kind, column_position_type=_LAST)
+            pb.AddColumn(
+                column_name=column.name,
+                data_type_json=json.dumps(type_to_json(column.type)).encode(),
+                comment=column.comment,
+                column_position_type=_LAST,
+            )
         )
     return result
+
+
+def _column(field: pa.Field) -> Column:
+    try:
+        return Column(field.name, from_arrow(field.type, field.nullable))
+    except FlussError as error:
+        raise FlussError(f"column '{field.name}': {error.message}", error.error_code) from None

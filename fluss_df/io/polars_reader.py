@@ -126,6 +126,23 @@ class FlussScan(LazyFrameResolver):
         return f"FlussScan({str(self.source.table)!r})"
 
 
+def with_known_schema(scan: pl.LazyFrame) -> pl.LazyFrame:
+    """Return a scan over which window functions run on Polars' streaming engine.
+
+    Where Polars 2.1 pushes a projection into a resolver, it goes on with the whole schema:
+    ``over`` panics, and batches of it are an empty result without an error. Renaming the columns,
+    there and back, is a node whose schema is right; what is pushed passes it.
+    """
+    names = scan.collect_schema().names()
+    there = {name: f"{name}\0" for name in names}
+    return scan.rename(there).rename({new: old for old, new in there.items()})
+
+
+def polars_text(error: pl.exceptions.PolarsError) -> str:
+    """Return what an error of Polars says, with the names of columns as users know them."""
+    return str(error).replace("\0", "")
+
+
 _copying = threading.local()
 
 

@@ -71,9 +71,22 @@ def test_expressions_and_backends_are_pickled(con: Backend, name: str) -> None:
 def test_interactive_shows_rows(con: Backend, name: str) -> None:
     ibis.options.interactive = True
     try:
-        assert "part" in repr(con.table(name))
+        table = con.table(name)
+        assert "part" in repr(table)
+        assert "6" in repr(table.count())
+        shown = table._repr_mimebundle_(["text/plain", "text/html"], [])
+        assert "part" in shown["text/html"]
     finally:
         ibis.options.interactive = False
+
+
+def test_errors_while_a_query_runs_name_its_tables(con: Backend, name: str) -> None:
+    query = con.table(name).filter(ibis._.part.cast("int64") > 1)
+    for run in (query.to_polars, lambda: con.to_pyarrow_batches(query).read_all()):
+        with pytest.raises(pl.exceptions.InvalidOperationError) as caught:
+            run()
+        assert str(caught.value).endswith(f"The query reads ibis.{name}")
+        assert "in column 'part'" in str(caught.value)
 
 
 def test_rows_of_a_primary_key_table(keyed_con: Backend, fresh: Fresh) -> None:
@@ -126,24 +139,43 @@ def test_filter_and_projection_are_pushed(con: Backend, name: str, front: str) -
     assert scan.rows == 2
 
 
-def test_filters_on_join_sides_are_pushed(con: Backend, name: str) -> None:
+@pytest.mark.parametrize("front", ["ibis", "sql"])
+def test_filters_on_join_sides_are_pushed(con: Backend, name: str, front: str) -> None:
     left, right = con.table(name), con.table(name).view()
-    joined = left.filter(left.part == "a").join(right.filter(right.part == "a"), "id")
+    query = left.filter(left.part == "a").join(
+        right.filter(right.part == "b"), left.id + 2 == right.id
+    )
+    if front == "sql":
+        query = con.sql(
+            f"SELECT x.id, y.v FROM {name} AS x JOIN {name} AS y ON x.id + 2 = y.id"
+            " WHERE x.part = 'a' AND y.part = 'b'"
+        )
     with fluss_df.track_scans() as scans:
-        assert sorted(joined.to_polars()["id"]) == [0, 1]
-    assert {scan.partitions for scan in scans} == {("a",)}
+        assert query.to_polars().height == 2
+    assert {scan.partitions for scan in scans} == {("a",), ("b",)}
 
 
-def test_head_is_pushed(con: Backend, name: str) -> None:
-    assert "limit      2" in fluss_df.explain(con.compile(con.table(name).head(2)))
-    assert con.table(name).head(2).to_polars().height == 2
+@pytest.mark.parametrize("front", ["ibis", "sql"])
+def test_head_is_pushed(con: Backend, fresh: Fresh, front: str) -> None:
+    name = fresh()
+    con.create_table(name, pl.DataFrame({"id": range(100_000)}), buckets=1)
+    query = con.table(name).head(2) if front == "ibis" else con.sql(f"SELECT * FROM {name} LIMIT 2")
+    assert "limit      2" in fluss_df.explain(con.compile(query))
+    with fluss_df.track_scans() as scans:
+        assert query.to_polars()["id"].to_list() == [0, 1]
+    (scan,) = scans
+    assert scan.rows < 100_000
 
 
-def test_count_reads_no_row(con: Backend, name: str) -> None:
+@pytest.mark.parametrize("front", ["ibis", "sql"])
+def test_count_reads_no_row(con: Backend, name: str, front: str) -> None:
     table = con.table(name)
     with fluss_df.track_scans() as scans:
-        assert table.count().execute() == 6
-    assert not list(scans)
+        if front == "ibis":
+            assert table.count().execute() == 6
+        else:
+            assert con.raw_sql(f"SELECT count(*) FROM {name}").to_dicts() == [{"len": 6}]
+    assert not [scan.columns for scan in scans if scan.columns]
     assert table.filter(table.part == "a").count().execute() == 2
     assert table.v.count().execute() == 5
 
@@ -288,11 +320,3 @@ def test_alter_and_create_as(con: Backend, fresh: Fresh, name: str) -> None:
     con.raw_sql(f"CREATE TEMPORARY VIEW v_{made} AS SELECT count(*) AS n FROM {made}")
     assert con.raw_sql(f"SELECT n FROM v_{made}").item() == 7
     assert "FLUSS SCAN" in con.raw_sql(f"EXPLAIN SELECT id FROM {made}").item()
-
-
-def test_nested_types(con: Backend, fresh: Fresh) -> None:
-    name = fresh()
-    con.raw_sql(
-        f"CREATE TABLE {name} (a ARRAY<INT>, m MAP<STRING, INT>, r ROW<x INT, y ARRAY<STRING>>)"
-    )
-    assert str(con.table(name).schema()["r"]) == "struct<x: int32, y: array<string>>"

@@ -201,3 +201,56 @@ def test_deleting_by_keys_of_another_table(tables: Tables) -> None:
     con.create_table(name, KEYED, primary_key="id", buckets=1)
     con.raw_sql(f"DELETE FROM {name} WHERE id IN (SELECT id FROM {tables.small.get_name()})")
     assert con.table(name).count().execute() == N - 2
+
+
+JOINED: dict[str, Callable[[Tables], ir.Table]] = {
+    "inner, table on the right": lambda t: t.small.join(t.keyed, "id"),
+    "inner, table on the left": lambda t: t.keyed.join(t.small, "id"),
+    "left": lambda t: t.small.left_join(t.keyed.filter(_.v != 5), "id"),
+    "right": lambda t: t.keyed.right_join(t.small, "id"),
+    "memtable": lambda t: t.keyed.join(ibis.memtable({"key": [1, 5, 999]}), [("id", "key")]),
+    "two tables": lambda t: t.small.join(t.pairs, [("id", "a")]).join(
+        t.keyed.select(i="id", w="v"), [("a", "i")]
+    ),
+    "aggregate": lambda t: t.small.group_by("id").agg(n=_.count()).join(t.keyed, "id"),
+    "no key": lambda t: t.small.filter(_.k > 99).join(t.keyed, "id"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_keys_of_joins_are_looked_up(
+    tables: Tables, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = JOINED[name](tables)
+    # of so few rows all are read
+    plain = query.to_polars()
+    monkeypatch.setattr(key_lookups, "LARGE_TABLE_ROWS", 0)
+    with monkeypatch.context() as patch:
+        forbid(patch)
+        found = query.to_polars()
+    assert found.schema == plain.schema
+    order = pl.all().fill_null(-99)
+    assert sorted(found.select(order).rows()) == sorted(plain.select(order).rows())
+    assert bool(found.height) == (name != "no key")
+
+
+def test_joins_that_keep_all_rows_of_a_table_read_them(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_lookups, "LARGE_TABLE_ROWS", 0)
+    assert tables.keyed.left_join(tables.small, "id").to_polars().height == N + 1
+    assert tables.keyed.outer_join(tables.small, "id").to_polars().height == N + 4
+    assert tables.keyed.anti_join(tables.small, "id").to_polars().height == N - 2
+
+
+def test_a_compiled_join_reads_when_it_is_collected(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_lookups, "LARGE_TABLE_ROWS", 0)
+    con, name = tables.con, ibis.util.gen_name("later").lower()
+    later = con.create_table(name, pl.DataFrame({"id": [1]}), buckets=1)
+    query = later.join(tables.keyed, "id")
+    view = con.create_view(f"{name}_view", query)
+    frame = con.compile(query)
+    con.insert(name, pl.DataFrame({"id": [2]}))
+    assert query.count().execute() == view.count().execute() == frame.collect().height == 2

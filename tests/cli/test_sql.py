@@ -17,10 +17,17 @@ def test_statements_and_prompt(fluss_cluster: LocalCluster) -> None:
     assert made.exit_code == 0, made.output
     assert json.loads(made.stdout) == {"table": f"fluss.{name}", "rows": 2}
 
-    typed = f"SELECT * FROM nowhere;\nSELECT sum(a) AS s\nFROM {name};\n"
+    typed = f"""SELECT * FROM nowhere;
+SELECT sum(a) AS s, 'a;
+b' AS t -- of all;
+FROM {name}; -- done
+quit
+SELECT 1 AS never;
+"""
     shown = CliRunner().invoke(app, ["sql", *options], input=typed)
     assert shown.exit_code == 0, shown.output
-    assert '{"s":3}' in shown.stdout
+    assert '{"s":3,"t":"a;\\nb"}' in shown.stdout
+    assert "never" not in shown.stdout
     assert "nowhere does not exist" in shown.stderr
 
     failed = CliRunner().invoke(app, ["sql", "SELEC 1", *options])

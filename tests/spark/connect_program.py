@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import ibis
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import fluss_df as fluss
 from fluss_df import spark as fluss_spark
+from fluss_df.backend import Backend
 
 LOG = pa.schema({"id": pa.int64(), "text": pa.string()})
 ROWS = pa.table({"id": range(1000), "text": [f"t{i % 9}" for i in range(1000)]}, schema=LOG)
@@ -91,6 +94,40 @@ def check(spark: SparkSession, address: str, folder: Path, log: str, copy: str, 
     )
     assert query.awaitTermination(120)
     assert load(keyed).toArrow().sort_by("id").equals(ROWS)
+    check_changes(spark, address, keyed)
+    check_ibis(spark, address, log)
+
+
+def check_changes(spark: SparkSession, address: str, keyed: str) -> None:
+    """Change rows of a primary-key table, and read the changes."""
+    reader = spark.read.format("fluss").option("connection", address)
+    before = reader.load(keyed).count()
+    rows = "SELECT * FROM VALUES (1L, 'new', 'upsert'), (2L, NULL, 'delete') AS t (id, text, op)"
+    writer = spark.sql(rows).write.format("fluss").mode("append").option("connection", address)
+    writer.option("operation.column", "op").save(keyed)
+    writer = spark.sql("SELECT 3L AS id").write.format("fluss").mode("append")
+    writer.option("connection", address).option("write.mode", "delete").save(keyed)
+    assert reader.load(keyed).count() == before - 2
+    looked_up = reader.option("filter", "id IN (1, 2, 3)").load(keyed).collect()
+    assert [(row.id, row.text) for row in looked_up] == [(1, "new")]
+    reader = spark.read.format("fluss").option("connection", address)
+    changes = reader.option("changelog.mode", "changelog").option("filter", "id IN (1, 2, 3)")
+    kinds = [row._change_type for row in changes.load(keyed).collect()]
+    assert sorted(kinds) == ["+I", "+I", "+I", "+U", "-D", "-D", "-U"]
+
+
+def check_ibis(spark: SparkSession, address: str, log: str) -> None:
+    """Run expressions of Ibis, over a cluster and over a folder that this process has open."""
+    con = Backend().connect(address)
+    name, database = fluss.TablePath.parse(log).table_name, fluss.TablePath.parse(log).database_name
+    table = con.table(name, database=database)
+    groups = ibis.memtable({"text": ["t1", "t2"], "group": ["a", "b"]})
+    expr = table.filter(table.id < 90).join(groups, "text").group_by("group").agg(n=ibis._.count())
+    assert sorted(map(tuple, con.to_spark(expr, spark).collect())) == [("a", 10), ("b", 10)]
+    with tempfile.TemporaryDirectory() as folder, fluss.connect(folder) as connection:
+        here = Backend().connect(connection)
+        copied = here.create_table("copied", ROWS, buckets=2)
+        assert here.to_spark(copied.id.sum().as_table(), spark).collect()[0][0] == 499500
 
 
 if __name__ == "__main__":

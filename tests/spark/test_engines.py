@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import ibis
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import fluss_df as fluss
+from fluss_df.backend import Backend
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.io import scan_fluss
@@ -55,6 +57,13 @@ def test_written_streamed_and_read(spark: SparkSession, place: str, tmp_path: Pa
         assert_same(reader.load(str(log)), ROWS)
         found = frame(reader.load(str(keyed)).where("id IN (3, 7, 7000) AND text <> 't3'"))
         assert found.rows() == [(7, "t7")]
+
+        if not place[0].isdigit():
+            # a folder; of clusters there are tests of their own
+            con = Backend().connect(connection, database="engines")
+            table = con.table(log.table_name)
+            counted = con.to_spark(table.filter(table.id < 10).agg(n=ibis._.count()), spark)
+            assert counted.collect()[0].n == 10
 
         stream = spark.readStream.format("fluss").option("connection", place).load(str(log))
         query = (

@@ -1,4 +1,4 @@
-"""Kills at every step of a streaming write, with others writing to the same table."""
+"""Kills at every step of a streaming write of each kind, with others writing to the same table."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
-from pyspark.sql.functions import col, rand
+from pyspark.sql.functions import col, rand, when
 from pyspark.sql.types import StructType
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
-from fluss_df.io import scan_fluss
+from fluss_df.io import scan_fluss, write_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.spark import FlussDataSource
 from fluss_df.spark.exactly_once import ExactlyOnceWriter
@@ -28,7 +29,8 @@ from fluss_df.spark.ledger import Ledger, Manifest
 from fluss_df.spark.options import WriteOptions
 from fluss_df.spark.publish import Publisher
 from fluss_df.spark.types import spark_schema
-from tests.io.conftest import MakeTable, write
+from fluss_df.spark.writing import FlussStreamWriter
+from tests.io.conftest import MakeTable
 
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
 ROWS = 20_000
@@ -52,6 +54,11 @@ def killing(name: str, step: str, folder: Path) -> type[FlussDataSource]:
             open(marker, "w").close()
             os._exit(9)
 
+    def dying(iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in iterator:
+            yield batch
+            die("write")
+
     class DyingPublisher(Publisher):
         sent = 0
 
@@ -61,14 +68,9 @@ def killing(name: str, step: str, folder: Path) -> type[FlussDataSource]:
             if self.sent == 2:
                 die("publishing")
 
-    class DyingWriter(ExactlyOnceWriter):
+    class DyingOnce(ExactlyOnceWriter):
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-            def dying() -> Iterator[pa.RecordBatch]:
-                for batch in iterator:
-                    yield batch
-                    die("write")
-
-            found = super().write(dying())
+            found = super().write(dying(iterator))
             die("acknowledged")
             return found
 
@@ -84,13 +86,27 @@ def killing(name: str, step: str, folder: Path) -> type[FlussDataSource]:
             super().commit(messages, batchId)
             die("committed")
 
+    class DyingWriter(FlussStreamWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            found = super().write(dying(iterator))
+            die("acknowledged")
+            return found
+
+        def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+            die("commit")
+            super().commit(messages, batchId)
+            die("committed")
+
     class Dying(FlussDataSource):
         @classmethod
         def name(cls) -> str:
             return name
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-            return DyingWriter(WriteOptions.parse(self.options), schema, overwrite)
+            options = WriteOptions.parse(self.options)
+            kind = DyingOnce if options.guarantee == "exactly-once" else DyingWriter
+            made: DataSourceStreamWriter = kind(options, schema, overwrite)
+            return made
 
     return Dying
 
@@ -115,6 +131,9 @@ class Copies:
             )
             # every run of a batch deals its rows to the tasks in another way
             shuffled = stream.repartition(2, rand()).where(col("id") >= 0)
+            if "operation_column" in options:
+                change = when(col("id") % 5 == 0, "delete").otherwise("upsert")
+                shuffled = shuffled.withColumn(options["operation_column"], change)
             query = self.start(shuffled, target, name, options)
             try:
                 query.awaitTermination(120)
@@ -150,7 +169,7 @@ class Foreigner:
 
     def _run(self, connection: FlussConnection, table: TablePath) -> None:
         while not self._stop.wait(0.02):
-            write(connection, table, rows(FOREIGN + self.rows, 10))
+            write_fluss(rows(FOREIGN + self.rows, 10), table, connection=connection)
             self.rows += 10
 
     def __enter__(self) -> Foreigner:
@@ -167,45 +186,55 @@ def source(make_table: MakeTable) -> TablePath:
     return make_table(SCHEMA, rows(0, ROWS), bucket_count=2)
 
 
+STEPS = ["write", "acknowledged", "commit", "committed"]
+KILLS = [
+    *(("exactly-once", step) for step in [*STEPS, "publishing"]),
+    *(("at-least-once", step) for step in STEPS),
+    *(("operations", step) for step in STEPS),
+]
 # all of them in the campaign; each takes some seconds
-ALL_STEPS = ["write", "acknowledged", "commit", "publishing", "committed"]
-STEPS = ALL_STEPS if os.environ.get("FLUSS_TEST_SPARK_FULL") else ["publishing"]
+FEW = [("exactly-once", "publishing"), ("at-least-once", "acknowledged")]
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_killed_and_repeated_exactly_once(
+@pytest.mark.parametrize(
+    ("mode", "step"), KILLS if os.environ.get("FLUSS_TEST_SPARK_FULL") else FEW
+)
+def test_killed_and_repeated(
     spark: SparkSession,
     copies: Copies,
     connection: FlussConnection,
     make_table: MakeTable,
     source: TablePath,
+    mode: str,
     step: str,
     tmp_path: Path,
 ) -> None:
-    target = make_table(SCHEMA, bucket_count=3, bucket_keys=["id"])
-    name = f"fluss_killed_{step}"
+    name = f"fluss_killed_{mode.replace('-', '_')}_{step}"
     spark.dataSource.register(killing(name, step, tmp_path))
+    if mode == "operations":
+        # of the rows that are there, some are deleted
+        target = make_table(SCHEMA, primary_keys=["id"], bucket_count=3)
+        write_fluss(rows(0, 1000), target, connection=connection)
+        options = {"operation_column": "op"}
+    else:
+        target = make_table(SCHEMA, bucket_count=3, bucket_keys=["id"])
+        options = {"delivery_guarantee": mode}
     with Foreigner(connection, target) as foreigner:
-        failures = copies.run(source, target, name, delivery_guarantee="exactly-once")
+        failures = copies.run(source, target, name, **options)
     assert failures == 1
     found = scan_fluss(target, connection=connection).collect()
     ours = found.filter(pl.col("id") < FOREIGN)
-    assert (ours.height, ours["id"].n_unique()) == (ROWS, ROWS)
+    wanted = pl.int_range(ROWS, eager=True)
+    if mode == "operations":
+        wanted = wanted.filter(wanted % 5 > 0)
+    assert ours["id"].unique().sort().equals(wanted, check_names=False)
+    if mode != "at-least-once":
+        assert ours.height == wanted.len()
+    elif step != "write":
+        # all rows of the task, or of the batch, are there again
+        assert ours.height >= ROWS + ROWS // 8
     theirs = found.filter(pl.col("id") >= FOREIGN)
     assert theirs.height == theirs["id"].n_unique() == foreigner.rows > 0
-
-
-def test_at_least_once_loses_nothing(
-    spark: SparkSession,
-    copies: Copies,
-    connection: FlussConnection,
-    make_table: MakeTable,
-    source: TablePath,
-) -> None:
-    target = make_table(SCHEMA, bucket_count=2)
-    assert copies.run(source, target, "fluss") == 0
-    found = scan_fluss(target, connection=connection).collect()
-    assert found["id"].n_unique() == ROWS
 
 
 @pytest.mark.spark_full
@@ -262,6 +291,26 @@ def test_a_speculative_attempt_does_no_harm(
     once.commit([late, second], 0)
     found = scan_fluss(target, connection=connection).collect()
     assert (found.height, found["id"].n_unique()) == (3000, 3000)
+
+
+@pytest.mark.parametrize("keys", [None, ["id"]])
+def test_a_speculative_attempt_without_a_ledger(
+    fluss_cluster: LocalCluster,
+    connection: FlussConnection,
+    make_table: MakeTable,
+    keys: list[str] | None,
+) -> None:
+    target = make_table(SCHEMA, primary_keys=keys, bucket_count=2)
+    options = {"path": str(target), "bootstrap.servers": fluss_cluster.bootstrap_servers}
+    writer = FlussStreamWriter(WriteOptions.parse(options), spark_schema(SCHEMA), False)
+    task = rows(0, 3000).to_arrow().cast(SCHEMA).to_batches(max_chunksize=100)
+    with Foreigner(connection, target), ThreadPoolExecutor() as pool:
+        # two attempts of one task at the same time
+        first, _ = pool.map(writer.write, [iter(task), iter(task)])
+    writer.commit([first], 0)
+    found = scan_fluss(target, connection=connection).filter(pl.col("id") < FOREIGN).collect()
+    assert found["id"].n_unique() == 3000
+    assert found.height == (3000 if keys else 6000)
 
 
 def test_many_drivers_publish_the_same_batch_once(

@@ -1,0 +1,95 @@
+"""Runs the pipeline on a standalone Spark cluster of a master and two workers on this machine.
+
+Both come from the pip package, by its ``spark-class``. Fluss is a cluster of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+
+from fluss_df.cluster import LocalCluster
+
+_ROOT = Path(__file__).parents[2]
+_WORKERS = 2
+_START_S = 60
+
+
+def main() -> None:
+    """Run the pipeline."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=60_000)
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as name,
+        LocalCluster() as cluster,
+        spark_cluster(Path(name)) as master,
+    ):
+        command = [
+            *(sys.executable, "-m", "examples.flights_pipeline", "--master", master),
+            *("--connection", cluster.bootstrap_servers, "--folder", str(Path(name) / "data")),
+            *("--events", str(options.events)),
+        ]
+        environment = os.environ | {"PYTHONPATH": str(_ROOT)}
+        subprocess.run(command, cwd=_ROOT, env=environment, check=True, timeout=900)
+        used = [n for n in range(_WORKERS) if list((Path(name) / f"worker{n}").glob("app-*/*"))]
+        if len(used) != _WORKERS:
+            raise SystemExit(f"only the workers {used} had executors")
+    print(f"equal on a master and {_WORKERS} workers")
+
+
+@contextlib.contextmanager
+def spark_cluster(folder: Path) -> Iterator[str]:
+    """Start a master and workers; give the master's address."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    address = f"spark://127.0.0.1:{port}"
+    log = folder / "spark.log"
+    started: list[subprocess.Popen[bytes]] = []
+    place = ("--host", "127.0.0.1", "--webui-port", "0")
+    try:
+        started.append(_start(log, "master.Master", *place, "--port", str(port)))
+        for number in range(_WORKERS):
+            size = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"worker{number}"))
+            started.append(_start(log, "worker.Worker", *place, *size, address))
+        deadline = time.monotonic() + _START_S
+        while log.read_text().count("Registering worker") < _WORKERS:
+            if time.monotonic() > deadline or any(p.poll() is not None for p in started):
+                raise SystemExit(f"the Spark cluster did not start:\n{log.read_text()[-3000:]}")
+            time.sleep(0.2)
+        yield address
+    finally:
+        for process in started:
+            # a group of its own: executors are in it
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(30)
+
+
+def _start(log: Path, what: str, *arguments: str) -> subprocess.Popen[bytes]:
+    home = Path(pyspark.__file__).parent
+    command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}", *arguments]
+    environment = os.environ | {
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command, env=environment, stdout=file, stderr=file, start_new_session=True
+        )
+
+
+if __name__ == "__main__":
+    main()
