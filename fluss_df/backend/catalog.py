@@ -19,7 +19,6 @@ from ibis.formats.polars import PolarsSchema
 from fluss_df.backend.leaves import ibis_schema
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.polars_reader import with_known_schema
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sink import SinkResult, sink_fluss, write_fluss
 from fluss_df.io.target import TableLayout, describe
@@ -124,12 +123,11 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         """Return a lazy frame over a table of the cluster; options as of ``scan_fluss``."""
         base, changes = split_name(name)
         source = self.path(base, database)
-        scan = scan_fluss(
+        return scan_fluss(
             source if changes is None else f"{source}{changes.value}",
             connection=self._connection,
             **options,
         )
-        return with_known_schema(scan)
 
     def table(self, name: str, /, *, database: str | None = None, **options: Any) -> ir.Table:
         """Return a table as an expression.

@@ -127,11 +127,12 @@ class FlussScan(LazyFrameResolver):
 
 
 def with_known_schema(scan: pl.LazyFrame) -> pl.LazyFrame:
-    """Return a scan over which window functions run on Polars' streaming engine.
+    """Return a scan over which every query runs.
 
-    Where Polars 2.1 pushes a projection into a resolver, it goes on with the whole schema:
-    ``over`` panics, and batches of it are an empty result without an error. Renaming the columns,
-    there and back, is a node whose schema is right; what is pushed passes it.
+    Where Polars 2.1 pushes a projection into a resolver, it goes on with the whole schema: window
+    functions on the streaming engine and expressions used twice on the other panic, and batches of
+    them are an empty result without an error. Renaming the columns, there and back, is a node whose
+    schema is right; what is pushed passes it.
     """
     names = scan.collect_schema().names()
     there = {name: f"{name}\0" for name in names}

@@ -16,7 +16,7 @@ from fluss_df.io.durations import parse_duration
 from fluss_df.io.follow import FlussFollow, FollowOptions
 from fluss_df.io.lookup_join import lookup_joins
 from fluss_df.io.planning import check_offset_partitions, frame_schema
-from fluss_df.io.polars_reader import FlussScan, planned_scans
+from fluss_df.io.polars_reader import FlussScan, planned_scans, with_known_schema
 from fluss_df.io.report import ScanReport, planned_in
 from fluss_df.io.snapshot import FlussSnapshot
 from fluss_df.io.source import (
@@ -33,9 +33,10 @@ from fluss_df.pushdown.plan import bind_columns, bind_metadata
 from fluss_df.record.change_tables import ChangeTable, split_name
 from fluss_df.schema import TableInfo
 
-# a scan, whose rows are filtered at the most
+# a scan (and the renaming in with_known_schema), whose rows are filtered at the most
 _FILTERED = re.compile(
-    r"SELECT \[len\(\)\]\n( *FILTER [^\n]*\n *FROM\n)* *RESOLVER\[name: FlussScan, [^\n]*"
+    r"SELECT \[len\(\)\]\n( *FILTER [^\n]*\n *FROM\n)*( *SELECT [^\n]*\0[^\n]*\n){2}"
+    r" *RESOLVER\[name: FlussScan, [^\n]*"
 )
 _COUNTED = re.compile(r"SELECT \[len\(\)\]\n  RESOLVER\[name: FlussScan,(?!(.*\n)* *FILTER )")
 
@@ -185,10 +186,10 @@ def scan_fluss(
         choose_partitions(info, there, scan.partitions)
         check_offset_partitions(info, scan, there)
     if scan.keyed and changes is None:
-        return FlussSnapshot(scan).lazy()
+        return with_known_schema(FlussSnapshot(scan).lazy())
     if options is not None:
-        return FlussFollow(scan, options).lazy()
-    return FlussScan(scan, info).lazy()
+        return with_known_schema(FlussFollow(scan, options).lazy())
+    return with_known_schema(FlussScan(scan, info).lazy())
 
 
 def _resolve_mode(info: TableInfo, mode: str, changes: ChangeTable | None) -> ChangeTable | None:

@@ -19,6 +19,7 @@ from polars.io.external_reader import (
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.polars_reader import with_known_schema
 
 ROWS = 10
 PARTS = [
@@ -366,17 +367,22 @@ def test_gap_what_is_never_true_behind_a_limit_loses_the_projection() -> None:
     assert resolver.log.resolved == []
 
 
-def test_gap_what_is_used_twice_fails_in_memory() -> None:
-    # the expression that both have is a column of its own, of a frame that is taken for the whole
-    # scan; the default engine is another one
+def test_gap_some_columns_are_taken_for_the_whole_scan() -> None:
+    """By what adds columns of its own; with_known_schema is what keeps it from that."""
     twice = (pl.col("a") * (1 - pl.col("c"))).alias("x")
-    query = Resolver().lazy().group_by("c").agg(twice.sum(), y=(twice + 1).sum())
-    expected = ALL.group_by("c").agg(twice.sum(), y=(twice + 1).sum()).sort("c")
-    with pytest.raises(pl.exceptions.PanicException):
-        query.collect(engine="in-memory")
-    assert query.collect().sort("c").equals(expected)
-    without = pl.QueryOptFlags(comm_subexpr_elim=False)
-    assert query.collect(engine="in-memory", optimizations=without).sort("c").equals(expected)
+    queries: list[tuple[Any, Callable[[pl.LazyFrame], pl.LazyFrame]]] = [
+        # the expression that both have is such a column
+        ("in-memory", lambda frame: frame.group_by("c").agg(twice.sum(), y=(twice + 1).sum())),
+        ("streaming", lambda frame: frame.select("c", s=pl.col("a").sum().over("c"))),
+    ]
+    for engine, query in queries:
+        expected = query(ALL.lazy()).collect(engine="in-memory").sort("c")
+        with pytest.raises(pl.exceptions.PanicException):
+            query(Resolver().lazy()).collect(engine=engine)
+        others: list[Any] = ["in-memory", "streaming"]
+        for other in others:
+            found = query(with_known_schema(Resolver().lazy())).collect(engine=other)
+            assert found.sort("c").equals(expected)
 
 
 @pytest.mark.parametrize("query", ["sort", "top_k", "unique", "group_by"])

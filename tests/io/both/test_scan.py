@@ -2,11 +2,13 @@ import datetime as dt
 import decimal
 import itertools
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import polars as pl
 import pyarrow as pa
 import pytest
+from polars.testing import assert_frame_equal
 
 from fluss_df.client.connection import FlussConnection, set_default_connection
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
@@ -521,3 +523,20 @@ def test_several_offsets_are_a_window(connection: FlussConnection, make_table: M
     assert part.collect()["x"].to_list() == list(range(20, 30))
     assert fetched(part)[0].rows == 10
     assert "residual   none" in explain(part)
+
+
+@pytest.mark.parametrize("engine", ["streaming", "in-memory"])
+def test_window_functions_over_some_columns(scan: pl.LazyFrame, engine: Any) -> None:
+    """Polars' streaming engine, left alone, takes the columns of a scan for more than it reads."""
+    whole = scan.collect()
+    queries: list[Callable[[pl.LazyFrame], pl.LazyFrame]] = [
+        lambda frame: frame.select("origin", "x").with_columns(n=pl.len().over("origin")),
+        lambda frame: frame.select(pl.col("x").rank("ordinal").over("origin")),
+        lambda frame: frame.filter(pl.col("x") > 1).select(s=pl.col("x").sum().over("origin")),
+        lambda frame: frame.with_columns(s=pl.col("x").cum_sum().over("origin")).select("s", "x"),
+    ]
+    for query in queries:
+        found = query(scan).collect(engine=engine)
+        assert_frame_equal(found, query(whole.lazy()).collect(engine="in-memory"))
+        batches = list(query(scan).collect_batches())
+        assert sum(batch.height for batch in batches) == found.height
