@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,17 +13,13 @@ import pyarrow as pa
 from fluss_df.client.encode_pool import encode_pool
 from fluss_df.client.exit_flush import flush_at_exit, needs_no_flush
 from fluss_df.client.facade import Ready, ready
-from fluss_df.client.io_thread import reset_after_fork, result_of
-from fluss_df.client.plain_keys import PlainPartitions
-from fluss_df.client.routing import PartitionRouter, bucket_assigner
-from fluss_df.client.sender import Sender
+from fluss_df.client.io_thread import reset_after_fork
+from fluss_df.client.outgoing import Outgoing
 from fluss_df.client.write_api import WriteApi
 from fluss_df.client.write_batch import (
     BucketResult,
-    BufferMemory,
     EncodedBatch,
     RoutedBatch,
-    WriteBatch,
     WriteResultHandle,
 )
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
@@ -45,8 +40,6 @@ Row = Mapping[str, Any] | Sequence[Any]
 
 # first guess of the rows in a batch of rows, until their size is known
 _FIRST_ROWS = 8192
-# batches this small are encoded at once by the caller: a thread switch costs as much
-_ENCODE_AT_ONCE_BYTES = 32 * 1024
 _LOCK_BUSY_PAUSE_S = 0.01
 
 
@@ -147,32 +140,20 @@ class TableWriter(Ready):
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._timer_set = False
-        self._memory = BufferMemory(self._config.writer_buffer_memory_size)
-        self._partitions = PartitionRouter(
-            self._connection, self._info, create=self._create_partitions
-        )
-        self._plain_partitions = (
-            PlainPartitions(self._info, self._columns) if self._info.is_partitioned() else None
-        )
-        self._assign = bucket_assigner(self._info, self._config, self._columns)
         self._target_bytes = self._config.writer_batch_size
-        self._sender: Sender | None = None
+        self._outgoing = Outgoing(
+            self._connection,
+            self._info,
+            self._columns,
+            self._write_api(),
+            self._encode_frame,
+            create_partitions=self._create_partitions,
+            owner=self,
+        )
 
     def after_fork(self) -> None:
         """Start empty in a forked child: what was pending is for the parent to write."""
         self._reset()
-
-    def _started_sender(self) -> Sender:
-        if self._sender is None:
-            self._sender = Sender(
-                self._connection.cluster,
-                self._info,
-                self._config,
-                self._connection.metrics,
-                self._memory,
-                self._write_api(),
-            )
-        return self._sender
 
     @property
     def info(self) -> TableInfo:
@@ -267,7 +248,7 @@ class TableWriter(Ready):
                     if self._closed:
                         raise self._closed_error()
                     self._drain()
-                    self._dispatch(data, handle)
+                    self._outgoing.send(data, handle, self._target_bytes)
                 taken += batch.num_rows
         finally:
             handle.seal(error)
@@ -292,7 +273,7 @@ class TableWriter(Ready):
             self._drain()
             handle = WriteResultHandle()
             try:
-                self._dispatch(data, handle)
+                self._outgoing.send(data, handle, self._target_bytes)
             except BaseException as error:
                 handle.seal(error if isinstance(error, FlussError) else None)
                 raise
@@ -379,18 +360,16 @@ class TableWriter(Ready):
             self._rows_to_pending()
             batches, self._pending, self._pending_bytes = self._pending, [], 0
             data = pa.Table.from_batches(batches, self._frame_schema)
-            self._dispatch(data, handle, wait_for_room=wait_for_room)
+            self._outgoing.send(data, handle, self._target_bytes, wait_for_room=wait_for_room)
         except FlussError as error:
             self._gate.handle = None
             self._forget_rows()
             self._pending, self._pending_bytes = [], 0
             # raised where the caller asks for the outcome: it may be another row's caller here
-            self._started_sender().failures.append(error)
+            self._outgoing.failed(error)
             handle.seal(error)
         else:
             handle.seal()
-
-    # ---- on its way
 
     def _drain_lone_row(self, handle: WriteResultHandle, *, wait_for_room: bool) -> bool:
         """Send what is pending where it is one row of plain values; return whether it was."""
@@ -398,74 +377,16 @@ class TableWriter(Ready):
         if found is None:
             return False
         row, encoded = found
-        name, partition_id = None, None
-        if self._plain_partitions is not None:
-            name = self._plain_partitions.name(row)
-            partition_id = None if name is None else self._partitions.known_id(name)
-            if partition_id is None:
-                return False
-        bucket = self._assign.of_one(row, partition_id)
-        if bucket is None:
+        place = self._outgoing.place(row)
+        if place is None:
             return False
         # until there is room, Ctrl-C leaves the row where it is
-        self._take_room(encoded.nbytes, 1, wait=wait_for_room)
-        batch = WriteBatch(bucket, name, 1, encoded.nbytes, handle)
-        batch.encoded = encoded
-        handle.expect(1)
+        self._outgoing.take_room(encoded.nbytes, 1, wait=wait_for_room)
         self._gate.handle = None
         self._forget_rows()
-        self._connection.io.call(self._started_sender().enqueue, [batch], self)
+        self._outgoing.send_row(place, encoded, handle)
         handle.seal()
         return True
-
-    def _dispatch(
-        self, data: pa.Table, handle: WriteResultHandle, *, wait_for_room: bool = True
-    ) -> None:
-        """Route coerced data to partitions and buckets, and start encoding; the lock is held."""
-        if not data.num_rows:
-            return
-        for routed in self._routes(data):
-            self._enqueue(routed, handle, wait_for_room=wait_for_room)
-
-    def _routes(self, data: pa.Table) -> Iterator[RoutedBatch]:
-        # every partition is there, or nothing is sent
-        for partition_name, partition_id, part in self._partitions.split(data):
-            for piece in _pieces(part, self._target_bytes):
-                for bucket, rows in self._assign(piece, partition_id):
-                    yield RoutedBatch(bucket, partition_name, rows)
-
-    def _enqueue(
-        self, routed: RoutedBatch, handle: WriteResultHandle, *, wait_for_room: bool
-    ) -> None:
-        sender = self._started_sender()
-        io = self._connection.io
-        rows = routed.rows
-        size = rows.nbytes
-        self._take_room(size, rows.num_rows, wait=wait_for_room)
-        handle.expect(1)
-        batch = WriteBatch(routed.bucket, routed.partition_name, rows.num_rows, size, handle)
-        batch.data = rows
-        if size <= _ENCODE_AT_ONCE_BYTES:
-            self._encode(batch, None)
-            io.call(sender.enqueue, [batch], self)
-            return
-        io.call(sender.enqueue, [batch], self)
-        try:
-            encode_pool().submit(self._encode, batch, sender)
-        except RuntimeError:  # the interpreter is ending
-            self._encode(batch, sender)
-
-    def _take_room(self, size: int, rows: int, *, wait: bool) -> None:
-        """Take bytes of the buffer for rows."""
-        if not wait:
-            self._memory.take_at_once(size)
-        elif not self._memory.take(size, self._config.writer_buffer_wait_timeout_ms):
-            raise FlussError(
-                f"no room for {rows} rows of table {self._name} in the"
-                f" writer's buffer of {self._config.writer_buffer_memory_size} bytes"
-                f" within {self._config.writer_buffer_wait_timeout_ms} ms",
-                ErrorCode.REQUEST_TIME_OUT,
-            )
 
     # ---- batch by batch, under a writer id that is known beforehand
 
@@ -478,11 +399,11 @@ class TableWriter(Ready):
         """Check a frame, and return its rows as the batches that are to be sent; none is."""
         data = self._checked(table)
         with self._lock:
-            return list(self._routes(data))
+            return list(self._outgoing.routes(data, self._target_bytes))
 
     def ask_writer_id(self) -> int:
         """Have a server give a writer id that nobody else has."""
-        return self._connection.io.run(self._started_sender().ask_writer_id())
+        return self._outgoing.ask_writer_id()
 
     def send_as(
         self,
@@ -512,36 +433,8 @@ class TableWriter(Ready):
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
         with self._lock:
-            self._connection.io.call(self._started_sender().fix_writer, writer_id, sequences)
-            handle = WriteResultHandle()
-            for batch in batches:
-                self._enqueue(batch, handle, wait_for_room=True)
-            handle.seal()
+            self._outgoing.send_as(writer_id, sequences, batches)
         self.flush()
-
-    def _encode(self, batch: WriteBatch, sender: Sender | None) -> None:
-        """Encode a batch, and tell the sender of it where there is one."""
-        data = batch.data
-        if data is None:  # given up meanwhile
-            return
-        try:
-            encoded = self._encode_frame(data)
-        except Exception as error:
-            if not isinstance(error, FlussError):
-                logger.exception("a batch of table %s could not be encoded", self._name)
-            failure = FlussError(f"a batch of table {self._name} cannot be encoded: {error}")
-            if sender is None:
-                raise failure from error
-            self._connection.io.call(sender.refuse, batch, failure)
-            return
-        batch.data = None
-        saved = batch.memory - encoded.nbytes
-        if saved > 0:
-            batch.memory = encoded.nbytes
-            self._memory.give_back(saved)
-        batch.encoded = encoded
-        if sender is not None:
-            self._connection.io.call(sender.wake)
 
     # ---- the end
 
@@ -557,42 +450,18 @@ class TableWriter(Ready):
         """
         with self._lock:
             self._drain()
-            sender = self._sender
-        if sender is not None:
-            future: concurrent.futures.Future[None] = concurrent.futures.Future()
-            self._connection.io.call(sender.tell_when_drained, future)
-            try:
-                result_of(future, None if timeout_ms is None else timeout_ms / 1000)
-            except BaseException:
-                future.cancel()
-                raise
-            self._raise_failures(sender)
+        self._outgoing.wait(timeout_ms)
         return ready(None)
-
-    def _raise_failures(self, sender: Sender) -> None:
-        failures, sender.failures = sender.failures, []
-        if not failures:
-            return
-        rows, sender.failed_rows = sender.failed_rows, 0
-        first = failures[0]
-        if len(failures) == 1:
-            raise first
-        raise FlussError(
-            f"{len(failures)} batches with {rows} rows of table {self._name} were not written;"
-            f" the first: {first.message}",
-            first.error_code,
-        ) from first
 
     def offsets(self) -> list[BucketResult]:
         """Return what was acknowledged so far, for each bucket."""
-        return [] if self._sender is None else self._sender.results()
+        return self._outgoing.results()
 
     @property
     def unflushed_rows(self) -> int:
         """Rows that are not acknowledged yet."""
-        sending = 0 if self._sender is None else self._sender.open_rows
         pending: int = sum(batch.num_rows for batch in self._pending)
-        return self._row_count() + pending + sending
+        return self._row_count() + pending + self._outgoing.open_rows
 
     def close(self) -> None:
         """Flush, then refuse further rows; a second call does nothing.
@@ -624,14 +493,3 @@ class TableWriter(Ready):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r}, unflushed_rows={self.unflushed_rows})"
-
-
-def _pieces(table: pa.Table, target_bytes: int) -> Iterable[pa.RecordBatch]:
-    """Cut a table into record batches of about ``target_bytes``, chunks put together as needed."""
-    rows = max(1, int(table.num_rows * target_bytes / max(1, table.nbytes)))
-    # equal pieces rather than a small one at the end
-    count = max(1, -(-table.num_rows // rows))
-    rows = -(-table.num_rows // count)
-    for start in range(0, table.num_rows, rows):
-        piece = table.slice(start, rows).combine_chunks()
-        yield from piece.to_batches()

@@ -1,0 +1,283 @@
+"""Batches of one writer on their way: routed, given room in the buffer, encoded, sent."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from fluss_df.client.encode_pool import encode_pool
+from fluss_df.client.io_thread import result_of
+from fluss_df.client.plain_keys import PlainPartitions
+from fluss_df.client.routing import PartitionRouter, bucket_assigner
+from fluss_df.client.sender import Sender
+from fluss_df.client.write_api import WriteApi
+from fluss_df.client.write_batch import (
+    BucketResult,
+    BufferMemory,
+    EncodedBatch,
+    RoutedBatch,
+    WriteBatch,
+    WriteResultHandle,
+)
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket
+from fluss_df.schema import TableInfo
+from fluss_df.types import Column
+
+if TYPE_CHECKING:
+    from fluss_df.client.connection import FlussConnection
+
+logger = logging.getLogger(__name__)
+
+# batches this small are encoded at once by the caller: a thread switch costs as much
+_ENCODE_AT_ONCE_BYTES = 32 * 1024
+
+#: A bucket, and the name of its partition.
+Place: TypeAlias = tuple[TableBucket, str | None]
+
+
+class Outgoing:
+    """What a writer has given out of its hands, of one process.
+
+    Its callers hold the writer's lock, so that batches enter their buckets in the order of the
+    calls; :meth:`wait` is for anybody.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    columns
+        The columns that rows have.
+    api
+        The request that carries batches.
+    encode
+        Returns the bytes of a batch; called in any thread.
+    create_partitions
+        Whether to create the partitions of the rows where they do not exist.
+    owner
+        Kept alive until all is done with, for the report at the program's end.
+    """
+
+    def __init__(
+        self,
+        connection: FlussConnection,
+        info: TableInfo,
+        columns: Sequence[Column],
+        api: WriteApi,
+        encode: Callable[[pa.RecordBatch], EncodedBatch],
+        *,
+        create_partitions: bool,
+        owner: object,
+    ) -> None:
+        self._connection = connection
+        self._info = info
+        self._config = config = connection.config
+        self._name = str(info.table_path)
+        self._api = api
+        self._encode_frame = encode
+        self._owner = owner
+        self._memory = BufferMemory(config.writer_buffer_memory_size)
+        self._partitions = PartitionRouter(connection, info, create=create_partitions)
+        self._plain_partitions = PlainPartitions(info, columns) if info.is_partitioned() else None
+        self._assign = bucket_assigner(info, config, columns)
+        self._sender: Sender | None = None
+
+    def _started_sender(self) -> Sender:
+        if self._sender is None:
+            self._sender = Sender(
+                self._connection.cluster,
+                self._info,
+                self._config,
+                self._connection.metrics,
+                self._memory,
+                self._api,
+            )
+        return self._sender
+
+    # ---- rows that were checked
+
+    def send(
+        self,
+        data: pa.Table,
+        handle: WriteResultHandle,
+        target_bytes: int,
+        *,
+        wait_for_room: bool = True,
+    ) -> None:
+        """Route rows to partitions and buckets in batches of about so many bytes; encode them."""
+        if not data.num_rows:
+            return
+        for routed in self.routes(data, target_bytes):
+            self._enqueue(routed, handle, wait_for_room=wait_for_room)
+
+    def routes(self, data: pa.Table, target_bytes: int) -> Iterator[RoutedBatch]:
+        """Return rows as the batches that are to be sent."""
+        # every partition is there, or nothing is sent
+        for partition_name, partition_id, part in self._partitions.split(data):
+            for piece in _pieces(part, target_bytes):
+                for bucket, rows in self._assign(piece, partition_id):
+                    yield RoutedBatch(bucket, partition_name, rows)
+
+    def place(self, row: Sequence[Any]) -> Place | None:
+        """Return where a single row goes; None where only :meth:`routes` can tell."""
+        name, partition_id = None, None
+        if self._plain_partitions is not None:
+            name = self._plain_partitions.name(row)
+            partition_id = None if name is None else self._partitions.known_id(name)
+            if partition_id is None:
+                return None
+        bucket = self._assign.of_one(row, partition_id)
+        return None if bucket is None else (bucket, name)
+
+    def take_room(self, size: int, rows: int, *, wait: bool) -> None:
+        """Take bytes of the buffer for rows.
+
+        Raises
+        ------
+        FlussError
+            When there is none in time.
+        """
+        if not wait:
+            self._memory.take_at_once(size)
+        elif not self._memory.take(size, self._config.writer_buffer_wait_timeout_ms):
+            raise FlussError(
+                f"no room for {rows} rows of table {self._name} in the"
+                f" writer's buffer of {self._config.writer_buffer_memory_size} bytes"
+                f" within {self._config.writer_buffer_wait_timeout_ms} ms",
+                ErrorCode.REQUEST_TIME_OUT,
+            )
+
+    def send_row(self, place: Place, encoded: EncodedBatch, handle: WriteResultHandle) -> None:
+        """Send a single row, for which room was taken."""
+        bucket, partition_name = place
+        batch = WriteBatch(bucket, partition_name, 1, encoded.nbytes, handle)
+        batch.encoded = encoded
+        handle.expect(1)
+        self._connection.io.call(self._started_sender().enqueue, [batch], self._owner)
+
+    def _enqueue(
+        self, routed: RoutedBatch, handle: WriteResultHandle, *, wait_for_room: bool
+    ) -> None:
+        sender = self._started_sender()
+        io = self._connection.io
+        rows = routed.rows
+        size = rows.nbytes
+        self.take_room(size, rows.num_rows, wait=wait_for_room)
+        handle.expect(1)
+        batch = WriteBatch(routed.bucket, routed.partition_name, rows.num_rows, size, handle)
+        batch.data = rows
+        if size <= _ENCODE_AT_ONCE_BYTES:
+            self._encode(batch, None)
+            io.call(sender.enqueue, [batch], self._owner)
+            return
+        io.call(sender.enqueue, [batch], self._owner)
+        try:
+            encode_pool().submit(self._encode, batch, sender)
+        except RuntimeError:  # the interpreter is ending
+            self._encode(batch, sender)
+
+    def _encode(self, batch: WriteBatch, sender: Sender | None) -> None:
+        """Encode a batch, and tell the sender of it where there is one."""
+        data = batch.data
+        if data is None:  # given up meanwhile
+            return
+        try:
+            encoded = self._encode_frame(data)
+        except Exception as error:
+            if not isinstance(error, FlussError):
+                logger.exception("a batch of table %s could not be encoded", self._name)
+            failure = FlussError(f"a batch of table {self._name} cannot be encoded: {error}")
+            if sender is None:
+                raise failure from error
+            self._connection.io.call(sender.refuse, batch, failure)
+            return
+        batch.data = None
+        saved = batch.memory - encoded.nbytes
+        if saved > 0:
+            batch.memory = encoded.nbytes
+            self._memory.give_back(saved)
+        batch.encoded = encoded
+        if sender is not None:
+            self._connection.io.call(sender.wake)
+
+    # ---- under a writer id that is known beforehand
+
+    def ask_writer_id(self) -> int:
+        """Have a server give a writer id that nobody else has."""
+        return self._connection.io.run(self._started_sender().ask_writer_id())
+
+    def send_as(
+        self,
+        writer_id: int,
+        sequences: Mapping[TableBucket, int],
+        batches: Iterable[RoutedBatch],
+    ) -> None:
+        """Send batches as they are, in order; see :meth:`TableWriter.send_as`."""
+        self._connection.io.call(self._started_sender().fix_writer, writer_id, sequences)
+        handle = WriteResultHandle()
+        for batch in batches:
+            self._enqueue(batch, handle, wait_for_room=True)
+        handle.seal()
+
+    # ---- what became of them
+
+    def failed(self, error: FlussError) -> None:
+        """Have rows that were not sent reported by the next :meth:`wait`."""
+        self._started_sender().failures.append(error)
+
+    def wait(self, timeout_ms: float | None) -> None:
+        """Wait until everything is acknowledged.
+
+        Raises
+        ------
+        FlussError
+            When rows could not be written: how many, and why.
+        TimeoutError
+            When acknowledgements are outstanding after ``timeout_ms``.
+        """
+        sender = self._sender
+        if sender is None:
+            return
+        future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._connection.io.call(sender.tell_when_drained, future)
+        try:
+            result_of(future, None if timeout_ms is None else timeout_ms / 1000)
+        except BaseException:
+            future.cancel()
+            raise
+        failures, sender.failures = sender.failures, []
+        if not failures:
+            return
+        rows, sender.failed_rows = sender.failed_rows, 0
+        first = failures[0]
+        if len(failures) == 1:
+            raise first
+        raise FlussError(
+            f"{len(failures)} batches with {rows} rows of table {self._name} were not written;"
+            f" the first: {first.message}",
+            first.error_code,
+        ) from first
+
+    def results(self) -> list[BucketResult]:
+        """Return what was acknowledged so far, for each bucket."""
+        return [] if self._sender is None else self._sender.results()
+
+    @property
+    def open_rows(self) -> int:
+        """Rows that are not acknowledged yet."""
+        return 0 if self._sender is None else self._sender.open_rows
+
+
+def _pieces(table: pa.Table, target_bytes: int) -> Iterable[pa.RecordBatch]:
+    """Cut a table into record batches of about ``target_bytes``, chunks put together as needed."""
+    rows = max(1, int(table.num_rows * target_bytes / max(1, table.nbytes)))
+    # equal pieces rather than a small one at the end
+    count = max(1, -(-table.num_rows // rows))
+    rows = -(-table.num_rows // count)
+    for start in range(0, table.num_rows, rows):
+        piece = table.slice(start, rows).combine_chunks()
+        yield from piece.to_batches()
