@@ -124,7 +124,12 @@ class Dispatcher:
         if isinstance(result, list):
             return TYPE_OK, result
         # begun at once: its peer may be gone before anyone waits for it
-        return asyncio.ensure_future(self._finish(result))
+        finishing = asyncio.ensure_future(self._finish(result))
+        if asyncio.iscoroutine(result):
+            # one that is cancelled before its first step never waits for it
+            close = result.close
+            finishing.add_done_callback(lambda _: close())
+        return finishing
 
     def fetch_at_once(self, request: Request) -> Reply | None:
         """Answer a fetch of this process on its own thread; None for one that may wait."""

@@ -38,8 +38,7 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 
 
 def _integer(bits: int, *, fixed: bool) -> Encode:
-    limit = 1 << (bits - 1)
-    mask = (1 << bits) - 1
+    limit, mask = 1 << (bits - 1), (1 << bits) - 1
 
     def encode(value: Any) -> bytes | None:
         if type(value) is not int or not -limit <= value < limit:
@@ -212,10 +211,9 @@ def bucket_id(key: bytes, num_buckets: int) -> int | None:
     if num_buckets == 1:
         return 0
     state = 42
-    whole = size & ~3
-    for i in range(0, whole, 4):
+    for i in range(0, size & ~3, 4):
         state = _mixed(state, int.from_bytes(key[i : i + 4], "little"))
-    for byte in key[whole:]:
+    for byte in key[size & ~3 :]:
         # signed, as Java does
         state = _mixed(state, (byte - 256 if byte >= 0x80 else byte) & _MASK)
     code = _finished(state ^ size)

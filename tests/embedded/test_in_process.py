@@ -24,7 +24,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import DATABASE_EXISTS, FETCH_LOG, GET_DATABASE_INFO
 from fluss_df.protocol.fetch import parse_fetch_response
-from fluss_df.protocol.frames import parse_response
+from fluss_df.protocol.frames import Request, parse_response
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 PATH = fluss.TablePath("fluss", "t")
@@ -100,6 +100,8 @@ def test_a_fetch_that_waits(engine: EmbeddedFluss) -> None:
             ],
         ).SerializeToString()
         metrics = Metrics()
+        # a peer that is gone at once, before its fetch took a step
+        engine.submit(Request(FETCH_LOG.key, 0, 1, pa.py_buffer(fetch))).cancel()
         first, second = lane_to(engine), lane_to(engine)
         second.send(FETCH_LOG, [fetch], metrics)
         assert not second.readable(0.2)
