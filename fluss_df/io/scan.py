@@ -186,10 +186,12 @@ def scan_fluss(
         choose_partitions(info, there, scan.partitions)
         check_offset_partitions(info, scan, there)
     if scan.keyed and changes is None:
-        return with_known_schema(FlussSnapshot(scan).lazy())
-    if options is not None:
-        return with_known_schema(FlussFollow(scan, options).lazy())
-    return with_known_schema(FlussScan(scan, info).lazy())
+        frame = FlussSnapshot(scan).lazy()
+    elif options is not None:
+        frame = FlussFollow(scan, options).lazy()
+    else:
+        frame = FlussScan(scan, info).lazy()
+    return with_known_schema(frame)
 
 
 def _resolve_mode(info: TableInfo, mode: str, changes: ChangeTable | None) -> ChangeTable | None:

@@ -16,6 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from fluss_df.errors import ProtocolError
+from fluss_df.record.flat_table import FlatTable
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _RECORD_BATCH: Final = 3
@@ -61,58 +62,6 @@ class ArrowMessage:
     body: int
 
 
-class _Table:
-    """A table of a flatbuffer; each read stays within the metadata or raises struct.error."""
-
-    __slots__ = ("_at", "_data", "_vtable", "_width")
-
-    def __init__(self, data: memoryview, at: int) -> None:
-        self._data = data
-        self._at = at
-        self._vtable = at - struct.unpack_from("<i", data, _inside(data, at))[0]
-        self._width = struct.unpack_from("<H", data, _inside(data, self._vtable))[0]
-
-    def place(self, field: int) -> int | None:
-        entry = 4 + 2 * field
-        if entry + 2 > self._width:
-            return None
-        offset = struct.unpack_from("<H", self._data, self._vtable + entry)[0]
-        return self._at + offset if offset else None
-
-    def number(self, field: int, form: str) -> int:
-        place = self.place(field)
-        if place is None:
-            return 0
-        return int(struct.unpack_from(form, self._data, _inside(self._data, place))[0])
-
-    def target(self, field: int) -> int | None:
-        place = self.place(field)
-        if place is None:
-            return None
-        return place + int(struct.unpack_from("<I", self._data, _inside(self._data, place))[0])
-
-    def table(self, field: int) -> _Table | None:
-        target = self.target(field)
-        return None if target is None else _Table(self._data, target)
-
-    def pairs(self, field: int) -> list[tuple[int, int]]:
-        target = self.target(field)
-        if target is None:
-            return []
-        count = struct.unpack_from("<I", self._data, _inside(self._data, target))[0]
-        if count * 16 > len(self._data) - target - 4:
-            raise struct.error("a vector is longer than the metadata")
-        values = struct.unpack_from(f"<{2 * count}q", self._data, target + 4)
-        return list(zip(values[::2], values[1::2], strict=True))
-
-
-def _inside(data: memoryview, at: int) -> int:
-    # struct counts negative offsets from the end
-    if at < 0 or at >= len(data):
-        raise struct.error("an offset leads out of the metadata")
-    return at
-
-
 def read_message(data: memoryview, start: int, end: int) -> ArrowMessage:
     """Read the metadata of the Arrow message in ``data[start:end]``.
 
@@ -128,7 +77,7 @@ def read_message(data: memoryview, start: int, end: int) -> ArrowMessage:
         if size < 8 or body > end:
             raise struct.error("the metadata is longer than the message")
         metadata = data[start + prefix : body]
-        message = _Table(metadata, struct.unpack_from("<I", metadata)[0])
+        message = FlatTable(metadata, struct.unpack_from("<I", metadata)[0])
         batch = message.table(2)
         if message.number(1, "<B") != _RECORD_BATCH or batch is None:
             raise struct.error("it is no record batch")

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from fluss_df.record.flat_table import FlatTable
 from fluss_df.record.log_batch import Compression, arrow_message
 from fluss_df.record.single import EPOCH_DAY, Number, since_epoch_of, unscaled_of
 from fluss_df.types import Column, DataType, TypeRoot, arrow_schema
@@ -30,7 +31,6 @@ _PADDING: Final = tuple(bytes(size) for size in range(8))
 _NULL_BIT: Final = b"\0"
 _OFFSETS: Final = struct.Struct("<ii")
 _INT32: Final = struct.Struct("<i")
-_UINT16: Final = struct.Struct("<H")
 
 # a value to its buffers, those behind the bits of nulls
 Buffers = tuple[bytes, ...]
@@ -126,25 +126,21 @@ class _Template:
     def __init__(self, message: bytes) -> None:
         size = 8 + _INT32.unpack_from(message, 4)[0]
         self._metadata = message[:size]
-        # a table of flatbuffers: Message, with its header, a RecordBatch
-        root = 8 + self._int(8)
-        header = self._behind(self._field(root, 2))
-        self._length_at = self._field(root, 3)
-        nodes = self._behind(self._field(header, 1))
-        places = self._behind(self._field(header, 2))
-        # vectors of pairs of int64, behind their lengths
-        self._nodes_at, self._nodes = nodes + 4, struct.Struct(f"<{2 * self._int(nodes)}q")
-        self._places_at, self._places = places + 4, struct.Struct(f"<{2 * self._int(places)}q")
+        metadata = memoryview(message)[8:size]
+        table = FlatTable(metadata, _INT32.unpack_from(metadata)[0])
+        batch, length_at = table.table(2), table.place(3)
+        assert batch is not None
+        assert length_at is not None
+        self._length_at = 8 + length_at
+        self._nodes_at, self._nodes = self._vector(batch, 1)
+        self._places_at, self._places = self._vector(batch, 2)
 
-    def _int(self, at: int) -> int:
-        return int(_INT32.unpack_from(self._metadata, at)[0])
-
-    def _behind(self, at: int) -> int:
-        return at + self._int(at)
-
-    def _field(self, table: int, index: int) -> int:
-        offsets = table - self._int(table)
-        return table + int(_UINT16.unpack_from(self._metadata, offsets + 4 + 2 * index)[0])
+    @staticmethod
+    def _vector(batch: FlatTable, field: int) -> tuple[int, struct.Struct]:
+        """Return where a vector of pairs of int64 stands, behind its length, and its form."""
+        at = batch.target(field)
+        assert at is not None
+        return 8 + at + 4, struct.Struct(f"<{2 * len(batch.pairs(field))}q")
 
     def filled(self, nodes: Sequence[int], places: Sequence[int], length: int) -> bytes:
         """Return the metadata with row and null counts, places of buffers, length of the body."""
