@@ -169,6 +169,8 @@ def arrow_row_encoder(
     >>> len(encode([300])), encode(["no number"])
     (200, None)
     """
+    if not columns:
+        return None  # its message lacks the length of a body, which the template is to hold
     encoders: list[tuple[Encode, bool, Buffers]] = []
     for column in columns:
         make, of_null = _PLAIN.get(column.type.root, (None, ()))
