@@ -66,7 +66,7 @@ def aggregate_of(column: Column, is_key: bool) -> Aggregate:
     """Return the function of a column; without one, the last value that is not null."""
     name = "last_value" if is_key else function_name(column.aggregate or _DEFAULT)
     if name == "last_value":
-        return _last
+        return last_value
     if name == "last_value_ignore_nulls":
         return _last_valid
     if name in ("first_value", "first_value_ignore_nulls"):
@@ -89,7 +89,8 @@ def aggregate_of(column: Column, is_key: bool) -> Aggregate:
 # ---- functions that choose one of the values
 
 
-def _last(values: pa.Array, begins: Int64s) -> pa.Array:
+def last_value(values: pa.Array, begins: Int64s) -> pa.Array:
+    """Return the values: each is the last one so far."""
     return values
 
 

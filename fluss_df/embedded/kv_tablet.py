@@ -30,7 +30,6 @@ from fluss_df.embedded.row_changes import (
     change_batch,
     change_rows,
     folded,
-    merged,
     replaced,
 )
 from fluss_df.embedded.tables import Table
@@ -330,19 +329,10 @@ class KvTablet:
                 changes = replaced(old, new, ids)
                 if blind:
                     changes.kind[changes.kind == INSERT] = UPDATE_AFTER
-            elif numbered:
-                numbering = Numbering(pool, codec, self._numbers)
-                # whether a delete leaves something of a row is decided by its number, too
-                upserts = bool(new.present.all())
-                at_once = folded(pool, engine, old, new, ids) if upserts else None
-                if at_once is not None:
-                    changes = numbering.fill(at_once, ids)
-                else:
-                    changes = merged(pool, engine, old, new, ids, numbering.insert)
-                    changes = numbering.in_order(changes)
             else:
-                at_once = folded(pool, engine, old, new, ids)
-                changes = at_once or merged(pool, engine, old, new, ids, _as_it_is)
+                changes = folded(pool, engine, old, new, ids)
+                if numbered:
+                    changes = Numbering(pool, codec, self._numbers).fill(changes, ids)
         types, places = change_rows(changes, self._full_image)
         batch = change_batch(
             pool, types, places, self._compression, records.writer_id, records.sequence
@@ -484,7 +474,3 @@ class KvTablet:
             if not self.closed:
                 self.closed = True
                 self._store.close()
-
-
-def _as_it_is(rows: Int64s, places: Places) -> Places:
-    return places

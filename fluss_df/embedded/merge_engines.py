@@ -1,13 +1,12 @@
-"""The merge engines of primary-key tables: an old value and a new one to what is kept.
+"""The merge engines of primary-key tables: old values and those of a batch to what is kept.
 
-All work on many rows at once; values are places in a :class:`ValuePool`. A result that is the old
-place is no change. An engine says what a whole batch does, all records of a key one after the other
-(``fold``); where it cannot, it says what one record of each key does, and is asked again.
+An engine says what a whole batch does at once, with all records of a key one after the other;
+values are places in a :class:`ValuePool`. A result that is the place before is no change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -15,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss_df.embedded.aggregates import aggregate_of
+from fluss_df.embedded.aggregates import Aggregate, aggregate_of, last_value
 from fluss_df.embedded.tables import Table
 from fluss_df.embedded.values_pool import Places, TableCodec, ValuePool
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.record.unaligned import Int64s
+from fluss_df.record.unaligned import Bools, Int64s
 
 Deletes = Literal["allow", "ignore", "disable"]
 
@@ -52,40 +51,21 @@ class Replace:
 
     # a result is known without the old value
     takes_new = True
-    # only the first row of a key in a batch can change anything
-    first_only = False
 
     def __init__(self, deletes: Deletes = "allow") -> None:
         self.deletes = deletes
 
-    def insert(self, pool: ValuePool, new: Places) -> Places:
-        """Return what is kept of new values where there are no old ones."""
-        return new
-
-    def merge(self, pool: ValuePool, old: Places, new: Places) -> Places:
-        """Return what is kept where there are both."""
-        return new
-
-    def delete(self, pool: ValuePool, old: Places) -> Places:
-        """Return what is left of values that are deleted."""
-        return Places.none(len(old))
-
-    def fold(self, pool: ValuePool, chains: Chains) -> Places | None:
-        """Return what is kept after each value of the chains; None where that is not known."""
-        return None
+    def fold(self, pool: ValuePool, chains: Chains) -> Places:
+        """Return what is kept after each value of the chains."""
+        return chains.values
 
 
 class FirstRow(Replace):
     """The first row of a key is kept for ever."""
 
     takes_new = False
-    first_only = True
 
-    def merge(self, pool: ValuePool, old: Places, new: Places) -> Places:
-        """Return the old values."""
-        return old
-
-    def fold(self, pool: ValuePool, chains: Chains) -> Places | None:
+    def fold(self, pool: ValuePool, chains: Chains) -> Places:
         """Return the first value of each chain from there on."""
         values, heads = chains.values, chains.heads
         first = np.where(values.present[heads], heads, heads + 1)
@@ -102,14 +82,7 @@ class Versioned(Replace):
         super().__init__(deletes)
         self._column = column
 
-    def merge(self, pool: ValuePool, old: Places, new: Places) -> Places:
-        """Return the values with the higher version."""
-        wanted = self._versions(pool, old) <= self._versions(pool, new)
-        return Places(
-            np.where(wanted, new.starts, old.starts), np.where(wanted, new.ends, old.ends)
-        )
-
-    def fold(self, pool: ValuePool, chains: Chains) -> Places | None:
+    def fold(self, pool: ValuePool, chains: Chains) -> Places:
         """Return the value with the highest version so far."""
         values, present = chains.values, chains.values.present
         ranks = np.zeros(len(values), np.int64)
@@ -137,6 +110,8 @@ class PartialUpdate(Replace):
     """Some columns are written; a delete empties them, and removes a row without any other."""
 
     takes_new = False
+    # whether a new row has what a client sent for columns that it does not write
+    _keeps_others = False
 
     def __init__(self, codec: TableCodec, targets: Sequence[str], deletes: Deletes) -> None:
         super().__init__(deletes)
@@ -155,168 +130,99 @@ class PartialUpdate(Replace):
                     f" column {column.name} is NOT NULL.",
                     ErrorCode.INVALID_TARGET_COLUMN,
                 )
+        self._write(codec, dict.fromkeys(targets, last_value))
+
+    def _write(self, codec: TableCodec, functions: Mapping[str, Aggregate]) -> None:
+        """Have columns written: by name, what becomes of the values of a run."""
         self._codec = codec
-        self._targets = frozenset(targets)
-        self._keys = frozenset(keys)
+        self._functions = functions
+        self._keys = frozenset(codec.schema.primary_keys)
+        self._others = [c.name for c in codec.columns if c.name not in functions]
+        self._numbered = bool(codec.schema.auto_increment)
 
-    def insert(self, pool: ValuePool, new: Places) -> Places:
-        """Return the target columns of new values, all others null."""
-        rows = pool.rows(new)
-        return pool.add_rows(
-            self._rows(
-                column if name in self._targets else _nulls(column)
-                for name, column in zip(rows.column_names, rows.columns, strict=True)
-            )
-        )
-
-    def merge(self, pool: ValuePool, old: Places, new: Places) -> Places:
-        """Return the old values with the new target columns."""
-        if self._targets == self._keys:
-            return old
-        before, after = pool.rows(old), pool.rows(new)
-        return pool.add_rows(
-            self._rows(
-                (after if name in self._targets else before).column(name)
-                for name in before.column_names
-            )
-        )
-
-    def delete(self, pool: ValuePool, old: Places) -> Places:
-        """Return the old values without the target columns; none where nothing else is there."""
-        rows = pool.rows(old)
-        others = [name for name in rows.column_names if name not in self._targets]
-        kept = np.zeros(len(old), np.bool_)
-        for name in others:
-            kept |= pc.is_valid(rows.column(name)).to_numpy(zero_copy_only=False)
-        result = Places.none(len(old))
-        if kept.any():
-            left = rows.filter(pa.array(kept))
-            emptied = self._targets - self._keys
-            made = self._rows(
-                _nulls(column) if name in emptied else column
-                for name, column in zip(left.column_names, left.columns, strict=True)
-            )
-            result.put(kept, pool.add_rows(made))
-        return result
-
-    def fold(self, pool: ValuePool, chains: Chains) -> Places | None:
-        """Return after each record its target columns and the others, which never change."""
-        if self._targets == self._keys:
-            return None
-        values, heads, key = chains.values, chains.heads, chains.key
-        old, present = values[heads], values.present
-        before = pool.rows(old[old.present])
-        # of each key, its row in there
-        row = np.where(old.present, np.cumsum(old.present) - 1, -1)[key]
-        others = [name for name in before.column_names if name not in self._targets]
-        stays = np.zeros(len(old), np.bool_)
-        for name in others:
-            valid = pc.is_valid(before.column(name)).to_numpy(zero_copy_only=False)
-            stays[old.present] |= valid
+    def fold(self, pool: ValuePool, chains: Chains) -> Places:
+        """Return after each record its target columns, and the others, which never change."""
+        values, present = chains.values, chains.values.present
         is_record = np.ones(len(values), np.bool_)
-        is_record[heads] = False
-        upserts, emptied = is_record & present, is_record & ~present & stays[key]
-        made = upserts | emptied
-        given = pool.rows(values[upserts])
-        from_old = pa.array(row[made], mask=row[made] < 0)
-        places = np.cumsum(upserts) - 1
-        from_new = pa.array(places[made], mask=emptied[made])
-        is_empty = pa.array(emptied[made])
-        columns = []
-        for name in before.column_names:
-            if name in others:
-                columns.append(before.column(name).take(from_old))
-                continue
-            column = given.column(name).take(from_new)
-            if name in self._keys:
-                column = pc.if_else(is_empty, before.column(name).take(from_old), column)
-            columns.append(column)
+        is_record[chains.heads] = False
+        # where a row begins if a delete ends it; it begins anew with its target columns, if not
+        begins = present.copy()
+        begins[1:] &= ~present[:-1] | ~is_record[1:]
+        rows, row = pool.rows(values[present]), np.cumsum(present) - 1
+        births, stays = self._lives(chains, begins, self._outlives(rows, present, is_record))
+        birth = np.maximum.accumulate(np.where(births, np.arange(len(values)), 0))
+        emptied = is_record & ~present & stays
+        made = emptied | self._made(is_record & present, births)
         result = values.copy()
-        result.put(made, pool.add_rows(self._rows(columns)))
-        return result
+        if made.any():
+            first = row[birth[made]]
+            own = np.where(emptied[made], first, row[made])
+            begun = np.maximum.accumulate(np.where(begins, row, 0))[present]
+            given = pa.array(own, mask=emptied[made])
+            kept = pa.array(first, mask=is_record[birth[made]] & (not self._keeps_others))
+            columns = []
+            for name in rows.column_names:
+                column = rows.column(name).combine_chunks()
+                function = self._functions.get(name)
+                if name in self._keys:
+                    columns.append(column.take(pa.array(own)))
+                elif function is None:
+                    columns.append(column.take(kept))
+                else:
+                    columns.append(function(column, begun).take(given))
+            names = self._codec.arrow_schema.names
+            result.put(made, pool.add_rows(pa.Table.from_arrays(columns, names=names)))
+        # what is not made is as it was before: there was such a row, or the value is kept itself
+        idle = is_record & present & ~made & ~births
+        return result[np.maximum.accumulate(np.where(idle, 0, np.arange(len(values))))]
 
-    def _rows(self, columns: Iterable[pa.Array]) -> pa.Table:
-        return pa.Table.from_arrays(list(columns), names=list(self._codec.arrow_schema.names))
+    def _outlives(self, rows: pa.Table, present: Bools, is_record: Bools) -> Bools:
+        """Return which values, if a row begins with them, leave a row when they are deleted."""
+        left = np.zeros(rows.num_rows, np.bool_)
+        for name in self._others:
+            left |= pc.is_valid(rows.column(name)).to_numpy(zero_copy_only=False)
+        found = np.zeros(len(present), np.bool_)
+        found[present] = left
+        if not self._keeps_others:
+            found &= ~is_record
+        # the number that a new row is about to get is left, too
+        return found | (is_record & present) if self._numbered else found
+
+    @staticmethod
+    def _lives(chains: Chains, begins: Bools, outlives: Bools) -> tuple[Bools, Bools]:
+        """Return where rows begin, and from where on the row of a key is never gone again."""
+        lasting = begins & outlives
+        count: Int64s = np.cumsum(lasting)
+        of_key: Int64s = count - (count - lasting)[chains.heads][chains.key]
+        return begins & (of_key == 0) | lasting & (of_key == 1), of_key > 0
+
+    def _made(self, upserts: Bools, births: Bools) -> Bools:
+        """Return which of the upserts give a row that is encoded anew."""
+        # with no column but the key's to write, a row that is there stays as it is
+        return upserts if self._functions.keys() != self._keys else upserts & births
 
 
 class Aggregation(PartialUpdate):
     """Each column is aggregated by its function."""
 
+    _keeps_others = True
+
     def __init__(self, codec: TableCodec, targets: Sequence[str] | None, deletes: Deletes) -> None:
-        names = [column.name for column in codec.columns]
-        self._partial = targets is not None
         if targets is None:
             # whether columns may be null matters to partial updates alone
             Replace.__init__(self, deletes)
-            self._codec = codec
-            self._targets = frozenset(names)
-            self._keys = frozenset(codec.schema.primary_keys)
         else:
             super().__init__(codec, targets, deletes)
-        self._functions = {
-            column.name: aggregate_of(column, column.name in self._keys)
+        keys = codec.schema.primary_keys
+        functions = {
+            column.name: aggregate_of(column, column.name in keys)
             for column in codec.columns
-            if column.name in self._targets
+            if targets is None or column.name in targets
         }
+        self._write(codec, functions)
 
-    def insert(self, pool: ValuePool, new: Places) -> Places:
-        """Return the new values."""
-        return new
-
-    def merge(self, pool: ValuePool, old: Places, new: Places) -> Places:
-        """Return the aggregates of the old and the new values."""
-        count = len(old)
-        both = Places(*(np.stack(pair, axis=1).ravel() for pair in _pairs(old, new)))
-        begins = np.repeat(2 * np.arange(count), 2)
-        return self._aggregated(pool, both, begins, 2 * np.arange(count) + 1)
-
-    def fold(self, pool: ValuePool, chains: Chains) -> Places | None:
-        """Return the aggregates after each value."""
-        present = chains.values.present
-        is_record = np.ones(len(present), np.bool_)
-        is_record[chains.heads] = False
-        if self._partial and not present[is_record].all():
-            return None
-        first = present.copy()
-        # a run begins with an old value, or behind a delete
-        first[1:] &= ~present[:-1] | ~is_record[1:]
-        values, first = chains.values[present], first[present]
-        begins = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
-        later = np.flatnonzero(~first)
-        kept = values.copy()
-        if len(later):
-            kept.put(later, self._aggregated(pool, values, begins, later))
-        result = chains.values.copy()
-        result.put(present, kept)
-        return result
-
-    def _aggregated(
-        self, pool: ValuePool, values: Places, begins: Int64s, wanted: Int64s
-    ) -> Places:
-        """Return what some of the values lead to; each belongs to the run that begins there."""
-        rows = pool.rows(values)
-        chosen, first = pa.array(wanted), pa.array(begins[wanted])
-        made = []
-        for name in rows.column_names:
-            column = rows.column(name).combine_chunks()
-            function = self._functions.get(name)
-            if function is None:
-                made.append(column.take(first))
-            else:
-                made.append(function(column, begins).take(chosen))
-        return pool.add_rows(self._rows(made))
-
-    def delete(self, pool: ValuePool, old: Places) -> Places:
-        """Return what is left of deleted values: of a partial delete the other columns."""
-        return super().delete(pool, old) if self._partial else Places.none(len(old))
-
-
-def _pairs(old: Places, new: Places) -> tuple[tuple[Int64s, Int64s], tuple[Int64s, Int64s]]:
-    return (old.starts, new.starts), (old.ends, new.ends)
-
-
-def _nulls(column: pa.ChunkedArray) -> pa.Array:
-    return pa.nulls(len(column), column.type)
+    def _made(self, upserts: Bools, births: Bools) -> Bools:
+        return upserts & ~births
 
 
 def merge_engine(

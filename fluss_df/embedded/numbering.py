@@ -52,8 +52,6 @@ class Numbering:
         self._pool = pool
         self._column = codec.schema.auto_increment[0]
         self._take = take
-        self._rows: list[Int64s] = []
-        self._numbers: list[Int64s] = []
 
     def fill(self, changes: RowChanges, ids: Int64s | None) -> RowChanges:
         """Return changes that were made without numbers, with the numbers of the new rows.
@@ -87,40 +85,7 @@ class Numbering:
         result.put(at, self._with_numbers(self._pool.rows(places[at]), numbers[known]))
         return result
 
-    def insert(self, rows: Int64s, places: Places) -> Places:
-        """Return new values with numbers; ``rows`` are their positions in the batch."""
-        numbers = self._take(len(rows))
-        self._rows.append(rows)
-        self._numbers.append(numbers)
-        return self._with_numbers(self._pool.rows(places), numbers)
-
     def _with_numbers(self, rows: pa.Table, numbers: Int64s) -> Places:
         at = rows.column_names.index(self._column)
         field = rows.schema.field(at)
         return self._pool.add_rows(rows.set_column(at, field, pa.array(numbers).cast(field.type)))
-
-    def in_order(self, changes: RowChanges) -> RowChanges:
-        """Return changes with the numbers in the order of the batch.
-
-        A key that is deleted and inserted again in one batch got its second number late.
-        """
-        if len(self._rows) < 2:
-            return changes
-        given = np.concatenate(self._numbers)
-        right = np.empty_like(given)
-        right[np.argsort(np.concatenate(self._rows))] = given
-        return RowChanges(
-            self._renumbered(changes.before, given, right),
-            self._renumbered(changes.after, given, right),
-            changes.kind,
-        )
-
-    def _renumbered(self, places: Places, given: Int64s, right: Int64s) -> Places:
-        present = np.flatnonzero(places.present)
-        rows = self._pool.rows(places[present])
-        numbers = rows.column(self._column).to_numpy().astype(np.int64)
-        at = np.minimum(np.searchsorted(given, numbers), len(given) - 1)
-        numbers = np.where(given[at] == numbers, right[at], numbers)
-        result = places.copy()
-        result.put(present, self._with_numbers(rows, numbers))
-        return result

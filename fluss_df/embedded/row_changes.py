@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,11 +83,8 @@ def replaced(old: Places, new: Places, ids: Int64s | None) -> RowChanges:
 
 def folded(
     pool: ValuePool, engine: Replace, old: Places, new: Places, ids: Int64s | None
-) -> RowChanges | None:
-    """Return what records do under a merge engine, all of a batch at once.
-
-    None where the engine does not know; parameters are those of :func:`replaced`.
-    """
+) -> RowChanges:
+    """Return what records do under a merge engine; parameters are those of :func:`replaced`."""
     count = len(new)
     of_key = np.arange(count) if ids is None else ids
     order = np.argsort(of_key, kind="stable")
@@ -100,8 +96,6 @@ def folded(
     values.put(heads, old)
     values.put(at, new[order])
     state = engine.fold(pool, Chains(values, heads, np.cumsum(is_head) - 1))
-    if state is None:
-        return None
     was, now = state[at - 1], state[at]
     kinds = np.zeros(count, np.uint8)
     kinds[was.present & (now.starts != was.starts)] = UPDATE_AFTER
@@ -113,63 +107,6 @@ def folded(
     after.put(order, now)
     kind[order] = kinds
     return RowChanges(before, after, kind)
-
-
-def merged(
-    pool: ValuePool,
-    engine: Replace,
-    old: Places,
-    new: Places,
-    ids: Int64s | None,
-    inserted: Callable[[Int64s, Places], Places],
-) -> RowChanges:
-    """Return what records do under a merge engine.
-
-    For what :func:`folded` does not know. Records of one key depend on each other: the first of
-    each key are merged together, then the second, and so on. Parameters are those of
-    :func:`replaced`, and ``inserted`` gets the positions in the batch and the values of new rows,
-    and returns what becomes of them.
-    """
-    count = len(new)
-    state = old.copy()
-    before, after = Places.none(count), Places.none(count)
-    kind = np.zeros(count, np.uint8)
-    for rows in _rounds(ids, count):
-        keys = rows if ids is None else ids[rows]
-        given, was = new[rows], state[keys]
-        result = was.copy()
-        upsert, exists = given.present, was.present
-        born, changed, gone = upsert & ~exists, upsert & exists, ~upsert & exists
-        if born.any():
-            result.put(born, inserted(rows[born], engine.insert(pool, given[born])))
-        if changed.any():
-            result.put(changed, engine.merge(pool, was[changed], given[changed]))
-        if gone.any():
-            result.put(gone, engine.delete(pool, was[gone]))
-        kinds = np.zeros(len(rows), np.uint8)
-        differs = exists & (result.starts != was.starts)
-        kinds[differs & result.present] = UPDATE_AFTER
-        kinds[differs & ~result.present] = DELETE
-        kinds[born] = INSERT
-        before.put(rows, was)
-        after.put(rows, result)
-        kind[rows] = kinds
-        state.put(keys, result)
-        if engine.first_only:
-            break
-    return RowChanges(before, after, kind)
-
-
-def _rounds(ids: Int64s | None, count: int) -> list[Int64s]:
-    """Return the first records of each key, the second, and so on."""
-    if ids is None:
-        return [np.arange(count)]
-    order, begins = in_keys(ids, count)
-    rank = np.empty(count, np.int64)
-    rank[order] = np.arange(count) - begins
-    by_rank = np.argsort(rank, kind="stable")
-    edges = np.flatnonzero(np.diff(rank[by_rank])) + 1
-    return np.split(by_rank, edges)
 
 
 def in_keys(ids: Int64s | None, count: int) -> tuple[Int64s, Int64s]:

@@ -6,6 +6,7 @@ import contextlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
@@ -19,6 +20,7 @@ from tests.faults.fault_proxy import FaultProxy
 # length, API key and version, request id; length, type, request id
 _REQUEST_HEAD = 12
 _RESPONSE_HEAD = 9
+_SUCCESS = 0
 
 
 @dataclass
@@ -41,17 +43,19 @@ class Recorded:
 
 
 @contextlib.contextmanager
-def recorded_cluster(factory: ClusterFactory | type[LocalCluster]) -> Iterator[Recorded]:
+def recorded_cluster(
+    factory: ClusterFactory | type[LocalCluster], **options: Any
+) -> Iterator[Recorded]:
     """Start a cluster whose servers are reached through proxies alone."""
     with (
         FaultProxy() as first,
         FaultProxy() as proxy,
-        factory(tablet_servers=1) as cluster,
+        factory(tablet_servers=1, **options) as cluster,
     ):
         coordinator, server = cluster.bootstrap_servers, cluster.tablet_servers[0]
 
         def rewrite(api_key: int, frame: bytes) -> bytes:
-            if api_key != GET_METADATA.key:
+            if api_key != GET_METADATA.key or frame[4] != _SUCCESS:
                 return frame
             response = pb.MetadataResponse.FromString(frame[_RESPONSE_HEAD:])
             response.coordinator_server.port = first.port
