@@ -21,7 +21,7 @@ def engine(tmp_path: Path) -> Iterator[EmbeddedFluss]:
 @pytest.fixture(scope="session")
 def real(fluss_cluster: LocalCluster) -> Iterator[Peer]:
     """A real server, to be asked the same as the embedded one."""
-    peer = Peer(fluss_cluster.bootstrap_servers)
+    peer = Peer(fluss_cluster.bootstrap_servers, fluss_cluster.server_version)
     yield peer
     peer.close()
 

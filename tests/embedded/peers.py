@@ -15,11 +15,58 @@ from tests.embedded.raw import RawClient
 
 DATABASE = f"beside_{uuid.uuid4().hex[:8]}"
 
+# A property that servers from 1.0 on give primary-key tables.
+STANDBY_REPLICA = "table.kv.standby-replica.enabled"
+# What servers from 1.0 on answer where 0.9.1, and the embedded engine, answer otherwise.
+SINCE_1_0 = {
+    (49, "Bucket count 200000 exceeds the maximum limit 128000."): (
+        49,
+        "Bucket count 200000 exceeds the maximum limit 4096 for a non-partitioned table or"
+        " partition.",
+    ),
+    (17, "Replication factor must be larger than 0."): (
+        39,
+        "'table.replication.factor' must be greater than 0.",
+    ),
+    (56, "The option 'table.log.ttl' is not supported to alter yet."): (0, ""),
+    (56, "The option 'table.bogus' is not supported to alter yet."): (
+        56,
+        "The following options are not supported to alter yet: 'table.bogus'.",
+    ),
+    (
+        56,
+        "The option 'table.datalake.enabled' cannot be altered for tables that were created before"
+        " the Fluss cluster enabled datalake.",
+    ): (
+        56,
+        f"Cannot alter table {DATABASE}.log in data lake, because the Fluss cluster doesn't enable"
+        " datalake tables.",
+    ),
+    (
+        39,
+        "Invalid value for config 'table.datalake.freshness'. Reason: Could not parse value 'zz'"
+        " for key 'table.datalake.freshness'.",
+    ): (
+        56,
+        "The following options cannot be altered for tables that were created before the Fluss"
+        " cluster enabled datalake: 'table.datalake.freshness'.",
+    ),
+}
+
 
 class Peer:
-    """A server with a database, a table and a partitioned table."""
+    """A server with a database, a table and a partitioned table.
 
-    def __init__(self, address: str) -> None:
+    Parameters
+    ----------
+    address
+        The server's.
+    version
+        Of a real server.
+    """
+
+    def __init__(self, address: str, version: str | None = None) -> None:
+        self.since_1_0 = version is not None and int(version.partition(".")[0]) >= 1
         self.coordinator = RawClient(address)
         servers = self.coordinator.call(api.GET_METADATA, pb.MetadataRequest())
         node = servers.tablet_servers[0]
@@ -70,6 +117,22 @@ class Peer:
             text = text.replace(f"tableId={number},", f"tableId={name},")
             message = message.replace(f"tableId={number},", f"tableId={name},")
         return code, message.split("\n")[0], text
+
+    def table_json(self, name: str) -> dict[str, Any]:
+        """Return how the server describes a table, without what 0.9.1 does not know."""
+        asked = pb.GetTableInfoRequest(table_path=path(name))
+        info = self.coordinator.call(api.GET_TABLE_INFO, asked)
+        found: dict[str, Any] = json.loads(info.table_json)
+        if self.since_1_0:
+            found["properties"].pop(STANDBY_REPLICA, None)
+        return found
+
+    def as_here(self, answer: tuple[int, str, str]) -> tuple[int, str, str]:
+        """Return what a server of this version says where 0.9.1 gives an answer."""
+        code, message, body = answer
+        if self.since_1_0:
+            code, message = SINCE_1_0.get((code, message), (code, message))
+        return code, message, body
 
     def close(self) -> None:
         self.coordinator.close()

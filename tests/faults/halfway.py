@@ -1,7 +1,7 @@
 """What happens to programs of either client when a cluster changes halfway through them.
 
-``python -m tests.faults.halfway ours|official write|read ADDRESS TABLE PARTITION OFFSET`` is such a
-program: it writes 10 frames of 1,000 rows, or polls until it has as many. Halfway it says so, and
+``python -m tests.faults.halfway CLIENT DOES ADDRESS TABLE PARTITION OFFSET FRAMES`` is such a
+program: it writes frames of 1,000 rows, or polls until it has as many. Halfway it says so, and
 waits for a line; what it saw in the end it prints as JSON.
 """
 
@@ -30,9 +30,8 @@ from tests.faults.fault_proxy import PRODUCE_LOG, FaultProxy, Rule
 
 SCHEMA = pa.schema([("part", pa.string()), ("id", pa.int64()), ("pad", pa.binary())])
 PARTITION = "a"
-ALL = list(range(FRAMES * ROWS))
-HALF = len(ALL) // 2
 _HALFWAY = "halfway"
+_FLOOD_BYTES = 100_000_000
 # how long a program polls for nothing before it calls that an answer
 _PATIENCE_S = 20.0
 _SETTLED_S = 30.0
@@ -68,6 +67,7 @@ class Scene:
     connection: fluss.FlussConnection
     table: fluss.FlussTable
     partition_id: int | None
+    frames: int
     gone: list[int] = field(default_factory=list)
 
     @classmethod
@@ -82,7 +82,7 @@ class Scene:
             admin = tables.connection.get_admin()
             admin.create_partition(table.get_table_path(), {"part": PARTITION})
             partition_id = tables.partitions(table)[PARTITION]
-        return cls(cluster, proxy, tables.connection, table, partition_id)
+        return cls(cluster, proxy, tables.connection, table, partition_id, case.frames)
 
     @property
     def address(self) -> str:
@@ -149,11 +149,11 @@ def _drop_partition(scene: Scene) -> None:
 
 
 def _expire(scene: Scene) -> None:
-    """Wait until the reader's position is below what is left."""
+    """Wait until most rows are gone."""
     admin, end = scene.connection.get_admin(), time.monotonic() + _SETTLED_S
     while True:
         first = admin.list_offsets(scene.path, [0], fluss.OffsetSpec.earliest())[0]
-        if first >= HALF:
+        if first >= scene.frames * ROWS // 2:
             return
         if time.monotonic() > end:
             raise RuntimeError(f"the rows of {scene.path} did not expire: {first}")
@@ -187,7 +187,7 @@ def _restart_coordinator(scene: Scene) -> None:
 
 def _slow(scene: Scene) -> None:
     assert scene.proxy is not None
-    scene.proxy.rules.append(Rule(PRODUCE_LOG, "delay", times=10**6, seconds=1.0))
+    scene.proxy.rules.append(Rule(PRODUCE_LOG, "delay", times=10**6, seconds=0.3))
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class HalfwayCase:
     name
         What it is called in the documentation.
     does
-        ``write``, ``read``, or ``flood``: write 300 MB more, and flush at the end.
+        ``write``, ``read``, or ``flood``: write 100 MB more, and flush at the end.
     happens
         What is done halfway.
     servers
@@ -210,6 +210,8 @@ class HalfwayCase:
         Where a reader begins.
     properties
         Of the table.
+    frames
+        How much there is to write or read.
     goes_on
         Whether there is something left to write or read: rows behind those of the first half.
     """
@@ -221,13 +223,19 @@ class HalfwayCase:
     partitioned: bool = False
     offset: int = 0
     properties: dict[str, str] = field(default_factory=dict)
+    frames: int = FRAMES
     goes_on: bool = True
 
 
 CASES = [
     HalfwayCase("an offset that is out of range", "read", _nothing, offset=10**6, goes_on=False),
     HalfwayCase(
-        "rows expire before they are read", "read", _expire, properties=EXPIRING, goes_on=False
+        "rows expire before they are read",
+        "read",
+        _expire,
+        properties=EXPIRING,
+        frames=4 * FRAMES,
+        goes_on=False,
     ),
     HalfwayCase("the table is dropped while it is read", "read", _drop_table, goes_on=False),
     HalfwayCase("the table is dropped while it is written", "write", _drop_table, goes_on=False),
@@ -245,7 +253,7 @@ CASES = [
         partitioned=True,
         goes_on=False,
     ),
-    HalfwayCase("a server that takes a second for each answer", "flood", _slow),
+    HalfwayCase("a server that is slow to answer", "flood", _slow),
     HalfwayCase("the leader of three servers is killed, writer", "write", _kill_leader, 3),
     HalfwayCase("the leader of three servers is killed, reader", "read", _kill_leader, 3),
     HalfwayCase("it comes back at once, writer", "write", _restart_leader, 3),
@@ -261,9 +269,10 @@ CASES = [
 def run(case: HalfwayCase, scene: Scene, client: str, timeout_s: float) -> str:
     """Run the program of a case; say how it ended and what became of the rows."""
     if case.does == "read":
-        scene.write(range(FRAMES if case.properties else FRAMES // 2))
+        scene.write(range(case.frames // 2 if case.goes_on else case.frames))
     partition = "" if scene.partition_id is None else str(scene.partition_id)
-    given = [client, case.does, scene.address, str(scene.path), partition, str(case.offset)]
+    given = [client, case.does, scene.address, str(scene.path), partition]
+    given += [str(case.offset), str(case.frames)]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.faults.halfway", *given],
         cwd=ROOT,
@@ -275,43 +284,46 @@ def run(case: HalfwayCase, scene: Scene, client: str, timeout_s: float) -> str:
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    # a reader may end before it is halfway
-    if process.stdout.readline().strip() == _HALFWAY:
+    began = time.monotonic()
+    # a program may end before it is halfway
+    said = process.stdout.readline()
+    if said.strip() == _HALFWAY:
         case.happens(scene)
-        began = time.monotonic()
+        said, began = "", time.monotonic()
         process.stdin.write("\n")
         process.stdin.flush()
         if case.does == "read" and case.goes_on:
-            threading.Thread(target=scene.write, args=(range(FRAMES // 2, FRAMES),)).start()
-    else:
-        began = time.monotonic()
+            rest = range(case.frames // 2, case.frames)
+            threading.Thread(target=scene.write, args=(rest,)).start()
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         return f"hangs ({timeout_s:g} s watched)" + _rows_written(case, scene)
+    out = said + out
     took = f" ({time.monotonic() - began:.1f} s)"
     if process.returncode or not out.strip():
         last = (err.strip().splitlines() or [""])[-1]
         return f"dies ({process.returncode}): {last[:150]}{took}"
     seen = json.loads(out.strip().splitlines()[-1])
-    said = seen["outcome"]
+    outcome: str = seen["outcome"]
     if case.does == "read" and case.goes_on:
-        said += "; " + _verdict(seen["ids"], ALL)
+        outcome += "; " + _verdict(seen["ids"], case.frames)
     if case.does == "flood":
-        said += f"; {seen['grown_mb']} MB more memory"
-    return f"{said}{_rows_written(case, scene)}{took}"
+        outcome += f"; {seen['grown_mb']} MB more memory"
+    return f"{outcome}{_rows_written(case, scene)}{took}"
 
 
 def _rows_written(case: HalfwayCase, scene: Scene) -> str:
     if case.does != "write" or not case.goes_on:
         return ""
     scene.repair()
-    return "; " + _verdict(scene.ids(), ALL)
+    return "; " + _verdict(scene.ids(), case.frames)
 
 
-def _verdict(ids: list[int], expected: list[int]) -> str:
+def _verdict(ids: list[int], frames: int) -> str:
+    expected = list(range(frames * ROWS))
     if ids == expected:
         return "each row once"
     lost, doubled = len(set(expected) - set(ids)), len(ids) - len(set(ids))
@@ -339,6 +351,7 @@ _CONFIG = {
     "writer.buffer.memory-size": 32 << 20,
     "scanner.log.fetch.max-bytes": 400_000,
     "scanner.log.fetch.max-bytes-for-bucket": 400_000,
+    "scanner.remote-log.prefetch-num": 1,
 }
 
 
@@ -401,9 +414,9 @@ def _halfway() -> None:
     sys.stdin.readline()
 
 
-async def _write(client: _Client) -> None:
-    for number in range(FRAMES):
-        if number == FRAMES // 2:
+async def _write(client: _Client, frames: int) -> None:
+    for number in range(frames):
+        if number == frames // 2:
             _halfway()
         await client.write(frame(number))
         await client.flush()
@@ -414,15 +427,15 @@ async def _flood(client: _Client) -> None:
     await client.write(data)
     await client.flush()
     _halfway()
-    for _ in range(300_000_000 // data.nbytes):
+    for _ in range(_FLOOD_BYTES // data.nbytes):
         await client.write(data)
     await client.flush()
 
 
-async def _read(client: _Client, ids: list[int]) -> str:
+async def _read(client: _Client, rows: int, ids: list[int]) -> str:
     said = False
     last = time.monotonic()
-    while len(ids) < len(ALL):
+    while len(ids) < rows:
         found = await client.poll()
         if found.num_rows:
             ids += found.column("id").to_pylist()
@@ -441,7 +454,9 @@ def _peak_mb() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-async def main(name: str, does: str, address: str, table: str, partition: str, offset: str) -> None:
+async def main(
+    name: str, does: str, address: str, table: str, partition: str, offset: str, frames: str
+) -> None:
     """Run a program."""
     client: _Client = _Ours() if name == "ours" else _Official()
     outcome = "ok"
@@ -451,12 +466,12 @@ async def main(name: str, does: str, address: str, table: str, partition: str, o
         await client.open(address, table, does)
         before = _peak_mb()
         if does == "write":
-            await _write(client)
+            await _write(client, int(frames))
         elif does == "flood":
             await _flood(client)
         else:
             client.subscribe(partition, int(offset))
-            outcome = await _read(client, ids)
+            outcome = await _read(client, int(frames) * ROWS, ids)
     except Exception as error:
         code = getattr(error, "error_code", None)
         outcome = f"{type(error).__name__} {code}: {str(error)[:200]}"
