@@ -9,8 +9,10 @@ import asyncio
 import atexit
 import itertools
 import logging
+import time
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from fluss_df.client.embedded import close_engines
 from fluss_df.client.io_thread import IOThread
@@ -34,12 +36,23 @@ logger = logging.getLogger(__name__)
 COORDINATOR = "CoordinatorServer"
 TABLET_SERVER = "TabletServer"
 
+# A connection that is opened so long after its server was named the leader is a new one to a server
+# that was away; sooner, it is the first one. A server takes longer to end and to come back.
+_CONNECT_S: Final = 1.0
+
 _user_ids = itertools.count()
 
 
 def path_message(path: TablePath) -> pb.PathOfTable:
     """Return the message for a table path."""
     return pb.PathOfTable(database_name=path.database_name, table_name=path.table_name)
+
+
+class _Leader(NamedTuple):
+    """The server that leads a bucket, and when that was learned (by the monotonic clock)."""
+
+    server_id: int
+    learned_at: float
 
 
 class Cluster:
@@ -64,7 +77,7 @@ class Cluster:
         self._user = next(_user_ids)
         self._coordinator: ServerNode | None = None
         self._tablet_servers: dict[int, ServerNode] = {}
-        self._leaders: dict[TableBucket, int] = {}
+        self._leaders: dict[TableBucket, _Leader] = {}
         self._refreshing: dict[object, asyncio.Task[pb.MetadataResponse]] = {}
         self._turn = itertools.count()
         _open_clusters.add(self)
@@ -188,8 +201,25 @@ class Cluster:
         api: Api[RequestT, ResponseT],
         message: RequestT,
     ) -> ResponseT:
-        """Ask the leader of a bucket once: errors per bucket are for the caller to judge."""
-        connection = await self.connection_to(await self.leader(path, bucket))
+        """Ask the leader of a bucket once: errors per bucket are for the caller to judge.
+
+        A server that was away may be a follower now, which answers LIST_OFFSETS all the same, with
+        what it has heard of so far: its leaders are asked for again.
+
+        Raises
+        ------
+        FlussError
+            ``NOT_LEADER_OR_FOLLOWER`` when that may be so: forget the leader and ask again.
+        """
+        node = await self.leader(path, bucket)
+        connection = await self.connection_to(node)
+        leader = self._leaders.get(bucket)
+        if leader is None or connection.opened_at > leader.learned_at + _CONNECT_S:
+            raise FlussError(
+                f"server {node.id} was away, and bucket {bucket.bucket_id} of table {path} may have"
+                " another leader now",
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            )
         return await connection.request(api, message, self.config.request_timeout_ms)
 
     def note_retry(self, error: FlussError) -> None:
@@ -331,10 +361,11 @@ class Cluster:
     def _learn_buckets(
         self, table_id: int, partition_id: int | None, buckets: Sequence[pb.BucketMetadata]
     ) -> None:
+        now = time.monotonic()
         for bucket in buckets:
             key = TableBucket(table_id, bucket.bucket_id, partition_id)
             if bucket.HasField("leader_id") and bucket.leader_id >= 0:
-                self._leaders[key] = bucket.leader_id
+                self._leaders[key] = _Leader(bucket.leader_id, now)
             else:
                 self._leaders.pop(key, None)
 
@@ -344,8 +375,8 @@ class Cluster:
 
     def known_leader(self, bucket: TableBucket) -> ServerNode | None:
         """Return the leader of a bucket where it is known."""
-        server_id = self._leaders.get(bucket)
-        return None if server_id is None else self._tablet_servers.get(server_id)
+        leader = self._leaders.get(bucket)
+        return None if leader is None else self._tablet_servers.get(leader.server_id)
 
     async def leader(self, path: TablePath, bucket: TableBucket) -> ServerNode:
         """Return the leader of a bucket, asking for it once where it is not known.

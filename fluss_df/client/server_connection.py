@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,6 +163,7 @@ class ServerConnection:
         self.endpoint = endpoint
         self.address = endpoint.address
         self.apis = ServerApis(self.address, {API_VERSIONS.key: (0, 0)}, None)
+        self.opened_at = time.monotonic()
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, _Asked] = {}
         self._next_id = 0
@@ -385,6 +387,11 @@ class CountedConnection:
     def apis(self) -> ServerApis:
         """What the server can do."""
         return self._connection.apis
+
+    @property
+    def opened_at(self) -> float:
+        """When it was opened, by the monotonic clock."""
+        return self._connection.opened_at
 
     async def request(
         self, api: Api[RequestT, ResponseT], message: RequestT, timeout_ms: int

@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
+from fluss_df.client.cluster import _Leader
 from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
+from fluss_df.metadata import TableBucket
 
 BUCKETS = 4
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -236,6 +238,23 @@ def test_a_leader_dies_among_three(three_servers: LocalCluster) -> None:
         rows, longest = append_while(table, disturb, step=50)
         assert_exactly(read_all(table), rows)
         assert longest < 20
+
+
+def test_a_leader_that_was_away_is_not_believed(three_servers: LocalCluster) -> None:
+    """A follower tells an offset all the same, one of the past when it has just come back."""
+    with fluss.connect(three_servers.bootstrap_servers) as connection:
+        table = make_table(connection, "moved")
+        with table.new_append().create_writer() as writer:
+            writer.write_arrow(pa.Table.from_batches([batch(0, 10_000)]))
+        path, cluster = table.get_table_path(), connection.cluster
+        buckets = [TableBucket(table.get_table_info().table_id, n) for n in range(BUCKETS)]
+        leaders = [connection.io.run(cluster.leader(path, bucket)).id for bucket in buckets]
+        # as this client knew it before it was idle for a while
+        for bucket, leader in zip(buckets, leaders, strict=True):
+            cluster._leaders[bucket] = _Leader((leader + 1) % 3, time.monotonic() - 1000)
+        connection.get_admin().list_offsets(path, range(BUCKETS), fluss.OffsetSpec.latest())
+        known = [cluster.known_leader(bucket) for bucket in buckets]
+        assert [node.id for node in known if node is not None] == leaders
 
 
 def test_no_server_left_is_reported(fluss_cluster_factory: ClusterFactory) -> None:
