@@ -20,12 +20,16 @@ import numpy.typing as npt
 from fluss_df.errors import FlussError
 from fluss_df.record.bytes_columns import Keys
 
+UInt8s = npt.NDArray[np.uint8]
 UInt32s = npt.NDArray[np.uint32]
+Int64s = npt.NDArray[np.int64]
 Tail = Literal["signed", "unsigned", "word"]
 
 _C1: Final = np.uint32(0xCC9E2D51)
 _C2: Final = np.uint32(0x1B873593)
 _SEED: Final = 42
+# what so many rows need stays in the processor's cache, and in memory that the process has
+_BLOCK_ROWS: Final = 1 << 14
 
 
 def bucket_ids(
@@ -59,29 +63,35 @@ def bucket_ids(
     tail: Tail = "unsigned" if unsigned_tail else "signed"
     if lake != "paimon" and (np.diff(keys.offsets) == 0).any():
         raise FlussError("an empty key has no bucket")
-    if lake in ("", "lance"):
-        hashes = _int_murmur(murmur(keys, _SEED, tail=tail))
-        return (hashes.astype(np.uint32) % np.uint32(num_buckets)).astype(np.int32)
-    if lake == "paimon":
-        signed = murmur(keys, _SEED, tail=tail).view(np.int32).astype(np.int64)
-        # the remainder has the sign of the hash, as in Java
-        return (np.abs(signed) % num_buckets).astype(np.int32)
-    if lake == "iceberg":
-        positive = murmur(keys, 0, tail="word") & np.uint32(0x7FFFFFFF)
-        return (positive % np.uint32(num_buckets)).astype(np.int32)
-    raise FlussError(f"data lake format {lake_format!r}: its buckets are not supported")
+    if lake not in ("", "lance", "paimon", "iceberg"):
+        raise FlussError(f"data lake format {lake_format!r}: its buckets are not supported")
+    n = len(keys.offsets) - 1
+    data = np.concatenate([keys.data[: keys.offsets[-1]], np.zeros(8, np.uint8)])
+    buckets = np.empty(n, np.int32)
+    for first in range(0, n, _BLOCK_ROWS):
+        offsets = keys.offsets[first : first + _BLOCK_ROWS + 1]
+        block = slice(first, first + len(offsets) - 1)
+        if lake == "iceberg":
+            positive = _murmur(data, offsets, 0, "word") & np.uint32(0x7FFFFFFF)
+            buckets[block] = positive % np.uint32(num_buckets)
+            continue
+        hashes = _murmur(data, offsets, _SEED, tail)
+        if lake == "paimon":
+            # the remainder has the sign of the hash, as in Java
+            buckets[block] = np.abs(hashes.view(np.int32).astype(np.int64)) % num_buckets
+        else:
+            buckets[block] = _int_murmur(hashes) % np.uint32(num_buckets)
+    return buckets
 
 
-def murmur(keys: Keys, seed: int, *, tail: Tail) -> UInt32s:
-    """Hash all keys: step i mixes the i-th block of every key that is long enough.
+def _murmur(data: UInt8s, offsets: Int64s, seed: int, tail: Tail) -> UInt32s:
+    """Hash some keys: step i mixes the i-th block of every key that is long enough.
 
     The bytes behind the last whole block are mixed one by one as signed or unsigned numbers, or
-    (as Murmur3 is published) together as one word.
+    (as Murmur3 is published) together as one word; ``data`` has slack.
     """
-    lengths = np.diff(keys.offsets)
+    lengths = np.diff(offsets)
     n = len(lengths)
-    if not n:
-        return np.zeros(0, np.uint32)
     # rows by length, longest first: the rows that still have a block are always a prefix
     longest = int(lengths.max())
     order = None
@@ -89,10 +99,9 @@ def murmur(keys: Keys, seed: int, *, tail: Tail) -> UInt32s:
         # numbers of so few bits are sorted by their digits, in a fifth of the time
         kind = np.uint8 if longest < 2**8 else np.uint16 if longest < 2**16 else np.int64
         order = np.argsort((longest - lengths).astype(kind), kind="stable")
-    starts = keys.offsets[:-1]
+    starts = offsets[:-1]
     if order is not None:
         starts, lengths = starts[order], lengths[order]
-    data = np.concatenate([keys.data[: keys.offsets[-1]], np.zeros(8, np.uint8)])
     words = np.ndarray((len(data) - 4,), "<u4", data.data, strides=(1,))
     state = np.full(n, seed, np.uint32)
     blocks = lengths // 4
@@ -148,10 +157,11 @@ def _finish(state: UInt32s) -> None:
     state ^= state >> np.uint32(16)
 
 
-def _int_murmur(code: UInt32s) -> npt.NDArray[np.int64]:
+def _int_murmur(code: UInt32s) -> UInt32s:
     """Hash 4-byte numbers once more, to numbers from 0 on, as Flink does."""
     state = _rotate(_mix_block(code), 13) * np.uint32(5) + np.uint32(0xE6546B64)
     state ^= np.uint32(4)
     _finish(state)
-    signed = state.view(np.int32).astype(np.int64)
-    return np.where(signed == -(2**31), 0, np.abs(signed))
+    signed = state.view(np.int32)
+    # the smallest number has no positive one of its size
+    return np.where(signed == -(2**31), 0, np.abs(signed)).view(np.uint32)

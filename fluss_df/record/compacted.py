@@ -39,7 +39,7 @@ from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 _R = TypeRoot
 # rows that are worked on at once: what belongs to them stays in the processor's cache
-BLOCK_ROWS: Final = 1 << 14
+BLOCK_ROWS: Final = 1 << 13
 VARINTS: Final = frozenset({_R.INTEGER, _R.BIGINT, _R.DATE, _R.TIME_WITHOUT_TIME_ZONE, _R.DECIMAL})
 
 

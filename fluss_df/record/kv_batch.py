@@ -220,7 +220,7 @@ class KvEncoder:
                 parts = [masked(part, kept[first:last]) for part in parts]
             made.append(_records(key, parts, batch.num_rows))
             first = last
-        return self._batch(np.concatenate(made), n)
+        return self._batch(made[0] if len(made) == 1 else np.concatenate(made), n)
 
     def encode_values(
         self, values: Mapping[str, Any], *, deleted: bool = False
