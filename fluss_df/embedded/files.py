@@ -16,6 +16,8 @@ from fluss_df.errors import ErrorCode, FlussError
 FORMAT = 1
 # what may be there before the format is
 _OURS = {"LOCK", "FORMAT.tmp"}
+# no room on the disk, in the user's quota, or under the process's limit for a file
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def _fcntl() -> ModuleType:
@@ -35,6 +37,40 @@ def _fcntl() -> ModuleType:
             ErrorCode.STORAGE_EXCEPTION,
         ) from None
     return fcntl
+
+
+def write_refused(what: str, folder: Path, error: OSError) -> FlussError:
+    """Return the error for a write that the disk did not take.
+
+    A full disk is told under a code that clients do not try again with: with a retriable one they
+    would be silent about it for minutes.
+
+    Parameters
+    ----------
+    what
+        What could not be done.
+    folder
+        Where.
+    error
+        What the operating system says.
+    """
+    if error.errno in _FULL:
+        return full_disk(what, folder, error)
+    return FlussError(f"{what}: {error}", ErrorCode.STORAGE_EXCEPTION)
+
+
+def tells_of_a_full_disk(error: Exception) -> bool:
+    """Whether RocksDB, which gives no numbers, says that there was no room."""
+    return any(os.strerror(number) in str(error) for number in _FULL)
+
+
+def full_disk(what: str, folder: Path, error: Exception) -> FlussError:
+    """Return the error for a write that found no room."""
+    return FlussError(
+        f"{what}: {error}. The disk of {folder} is full: make"
+        " room there, or drop tables or partitions, and write again",
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    )
 
 
 def sync_folder(folder: Path) -> None:
@@ -76,7 +112,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises
     ------
     FlussError
-        ``STORAGE_EXCEPTION`` when the disk does not take them; the old file is untouched.
+        See :func:`write_refused`, when the disk does not take them; the old file is untouched.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -91,7 +127,9 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        raise FlussError(f"cannot write {path}: {error}", ErrorCode.STORAGE_EXCEPTION) from error
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise write_refused(f"cannot write {path.name}", path.parent, error) from error
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -8,6 +8,7 @@ ended is replayed from the changelog.
 from __future__ import annotations
 
 import itertools
+import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,9 +17,12 @@ from typing import Final, cast
 
 import rocksdict
 
+from fluss_df.embedded.files import full_disk, tells_of_a_full_disk
 from fluss_df.errors import ErrorCode, FlussError
 
 # keys of rows have at least one byte; this one sorts before them all
+logger = logging.getLogger(__name__)
+
 _STATE_KEY: Final = b""
 _STATE: Final = struct.Struct("<Bqqqq")
 _STATE_VERSION: Final = 1
@@ -132,10 +136,10 @@ class KvStore:
             raise
 
     def _failed(self, what: str, error: Exception) -> FlussError:
-        return FlussError(
-            f"RocksDB cannot {what} the rows of {self._name} in {self.folder}: {error}",
-            ErrorCode.KV_STORAGE_EXCEPTION,
-        )
+        text = f"RocksDB cannot {what} the rows of {self._name} in {self.folder}"
+        if tells_of_a_full_disk(error):
+            return full_disk(text, self.folder, error)
+        return FlussError(f"{text}: {error}", ErrorCode.KV_STORAGE_EXCEPTION)
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the value of each key, or None; one call for all of them."""
@@ -198,7 +202,11 @@ class KvStore:
 
     def close(self) -> None:
         """Close; what was not flushed comes from the changelog again."""
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:
+            # it flushes as it closes
+            logger.warning("%s", self._failed("flush", error).message)
 
     def checkpoint(self, folder: Path) -> None:
         """Make a consistent copy in another folder, which must not be there, by hard links."""

@@ -147,6 +147,8 @@ class KvTablet:
                     f" {end}"
                 )
         except FlussError as error:
+            if error.error_code != ErrorCode.KV_STORAGE_EXCEPTION:
+                raise  # the disk is full, nothing is damaged
             problem = error.message
         if problem is not None:
             if store is not None:
@@ -163,15 +165,26 @@ class KvTablet:
             store = KvStore(self._folder, self.name, self._resources)
         assert store is not None
         try:
-            self._replay(store)
+            self._replay(store, end)
         except BaseException:
             store.close()
             raise
         return store
 
-    def _replay(self, store: KvStore) -> None:
-        """Bring a store to the end of the changelog."""
-        position, end = store.state.applied, self.log.end_offset
+    def _reopen(self, end: int) -> None:
+        """Open RocksDB again, and bring it to an offset."""
+        self._store.close()
+        store = KvStore(self._folder, self.name, self._resources)
+        try:
+            self._replay(store, end)
+        except BaseException:
+            store.close()
+            raise
+        self._store = store
+
+    def _replay(self, store: KvStore, end: int) -> None:
+        """Bring a store to an offset of the changelog."""
+        position = store.state.applied
         if position == end:
             return
         replay = ChangeReplay(self._table, self._codec(), self._sequence_block)
@@ -382,7 +395,8 @@ class KvTablet:
         Raises
         ------
         FlussError
-            ``KV_STORAGE_EXCEPTION`` when RocksDB refuses; it is tried again with the next batch.
+            ``KV_STORAGE_EXCEPTION`` when RocksDB refuses, ``UNKNOWN_SERVER_ERROR`` when the disk is
+            full; it is tried again with the next batch.
         """
         with self._apply_lock:
             with self._lock:
@@ -396,7 +410,12 @@ class KvTablet:
                 changes = {}
                 for entry in ready:
                     changes.update(entry.changes)
-            self._store.write(changes, ready[-1].state)
+            try:
+                self._store.write(changes, ready[-1].state)
+            except FlussError as error:
+                # it takes nothing more once it found no room, also where there is room by now
+                logger.warning("%s: it is opened again", error.message)
+                self._reopen(synced)
             with self._lock:
                 for entry in ready:
                     self._pending.popleft()
@@ -465,6 +484,8 @@ class KvTablet:
         try:
             self.apply()
             self.flush()
+        except FlussError as error:
+            logger.warning("%s: the changelog has what is missing", error.message)
         finally:
             self.abandon()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from fluss_df.embedded.append_checks import check_batches
-from fluss_df.embedded.files import make_folder, sync_data, sync_folder
+from fluss_df.embedded.files import make_folder, sync_data, sync_folder, write_refused
 from fluss_df.embedded.log_reads import Piece, Stretch, cut_piece, first_since
 from fluss_df.embedded.recovery import SyncedPoint, load_log, remember
 from fluss_df.embedded.segment import FileCopy, LogCopy, Segment
@@ -141,7 +141,8 @@ class Tablet:
             ``CORRUPT_RECORD_EXCEPTION`` for bytes that are not valid batches,
             ``OUT_OF_ORDER_SEQUENCE_EXCEPTION`` for a gap in a writer's sequence,
             ``SCHEMA_NOT_EXIST`` for a schema id that the table has not,
-            ``STORAGE_EXCEPTION`` when the disk refuses. Nothing is stored then.
+            ``STORAGE_EXCEPTION`` when the disk refuses, ``UNKNOWN_SERVER_ERROR`` when it is full.
+            Nothing is stored then.
         """
         if not len(records):
             return Appended(-1, 0)
@@ -180,7 +181,11 @@ class Tablet:
         # a clock that was set back must not make time run backwards in the log
         timestamp = max(self._last_timestamp, time.time_ns() // 1_000_000)
         if self._active.size >= self._segment_bytes:
-            self._roll()
+            try:
+                self._roll()
+            except OSError as error:
+                what = f"cannot begin a segment of {self.name}"
+                raise write_refused(what, self.folder, error) from error
         parts: list[bytes | memoryview] = []
         offset = base
         for i in range(len(headers)):
@@ -197,9 +202,7 @@ class Tablet:
         except OSError as error:
             if self._active.file_size() != self._active.size:
                 self._poison = f"a write failed and could not be undone: {error}"
-            raise FlussError(
-                f"cannot write to {self.name}: {error}", ErrorCode.STORAGE_EXCEPTION
-            ) from error
+            raise write_refused(f"cannot write to {self.name}", self.folder, error) from error
         self._last_timestamp = timestamp
         remember(self._writers, headers)
         return Appended(base, self.end_offset)

@@ -203,7 +203,9 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({len(whole)} + 100, resource.RLIM_INF
 try:
     tablet.append(batch(), {{1: None}})
 except FlussError as error:
-    assert error.error_code == ErrorCode.STORAGE_EXCEPTION, error
+    # clients do not try again with it
+    assert error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR, error
+    assert {str(folder)!r} in str(error)
 else:
     raise SystemExit("the write was not refused")
 assert len(contents(tablet)) == {len(whole)}
@@ -216,6 +218,68 @@ tablet.close()
     assert contents(tablet)[: len(whole)] == whole
     assert tablet.end_offset == 15
     tablet.abandon()
+
+
+@pytest.mark.parametrize("way", ["in process", "tcp"])
+def test_a_full_disk_is_told_at_once_and_the_engine_goes_on(tmp_path: Path, way: str) -> None:
+    script = f"""
+import resource, signal, sys, time
+import pyarrow as pa
+import fluss_df as fluss
+from fluss_df.embedded import EmbeddedFluss
+folder = {str(tmp_path / "data")!r}
+names = [fluss.TablePath("fluss", "logged"), fluss.TablePath("fluss", "keyed")]
+
+def frame(start):
+    return pa.table({{"id": range(start, start + 1000)}})
+
+def write(path, start):
+    table = connection.get_table(path)
+    builder = table.new_append() if path is names[0] else table.new_upsert()
+    with builder.create_writer() as writer:
+        writer.write_arrow(frame(start))
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with EmbeddedFluss(folder, port=0) as engine:
+    with fluss.connect(folder if {way!r} == "in process" else engine.address) as connection:
+        admin = connection.get_admin()
+        for path, keys in zip(names, [None, ["id"]]):
+            schema = fluss.Schema(pa.schema([("id", pa.int64())]), keys)
+            admin.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+            write(path, 0)
+        limit(1)
+        for work in (*(lambda p=p: write(p, 1000) for p in names),
+                     lambda: admin.create_database("more")):
+            began = time.monotonic()
+            try:
+                work()
+            except fluss.FlussError as error:
+                assert folder in str(error) and "make room" in str(error), error
+            else:
+                raise SystemExit("the write was not refused")
+            assert time.monotonic() - began < 5
+        bucket = fluss.TableBucket(connection.get_table(names[1]).get_table_info().table_id, 0)
+        try:
+            # after which RocksDB takes no more writes
+            engine.engine.kv_bucket(bucket)[1].flush()
+        except fluss.FlussError as error:
+            assert "make room" in str(error), error
+        else:
+            raise SystemExit("the flush was not refused")
+        assert fluss.scan_fluss(names[0], connection=connection).collect().height == 1000
+        assert connection.get_table(names[1]).new_lookup().create_lookuper().lookup([7])
+        limit(resource.RLIM_INFINITY)
+        for path in names:
+            write(path, 1000)
+with fluss.connect(folder) as connection:
+    for path in names:
+        found = fluss.scan_fluss(path, connection=connection).collect()
+        assert sorted(found["id"].to_list()) == list(range(2000)), found
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_time_never_runs_backwards(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
