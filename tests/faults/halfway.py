@@ -187,7 +187,7 @@ def _restart_coordinator(scene: Scene) -> None:
 
 def _slow(scene: Scene) -> None:
     assert scene.proxy is not None
-    scene.proxy.rules.append(Rule(PRODUCE_LOG, "delay", times=10**6, seconds=0.3))
+    scene.proxy.rules.append(Rule(PRODUCE_LOG, "delay", times=10**6, seconds=0.1))
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ CASES = [
         partitioned=True,
         goes_on=False,
     ),
-    HalfwayCase("a server that is slow to answer", "flood", _slow),
+    HalfwayCase("a server that is slow to answer a writer", "flood", _slow),
     HalfwayCase("the leader of three servers is killed, writer", "write", _kill_leader, 3),
     HalfwayCase("the leader of three servers is killed, reader", "read", _kill_leader, 3),
     HalfwayCase("it comes back at once, writer", "write", _restart_leader, 3),
