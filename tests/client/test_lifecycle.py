@@ -430,8 +430,10 @@ def import_seconds(modules: str) -> float:
 
 
 def test_import_is_quick() -> None:
-    over = [import_seconds("polars, fluss_df") - import_seconds("polars") for _ in range(6)]
-    assert min(over) < 0.5, over
+    # other programs only ever add to a time
+    assert any(
+        import_seconds("polars, fluss_df") - import_seconds("polars") < 0.5 for _ in range(6)
+    )
 
 
 def test_import_brings_no_extras_and_starts_nothing() -> None:

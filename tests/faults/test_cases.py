@@ -5,19 +5,10 @@ What the official client does in the same cases is shown by ``tests/campaigns/fa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from fluss_df.cluster.pytest_plugin import ClusterFactory
-from tests.faults.beside import Beside, beside
+from tests.faults.beside import Beside
 from tests.faults.fault_cases import CASES, Case
-
-
-@pytest.fixture(scope="module")
-def server(fluss_cluster_factory: ClusterFactory) -> Iterator[Beside]:
-    with beside(fluss_cluster_factory) as made:
-        yield made
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

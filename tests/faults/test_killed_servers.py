@@ -19,17 +19,8 @@ BUCKETS = 4
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 
-# A server without replicas that is killed cuts its log to the last checkpoint of its high
-# watermark when it starts again, acknowledged or not; so checkpoints are frequent here, and the
-# writers of these tests rest for a moment before the kill.
-ONE_SERVER_OPTIONS = {"log.replica.high-watermark.checkpoint-interval": "50ms"}
+# writers rest for so long before the only server is killed, so that it forgets nothing
 REST_S = 0.5
-
-
-@pytest.fixture(scope="module")
-def one_server(fluss_cluster_factory: ClusterFactory) -> Iterator[LocalCluster]:
-    with fluss_cluster_factory(tablet_servers=1, server_options=ONE_SERVER_OPTIONS) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")

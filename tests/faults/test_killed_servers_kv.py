@@ -7,21 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
-import pytest
 
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
-from fluss_df.cluster.pytest_plugin import ClusterFactory
-from tests.faults.test_killed_servers import BUCKETS, ONE_SERVER_OPTIONS, REST_S, SCHEMA, batch
-
-
-@pytest.fixture(scope="module")
-def one_server(fluss_cluster_factory: ClusterFactory) -> Iterator[LocalCluster]:
-    with fluss_cluster_factory(tablet_servers=1, server_options=ONE_SERVER_OPTIONS) as cluster:
-        yield cluster
+from tests.faults.test_killed_servers import BUCKETS, REST_S, SCHEMA, batch
 
 
 def make_table(connection: fluss.FlussConnection, name: str) -> fluss.FlussTable:

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
 from fluss_df.client import table_life
-from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_METADATA
-from tests.faults.beside import Beside, beside
+from tests.faults.beside import Beside
 from tests.faults.fault_cases import HEAD, framed
 
 SCHEMA = pa.schema([("id", pa.int64())])
-
-
-@pytest.fixture(scope="module")
-def server(fluss_cluster_factory: ClusterFactory) -> Iterator[Beside]:
-    with beside(fluss_cluster_factory) as made:
-        yield made
 
 
 class NoLeaders:
