@@ -130,10 +130,10 @@ class PartialUpdate(Replace):
                     f" column {column.name} is NOT NULL.",
                     ErrorCode.INVALID_TARGET_COLUMN,
                 )
-        self._write(codec, dict.fromkeys(targets, last_value))
+        self._set_functions(codec, dict.fromkeys(targets, last_value))
 
-    def _write(self, codec: TableCodec, functions: Mapping[str, Aggregate]) -> None:
-        """Have columns written: by name, what becomes of the values of a run."""
+    def _set_functions(self, codec: TableCodec, functions: Mapping[str, Aggregate]) -> None:
+        """Say which columns are written, and what becomes of the values of each."""
         self._codec = codec
         self._functions = functions
         self._keys = frozenset(codec.schema.primary_keys)
@@ -219,7 +219,7 @@ class Aggregation(PartialUpdate):
             for column in codec.columns
             if targets is None or column.name in targets
         }
-        self._write(codec, functions)
+        self._set_functions(codec, functions)
 
     def _made(self, upserts: Bools, births: Bools) -> Bools:
         return upserts & ~births
