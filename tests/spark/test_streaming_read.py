@@ -173,9 +173,7 @@ def test_for_each_batch_and_a_query_that_runs(
     assert query.lastProgress is not None
 
 
-# Spark warns of the pandas it finds, which this does not use
 @pytest.mark.spark_full
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_map_in_arrow(streams: Streams, make_table: MakeTable) -> None:
     table = make_table(SCHEMA, FRAME[:100])
 
