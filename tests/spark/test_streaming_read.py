@@ -59,7 +59,7 @@ def test_a_stream_goes_on_where_it_ended(
 ) -> None:
     table = make_table(SCHEMA, FRAME[:600], bucket_keys=["x"], bucket_count=2)
     query = streams.run(streams.stream(table, max_offsets_per_trigger="250"))
-    assert [p["numInputRows"] for p in query.recentProgress][:3] == [250, 250, 100]
+    assert [p.numInputRows for p in query.recentProgress][:3] == [250, 250, 100]
     assert_same(streams.result(), FRAME[:600])
     write(connection, table, FRAME[600:])
     streams.run(streams.stream(table))
