@@ -224,9 +224,9 @@ class SqlConditions:
 
     def _sides(self, left: exp.Expr, right: exp.Expr) -> tuple[str, exp.Expr, bool]:
         """Return the column, what it is compared with, and whether it stood on the right."""
-        if isinstance(left.unnest(), exp.Column):
-            return self._name(left), right, False
-        return self._name(right), left, True
+        if isinstance(right.unnest(), exp.Column) and not isinstance(left.unnest(), exp.Column):
+            return self._name(right), left, True
+        return self._name(left), right, False
 
     def _name(self, tree: exp.Expr) -> str:
         tree = tree.unnest()

@@ -78,6 +78,8 @@ def classic_spark() -> Iterator[SparkSession]:
         session = (
             SparkSession.builder.master("local[2]")
             .config("spark.driver.memory", "700m")
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.sql.codegen.wholeStage", "false")
             .config("spark.ui.enabled", "false")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")

@@ -220,17 +220,6 @@ def test_offsets_and_times(
     assert pinned.count() == 250
 
 
-@pytest.mark.parametrize(
-    "schema", ["x string", pytest.param("y bigint", marks=pytest.mark.spark_full)]
-)
-def test_a_wrong_schema_is_refused(
-    spark: SparkSession, fluss_cluster: LocalCluster, flights: TablePath, schema: str
-) -> None:
-    message = "column 'x' is bigint" if schema[0] == "x" else "'y'"
-    with pytest.raises(PySparkException, match=message):
-        load(spark, fluss_cluster, flights, schema).count()
-
-
 def test_current_rows_of_a_primary_key_table(
     spark: SparkSession,
     fluss_cluster: LocalCluster,
