@@ -78,6 +78,7 @@ def classic_spark() -> Iterator[SparkSession]:
         session = (
             SparkSession.builder.master("local[2]")
             .config("spark.driver.memory", "700m")
+            # small data: what compiles least is quickest
             .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.sql.codegen.wholeStage", "false")
             .config("spark.ui.enabled", "false")
@@ -88,6 +89,8 @@ def classic_spark() -> Iterator[SparkSession]:
             .config("spark.python.daemon.module", "fluss_df.spark.daemon")
             .config("spark.sql.python.filterPushdown.enabled", "true")
             .config("spark.sql.session.timeZone", "UTC")
+            # without it, a client of Spark Connect gets no TIME
+            .config("spark.sql.timeType.enabled", "true")
             .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
             .config("spark.connect.grpc.binding.address", "127.0.0.1")
             .config("spark.connect.grpc.binding.port", "0")
