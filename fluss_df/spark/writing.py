@@ -63,7 +63,7 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
     connection = options.connection.open()
     path = TablePath.parse(options.table, connection.default_database)
     # says which tables there are; a write does not create one
-    connection.get_table(path)
+    table = connection.get_table(path)
     column = options.operation_column
     names = [name for name in schema.names if name != column]
     target = find_target(
@@ -79,6 +79,9 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
         require_columns([column], schema.names, f"operation.column of the write to {path}:")
     written = [field for field in arrow_schema(schema) if field.name != column]
     written = [field for field in written if _is_written(target, field.name)]
+    if target.mode == "partial_update":
+        # refuses columns that cannot be updated without the others
+        table.new_upsert([column.name for column in target.columns])
     # a table of no chunks would have no types to look at
     coerce(pa.schema(written).empty_table(), target.columns, table=str(path))
     return target

@@ -59,6 +59,11 @@ def test_upserts_deletes_and_partial_updates(
     assert_same(scan_fluss(table, connection=connection).collect(), ROWS)
     # a delete needs the key alone, and passes over other columns
     save(rows.where("id >= 900"), fluss_cluster, table, write_mode="delete")
+    given = {"path": str(table), "bootstrap.servers": fluss_cluster.bootstrap_servers}
+    with pytest.raises(FlussError, match=r"all columns of the primary key .* add 'id'"):
+        FlussDataSource(given | {"write.mode": "partial-update"}).writer(
+            rows.select("name").schema, overwrite=False
+        )
     named = rows.where("id < 5").selectExpr("id", "'changed' AS name")
     save(named, fluss_cluster, table, write_mode="partial-update")
     changed = pl.when(pl.col("id") < 5).then(pl.lit("changed")).otherwise("name").alias("name")
