@@ -461,6 +461,10 @@ class Config:
         copied._values.pop(_SECRET, None)
         return copied
 
+    def is_set(self, key: str) -> bool:
+        """Whether an option was set, by its key without the prefix ``client.``."""
+        return key in self._values
+
     def to_dict(self) -> dict[str, Any]:
         """Return the options that were set, without the password."""
         return {key: value for key, value in self._values.items() if key != _SECRET}

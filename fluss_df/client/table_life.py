@@ -88,8 +88,11 @@ async def _is_served(cluster: Cluster, path: TablePath) -> bool:
     """Whether any bucket has a leader soon; also where that cannot be known."""
     end = time.monotonic() + _LEADER_WAIT_S
     pause = _FIRST_PAUSE_S
+    table_id: int | None = None
     while True:
         try:
+            if table_id is None:
+                table_id = await _id_of(cluster, path)
             response = await cluster.ask_metadata(path)
         except FlussError as error:
             # it is not for the creation of a table to say that servers cannot be reached
@@ -97,10 +100,19 @@ async def _is_served(cluster: Cluster, path: TablePath) -> bool:
             return True
         if not response.tablet_servers:
             return True
-        buckets = [bucket for table in response.table_metadata for bucket in table.bucket_metadata]
+        # they know a dropped table of this name for a while
+        tables = [table for table in response.table_metadata if table.table_id == table_id]
+        buckets = [bucket for table in tables for bucket in table.bucket_metadata]
         if any(bucket.HasField("leader_id") and bucket.leader_id >= 0 for bucket in buckets):
             return True
         if time.monotonic() >= end:
             return False
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+async def _id_of(cluster: Cluster, path: TablePath) -> int:
+    response = await cluster.request_any(
+        api.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path_message(path))
+    )
+    return response.table_id

@@ -102,6 +102,11 @@ class TableWriter(Ready):
         """Return the bytes of a batch; called in any thread."""
         raise NotImplementedError
 
+    @property
+    def _frame_bytes(self) -> int:
+        """Of about so many bytes are the batches that a frame is cut into."""
+        return self._target_bytes
+
     def _checked(self, table: pa.Table) -> pa.Table:
         """Return a user's frame in the form of ``frame_schema``, or raise SchemaMismatchError."""
         return coerce(table, self._columns, table=self._name)
@@ -248,7 +253,7 @@ class TableWriter(Ready):
                     if self._closed:
                         raise self._closed_error()
                     self._drain()
-                    self._outgoing.send(data, handle, self._target_bytes)
+                    self._outgoing.send(data, handle, self._frame_bytes)
                 taken += batch.num_rows
         finally:
             handle.seal(error)
@@ -273,7 +278,7 @@ class TableWriter(Ready):
             self._drain()
             handle = WriteResultHandle()
             try:
-                self._outgoing.send(data, handle, self._target_bytes)
+                self._outgoing.send(data, handle, self._frame_bytes)
             except BaseException as error:
                 handle.seal(error if isinstance(error, FlussError) else None)
                 raise

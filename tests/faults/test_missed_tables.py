@@ -92,3 +92,41 @@ def test_a_table_that_was_there_is_never_dropped(server: Beside) -> None:
         with pytest.raises(fluss.FlussError, match="already exist"):
             admin.create_table(path, info.descriptor)
     assert server.direct.get_table(path).get_table_info().table_id == info.table_id
+
+
+class StaleLeaders(NoLeaders):
+    """Has servers go on to speak of the last table of a name, instead of the new one."""
+
+    def __init__(self, server: Beside, old: int) -> None:
+        super().__init__(server, 0)
+        self._old = old
+
+    def _rewrite(self, api_key: int, frame: bytes) -> bytes:
+        assert self._plain is not None
+        frame = self._plain(api_key, frame)
+        if api_key != GET_METADATA.key:
+            return frame
+        answer = pb.MetadataResponse.FromString(frame[HEAD:])
+        for table in answer.table_metadata:
+            if table.table_id == self._old + 1:
+                self.missed.append(table.table_id)
+                table.table_id = self._old
+        return framed(frame, answer.SerializeToString())
+
+
+def test_leaders_of_a_dropped_table_are_not_those_of_a_new_one(server: Beside) -> None:
+    path = server.tables.path()
+    descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1)
+    with fluss.connect(server.address) as connection:
+        admin = connection.get_admin()
+        admin.create_table(path, descriptor)
+        old = connection.get_table(path).get_table_info().table_id
+        admin.drop_table(path)
+        with StaleLeaders(server, old) as seen:
+            admin.create_table(path, descriptor)
+        # it was taken for one that the coordinator missed, and made anew
+        assert set(seen.missed) == {old + 1}
+        table = connection.get_table(path)
+        assert table.get_table_info().table_id > old + 1
+        with table.new_append().create_writer() as writer:
+            writer.append({"id": 1})
