@@ -67,7 +67,9 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.embedded_fuzz
 	@"$(BIN)/python" -m tests.campaigns.embedded_large
 	@FLUSS_TEST_SPARK_FULL=1 "$(BIN)/python" -m pytest -o timeout=1200 tests/spark
+	@FLUSS_TEST_SPARK_FULL=1 FLUSS_TEST_SPARK=connect "$(BIN)/python" -m pytest -o timeout=1200 tests/spark
 	@"$(BIN)/python" -m tests.campaigns.spark_pipeline
+	@"$(BIN)/python" -m tests.campaigns.spark_pipeline --remote "local[2]"
 	@"$(BIN)/python" -m tests.campaigns.spark_standalone
 	@FLUSS_TEST_CASES=5000 "$(BIN)/python" -m pytest -o timeout=7200 tests/io/test_equality_of_tables.py
 	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/io/test_run.py -k killed

@@ -43,6 +43,8 @@ def session(master: str, remote: str | None = None) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
+        # workers are forked from a process that has imported this library
+        .config("spark.python.daemon.module", "fluss_df.spark.daemon")
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )

@@ -27,7 +27,7 @@ from fluss_df.metadata import TableBucket
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fluss_df.client.scanner import Taken
+    from fluss_df.client.incoming import Taken
 
 T = TypeVar("T")
 

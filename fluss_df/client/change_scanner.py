@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fluss_df.client.incoming import Taken
 from fluss_df.client.reader import OrderedRead
 from fluss_df.client.scan_records import RecordBatch
-from fluss_df.client.scanner import LogScanner, Taken
+from fluss_df.client.scanner import LogScanner
 from fluss_df.errors import FlussError
 from fluss_df.metadata import CHANGELOG_COLUMNS
 from fluss_df.pushdown.predicate import Predicate

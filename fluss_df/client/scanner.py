@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import selectors
 import threading
-import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from fluss_df.client.facade import Ready, ready
+from fluss_df.client.incoming import Incoming, Taken
 from fluss_df.client.io_thread import reset_after_fork
-from fluss_df.client.lanes import Lane, lane_pool
 from fluss_df.client.log_decode import TableDecoder
-from fluss_df.client.log_fetch import Chunk, LogFetcher, Position, RemoteChunk
+from fluss_df.client.log_fetch import Position
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.parallel_read import read_table
 from fluss_df.client.reader import OrderedRead
-from fluss_df.client.remote_log import RemoteRead
-from fluss_df.client.row_filter import RowFilter, part_of
+from fluss_df.client.row_filter import RowFilter
 from fluss_df.client.scan_records import RecordBatch, ScanRecords, record_batches
-from fluss_df.client.server_connection import Endpoint
 from fluss_df.client.subscriptions import check_positions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import (
     CHANGELOG_COLUMNS,
     EARLIEST_OFFSET,
     LATEST_OFFSET,
-    ChangeType,
     OffsetSpec,
     TableBucket,
 )
 from fluss_df.pushdown.predicate import Predicate
-from fluss_df.record.log_decode import DecodedBatch
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -42,14 +35,7 @@ if TYPE_CHECKING:
 
     from fluss_df.client.connection import FlussConnection
 
-# Ctrl-C is noticed between waits
-_WAIT_S = 0.2
-_PAUSE_S = 0.01
-# buckets whose remote segments are read at the same time: each reads ahead
-_REMOTE_READS = 4
-
 _Subscription = tuple[int | None, int]
-Taken = list[tuple[Position, DecodedBatch]]
 
 
 class LogScanner(Ready):
@@ -104,7 +90,6 @@ class LogScanner(Ready):
             metadata_columns = CHANGELOG_COLUMNS if changelog else ()
         self._metadata = tuple(metadata_columns)
         self._filter = RowFilter(info, self._columns, predicate, self._metadata)
-        self._server_filter = self._filter.server_filter(info)
         self._decoder = TableDecoder(
             connection, info, self._filter.columns, self._metadata, self.metrics
         )
@@ -112,21 +97,16 @@ class LogScanner(Ready):
         # offsets that the caller named, which may be ones that never were
         self._named: dict[_Subscription, int] = {}
         self._ever_subscribed = False
-        self._reset()
-        reset_after_fork(self)
-
-    def _reset(self) -> None:
+        self._incoming = Incoming(connection, info, self._decoder, self._filter, self.metrics)
         self._lock = threading.RLock()
-        self._lanes: dict[Endpoint, tuple[Lane, list[Position]]] = {}
-        self._decoded: deque[tuple[Position, DecodedBatch]] = deque()
-        self._remote: dict[Position, RemoteRead] = {}
         self._closed = False
+        reset_after_fork(self)
 
     def after_fork(self) -> None:
         """Go on in a forked child, on sockets of its own; what the parent was sent stays there."""
-        for lane, _ in self._lanes.values():
-            lane.close()
-        self._reset()
+        self._incoming.after_fork()
+        self._lock = threading.RLock()
+        self._closed = False
 
     # ---- subscriptions
 
@@ -211,7 +191,7 @@ class LogScanner(Ready):
             self._subscriptions.update(new)
             self._ever_subscribed = True
             self._named.update({key: offset for key, offset in offsets.items() if offset >= 0})
-            self._drop_lanes()
+            self._incoming.stop()
 
     def _offsets(self, positions: list[Position], spec: OffsetSpec) -> dict[TableBucket, int]:
         admin = self._connection.get_admin()
@@ -229,15 +209,13 @@ class LogScanner(Ready):
     def _unsubscribe(self, key: _Subscription) -> None:
         with self._lock:
             self._forget(key)
-            self._drop_lanes()
+            self._incoming.stop()
 
     def _forget(self, key: _Subscription) -> None:
         self._named.pop(key, None)
         old = self._subscriptions.pop(key, None)
         if old is not None:
-            self._drop_remote(old)
-            kept = [entry for entry in self._decoded if entry[0] is not old]
-            self._decoded = deque(kept)
+            self._incoming.forget(old)
 
     # ---- polling
 
@@ -292,9 +270,9 @@ class LogScanner(Ready):
         """
         self._require(records=records)
         with self._lock:
-            self._fill(timeout_ms, given_up)
+            self._incoming.fill(self._subscriptions.values(), timeout_ms, given_up)
             most = self._connection.config.scanner_log_max_poll_records if records else None
-            return self._take(most)
+            return self._incoming.take(most)
 
     def _require(self, *, records: bool) -> None:
         if self._closed:
@@ -309,151 +287,6 @@ class LogScanner(Ready):
         if not self._ever_subscribed:
             raise FlussError("the scanner is subscribed to nothing: call subscribe(...) first")
 
-    def _take(self, most: int | None) -> Taken:
-        """Take decoded batches out, at most so many rows; a batch is cut where it is too long."""
-        taken: Taken = []
-        room = most
-        while self._decoded and room != 0:
-            position, decoded = self._decoded.popleft()
-            rows = decoded.batch.num_rows
-            if room is not None and rows > room:
-                if _ends_within_update(decoded, room):
-                    room += 1
-                    if rows == room:
-                        taken.append((position, decoded))
-                        break
-                taken.append((position, part_of(decoded, 0, room)))
-                self._decoded.appendleft((position, part_of(decoded, room, rows - room)))
-                break
-            taken.append((position, decoded))
-            if room is not None:
-                room -= rows
-        return taken
-
-    def _fill(self, timeout_ms: float, given_up: threading.Event | None) -> None:
-        """Wait until something is decoded, or the time is over."""
-        end = time.monotonic() + timeout_ms / 1000
-        while not self._decoded:
-            waiting = self._send_all()
-            left = min(max(end - time.monotonic(), 0.0), _WAIT_S)
-            if waiting or not self._remote:
-                # where segments are on their way too, both are looked at in turn
-                self._wait(waiting, min(left, _PAUSE_S) if self._remote else left)
-            for position in self._subscriptions.values():
-                self._decode_ready(position)
-            self._decode_remote(left if not waiting else 0.0)
-            if time.monotonic() >= end or (given_up is not None and given_up.is_set()):
-                return
-        self._send_all()
-
-    def _decode_ready(self, position: Position) -> None:
-        while position.ready and position not in self._remote:
-            chunk = position.ready[0]
-            if isinstance(chunk, RemoteChunk) and len(self._remote) >= _REMOTE_READS:
-                return
-            # taken first: after an error the server is asked again rather than believed again
-            position.ready.popleft()
-            if isinstance(chunk, Chunk):
-                position.ready_bytes = 0
-                self._decode(position, chunk)
-            else:
-                self._remote[position] = RemoteRead(self._connection, position, chunk, self.metrics)
-
-    def _decode_remote(self, timeout_s: float) -> None:
-        """Take one piece of each remote read, waiting for the first one only."""
-        for position, remote in list(self._remote.items()):
-            try:
-                piece = remote.take(timeout_s)
-                if piece is not None:
-                    self._decode(position, piece)
-            finally:
-                if remote.done:
-                    self._remote.pop(position, None)
-            timeout_s = 0.0
-
-    def _decode(self, position: Position, chunk: Chunk) -> None:
-        try:
-            batches = self._decoder.decode_batches(position, chunk)
-        except BaseException:
-            # whoever polls again must not miss what is in it
-            self._drop_remote(position)
-            self._drop_lanes()
-            position.offset = chunk.start
-            raise
-        self._decoded.extend((position, batch) for batch in self._filter.batches(batches))
-
-    def _drop_remote(self, position: Position) -> None:
-        position.ready.clear()
-        remote = self._remote.pop(position, None)
-        if remote is not None:
-            remote.close()
-
-    def _fetcher(self) -> LogFetcher:
-        return LogFetcher(
-            self._connection.cluster,
-            self._info,
-            self._decoder.projection,
-            self.metrics,
-            max_wait_ms=self._connection.config.scanner_log_fetch_wait_max_time_ms,
-            server_filter=self._server_filter,
-        )
-
-    def _send_all(self) -> list[Lane]:
-        """Have a request on its way to every leader; return the lanes that will answer."""
-        fetcher = self._fetcher()
-        now = time.monotonic()
-        asked = {id(p) for _, positions in self._lanes.values() for p in positions}
-        groups: dict[Endpoint, list[Position]] = {}
-        for position in self._subscriptions.values():
-            if id(position) in asked or position.not_before > now or position.done:
-                continue
-            if position.ready or position in self._remote:
-                continue  # what comes after remote segments is asked for after them
-            where = fetcher.endpoint(position)
-            if where is None or where in self._lanes:
-                continue
-            group = groups.setdefault(where, [])
-            if position.starved:
-                groups[where] = [position]
-            elif not group or _can_join(group[0], position):
-                group.append(position)
-        for where, positions in groups.items():
-            lane = fetcher.lane(where, positions)
-            if lane is None:
-                continue
-            if fetcher.send(lane, positions):
-                self._lanes[where] = (lane, positions)
-            else:
-                lane.close()
-        return [lane for lane, _ in self._lanes.values()]
-
-    def _wait(self, lanes: list[Lane], timeout_s: float) -> None:
-        """Wait for answers and take them."""
-        if not lanes:
-            time.sleep(min(timeout_s, _PAUSE_S))
-            return
-        fetcher = self._fetcher()
-        with selectors.DefaultSelector() as selector:
-            for lane in lanes:
-                selector.register(lane, selectors.EVENT_READ, lane)
-            readable = [key.data for key, _ in selector.select(timeout_s)]
-        for lane in readable:
-            _, positions = self._lanes.pop(lane.endpoint)
-            try:
-                fetcher.receive(lane, positions)
-            finally:
-                lane_pool().give_back(lane)
-        for lane in lanes:
-            if lane not in readable and lane.overdue:
-                _, positions = self._lanes.pop(lane.endpoint)
-                lane.close()
-                fetcher.failed(positions, lane.silence())
-
-    def _drop_lanes(self) -> None:
-        for lane, _ in self._lanes.values():
-            lane_pool().give_back(lane)
-        self._lanes.clear()
-
     # ---- everything there is
 
     def _bounded(self) -> list[Position]:
@@ -463,11 +296,9 @@ class LogScanner(Ready):
         ends = self._offsets(positions, OffsetSpec.latest())
         self._check_named(ends)
         with self._lock:
-            self._drop_lanes()
-            self._decoded.clear()
+            self._incoming.clear(positions)
             bounded = []
             for position in positions:
-                self._drop_remote(position)
                 end = ends[position.bucket]
                 if end > position.offset:
                     bounded.append(
@@ -481,7 +312,7 @@ class LogScanner(Ready):
         for key, position in self._subscriptions.items():
             end = ends.get(position.bucket)
             if end is not None and self._named.get(key) == position.offset > end:
-                where = self._fetcher().where(position)
+                where = self._incoming.where(position)
                 raise FlussError(
                     f"offset {position.offset} is out of range: {where} ends at {end}",
                     ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
@@ -505,7 +336,7 @@ class LogScanner(Ready):
                 positions,
                 self.metrics,
                 self._metadata,
-                self._server_filter,
+                self._filter.server_filter(self._info),
             )
         except BaseException:
             # whoever reads again must not miss what was not returned
@@ -528,7 +359,7 @@ class LogScanner(Ready):
             self._decoder,
             self._bounded(),
             self.metrics,
-            server_filter=self._server_filter,
+            server_filter=self._filter.server_filter(self._info),
         )
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -542,11 +373,8 @@ class LogScanner(Ready):
     def close(self) -> None:
         """Give up the sockets; a second call does nothing."""
         with self._lock:
-            self._drop_lanes()
-            for position in self._subscriptions.values():
-                self._drop_remote(position)
+            self._incoming.clear(self._subscriptions.values())
             self._subscriptions.clear()
-            self._decoded.clear()
             self._closed = True
         return ready(None)
 
@@ -557,9 +385,9 @@ class LogScanner(Ready):
         self.close()
 
     def __del__(self) -> None:
-        lanes = getattr(self, "_lanes", None)
-        for lane, _ in lanes.values() if lanes else ():
-            lane.close()
+        incoming = getattr(self, "_incoming", None)
+        if incoming is not None:
+            incoming.close_sockets()
 
     def __repr__(self) -> str:
         kind = "records" if self._records else "batches"
@@ -567,13 +395,3 @@ class LogScanner(Ready):
             f"LogScanner({str(self._info.table_path)!r}, {kind},"
             f" {len(self._subscriptions)} buckets)"
         )
-
-
-def _can_join(first: Position, other: Position) -> bool:
-    return first.projected == other.projected and not first.starved
-
-
-def _ends_within_update(decoded: DecodedBatch, rows: int) -> bool:
-    """Whether the first rows of a batch end between the old and the new row of an update."""
-    changes = decoded.change_types
-    return changes is not None and changes[rows - 1].as_py() == ChangeType.UpdateBefore

@@ -16,6 +16,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.target import Target
 from fluss_df.record.coerce import coerce
 from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.spark.boundary import called_by_spark
 from fluss_df.spark.ledger import Ledger, Manifest, Piece, StagedTask, merged_ranges
 from fluss_df.spark.options import WriteOptions, invalid
 from fluss_df.spark.publish import Publisher
@@ -73,6 +74,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
 
     # ---- in tasks
 
+    @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task, unless the batch was decided before."""
         context = TaskContext.get()
@@ -95,6 +97,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
 
     # ---- in the driver
 
+    @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Decide what the batch is, unless it is decided, and publish it."""
         known = [message for message in messages if isinstance(message, StagedMessage)]

@@ -257,6 +257,11 @@ def _common(options: Mapping[str, str]) -> tuple[str, Connection, dict[str, str]
     if not table:
         raise invalid("no table given: use .load('database.table') or option 'table'")
     for key, value in properties.items():
+        if key.lower().startswith("option."):
+            raise invalid(
+                "CREATE TABLE ... USING fluss is of no use, because Spark does not hand its options"
+                " to scans: CREATE TEMPORARY VIEW ... USING fluss OPTIONS (...) does"
+            )
         _check_property(key, value)
     return table, Connection(ours.pop("connection", None), tuple(sorted(properties.items()))), ours
 
@@ -348,10 +353,8 @@ def _offset(options: Mapping[str, str], key: str) -> Any:
         return text.lower()
     if text.lstrip().startswith("{"):
         return _offsets_by_bucket(key, text)
-    try:
+    if text.strip().isdecimal():
         return int(text)
-    except ValueError:
-        pass
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError:

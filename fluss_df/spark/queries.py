@@ -25,7 +25,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.pushdown.predicate import UnsupportedExpression
 from fluss_df.spark.options import ReadOptions
 from fluss_df.spark.planning import TableScan
-from fluss_df.spark.sql_filter import SqlConditions
+from fluss_df.spark.sql_filter import SqlConditions, parse_message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -150,7 +150,7 @@ def plan_sql(spark: SparkSession, query: str, options: Mapping[str, str]) -> Sql
     try:
         tree = sqlglot.parse_one(query, dialect=_DIALECT)
     except SqlglotError as error:
-        raise FlussError(f"the query cannot be read: {error}") from None
+        raise FlussError(f"the query cannot be read: {parse_message(error)}") from None
     if not isinstance(tree, exp.Query):
         raise FlussError(f"expected a query (SELECT ...), not {tree.key.upper()}")
     schemas: dict[str, pa.Schema] = {}

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss_df.pushdown.predicate import Predicate
+from fluss_df.spark.boundary import called_by_spark
 from fluss_df.spark.exactly_once import ExactlyOnceWriter
 from fluss_df.spark.filters import from_spark
 from fluss_df.spark.options import ReadOptions, WriteOptions
@@ -48,6 +49,7 @@ class FlussDataSource(DataSource):
         """Return the name of the format."""
         return "fluss"
 
+    @called_by_spark
     def schema(self) -> StructType:
         """Return the columns that were asked for, all of them nullable.
 
@@ -56,20 +58,24 @@ class FlussDataSource(DataSource):
         """
         return TableScan(ReadOptions.parse(self.options)).schema
 
+    @called_by_spark
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns of a schema, which may be the user's."""
         return FlussReader(ReadOptions.parse(self.options), schema)
 
+    @called_by_spark
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return a stream of the columns of a schema, which may be the user's."""
         return FlussStreamReader(ReadOptions.parse(self.options), schema)
 
     # Spark calls these with their parameters by name
 
+    @called_by_spark
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch write."""
         return FlussWriter(WriteOptions.parse(self.options), schema, overwrite)
 
+    @called_by_spark
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return a streaming write."""
         options = WriteOptions.parse(self.options)
@@ -101,11 +107,13 @@ class FlussReader(DataSourceReader):
         """What Spark calls with its filters, where it pushes them."""
         return _PushFilters(self)
 
+    @called_by_spark
     def push(self, filters: Sequence[Filter]) -> None:
         """Take the filters that are understood."""
         scan = TableScan(self._options, schema=self._schema)
         self._pushed = from_spark(filters, scan.all_fields)
 
+    @called_by_spark
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks, with the offsets of this moment.
 
@@ -119,6 +127,7 @@ class FlussReader(DataSourceReader):
         scan = TableScan(self._options, schema=self._schema)
         return [FlussPartition(task) for task in scan.tasks(self._pushed)]
 
+    @called_by_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         # Spark makes one task without a range where there are none

@@ -7,6 +7,7 @@ everything else is :class:`UnsupportedExpression`.
 from __future__ import annotations
 
 import datetime as dt
+import re
 import zoneinfo
 from collections.abc import Callable
 from decimal import Decimal
@@ -67,7 +68,7 @@ def parse_filter(text: str, schema: pa.Schema, timezone: str, where: str) -> Pre
     try:
         tree = sqlglot.parse_one(text, dialect="spark")
     except sqlglot.errors.SqlglotError as error:
-        raise _invalid(f"filter {text!r} is no condition in SQL: {error}") from None
+        raise _invalid(f"filter {text!r} is no condition in SQL: {parse_message(error)}") from None
     try:
         return SqlConditions(schema, timezone).convert(tree)
     except UnsupportedExpression as error:
@@ -75,6 +76,11 @@ def parse_filter(text: str, schema: pa.Schema, timezone: str, where: str) -> Pre
             f"{where}: filter {text!r} cannot be evaluated by the scan: {error.message}; use"
             " .where() or fluss_df.spark.sql() for it, which push what they can"
         ) from None
+
+
+def parse_message(error: sqlglot.errors.SqlglotError) -> str:
+    """Return what sqlglot says, without the codes by which a terminal underlines."""
+    return re.sub(r"\x1b\[\d*m", "", str(error))
 
 
 def _invalid(message: str) -> FlussError:
@@ -218,9 +224,9 @@ class SqlConditions:
 
     def _sides(self, left: exp.Expr, right: exp.Expr) -> tuple[str, exp.Expr, bool]:
         """Return the column, what it is compared with, and whether it stood on the right."""
-        if isinstance(left.unnest(), exp.Column):
-            return self._name(left), right, False
-        return self._name(right), left, True
+        if isinstance(right.unnest(), exp.Column) and not isinstance(left.unnest(), exp.Column):
+            return self._name(right), left, True
+        return self._name(left), right, False
 
     def _name(self, tree: exp.Expr) -> str:
         tree = tree.unnest()

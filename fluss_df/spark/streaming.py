@@ -22,6 +22,7 @@ from fluss_df.io.planning import chosen_buckets, find_offsets
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.pushdown.plan import Bucket, Split
 from fluss_df.pushdown.prune import PredicateConjunct, make_splits, prune
+from fluss_df.spark.boundary import called_by_spark
 from fluss_df.spark.options import ReadOptions, invalid
 from fluss_df.spark.partition import FlussPartition
 from fluss_df.spark.planning import TableScan
@@ -114,6 +115,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _scan(self) -> TableScan:
         return TableScan(self._options, streaming=True, schema=self._schema)
 
+    @called_by_spark
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query starts: the option ``starting.offsets``, or the earliest."""
         scan = self._scan()
@@ -126,16 +128,19 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.max_offsets
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    @called_by_spark
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Take the ends of this moment for those of the query."""
         scan = self._scan()
         self._target = _ends(scan, _buckets(scan))
 
+    @called_by_spark
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the ends of this moment, for the query's progress."""
         scan = self._scan()
         return to_json(scan, _ends(scan, _buckets(scan)))
 
+    @called_by_spark
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return up to where the next batch reads.
 
@@ -173,6 +178,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         logger.warning(text)
 
+    @called_by_spark
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks between two offsets.
 
@@ -220,6 +226,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends[bucket] = min(ends[bucket], last[bucket])
         return {bucket: max(offset, first[bucket]) for bucket, offset in starts.items()}
 
+    @called_by_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         if isinstance(partition, FlussPartition):

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TablePath
 
 
@@ -55,13 +55,20 @@ class SparkCast:
     """
 
     def __init__(self, schema: StructType, path: TablePath, *, truncate: bool = False) -> None:
-        self._schema = arrow_schema(schema)
+        # a schema of the user's may say NOT NULL, and then Spark wants to have it back
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._path = path
         self._truncate = truncate
 
     def __call__(self, table: pa.Table) -> list[pa.RecordBatch]:
         """Return rows as record batches of Spark's form."""
         columns = [self._column(table.column(f.name), f.name, f.type) for f in self._schema]
+        for field, column in zip(self._schema, columns, strict=True):
+            if column.null_count and not field.nullable:
+                raise SchemaMismatchError(
+                    f"table {self._path}: column '{field.name}' has nulls, and the schema says"
+                    " NOT NULL"
+                )
         if not columns:
             # a count needs no column, and a table without any has no rows
             table = table.select([])

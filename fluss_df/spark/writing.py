@@ -20,6 +20,7 @@ from fluss_df.io.target import TableLayout, Target, find_target
 from fluss_df.io.writing import Writing
 from fluss_df.metadata import TablePath, require_columns
 from fluss_df.record.coerce import coerce
+from fluss_df.spark.boundary import called_by_spark
 from fluss_df.spark.options import WriteOptions, invalid
 from fluss_df.spark.types import arrow_schema
 
@@ -62,7 +63,7 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
     connection = options.connection.open()
     path = TablePath.parse(options.table, connection.default_database)
     # says which tables there are; a write does not create one
-    connection.get_table(path)
+    table = connection.get_table(path)
     column = options.operation_column
     names = [name for name in schema.names if name != column]
     target = find_target(
@@ -76,9 +77,13 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
     )
     if column is not None:
         require_columns([column], schema.names, f"operation.column of the write to {path}:")
-    nothing = pa.Table.from_batches([], arrow_schema(schema))
-    nothing = nothing.select([name for name in names if _is_written(target, name)])
-    coerce(nothing, target.columns, table=str(path))
+    written = [field for field in arrow_schema(schema) if field.name != column]
+    written = [field for field in written if _is_written(target, field.name)]
+    if target.mode == "partial_update":
+        # refuses columns that cannot be updated without the others
+        table.new_upsert([column.name for column in target.columns])
+    # a table of no chunks would have no types to look at
+    coerce(pa.schema(written).empty_table(), target.columns, table=str(path))
     return target
 
 
@@ -176,6 +181,7 @@ class FlussWriter(DataSourceArrowWriter):
         if overwrite:
             refuse_overwrite(options, target.path)
 
+    @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task."""
         return write_rows(self._options, self._schema, iterator)
@@ -213,6 +219,7 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             )
 
+    @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task."""
         return write_rows(self._options, self._schema, iterator)

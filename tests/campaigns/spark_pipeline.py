@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--events", type=int, default=30_000)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--remote", help="run it through Spark Connect: local[2] starts a server")
     options = parser.parse_args()
     random.seed(options.seed)
     print(f"seed {options.seed}", flush=True)
@@ -39,6 +40,8 @@ def main() -> None:
             *("--connection", cluster.bootstrap_servers, "--folder", folder),
             *("--events", str(options.events), "--rate", "2000", "--per-batch", "1000"),
         ]
+        if options.remote is not None:
+            command += ["--remote", options.remote]
         amid = 0
         for number in range(1, options.kills + 1):
             before = _batches(Path(folder))
@@ -67,8 +70,9 @@ def main() -> None:
                 fluss.TablePath("fluss_df_ledger", "staged")
             )
         print(
-            f"equal after {options.kills} kills, {amid} of them amid a batch;"
-            f" {len(staged)} partitions staged"
+            f"equal after {options.kills} kills"
+            f"{'' if options.remote is None else ' over Spark Connect'}, {amid} of them amid a"
+            f" batch; {len(staged)} partitions staged"
         )
 
 

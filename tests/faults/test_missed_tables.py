@@ -40,12 +40,15 @@ class NoLeaders:
             return frame
         answer = pb.MetadataResponse.FromString(frame[HEAD:])
         for table in answer.table_metadata:
-            if table.table_id not in self.missed and len(self.missed) < self._left:
-                self.missed.append(table.table_id)
-            if table.table_id in self.missed:
-                for bucket in table.bucket_metadata:
-                    bucket.ClearField("leader_id")
+            self._change(table)
         return framed(frame, answer.SerializeToString())
+
+    def _change(self, table: pb.TableMetadata) -> None:
+        if table.table_id not in self.missed and len(self.missed) < self._left:
+            self.missed.append(table.table_id)
+        if table.table_id in self.missed:
+            for bucket in table.bucket_metadata:
+                bucket.ClearField("leader_id")
 
 
 @pytest.fixture(autouse=True)
@@ -93,17 +96,10 @@ class StaleLeaders(NoLeaders):
         super().__init__(server, 0)
         self._old = old
 
-    def _rewrite(self, api_key: int, frame: bytes) -> bytes:
-        assert self._plain is not None
-        frame = self._plain(api_key, frame)
-        if api_key != GET_METADATA.key:
-            return frame
-        answer = pb.MetadataResponse.FromString(frame[HEAD:])
-        for table in answer.table_metadata:
-            if table.table_id == self._old + 1:
-                self.missed.append(table.table_id)
-                table.table_id = self._old
-        return framed(frame, answer.SerializeToString())
+    def _change(self, table: pb.TableMetadata) -> None:
+        if table.table_id == self._old + 1:
+            self.missed.append(table.table_id)
+            table.table_id = self._old
 
 
 def test_leaders_of_a_dropped_table_are_not_those_of_a_new_one(server: Beside) -> None:

@@ -24,6 +24,20 @@ def load(
     return (reader.schema(schema) if schema else reader).load(str(table))
 
 
+def save(
+    found: DataFrame,
+    cluster: LocalCluster,
+    table: TablePath,
+    spark_mode: str = "append",
+    **options: str,
+) -> None:
+    writer = found.write.format("fluss").mode(spark_mode)
+    writer = writer.option("bootstrap.servers", cluster.bootstrap_servers)
+    for key, value in options.items():
+        writer = writer.option(key.replace("_", "."), value)
+    writer.save(str(table))
+
+
 def frame(found: DataFrame) -> pl.DataFrame:
     made = pl.from_arrow(found.toArrow())
     assert isinstance(made, pl.DataFrame)

@@ -1,5 +1,4 @@
 import polars as pl
-import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -12,27 +11,13 @@ from fluss_df.metadata import TablePath
 from fluss_df.spark import FlussDataSource
 from tests.client.test_types import everything
 from tests.io.conftest import MakeTable
-from tests.spark.support import assert_same, load
+from tests.spark.support import assert_same, load, save
 from tests.spark.test_batch_read import KEYED
 
 ROWS = pl.DataFrame(
     {"id": range(1000), "name": [f"n{i % 7}" for i in range(1000)], "value": range(1000)},
     schema={"id": pl.Int64, "name": pl.String, "value": pl.Int32},
 )
-
-
-def save(
-    found: DataFrame,
-    cluster: LocalCluster,
-    table: TablePath,
-    spark_mode: str = "append",
-    **options: str,
-) -> None:
-    writer = found.write.format("fluss").mode(spark_mode)
-    writer = writer.option("bootstrap.servers", cluster.bootstrap_servers)
-    for key, value in options.items():
-        writer = writer.option(key.replace("_", "."), value)
-    writer.save(str(table))
 
 
 @pytest.fixture
@@ -60,6 +45,7 @@ def test_appended_rows(
     assert scan_fluss(table, connection=connection).collect().height == 1010
 
 
+@pytest.mark.over_connect
 def test_upserts_deletes_and_partial_updates(
     fluss_cluster: LocalCluster,
     connection: FlussConnection,
@@ -73,6 +59,11 @@ def test_upserts_deletes_and_partial_updates(
     assert_same(scan_fluss(table, connection=connection).collect(), ROWS)
     # a delete needs the key alone, and passes over other columns
     save(rows.where("id >= 900"), fluss_cluster, table, write_mode="delete")
+    given = {"path": str(table), "bootstrap.servers": fluss_cluster.bootstrap_servers}
+    with pytest.raises(FlussError, match=r"all columns of the primary key .* add 'id'"):
+        FlussDataSource(given | {"write.mode": "partial-update"}).writer(
+            rows.select("name").schema, overwrite=False
+        )
     named = rows.where("id < 5").selectExpr("id", "'changed' AS name")
     save(named, fluss_cluster, table, write_mode="partial-update")
     changed = pl.when(pl.col("id") < 5).then(pl.lit("changed")).otherwise("name").alias("name")
@@ -111,8 +102,6 @@ def test_partitions_are_created_when_asked(
     rows: DataFrame,
 ) -> None:
     table = make_table(KEYED, partition_keys=["name"])
-    with pytest.raises(PySparkException, match=r"has no partition.*create.partitions"):
-        save(rows, fluss_cluster, table)
     save(rows, fluss_cluster, table, create_partitions="true")
     assert_same(scan_fluss(table, connection=connection).collect(), ROWS)
 
@@ -142,6 +131,9 @@ def test_every_type(
     [
         ("id, name", {}, "column 'value'"),
         ("id, name, value, 1 AS more", {}, "'more'"),
+        ("id, name, 'x' AS value", {}, "column 'value': string does not go into int"),
+        ("id, name, interval 1 day AS value", {}, "duration.* does not go into int"),
+        ("id, name, value, value", {}, "column 'value' is in the data twice"),
         ("id, name, value", {"write_mode": "delete"}, "has no primary key"),
         ("id, name, value", {"delivery_guarantee": "exactly-once"}, "is for streams"),
         ("id, name, value", {"spark_mode": "overwrite"}, "cannot be overwritten"),
@@ -168,30 +160,6 @@ def test_what_does_not_fit_is_refused_before_any_row(
     assert scan_fluss(plain_table, connection=connection).collect().is_empty()
 
 
-def test_a_type_that_does_not_fit_is_refused_before_any_row(
-    fluss_cluster: LocalCluster, connection: FlussConnection, make_table: MakeTable, rows: DataFrame
-) -> None:
-    path = make_table(KEYED)
-    with pytest.raises(PySparkException, match="column 'value'"):
-        save(rows.selectExpr("id", "name", "'x' AS value"), fluss_cluster, path)
-    assert scan_fluss(path, connection=connection).collect().is_empty()
-
-
 @pytest.fixture(scope="module")
 def plain_table(make_table: MakeTable) -> TablePath:
     return make_table(KEYED)
-
-
-def test_a_table_that_does_not_exist(fluss_cluster: LocalCluster, rows: DataFrame) -> None:
-    with pytest.raises(PySparkException, match=r"io\.nothing does not exist"):
-        save(rows, fluss_cluster, TablePath("io", "nothing"))
-
-
-def test_values_that_do_not_fit_name_their_row(
-    spark: SparkSession, fluss_cluster: LocalCluster, make_table: MakeTable
-) -> None:
-    table = make_table(pa.schema([pa.field("x", pa.int64(), nullable=False)]))
-    with pytest.raises(PySparkException, match=r"column 'x' \(bigint NOT NULL\): null in row 1"):
-        save(
-            spark.sql("SELECT * FROM VALUES (1L), (NULL) AS t(x)").coalesce(1), fluss_cluster, table
-        )

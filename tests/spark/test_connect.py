@@ -3,16 +3,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from fluss_df.cluster import LocalCluster
+from tests.io.conftest import MakeTable
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.spark_full  # a minute: a server and a client of their own
-def test_everything_over_spark_connect_beside_a_broken_neighbour(
-    fluss_cluster: LocalCluster, tmp_path: Path
+@pytest.mark.spark_full  # a server and a client of its own
+def test_a_server_of_spark_connect_beside_a_broken_neighbour(
+    fluss_cluster: LocalCluster, make_table: MakeTable, tmp_path: Path
 ) -> None:
     # one module of this kind that fails has Spark discover none of them
     neighbour = tmp_path / "modules" / "pyspark_broken"
@@ -22,9 +24,10 @@ def test_everything_over_spark_connect_beside_a_broken_neighbour(
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(neighbour.parent)]),
         "PYSPARK_PYTHON": sys.executable,
     }
+    table = make_table(pa.schema({"id": pa.int64()}), bucket_count=2)
     command = [sys.executable, "-m", "tests.spark.connect_program"]
     done = subprocess.run(
-        [*command, fluss_cluster.bootstrap_servers, str(tmp_path)],
+        [*command, fluss_cluster.bootstrap_servers, str(table)],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -33,4 +36,4 @@ def test_everything_over_spark_connect_beside_a_broken_neighbour(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "all is well" in done.stdout
+    assert "499500 is the sum" in done.stdout

@@ -1,4 +1,4 @@
-"""Batches and streams on a cluster, a folder of an embedded engine, and one that is served."""
+"""Batches and streams on a folder of an embedded engine, and on one that is served."""
 
 import uuid
 from collections.abc import Iterator
@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 import fluss_df as fluss
 from fluss_df.backend import Backend
-from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.io import scan_fluss
 from tests.spark.support import assert_same, frame
@@ -22,20 +21,17 @@ SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
 ROWS = pl.DataFrame({"id": range(300), "text": [f"t{i % 9}" for i in range(300)]})
 
 
-@pytest.fixture(scope="module", params=["cluster", "folder", "address"])
+@pytest.fixture(scope="module", params=["folder", "address"])
 def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """What the option ``connection`` says."""
-    if request.param == "cluster":
-        cluster: LocalCluster = request.getfixturevalue("fluss_cluster")
-        yield cluster.bootstrap_servers
-        return
     folder = tmp_path_factory.mktemp("embedded")
     with EmbeddedFluss(folder, port=0) as engine:
         yield str(folder) if request.param == "folder" else engine.address
 
 
+@pytest.mark.over_connect
 def test_written_streamed_and_read(spark: SparkSession, place: str, tmp_path: Path) -> None:
     with fluss.connect(place) as connection:
         admin = connection.get_admin()
@@ -59,7 +55,7 @@ def test_written_streamed_and_read(spark: SparkSession, place: str, tmp_path: Pa
         assert found.rows() == [(7, "t7")]
 
         if not place[0].isdigit():
-            # a folder; of clusters there are tests of their own
+            # a folder; of addresses there are tests of their own
             con = Backend().connect(connection, database="engines")
             table = con.table(log.table_name)
             counted = con.to_spark(table.filter(table.id < 10).agg(n=ibis._.count()), spark)
@@ -80,4 +76,4 @@ def test_written_streamed_and_read(spark: SparkSession, place: str, tmp_path: Pa
 
 def test_a_folder_that_nobody_has_open(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match=r"no process has the folder .* open it in"):
-        spark.read.format("fluss").option("connection", str(tmp_path)).load("a.b")
+        _ = spark.read.format("fluss").option("connection", str(tmp_path)).load("a.b").schema

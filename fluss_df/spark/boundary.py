@@ -1,0 +1,57 @@
+"""Errors as Spark shows them: what is wrong near the top, not below the way it came."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+from fluss_df.errors import FlussError
+
+logger = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+# what the way out is called here
+_WORDS = (
+    ("create_partitions=True", "option 'create.partitions' with 'true'"),
+    ("mode='", "write.mode='"),
+)
+
+
+def called_by_spark(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Have a method that Spark calls raise errors of this library without their traceback.
+
+    Spark makes one text of traceback and message, in this order, and shows it from its beginning.
+    The traceback goes to the log, at level DEBUG.
+    """
+    if inspect.isgeneratorfunction(method):
+
+        @functools.wraps(method)
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            try:
+                yield from method(*args, **kwargs)
+            except FlussError as error:
+                raise _shown(error) from None
+
+        return cast("Callable[_P, _R]", generate)
+
+    @functools.wraps(method)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return method(*args, **kwargs)
+        except FlussError as error:
+            raise _shown(error) from None
+
+    return call
+
+
+def _shown(error: FlussError) -> FlussError:
+    logger.debug("an error for Spark", exc_info=error)
+    for ours, sparks in _WORDS:
+        error.message = error.message.replace(ours, sparks)
+    error.args = (error.message, error.error_code)
+    return error.with_traceback(None)
