@@ -20,9 +20,9 @@ import rocksdict
 from fluss_df.embedded.files import full_disk, tells_of_a_full_disk
 from fluss_df.errors import ErrorCode, FlussError
 
-# keys of rows have at least one byte; this one sorts before them all
 logger = logging.getLogger(__name__)
 
+# keys of rows have at least one byte; this one sorts before them all
 _STATE_KEY: Final = b""
 _STATE: Final = struct.Struct("<Bqqqq")
 _STATE_VERSION: Final = 1
