@@ -36,6 +36,11 @@ logger = logging.getLogger(__name__)
 # batches this small are encoded at once by the caller: a thread switch costs as much
 _ENCODE_AT_ONCE_BYTES = 32 * 1024
 
+# so many bytes are spread over buckets at once, where batches are smaller
+_SPREAD_BYTES = 16 << 20
+# a batch may be larger than it should be by so much rather than be cut
+_MARGIN = 1.2
+
 #: A bucket, and the name of its partition.
 Place: TypeAlias = tuple[TableBucket, str | None]
 
@@ -116,11 +121,17 @@ class Outgoing:
 
     def routes(self, data: pa.Table, target_bytes: int) -> Iterator[RoutedBatch]:
         """Return rows as the batches that are to be sent."""
+        # what is spread over buckets is to be large enough in each of them
+        spread_bytes = max(target_bytes, min(target_bytes * self._assign.spread, _SPREAD_BYTES))
         # every partition is there, or nothing is sent
         for partition_name, partition_id, part in self._partitions.split(data):
-            for piece in _pieces(part, target_bytes):
+            for piece in _pieces(part, spread_bytes):
                 for bucket, rows in self._assign(piece, partition_id):
-                    yield RoutedBatch(bucket, partition_name, rows)
+                    if rows.nbytes <= target_bytes * _MARGIN:
+                        yield RoutedBatch(bucket, partition_name, rows)
+                        continue
+                    for batch in _pieces(pa.Table.from_batches([rows]), target_bytes):
+                        yield RoutedBatch(bucket, partition_name, batch)
 
     def place(self, row: Sequence[Any]) -> Place | None:
         """Return where a single row goes; None where only :meth:`routes` can tell."""

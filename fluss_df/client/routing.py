@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 
 
 class Assigner(Protocol):
-    """Gives rows their buckets."""
+    """Gives rows their buckets.
+
+    Attributes
+    ----------
+    spread
+        Over how many buckets it spreads the rows of a batch.
+    """
+
+    spread: int
 
     def __call__(
         self, batch: pa.RecordBatch, partition_id: int | None
@@ -142,6 +150,8 @@ def bucket_assigner(
 class _StickyAssigner:
     """A random bucket for each batch, another one than the last."""
 
+    spread = 1
+
     def __init__(self, info: TableInfo) -> None:
         self._info = info
         self._last = -1
@@ -165,6 +175,7 @@ class _RoundRobinAssigner:
 
     def __init__(self, info: TableInfo) -> None:
         self._info = info
+        self.spread = info.num_buckets
         self._next = random.randrange(info.num_buckets)
 
     def __call__(
@@ -189,6 +200,7 @@ class _HashAssigner:
 
     def __init__(self, info: TableInfo, columns: Sequence[Column]) -> None:
         self._info = info
+        self.spread = info.num_buckets
         by_name = {column.name: column for column in info.schema.columns}
         self._keys = [by_name[name] for name in info.get_bucket_keys()]
         self._key_of_one = key_encoder(self._keys, info.lake_format)

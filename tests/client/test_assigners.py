@@ -155,3 +155,27 @@ def test_null_in_a_bucket_key(tables: Tables) -> None:
         writer.append((None, 1)).wait()
     close_failed(writer, "key")
     assert tables.read(table).num_rows == 0
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+def test_batches_of_a_bucket_are_as_large_as_was_asked_for(
+    address: str, tables: Tables, skewed: bool
+) -> None:
+    size = 1 << 16
+    rows = 1 << 17
+    keys = [0] * rows if skewed else list(range(rows))
+    data = pa.table({"key": keys, "n": range(rows)})
+    table = tables(data.schema, bucket_count=4, bucket_keys=["key"])
+    with fluss.connect({"bootstrap.servers": address, "writer.batch-size": size}) as connection:
+        opened = connection.get_table(table.get_table_path())
+        with opened.new_append().create_writer() as writer:
+            sizes = [batch.rows.nbytes for batch in writer.route(data)]
+            writer.write_arrow(data)
+    assert max(sizes) <= size * 1.2
+    assert sum(sizes) / len(sizes) > size * 0.8
+    found = buckets(tables, table)
+    assert sum(len(part) for part in found.values()) == rows
+    # in the order of the frame within a bucket
+    for part in found.values():
+        numbers = [row["n"] for row in part]
+        assert numbers == sorted(numbers)
