@@ -32,6 +32,11 @@ class Flushable(Protocol):
         """Rows that are not acknowledged yet."""
         ...
 
+    @property
+    def failed_rows(self) -> int | None:
+        """Rows that could not be written since the last flush; None where nothing failed."""
+        ...
+
     def flush(self, timeout_ms: float | None = None) -> None:
         """Send everything, and wait until it is acknowledged."""
         ...
@@ -62,8 +67,9 @@ def needs_no_flush(writer: Flushable) -> None:
 def _flush_all() -> None:
     """Give rows that a program forgot a moment to be written, then name those that were not."""
     for writer, config in list(_open_writers.items()):
-        rows = writer.unflushed_rows
-        if not rows:
+        failed = writer.failed_rows
+        rows = writer.unflushed_rows + (failed or 0)
+        if not rows and failed is None:
             continue
         reason = ""
         wait = _EXIT_FLUSH_HERE_S if served_here(config) else _EXIT_FLUSH_S
@@ -71,7 +77,7 @@ def _flush_all() -> None:
             writer.flush(wait * 1000)
         except TimeoutError:
             reason = f"no acknowledgement within {wait:g} s"
-            rows = writer.unflushed_rows
+            rows = writer.unflushed_rows + (writer.failed_rows or 0)
         except FlussError as error:
             reason = error.message
         if reason:

@@ -282,6 +282,12 @@ class Outgoing:
         """Rows that are not acknowledged yet."""
         return 0 if self._sender is None else self._sender.open_rows
 
+    @property
+    def failed_rows(self) -> int | None:
+        """Rows of failures that :meth:`wait` has not told yet; None where there is no failure."""
+        sender = self._sender
+        return sender.failed_rows if sender is not None and sender.failures else None
+
 
 def _pieces(table: pa.Table, target_bytes: int) -> Iterable[pa.RecordBatch]:
     """Cut a table into record batches of about ``target_bytes``, chunks put together as needed."""

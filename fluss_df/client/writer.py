@@ -468,6 +468,11 @@ class TableWriter(Ready):
         pending: int = sum(batch.num_rows for batch in self._pending)
         return self._row_count() + pending + self._outgoing.open_rows
 
+    @property
+    def failed_rows(self) -> int | None:
+        """Rows that could not be written since the last flush; None where nothing failed."""
+        return self._outgoing.failed_rows
+
     def close(self) -> None:
         """Flush, then refuse further rows; a second call does nothing.
 

@@ -59,6 +59,7 @@ def main(
     """Run processes that exit without closing anything, and check what they leave."""
     rng = random.Random(seed)
     ends: collections.Counter[str] = collections.Counter()
+    reasons: collections.Counter[str] = collections.Counter()
     problems: list[str] = []
     wrote: dict[int, int] = {}
     named: dict[int, int] = {}
@@ -88,6 +89,7 @@ def main(
             wrote[process] = int(result.stdout or 0)
             lost = re.findall(r"(\d+) rows", result.stderr)
             named[process] = int(lost[0]) if lost else 0
+            reasons.update(re.findall(r"were not acknowledged \((.*)\)", result.stderr))
         scanner = connection.get_table("fluss.exits").new_scan().create_record_batch_log_scanner()
         scanner.subscribe_buckets(dict.fromkeys(range(3), fluss.EARLIEST_OFFSET))
         found = scanner.to_arrow().group_by("process").aggregate([("number", "count")])
@@ -102,6 +104,8 @@ def main(
     print(f"{processes} processes: {dict(ends)}; slowest {slowest:.1f} s;")
     print(f"{sum(wrote.values()):,} rows appended, {sum(there.values()):,} in the table,")
     print(f"{sum(named.values()):,} named as not acknowledged; {len(problems)} problems")
+    for reason, count in reasons.items():
+        print(f"{count} times: {reason}")
     for problem in problems[:20]:
         print(problem)
     raise SystemExit(1 if problems else 0)

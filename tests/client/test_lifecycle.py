@@ -113,10 +113,15 @@ def test_exit_with_less_left(
     assert numbers(tables, table) == [7]
 
 
+@pytest.mark.parametrize(
+    "end",
+    ["pass", "while writer.unflushed_rows: time.sleep(0.1)"],
+    ids=["at once", "failed by then"],
+)
 def test_exit_with_rows_that_cannot_be_written_names_them(
-    address: str, tables: Tables, table: fluss.FlussTable
+    address: str, tables: Tables, table: fluss.FlussTable, end: str
 ) -> None:
-    code = """
+    code = f"""
     writer = table.new_append().create_writer()
     writer.append((0, 'x')).wait()
     connection.get_admin().drop_table(table.get_table_path())
@@ -126,12 +131,14 @@ def test_exit_with_rows_that_cannot_be_written_names_them(
         except fluss.FlussError: break
         time.sleep(0.1)
     for i in range(5): writer.append((i, 'x'))
+    {end}
     """
     _, err = run(code, address, table, timeout=150)
     errors = [line for line in err.splitlines() if line.startswith("ERROR")]
     assert len(errors) == 1
     assert "the program ended without close()" in errors[0]
-    assert "5 rows" in errors[0]
+    # with the one before, whose failure the program took no note of
+    assert "6 rows" in errors[0]
     assert str(table.get_table_path()) in errors[0]
 
 
