@@ -47,6 +47,11 @@ class Incoming:
         What is made of what was received.
     metrics
         What is counted.
+
+    Attributes
+    ----------
+    server_filter
+        By what servers may leave out log batches.
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class Incoming:
         self._decoder = decoder
         self._filter = row_filter
         self._metrics = metrics
-        self._server_filter = row_filter.server_filter(info)
+        self.server_filter = row_filter.server_filter(info)
         self._reset()
 
     def _reset(self) -> None:
@@ -204,7 +209,7 @@ class Incoming:
             self._decoder.projection,
             self._metrics,
             max_wait_ms=self._connection.config.scanner_log_fetch_wait_max_time_ms,
-            server_filter=self._server_filter,
+            server_filter=self.server_filter,
         )
 
     def _send_all(self, positions: Collection[Position]) -> list[Lane]:

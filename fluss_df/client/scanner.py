@@ -336,7 +336,7 @@ class LogScanner(Ready):
                 positions,
                 self.metrics,
                 self._metadata,
-                self._filter.server_filter(self._info),
+                self._incoming.server_filter,
             )
         except BaseException:
             # whoever reads again must not miss what was not returned
@@ -359,7 +359,7 @@ class LogScanner(Ready):
             self._decoder,
             self._bounded(),
             self.metrics,
-            server_filter=self._filter.server_filter(self._info),
+            server_filter=self._incoming.server_filter,
         )
 
         def batches() -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -355,7 +355,23 @@ _CONFIG = {
 }
 
 
-class _Ours:
+class _Both:
+    """What both clients call the same."""
+
+    _scanner: Any
+    _writer: Any
+
+    async def write(self, data: pa.RecordBatch) -> None:
+        self._writer.write_arrow_batch(data)
+
+    def subscribe(self, partition: str, offset: int) -> None:
+        if partition:
+            self._scanner.subscribe_partition(int(partition), 0, offset)
+        else:
+            self._scanner.subscribe(0, offset)
+
+
+class _Ours(_Both):
     async def open(self, address: str, table: str, does: str) -> None:
         self._connection = fluss.connect({"bootstrap.servers": address, **_CONFIG})
         opened = self._connection.get_table(fluss.TablePath.parse(table))
@@ -364,23 +380,14 @@ class _Ours:
         else:
             self._writer = opened.new_append().create_writer()
 
-    async def write(self, data: pa.RecordBatch) -> None:
-        self._writer.write_arrow_batch(data)
-
     async def flush(self) -> None:
         self._writer.flush()
-
-    def subscribe(self, partition: str, offset: int) -> None:
-        if partition:
-            self._scanner.subscribe_partition(int(partition), 0, offset)
-        else:
-            self._scanner.subscribe(0, offset)
 
     async def poll(self) -> pa.Table:
         return self._scanner.poll_arrow(500)
 
 
-class _Official:
+class _Official(_Both):
     async def open(self, address: str, table: str, does: str) -> None:
         import fluss as official
 
@@ -393,17 +400,8 @@ class _Official:
         else:
             self._writer = opened.new_append().create_writer()
 
-    async def write(self, data: pa.RecordBatch) -> None:
-        self._writer.write_arrow_batch(data)
-
     async def flush(self) -> None:
         await self._writer.flush()
-
-    def subscribe(self, partition: str, offset: int) -> None:
-        if partition:
-            self._scanner.subscribe_partition(int(partition), 0, offset)
-        else:
-            self._scanner.subscribe(0, offset)
 
     async def poll(self) -> pa.Table:
         return await self._scanner.poll_arrow(500)
