@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fluss_df.client import direct_questions
 from fluss_df.client.admin_requests import (
     changing,
     checked,
@@ -14,10 +15,14 @@ from fluss_df.client.admin_requests import (
     config_changes,
     keep_distance,
     offset_spec_of,
+    partition_infos_of,
+    partition_infos_request,
     partition_spec_message,
+    table_info_of,
+    table_info_request,
 )
 from fluss_df.client.cluster import path_message
-from fluss_df.client.facade import Ready, blocking
+from fluss_df.client.facade import Ready, answered_at_once, blocking
 from fluss_df.client.leader_requests import bucket_offsets, bucket_row_counts
 from fluss_df.client.table_life import create_table, drop_table
 from fluss_df.errors import ErrorCode, FlussError
@@ -190,12 +195,15 @@ class FlussAdmin(Ready):
             self._cluster, checked(table_path), ignore_if_not_exists=ignore_if_not_exists
         )
 
-    @blocking
+    def _known_table(self, table_path: TablePath) -> TableInfo | None:
+        return direct_questions.table_info(self._cluster, table_path)
+
+    @answered_at_once(_known_table)
     async def get_table_info(self, table_path: TablePath) -> TableInfo:
         """Return what is known of a table."""
         return await self.table_info(table_path)
 
-    @blocking
+    @answered_at_once(_known_table)
     async def get_table(self, table_path: TablePath) -> TableInfo:
         """Return what is known of a table; the older name of :meth:`get_table_info`."""
         return await self.table_info(table_path)
@@ -204,22 +212,12 @@ class FlussAdmin(Ready):
         """Coroutine of :meth:`get_table_info`, on the I/O thread."""
         path = checked(table_path)
         try:
-            response = await self._cluster.request_any(
-                api.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path_message(path))
-            )
+            response = await self._cluster.request_any(api.GET_TABLE_INFO, table_info_request(path))
         except FlussError as error:
             if error.error_code == ErrorCode.TABLE_NOT_EXIST:
                 raise await self._no_table(path) from None
             raise
-        return TableInfo(
-            table_path=path,
-            table_id=response.table_id,
-            schema_id=response.schema_id,
-            descriptor=TableDescriptor.from_json(response.table_json),
-            created_time=response.created_time,
-            modified_time=response.modified_time,
-            remote_data_dir=response.remote_data_dir or None,
-        )
+        return table_info_of(path, response)
 
     async def _no_table(self, path: TablePath) -> FlussError:
         """Say which of database and table is missing, and what there is instead."""
@@ -429,7 +427,12 @@ class FlussAdmin(Ready):
             done_by_lost_try=ErrorCode.PARTITION_NOT_EXISTS,
         )
 
-    @blocking
+    def _known_partitions(
+        self, table_path: TablePath, partition_spec: Mapping[str, str] | None = None
+    ) -> list[PartitionInfo] | None:
+        return direct_questions.partition_infos(self._cluster, table_path, partition_spec)
+
+    @answered_at_once(_known_partitions)
     async def list_partition_infos(
         self, table_path: TablePath, partition_spec: Mapping[str, str] | None = None
     ) -> list[PartitionInfo]:
@@ -448,17 +451,9 @@ class FlussAdmin(Ready):
         self, table_path: TablePath, partition_spec: Mapping[str, str] | None = None
     ) -> list[PartitionInfo]:
         """Coroutine of :meth:`list_partition_infos`, on the I/O thread."""
-        request = pb.ListPartitionInfosRequest(table_path=path_message(checked(table_path)))
-        if partition_spec is not None:
-            request.partial_partition_spec.CopyFrom(partition_spec_message(partition_spec))
+        request = partition_infos_request(table_path, partition_spec)
         response = await self._cluster.request_any(api.LIST_PARTITION_INFOS, request)
-        infos = []
-        for partition in response.partitions_info:
-            pairs = partition.partition_spec.partition_key_values
-            name = "$".join(pair.value for pair in pairs)
-            spec = {pair.key: pair.value for pair in pairs}
-            infos.append(PartitionInfo(partition.partition_id, name, spec))
-        return sorted(infos, key=lambda info: info.partition_name)
+        return partition_infos_of(response)
 
     async def _partition(self, info: TableInfo, name: str) -> PartitionInfo:
         partitions = {p.partition_name: p for p in await self.partition_infos(info.table_path)}
@@ -534,6 +529,18 @@ class FlussAdmin(Ready):
     ) -> dict[TableBucket, int]:
         """Return an offset of each bucket, of any partitions; a coroutine of the I/O thread."""
         return await bucket_offsets(self._cluster, info, buckets, spec)
+
+    def _known_offsets(
+        self, info: TableInfo, buckets: Sequence[TableBucket], spec: OffsetSpec
+    ) -> dict[TableBucket, int] | None:
+        return direct_questions.bucket_offsets(self._cluster, info, buckets, spec)
+
+    @answered_at_once(_known_offsets)
+    async def get_bucket_offsets(
+        self, info: TableInfo, buckets: Sequence[TableBucket], spec: OffsetSpec
+    ) -> dict[TableBucket, int]:
+        """Return an offset of each bucket, of any partitions."""
+        return await self.bucket_offsets(info, buckets, spec)
 
     # ---- the rest
 

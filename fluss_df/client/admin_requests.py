@@ -1,4 +1,4 @@
-"""What goes into the requests of :class:`~fluss_df.client.admin.FlussAdmin`, and when."""
+"""Requests of :class:`~fluss_df.client.admin.FlussAdmin`: what goes in, when, what comes out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from fluss_df.client.cluster import path_message
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import OffsetSpec, TablePath, check_name
+from fluss_df.metadata import OffsetSpec, PartitionInfo, TablePath, check_name
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.schema import TableDescriptor, TableInfo
 from fluss_df.types import Column, from_arrow, type_to_json
 
 _SET = 0
@@ -64,6 +66,45 @@ async def keep_distance(path: TablePath) -> None:
 def checked(path: TablePath) -> TablePath:
     """Return a path whose names Fluss allows."""
     return TablePath.parse(path)
+
+
+def table_info_request(path: TablePath) -> pb.GetTableInfoRequest:
+    """Return the question what a table is."""
+    return pb.GetTableInfoRequest(table_path=path_message(checked(path)))
+
+
+def table_info_of(path: TablePath, response: pb.GetTableInfoResponse) -> TableInfo:
+    """Return what a table is, by the answer."""
+    return TableInfo(
+        table_path=checked(path),
+        table_id=response.table_id,
+        schema_id=response.schema_id,
+        descriptor=TableDescriptor.from_json(response.table_json),
+        created_time=response.created_time,
+        modified_time=response.modified_time,
+        remote_data_dir=response.remote_data_dir or None,
+    )
+
+
+def partition_infos_request(
+    path: TablePath, spec: Mapping[str, str] | None
+) -> pb.ListPartitionInfosRequest:
+    """Return the question which partitions a table has; only those of some values, where given."""
+    request = pb.ListPartitionInfosRequest(table_path=path_message(checked(path)))
+    if spec is not None:
+        request.partial_partition_spec.CopyFrom(partition_spec_message(spec))
+    return request
+
+
+def partition_infos_of(response: pb.ListPartitionInfosResponse) -> list[PartitionInfo]:
+    """Return the partitions of an answer, sorted by name."""
+    infos = []
+    for partition in response.partitions_info:
+        pairs = partition.partition_spec.partition_key_values
+        name = "$".join(pair.value for pair in pairs)
+        spec = {pair.key: pair.value for pair in pairs}
+        infos.append(PartitionInfo(partition.partition_id, name, spec))
+    return sorted(infos, key=lambda info: info.partition_name)
 
 
 def partition_spec_message(spec: Mapping[str, str]) -> pb.PartitionSpec:

@@ -12,9 +12,9 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fluss_df.client.embedded import close_engines
+from fluss_df.client.embedded import close_engines, engine_here
 from fluss_df.client.io_thread import IOThread
 from fluss_df.client.lanes import lane_pool
 from fluss_df.client.metrics import Metrics
@@ -30,6 +30,9 @@ from fluss_df.errors import (
 from fluss_df.metadata import ServerNode, TableBucket, TablePath
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_METADATA, TABLE_EXISTS, Api, RequestT, ResponseT
+
+if TYPE_CHECKING:
+    from fluss_df.embedded import EmbeddedFluss
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +76,7 @@ class Cluster:
         self.io = io
         self.metrics = metrics
         self.closed = False
+        self._engine = engine_here(config)
         self._credentials = credentials_of(config)
         self._user = next(_user_ids)
         self._coordinator: ServerNode | None = None
@@ -81,6 +85,12 @@ class Cluster:
         self._refreshing: dict[object, asyncio.Task[pb.MetadataResponse]] = {}
         self._turn = itertools.count()
         _open_clusters.add(self)
+
+    @property
+    def engine(self) -> EmbeddedFluss | None:
+        """The engine in this process that this is, while it is open; from any thread."""
+        engine = self._engine
+        return None if engine is None or engine.closed or self.closed else engine
 
     # ---- connections
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fluss_df.client import direct_questions
 from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.cluster import Cluster, release
 from fluss_df.client.embedded import HOME_VARIABLE, attach, home_folder
-from fluss_df.client.facade import Ready, blocking, ready
+from fluss_df.client.facade import Ready, answered_at_once, blocking, ready
 from fluss_df.client.io_thread import IOThread, io_thread, reset_after_fork
 from fluss_df.client.lanes import lane_pool
 from fluss_df.client.metrics import Metrics
@@ -22,7 +23,7 @@ from fluss_df.client.table import FlussTable
 from fluss_df.config import Config, embedded_folder
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
-from fluss_df.record.change_tables import split_name
+from fluss_df.record.change_tables import ChangeTable, split_name
 
 BOOTSTRAP_VARIABLE = "FLUSS_BOOTSTRAP_SERVERS"
 
@@ -122,7 +123,12 @@ class FlussConnection(Ready):
         """Return the admin interface."""
         return FlussAdmin(self)
 
-    @blocking
+    def _known_table(self, table_path: TablePath | str) -> FlussTable | None:
+        path, changes = self._parse(table_path)
+        info = direct_questions.table_info(self.cluster, path)
+        return None if info is None else FlussTable(self, info, changes)
+
+    @answered_at_once(_known_table)
     async def get_table(self, table_path: TablePath | str) -> FlussTable:
         """Open a table, or one of its virtual tables.
 
@@ -137,9 +143,13 @@ class FlussConnection(Ready):
         FlussError
             ``TABLE_NOT_EXIST`` or ``DATABASE_NOT_EXIST``, naming what there is.
         """
+        path, changes = self._parse(table_path)
+        return FlussTable(self, await FlussAdmin(self).table_info(path), changes)
+
+    def _parse(self, table_path: TablePath | str) -> tuple[TablePath, ChangeTable | None]:
         name, changes = split_name(str(table_path))
         path = TablePath.parse(table_path if changes is None else name, self.default_database)
-        return FlussTable(self, await FlussAdmin(self).table_info(path), changes)
+        return path, changes
 
     def register_writer(self, writer: Any) -> None:
         """Have a writer closed with this connection."""

@@ -147,6 +147,18 @@ def back_up_folder(folder: Path, file: Path) -> int:
             started.close()
 
 
+def engine_here(config: Config) -> EmbeddedFluss | None:
+    """Return the engine of this process that a connection is to; None for any other server."""
+    addresses = config.addresses()
+    path = local_path(addresses[0][0]) if len(addresses) == 1 else None
+    if path is None:
+        return None
+    # not imported for a cluster: an address of this kind is an engine's
+    from fluss_df.embedded.server import engine_at
+
+    return engine_at(path)
+
+
 def served_here(config: Config) -> bool:
     """Whether a connection is to an engine of this process, which ends with it."""
     paths = [local_path(host) for host, _ in config.addresses()]

@@ -112,3 +112,31 @@ def blocking(
 
     call.coroutine = method  # type: ignore[attr-defined]
     return call
+
+
+def answered_at_once(
+    at_once: Callable[Concatenate[S, P], T | None],
+) -> Callable[
+    [Callable[Concatenate[S, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], T]
+]:
+    """Make a method as :func:`blocking` does, which first sees whether the answer is at hand.
+
+    Parameters
+    ----------
+    at_once
+        Returns the answer without the I/O thread; None where there is none.
+    """
+
+    def decorate(
+        method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+    ) -> Callable[Concatenate[S, P], T]:
+        ask = blocking(method)
+
+        @functools.wraps(ask)
+        def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            answer = at_once(self, *args, **kwargs)
+            return ask(self, *args, **kwargs) if answer is None else ready(answer)
+
+        return call
+
+    return decorate

@@ -108,22 +108,30 @@ async def _learn_leaders(cluster: Cluster, info: TableInfo, buckets: Sequence[Ta
         await cluster.refresh([info.table_path], sorted(partitions))
 
 
+def offsets_request(
+    info: TableInfo, group: Sequence[TableBucket], spec: OffsetSpec
+) -> pb.ListOffsetsRequest:
+    """Return the question for an offset of buckets of one partition."""
+    request = pb.ListOffsetsRequest(
+        follower_server_id=-1,
+        offset_type=spec.type,
+        table_id=info.table_id,
+        bucket_id=[bucket.bucket_id for bucket in group],
+    )
+    if group[0].partition_id is not None:
+        request.partition_id = group[0].partition_id
+    if spec.timestamp_ms is not None:
+        request.start_timestamp = spec.timestamp_ms
+    return request
+
+
 async def bucket_offsets(
     cluster: Cluster, info: TableInfo, buckets: Iterable[TableBucket], spec: OffsetSpec
 ) -> dict[TableBucket, int]:
     """Return an offset of each bucket, of any partitions; a coroutine of the I/O thread."""
 
     async def ask(group: Sequence[TableBucket]) -> Iterable[tuple[int, int, str, int]]:
-        request = pb.ListOffsetsRequest(
-            follower_server_id=-1,
-            offset_type=spec.type,
-            table_id=info.table_id,
-            bucket_id=[bucket.bucket_id for bucket in group],
-        )
-        if group[0].partition_id is not None:
-            request.partition_id = group[0].partition_id
-        if spec.timestamp_ms is not None:
-            request.start_timestamp = spec.timestamp_ms
+        request = offsets_request(info, group, spec)
         response = await cluster.request_leader(
             info.table_path, group[0], api.LIST_OFFSETS, request
         )

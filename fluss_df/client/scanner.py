@@ -194,9 +194,8 @@ class LogScanner(Ready):
             self._incoming.stop()
 
     def _offsets(self, positions: list[Position], spec: OffsetSpec) -> dict[TableBucket, int]:
-        admin = self._connection.get_admin()
         buckets = [position.bucket for position in positions]
-        return self._connection.io.run(admin.bucket_offsets(self._info, buckets, spec))
+        return self._connection.get_admin().get_bucket_offsets(self._info, buckets, spec)
 
     def unsubscribe(self, bucket_id: int) -> None:
         """Stop reading a bucket."""

@@ -22,7 +22,7 @@ from fluss_df.embedded.kv_scans import Scans
 from fluss_df.embedded.partitions import keep_partitions
 from fluss_df.embedded.tables import Table
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.metadata import TablePath
+from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Buffer, Request
@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 Reply = tuple[int, list[Buffer]]
 # requests whose handlers read and write bytes, and wait on the event loop
 _BY_BYTES: Final = (api.PRODUCE_LOG, api.FETCH_LOG, api.PUT_KV, api.LOOKUP)
+
+# questions that are answered from memory, on any thread
+_AT_ONCE: Final = (api.GET_TABLE_INFO, api.LIST_PARTITION_INFOS, api.LIST_OFFSETS)
 
 
 @dataclass(slots=True)
@@ -137,6 +140,27 @@ class Dispatcher:
         except Exception as error:
             return _error(error)
         return None if result is None else (TYPE_OK, result)
+
+    def answer_at_once(
+        self, kind: api.Api[api.RequestT, api.ResponseT], message: api.RequestT
+    ) -> api.ResponseT | None:
+        """Answer a question of this process on its own thread; None for one that takes its time.
+
+        Raises
+        ------
+        FlussError
+            What the answer would say.
+        """
+        if kind not in _AT_ONCE:
+            return None
+        if isinstance(message, pb.ListOffsetsRequest):
+            partition = message.partition_id if message.HasField("partition_id") else None
+            buckets = (TableBucket(message.table_id, b, partition) for b in message.bucket_id)
+            # opening one may mean to recover it
+            if not all(map(self.engine.is_open, buckets)):
+                return None
+        answer: api.ResponseT = self._handlers[kind.key][1](message)
+        return answer
 
     @staticmethod
     async def _finish(rest: Awaitable[list[Buffer]]) -> Reply:

@@ -193,6 +193,10 @@ class Engine:
             raise unknown_bucket(java_name(bucket))
         return table, self._opened(bucket).tablet
 
+    def is_open(self, bucket: TableBucket) -> bool:
+        """Return whether a bucket is in use, so that nothing is to be read to answer for it."""
+        return bucket in self._open
+
     def kv_bucket(self, bucket: TableBucket) -> tuple[Table, KvTablet]:
         """Return a bucket of a primary-key table, and the table; opens it.
 

@@ -23,6 +23,7 @@ from fluss_df.embedded.dispatch import Dispatcher, Reply, Session
 from fluss_df.embedded.engine import Engine, EngineOptions
 from fluss_df.embedded.listener import Connection, Connections, Limits
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
+from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.frames import Request
 
 if TYPE_CHECKING:
@@ -190,6 +191,20 @@ class EmbeddedFluss:
         if self._closed:
             raise RuntimeError("the engine is closed")
         return self._connections.dispatcher.fetch_at_once(request)
+
+    def answer_at_once(self, kind: Api[RequestT, ResponseT], message: RequestT) -> ResponseT | None:
+        """Answer a question of this process on this thread; None for one that is to be sent.
+
+        Raises
+        ------
+        FlussError
+            What the answer would say.
+        RuntimeError
+            When the engine is closed.
+        """
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        return self._connections.dispatcher.answer_at_once(kind, message)
 
     def open_channel(
         self, answered: Callable[[int, Reply], None], ended: Callable[[], None]

@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import datetime as dt
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
 
+from fluss_df.client import direct_questions
 from fluss_df.client.log_decode import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.changes import table_columns
+from fluss_df.io.known import KnownTable, Moment
 from fluss_df.io.source import OffsetChoice, ScanSource, choose_partitions
 from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket
 from fluss_df.pushdown.plan import Bucket, ScanPlan, slice_splits
@@ -33,8 +35,8 @@ def plan_scan(
     columns: Iterable[str] | None = None,
     conditions: Sequence[Conjunct] = (),
     limit: int | None = None,
-    seen: TableInfo | None = None,
-) -> tuple[TableInfo, ScanPlan]:
+    known: KnownTable | None = None,
+) -> tuple[KnownTable, ScanPlan]:
     """Return the table as it is now, and what to read of it.
 
     The stop offsets are those of this moment: rows that are appended later are not read.
@@ -50,9 +52,9 @@ def plan_scan(
         nothing is pruned by them.
     limit
         How many rows are needed, from the first.
-    seen
-        The table as it was last seen: what follows from it is asked for while the table is looked
-        up, which takes half of the time away.
+    known
+        The table as it was last looked up: where that is a moment ago it is not asked for again,
+        else what follows from it is asked for at the same time, which takes half of the time away.
 
     Raises
     ------
@@ -61,7 +63,8 @@ def plan_scan(
         or an offset that was asked for does not exist.
     """
     usable = usable_conditions(source, conditions) if limit is None else []
-    info, partitions, pruned, bounds = _look_up(source, usable, seen)
+    now, partitions, pruned, bounds = _look_up(source, usable, known)
+    info = now.info
     if source.pinned is None:
         starts, stops = find_offsets(source, info, pruned.buckets, bounds)
         if pruned.since and pruned.buckets:
@@ -78,7 +81,7 @@ def plan_scan(
     if source.changes is not None:
         own = {*table_columns(info, source.changes, wanted)}
     left = [c for c in conditions if not any(c is used for used in usable)]
-    return info, ScanPlan(
+    return now, ScanPlan(
         table=source.table,
         table_id=info.table_id,
         schema_id=info.schema_id,
@@ -96,43 +99,58 @@ def plan_scan(
 
 
 def _look_up(
-    source: ScanSource, usable: Sequence[Conjunct], seen: TableInfo | None
-) -> tuple[TableInfo, list[PartitionInfo], Pruned, Bounds | None]:
+    source: ScanSource, usable: Sequence[Conjunct], known: KnownTable | None
+) -> tuple[KnownTable, list[PartitionInfo], Pruned, Bounds | None]:
     """Return the table now, its partitions, what to read of it, and its offsets where known."""
+    if source.connection.cluster.engine is not None:
+        # an engine of this process answers before there is anything to be asked meanwhile
+        known = None
     guess = None
-    if seen is not None and source.pinned is None and not seen.is_partitioned():
-        guess = _prune(source, seen, [], usable)
-    info, partitions, bounds = source.connection.io.run(_ask(source, seen, guess))
+    if known is not None and source.pinned is None and not known.info.is_partitioned():
+        guess = _prune(source, known.info, [], usable)
+    partitions, bounds = None, None
+    if known is not None:
+        known, partitions, bounds = source.connection.io.run(_ask(source, known, guess))
+    if known is None:
+        now = Moment()
+        known = KnownTable(source.connection.get_admin().get_table_info(source.table), now)
+    info = known.info
     check_schema(info, source)
     if guess is not None and bounds is not None:
-        return info, [], guess, bounds
+        return known, [], guess, bounds
     if partitions is None:
         partitions = partitions_of(source, info)
-    return info, partitions, _prune(source, info, partitions, usable), None
+    return known, partitions, _prune(source, info, partitions, usable), None
 
 
 async def _ask(
-    source: ScanSource, seen: TableInfo | None, guess: Pruned | None
-) -> tuple[TableInfo, list[PartitionInfo] | None, Bounds | None]:
+    source: ScanSource, known: KnownTable, guess: Pruned | None
+) -> tuple[KnownTable | None, list[PartitionInfo] | None, Bounds | None]:
     """Return the table as it is now; what else could be asked for meanwhile, or None.
 
-    Errors of the latter are left to whoever asks again, knowing the table.
+    Errors of the latter are left to whoever asks again, knowing the table: no table is returned
+    where it was not asked for.
     """
     admin = source.connection.get_admin()
-    if seen is None:
-        return await admin.table_info(source.table), None, None
+    seen = known.info
     partitions = asyncio.ensure_future(
         admin.partition_infos(source.table) if seen.is_partitioned() else _nothing()
     )
     bounds = asyncio.ensure_future(
         _nothing() if guess is None else _bounds(source, seen, guess.buckets)
     )
+    now: KnownTable | None = None
     try:
-        info = await admin.table_info(source.table)
-        if (info.table_id, info.schema_id) == (seen.table_id, seen.schema_id):
+        if known.fresh:
             with contextlib.suppress(FlussError):
-                return info, await partitions, await bounds
-        return info, None, None
+                return known, await partitions, await bounds
+            return None, None, None
+        moment = Moment()
+        now = KnownTable(await admin.table_info(source.table), moment)
+        if (now.info.table_id, now.info.schema_id) == (seen.table_id, seen.schema_id):
+            with contextlib.suppress(FlussError):
+                return now, await partitions, await bounds
+        return now, None, None
     finally:
         partitions.cancel()
         bounds.cancel()
@@ -250,7 +268,7 @@ def find_offsets(
     if not buckets:
         return {}, {}
     if bounds is None:
-        bounds = source.connection.io.run(_bounds(source, info, buckets))
+        bounds = _ask_bounds(source, info, buckets)
     first, last, starts, stops = bounds
     given = dict(source.start) if isinstance(source.start, frozenset) else {}
     for bucket in buckets:
@@ -274,9 +292,7 @@ def offsets_since(
     by_key = {TableBucket(info.table_id, b.bucket_id, b.partition_id): b for b in buckets}
     admin = source.connection.get_admin()
     try:
-        found = source.connection.io.run(
-            admin.bucket_offsets(info, list(by_key), OffsetSpec.timestamp(since_ms))
-        )
+        found = admin.get_bucket_offsets(info, list(by_key), OffsetSpec.timestamp(since_ms))
     except FlussError as error:
         # A moment that has not come yet by the clock of the server; rows may have come by that of
         # another one.
@@ -286,37 +302,78 @@ def offsets_since(
     return {by_key[bucket]: offset for bucket, offset in found.items()}
 
 
-async def _bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -> Bounds:
-    """Return the first offsets of buckets, the ones behind their last, their starts and stops."""
-    admin = source.connection.get_admin()
-    by_key = {TableBucket(info.table_id, b.bucket_id, b.partition_id): b for b in buckets}
+class _BoundsQuestion:
+    """Which offsets say where a scan starts and stops, and what follows from them."""
 
-    async def ask(spec: OffsetSpec) -> Offsets:
-        found = await admin.bucket_offsets(info, list(by_key), spec)
-        return {by_key[bucket]: offset for bucket, offset in found.items()}
+    def __init__(self, source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -> None:
+        self._buckets = {
+            TableBucket(info.table_id, b.bucket_id, b.partition_id): b for b in buckets
+        }
+        self.keys = list(self._buckets)
+        now = time.time()
+        self._choices = [_absolute(choice, now) for choice in (source.start, source.stop)]
+        moments = [OffsetSpec.timestamp(c[0]) for c in self._choices if isinstance(c, tuple)]
+        self.specs = dict.fromkeys([OffsetSpec.earliest(), OffsetSpec.latest(), *moments])
 
-    first, last = await asyncio.gather(ask(OffsetSpec.earliest()), ask(OffsetSpec.latest()))
+    def bounds(self, answers: Iterable[Mapping[TableBucket, int] | None]) -> Bounds:
+        """Return the answer, given those for ``specs``; None for a moment that has not come yet."""
+        found = {
+            spec: None if answer is None else {self._buckets[key]: answer[key] for key in self.keys}
+            for spec, answer in zip(self.specs, answers, strict=True)
+        }
+        first, last = found[OffsetSpec.earliest()] or {}, found[OffsetSpec.latest()] or {}
 
-    async def resolve(choice: OffsetChoice, default: Offsets) -> Offsets:
-        if isinstance(choice, str):
-            return first if choice == "earliest" else last
-        if isinstance(choice, int):
-            return dict.fromkeys(buckets, choice)
-        if isinstance(choice, frozenset):
-            given = dict(choice)
-            return {b: given.get((b.partition_name, b.bucket_id), default[b]) for b in buckets}
-        if isinstance(choice, dt.timedelta):
-            choice = (int((time.time() - choice.total_seconds()) * 1000),)
-        try:
-            return await ask(OffsetSpec.timestamp(choice[0]))
-        except FlussError as error:
+        def resolve(choice: OffsetChoice, default: Offsets) -> Offsets:
+            if isinstance(choice, str):
+                return first if choice == "earliest" else last
+            if isinstance(choice, int):
+                return dict.fromkeys(last, choice)
+            if isinstance(choice, frozenset):
+                given = dict(choice)
+                return {b: given.get((b.partition_name, b.bucket_id), default[b]) for b in last}
+            assert isinstance(choice, tuple)
             # a moment that has not come yet is behind all there is
+            at = found[OffsetSpec.timestamp(choice[0])]
+            return last if at is None else at
+
+        starts, stops = map(resolve, self._choices, (first, last))
+        return first, last, starts, {b: min(stops[b], last[b]) for b in last}
+
+
+def _absolute(choice: OffsetChoice, now_s: float) -> OffsetChoice:
+    """Return a choice, with the moment that is meant by so long ago."""
+    if isinstance(choice, dt.timedelta):
+        return (int((now_s - choice.total_seconds()) * 1000),)
+    return choice
+
+
+def _ask_bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -> Bounds:
+    """Return the first offsets of buckets, the ones behind their last, their starts and stops."""
+    question = _BoundsQuestion(source, info, buckets)
+    cluster, found = source.connection.cluster, []
+    for spec in question.specs:
+        answer = direct_questions.bucket_offsets(cluster, info, question.keys, spec)
+        if answer is None:
+            return source.connection.io.run(_bounds(source, info, buckets))
+        found.append(answer)
+    return question.bounds(found)
+
+
+async def _bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -> Bounds:
+    """Return what :func:`_ask_bounds` returns, on the I/O thread."""
+    admin = source.connection.get_admin()
+    question = _BoundsQuestion(source, info, buckets)
+
+    async def ask(spec: OffsetSpec) -> dict[TableBucket, int] | None:
+        try:
+            return await admin.bucket_offsets(info, question.keys, spec)
+        except FlussError as error:
+            # of a moment that has not come yet
             if error.error_code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
                 raise
-            return last
+            return None
 
-    starts, stops = await resolve(source.start, first), await resolve(source.stop, last)
-    return first, last, starts, {b: min(stops[b], last[b]) for b in buckets}
+    return question.bounds(await asyncio.gather(*map(ask, question.specs)))
 
 
 def frame_schema(

@@ -34,6 +34,7 @@ from fluss_df.client.reader import positions_of
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.changes import read_changes, table_columns
+from fluss_df.io.known import KnownTable
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import plan_scan
 from fluss_df.io.report import Runs, ScanRun, numbered, planned_in
@@ -63,13 +64,13 @@ class FlussScan(LazyFrameResolver):
     ----------
     source
         What is scanned.
-    seen
-        The table as it was last seen.
+    known
+        The table as it was last looked up.
     """
 
-    def __init__(self, source: ScanSource, seen: TableInfo | None = None) -> None:
+    def __init__(self, source: ScanSource, known: KnownTable | None = None) -> None:
         self.source = source
-        self.seen = seen
+        self.known = known
         self.polars_schema = polars_schema(source.schema)
         self.runs = Runs()
 
@@ -95,15 +96,14 @@ class FlussScan(LazyFrameResolver):
         columns = projection
         if projection is not None:
             columns = [*projection, *(c for c in filter_columns if c not in projection)]
-        info, plan = plan_scan(
+        self.known, plan = plan_scan(
             self.source,
             columns=columns,
             conditions=[PolarsConjunct(f.expr, self.source.schema) for f in filters],
             limit=limit,
-            seen=self.seen,
+            known=self.known,
         )
-        self.seen = info
-        builder = FlussReaderBuilder(self, info, plan)
+        builder = FlussReaderBuilder(self, self.known.info, plan)
         # One source: of several, Polars holds back all but the first, for their order. Buckets are
         # read in parallel behind it.
         frame = scan_external_reader(builder, sources=[str(plan.table)], schema=self.polars_schema)
@@ -115,13 +115,13 @@ class FlussScan(LazyFrameResolver):
         if copied is None:
             return {"source": self.source}
         # a copy for this process: it keeps the open connection
-        copied.append(FlussScan(self.source, self.seen))
+        copied.append(FlussScan(self.source, self.known))
         return {"copy": len(copied) - 1}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         if "copy" in state:
             scan = _copying.scans[state["copy"]]
-            self.__init__(scan.source, scan.seen)  # type: ignore[misc]
+            self.__init__(scan.source, scan.known)  # type: ignore[misc]
             _copying.scans[state["copy"]] = self
         else:
             self.__init__(state["source"])  # type: ignore[misc]

@@ -14,6 +14,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.changes import changes_schema, check_changes, table_columns
 from fluss_df.io.durations import parse_duration
 from fluss_df.io.follow import FlussFollow, FollowOptions
+from fluss_df.io.known import KnownTable, Moment
 from fluss_df.io.lookup_join import lookup_joins
 from fluss_df.io.planning import check_offset_partitions, frame_schema
 from fluss_df.io.polars_reader import FlussScan, planned_scans, with_known_schema
@@ -142,7 +143,9 @@ def scan_fluss(
     open_connection = resolve_connection(connection)
     name, changes = split_name(str(source))
     path = TablePath.parse(source if changes is None else name, open_connection.default_database)
+    now = Moment()
     info = open_connection.get_table(path).get_table_info()
+    known = KnownTable(info, now)
     changes = _resolve_mode(info, mode, changes)
     if info.has_primary_key() and changes is None:
         _refuse_log_options(
@@ -186,11 +189,11 @@ def scan_fluss(
         choose_partitions(info, there, scan.partitions)
         check_offset_partitions(info, scan, there)
     if scan.keyed and changes is None:
-        frame = FlussSnapshot(scan).lazy()
+        frame = FlussSnapshot(scan, known).lazy()
     elif options is not None:
         frame = FlussFollow(scan, options).lazy()
     else:
-        frame = FlussScan(scan, info).lazy()
+        frame = FlussScan(scan, known).lazy()
     return with_known_schema(frame)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,12 @@ from polars.io.external_reader import (
 )
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
-from fluss_df.client.admin_requests import changes
 from fluss_df.client.kv_scan import SnapshotScanner
 from fluss_df.client.lookup import Lookuper, PrefixLookuper
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io.arrow import polars_schema, sliced, to_polars
+from fluss_df.io.known import KnownTable, Moment
 from fluss_df.io.live import live_queries
 from fluss_df.io.planning import check_schema
 from fluss_df.io.report import Runs, ScanRun, numbered
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from polars.io.external_reader import FilterExpr
 
 _SOURCE = "current rows"
-# so long a query believes what another one learned of the table
-_KNOWN_S = 0.5
 
 
 class FlussSnapshot(LazyFrameResolver):
@@ -50,33 +47,32 @@ class FlussSnapshot(LazyFrameResolver):
     ----------
     source
         What is read.
+    known
+        The table as it was last looked up.
     """
 
-    def __init__(self, source: ScanSource) -> None:
+    def __init__(self, source: ScanSource, known: KnownTable | None = None) -> None:
         self.source = source
         self.polars_schema = polars_schema(source.schema)
-        self._known: tuple[float, int, TableInfo] | None = None
+        self._known = known
         self._lookuper: tuple[int, int, Lookuper] | None = None
         self.runs = Runs()
 
     def table_info(self) -> TableInfo:
         """Return what the table is, or was a moment ago: many lookups ask for it once.
 
-        What this process dropped or altered is looked at anew; what others did is seen within half
-        a second, and at once where servers have no such table any more.
-
         Raises
         ------
         SchemaMismatchError
             When its columns are no longer those of the frame.
         """
-        now, version = time.monotonic(), changes()
         known = self._known
-        if known is None or now - known[0] > _KNOWN_S or known[1] != version:
+        if known is None or not known.fresh:
+            now = Moment()
             info = self.source.connection.get_table(self.source.table).get_table_info()
             check_schema(info, self.source)
-            known = self._known = (now, version, info)
-        return known[2]
+            known = self._known = KnownTable(info, now)
+        return known.info
 
     def made_anew(self, info: TableInfo) -> TableInfo | None:
         """Return the table that is there in the place of one that is gone; None where none is.

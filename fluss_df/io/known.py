@@ -1,0 +1,44 @@
+"""What a frame remembers of its table, so that not each of its queries asks for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from fluss_df.client.admin_requests import changes
+from fluss_df.schema import TableInfo
+
+# so long a query believes what was learned of the table
+_KNOWN_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """A table as it was when it was looked up.
+
+    What this process dropped or altered is looked at anew; what others did is seen within half a
+    second, and at once where servers have no such table any more.
+
+    Parameters
+    ----------
+    info
+        The table.
+    since
+        A moment before it was asked for.
+    """
+
+    info: TableInfo
+    since: Moment
+
+    @property
+    def fresh(self) -> bool:
+        """Whether a query may believe it."""
+        return time.monotonic() - self.since.time <= _KNOWN_S and self.since.changes == changes()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a table was asked for: by the clock, and by what this process changed before."""
+
+    time: float = field(default_factory=time.monotonic)
+    changes: int = field(default_factory=changes)
