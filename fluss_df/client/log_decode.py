@@ -164,6 +164,10 @@ class TableDecoder:
             if table.num_rows:
                 yield table
 
+    def waiting(self) -> Iterator[pa.Table]:
+        """Yield what tells the caller that the read goes on later: nothing."""
+        return iter(())
+
     def pieces(self, position: Position, chunk: Chunk) -> list[Callable[[], pa.Table]]:
         """Verify a chunk, and return what decodes its parts: each once, on any thread."""
         self._verify(chunk)

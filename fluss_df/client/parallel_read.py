@@ -92,6 +92,8 @@ class ParallelRead(Generic[T]):
         self._lanes = max(1, connection.config.scanner_fetch_connections * max(1, servers))
         cores = min(MAX_THREADS, os.cpu_count() or 1)
         self._threads = min(max(cores, self._lanes), -(-sum(map(_rows, positions)) // _FEW_ROWS))
+        # An engine in this process answers at once: a few rows are here before a thread has begun.
+        self._at_once = self._threads == 1 and connection.cluster.engine is not None
         self._groups = deque(
             _Group(
                 OrderedRead(
@@ -110,7 +112,7 @@ class ParallelRead(Generic[T]):
         self._closed = False
 
     def __enter__(self) -> Self:
-        for number in range(self._threads):
+        for number in range(0 if self._at_once else self._threads):
             threading.Thread(target=self._work, name=f"fluss-df-read-{number}", daemon=True).start()
         _live.add(self)
         return self
@@ -140,9 +142,11 @@ class ParallelRead(Generic[T]):
 
     def __iter__(self) -> Iterator[T | None]:
         while True:
+            if self._at_once:
+                self._work_here()
             with self._changed:
                 self._eager = not self._can_take()
-                if self._eager:
+                if self._eager and not self._at_once:
                     self._changed.wait_for(self._can_take, _WAIT_S)
                 if not self._groups:
                     return
@@ -186,10 +190,24 @@ class ParallelRead(Generic[T]):
                     self._changed.wait(_WAIT_S)
                     task = self._next_task()
             # the lock is not held meanwhile
-            if isinstance(task, _Piece):
-                self._decode(task)
-            else:
-                self._receive(task)
+            self._do(task)
+
+    def _work_here(self) -> None:
+        """Do on the caller's thread what it would wait for, as long as that comes at once."""
+        going_on = True
+        while going_on:
+            with self._changed:
+                task = None if self._can_take() else self._next_task()
+            if task is None:
+                return
+            self._do(task)
+            going_on = isinstance(task, _Piece) or bool(task.pieces) or task.ended
+
+    def _do(self, task: _Piece | _Group) -> None:
+        if isinstance(task, _Piece):
+            self._decode(task)
+        else:
+            self._receive(task)
 
     def _next_task(self) -> _Piece | _Group | None:
         """Return what is to be done next; the lock is held."""
@@ -316,6 +334,10 @@ class _DecodesLater(TableDecoder):
     def decode(self, position: Position, chunk: Chunk) -> Iterator[Any]:
         """Yield the pieces of a chunk, still to be decoded."""
         yield [_Piece(part) for part in self.pieces(position, chunk)]
+
+    def waiting(self) -> Iterator[Any]:
+        """Yield no pieces, for whoever reads on the caller's own thread to look up."""
+        yield []
 
 
 def _rows(position: Position) -> int:

@@ -106,7 +106,11 @@ class OrderedRead:
                     self._todo.popleft()
                 else:
                     self._send()
-                    self._receive()
+                    if self._asked:
+                        self._receive()
+                    else:
+                        self._pause()
+                        yield from self._decoder.waiting()
         finally:
             self._drop_lane()
 
@@ -162,15 +166,16 @@ class OrderedRead:
             self._drop_lane()
 
     def _receive(self) -> None:
-        if self._lane is None or not self._asked:
-            # all that could be asked for is to be tried later
-            pause = min(p.not_before for p in self._todo if not p.done) - time.monotonic()
-            time.sleep(max(0.0, pause))
-            return
+        assert self._lane is not None
         asked, self._asked = self._asked, []
         self._held += self._fetcher.receive(self._lane, asked)
         if self._lane.failed:
             self._drop_lane()
+
+    def _pause(self) -> None:
+        """Wait, for a moment, as all that could be asked for is to be tried later."""
+        pause = min(p.not_before for p in self._todo if not p.done) - time.monotonic()
+        time.sleep(max(0.0, min(pause, _WAIT_S)))
 
     def _drop_lane(self) -> None:
         if self._lane is not None:

@@ -63,16 +63,15 @@ def plan_scan(
         or an offset that was asked for does not exist.
     """
     usable = usable_conditions(source, conditions) if limit is None else []
-    now, partitions, pruned, bounds = _look_up(source, usable, known)
+    believed = known is not None and known.fresh
+    try:
+        now, partitions, pruned, (starts, stops) = _find(source, usable, known)
+    except FlussError:
+        if not believed:
+            raise
+        # it may be another table by now
+        now, partitions, pruned, (starts, stops) = _find(source, usable, None)
     info = now.info
-    if source.pinned is None:
-        starts, stops = find_offsets(source, info, pruned.buckets, bounds)
-        if pruned.since and pruned.buckets:
-            after = offsets_since(source, info, pruned.buckets, pruned.since)
-            starts = {bucket: max(start, after[bucket]) for bucket, start in starts.items()}
-    else:
-        starts = {split.bucket: split.start for split in source.pinned}
-        stops = {split.bucket: split.stop for split in source.pinned}
     splits = make_splits(pruned.buckets, starts, stops, pruned.low, pruned.high)
     if limit is not None and source.changes is None:
         splits = slice_splits(splits, 0, limit)
@@ -98,59 +97,70 @@ def plan_scan(
     )
 
 
-def _look_up(
+def _find(
     source: ScanSource, usable: Sequence[Conjunct], known: KnownTable | None
-) -> tuple[KnownTable, list[PartitionInfo], Pruned, Bounds | None]:
-    """Return the table now, its partitions, what to read of it, and its offsets where known."""
-    if source.connection.cluster.engine is not None:
-        # an engine of this process answers before there is anything to be asked meanwhile
-        known = None
-    guess = None
-    if known is not None and source.pinned is None and not known.info.is_partitioned():
-        guess = _prune(source, known.info, [], usable)
-    partitions, bounds = None, None
-    if known is not None:
-        known, partitions, bounds = source.connection.io.run(_ask(source, known, guess))
+) -> tuple[KnownTable, list[PartitionInfo], Pruned, tuple[Offsets, Offsets]]:
+    """Return the table, its partitions, what to read of it, and from where to where."""
+    partitions, bounds, guess = None, None, None
+    if known is not None and not known.fresh:
+        if source.connection.cluster.engine is None:
+            known, partitions, guess, bounds = _ask_meanwhile(source, usable, known)
+        else:
+            # an engine in this process answers before anything could be asked meanwhile
+            known = None
     if known is None:
         now = Moment()
         known = KnownTable(source.connection.get_admin().get_table_info(source.table), now)
     info = known.info
     check_schema(info, source)
-    if guess is not None and bounds is not None:
-        return known, [], guess, bounds
     if partitions is None:
         partitions = partitions_of(source, info)
-    return known, partitions, _prune(source, info, partitions, usable), None
+    pruned = guess or _prune(source, info, partitions, usable)
+    if source.pinned is not None:
+        starts = {split.bucket: split.start for split in source.pinned}
+        return known, partitions, pruned, (starts, {s.bucket: s.stop for s in source.pinned})
+    starts, stops = find_offsets(source, info, pruned.buckets, bounds)
+    if pruned.since and pruned.buckets:
+        after = offsets_since(source, info, pruned.buckets, pruned.since)
+        starts = {bucket: max(start, after[bucket]) for bucket, start in starts.items()}
+    return known, partitions, pruned, (starts, stops)
+
+
+def _ask_meanwhile(
+    source: ScanSource, usable: Sequence[Conjunct], seen: KnownTable
+) -> tuple[KnownTable, list[PartitionInfo] | None, Pruned | None, Bounds | None]:
+    """Return the table as it is now; what followed from the one that was seen where that holds."""
+    guess = None
+    if source.pinned is None and not seen.info.is_partitioned():
+        guess = _prune(source, seen.info, [], usable)
+    now = Moment()
+    info, partitions, bounds = source.connection.io.run(_ask(source, seen.info, guess))
+    known = KnownTable(info, now)
+    if guess is None or bounds is None:
+        return known, partitions, None, None
+    return known, [], guess, bounds
 
 
 async def _ask(
-    source: ScanSource, known: KnownTable, guess: Pruned | None
-) -> tuple[KnownTable | None, list[PartitionInfo] | None, Bounds | None]:
+    source: ScanSource, seen: TableInfo, guess: Pruned | None
+) -> tuple[TableInfo, list[PartitionInfo] | None, Bounds | None]:
     """Return the table as it is now; what else could be asked for meanwhile, or None.
 
-    Errors of the latter are left to whoever asks again, knowing the table: no table is returned
-    where it was not asked for.
+    Errors of the latter are left to whoever asks again, knowing the table.
     """
     admin = source.connection.get_admin()
-    seen = known.info
     partitions = asyncio.ensure_future(
         admin.partition_infos(source.table) if seen.is_partitioned() else _nothing()
     )
     bounds = asyncio.ensure_future(
         _nothing() if guess is None else _bounds(source, seen, guess.buckets)
     )
-    now: KnownTable | None = None
     try:
-        if known.fresh:
+        info = await admin.table_info(source.table)
+        if (info.table_id, info.schema_id) == (seen.table_id, seen.schema_id):
             with contextlib.suppress(FlussError):
-                return known, await partitions, await bounds
-            return None, None, None
-        moment = Moment()
-        now = KnownTable(await admin.table_info(source.table), moment)
-        if (now.info.table_id, now.info.schema_id) == (seen.table_id, seen.schema_id):
-            with contextlib.suppress(FlussError):
-                return now, await partitions, await bounds
-        return now, None, None
+                return info, await partitions, await bounds
+        return info, None, None
     finally:
         partitions.cancel()
         bounds.cancel()
