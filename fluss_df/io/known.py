@@ -13,6 +13,14 @@ _KNOWN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """When a table was asked for: by the clock, and by what this process changed before."""
+
+    time: float = field(default_factory=time.monotonic)
+    changes: int = field(default_factory=lambda: changes())
+
+
+@dataclass(frozen=True, slots=True)
 class KnownTable:
     """A table as it was when it was looked up.
 
@@ -34,11 +42,3 @@ class KnownTable:
     def fresh(self) -> bool:
         """Whether a query may believe it."""
         return time.monotonic() - self.since.time <= _KNOWN_S and self.since.changes == changes()
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When a table was asked for: by the clock, and by what this process changed before."""
-
-    time: float = field(default_factory=time.monotonic)
-    changes: int = field(default_factory=changes)

@@ -76,6 +76,32 @@ def test_scans_pass_through_no_socket(
         assert only.height == 5000
 
 
+def test_a_small_scan_waits_for_no_other_thread(engine: EmbeddedFluss) -> None:
+    with engine.connection() as connection:
+        descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=2)
+        connection.get_admin().create_table(PATH, descriptor)
+        rows = pa.table({"n": range(50), "text": [f"{i}" for i in range(50)]}, schema=SCHEMA)
+        with connection.get_table(PATH).new_append().create_writer() as writer:
+            writer.write_arrow(rows)
+        # to open a bucket takes its time, which is spent elsewhere
+        assert fluss.read_fluss(PATH, connection=connection).height == 50
+        release = threading.Event()
+        engine._loop.call_soon_threadsafe(release.wait)
+        connection.io.call(release.wait)
+        try:
+            found = fluss.scan_fluss(PATH, connection=connection).collect()
+            assert sorted(found["n"].to_list()) == list(range(50))
+            scanner = connection.get_table(PATH).new_scan().create_record_batch_log_scanner()
+            scanner.subscribe_buckets(dict.fromkeys(range(2), fluss.EARLIEST_OFFSET))
+            assert scanner.to_arrow().num_rows == 50
+        finally:
+            release.set()
+        # what goes wrong is found out on the I/O thread
+        connection.get_admin().drop_table(PATH)
+        with pytest.raises(FlussError, match="does not exist"):
+            connection.get_table(PATH)
+
+
 def test_a_fetch_that_waits(engine: EmbeddedFluss) -> None:
     """It is ended by new records, by its reader, and by the end of the engine."""
     with engine.connection() as connection:

@@ -15,10 +15,10 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import (
     explain,
     fetched,
+    known,
     last_scan,
     lookup_join,
     scan_fluss,
-    snapshot,
     track_scans,
     write_fluss,
 )
@@ -220,7 +220,7 @@ def test_a_table_that_is_made_anew_is_looked_up_in(
 ) -> None:
     if by_another:
         # this process does not know of it then
-        monkeypatch.setattr(snapshot, "changes", lambda: 0)
+        monkeypatch.setattr(known, "changes", lambda: 0)
     connection = place.connection
     path = place.make_table(SCHEMA, primary_keys=["id"], bucket_count=1)
     write_fluss(ROWS.head(10), path, connection=connection)
@@ -235,7 +235,7 @@ def test_a_table_that_is_made_anew_is_looked_up_in(
     write_fluss(ROWS.with_columns(name=pl.lit("new")), path, connection=connection)
     if by_another:
         # servers may answer for the old one as long as what is known of a table is believed
-        time.sleep(snapshot._KNOWN_S)
+        time.sleep(known._KNOWN_S)
     assert query.collect().rows() == [(7, "new", 1.75)]
 
 
