@@ -138,7 +138,7 @@ def assemble(parts: list[Part], n: int) -> EncodedRows:
     """
     parts = _merged(parts)
     counts = [_words_of(part) for part in parts]
-    slots = sum(counts)
+    slots = sum(max(count, 1) for count in counts)
     at = np.empty((n, slots), np.int64)
     values = np.empty((n, slots), np.uint64)
     offsets = np.zeros(n + 1, np.int64)
@@ -162,13 +162,12 @@ def assemble(parts: list[Part], n: int) -> EncodedRows:
                     within = last if word == count - 1 else np.minimum(last, 8 * word)
                     np.add(cursor, within, out=at[:, i + word])
                     values[:, i + word] = words[part.starts + within]
-            else:
-                long = part.lengths >= 8
-                if long.any():
-                    rows = np.flatnonzero(long)
-                    behind.append((part, rows, at[rows, i]))
-                    # these are copied last, and without a byte too many
-                    at[rows, i] = total
+            elif not count:
+                rows = np.flatnonzero(part.lengths >= 8)
+                behind.append((part, rows, at[rows, i]))
+                # these are copied last, and without a byte too many
+                at[rows, i] = total
+                count = 1
         if not isinstance(part.lengths, int):
             none = part.lengths == 0
             if none.any():
@@ -182,11 +181,11 @@ def assemble(parts: list[Part], n: int) -> EncodedRows:
 
 
 def _words_of(part: Part) -> int:
-    """Return the words in which a part is written, or 1 for values that are copied last."""
+    """Return in how many words a part is written; 0 for values of which some are copied last."""
     if isinstance(part, Words):
         return 1
-    most = int(part.lengths.max(initial=0))
-    return -(-most // 8) if 8 < most <= _SHORT else 1
+    most = int(part.lengths.max(initial=1))
+    return -(-most // 8) if most <= _SHORT else 0
 
 
 def total_lengths(parts: Iterable[Part], n: int) -> Int64s:
