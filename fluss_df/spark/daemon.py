@@ -7,10 +7,33 @@ the session is made, they are forked from a process that has it all.
 
 from __future__ import annotations
 
-from pyspark.daemon import manager
+import gc
+import socket
+
+import pyspark.worker  # noqa: F401 - for those who are forked
+from pyspark import daemon
 
 import fluss_df.spark.queries
 import fluss_df.spark.source  # noqa: F401 - for those who are forked
 
+_work = daemon.worker
+
+
+def _work_unless_dismissed(sock: socket.socket, authenticated: bool) -> int:
+    """Do a task, unless Spark has closed the socket: it dismisses workers idle for a minute.
+
+    Spark's own worker takes that for a task that broke off, and prints a traceback, since nobody
+    is there to be told.
+    """
+    if not sock.recv(1, socket.MSG_PEEK):
+        return 1
+    return _work(sock, authenticated)
+
+
 if __name__ == "__main__":
-    manager()
+    daemon.worker = _work_unless_dismissed
+    # workers collect garbage after each task, and need not look at what was imported: that takes
+    # longer than many a task
+    gc.collect()
+    gc.freeze()
+    daemon.manager()
