@@ -7,7 +7,6 @@ the session is made, they are forked from a process that has it all.
 
 from __future__ import annotations
 
-import gc
 import socket
 
 import pyspark.worker  # noqa: F401 - for those who are forked
@@ -32,8 +31,4 @@ def _work_unless_dismissed(sock: socket.socket, authenticated: bool) -> int:
 
 if __name__ == "__main__":
     daemon.worker = _work_unless_dismissed
-    # workers collect garbage after each task, and need not look at what was imported: that takes
-    # longer than many a task
-    gc.collect()
-    gc.freeze()
     daemon.manager()
