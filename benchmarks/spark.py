@@ -67,7 +67,6 @@ def session() -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.python.daemon.module", "fluss_df.spark.daemon")
-        .config("spark.python.unix.domain.socket.enabled", "true")
         .config(_BATCH_BYTES, _UNBOUNDED)
         .getOrCreate()
     )
