@@ -13,6 +13,9 @@ IBIS_ARGS ?=
 PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CURDIR)/constraints.txt" \
 	PIP_DISABLE_PIP_VERSION_CHECK=1
 
+# fluss_df is imported by hundreds of processes here, Spark's workers among them: compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help venv demo pipeline test test-ibis campaigns bench docs lint proto proto-check clean
 
 help:

@@ -3,6 +3,8 @@
 Use them by ``pytest -p fluss_df.cluster.pytest_plugin`` or, in the top ``conftest.py``,
 ``pytest_plugins = ["fluss_df.cluster.pytest_plugin"]``.
 
+A failed test shows what servers logged while it ran (``pytest_failures.py``).
+
 Where no real cluster can be had (no Java, no server jar), tests that want one are skipped and the
 terminal summary says so loudly; where the environment variable ``CI`` is true they fail. The
 terminal summary also counts the tests that ran on a real server.
@@ -25,6 +27,7 @@ import pytest
 from fluss_df.cluster import ClusterUnavailableError, LocalCluster
 from fluss_df.cluster.jars import resolve_jars
 from fluss_df.cluster.java import find_java
+from fluss_df.cluster.pytest_failures import Failures
 
 _FIXTURES = frozenset({"fluss_cluster", "fluss_cluster_factory"})
 _MARKER = "real_cluster"
@@ -48,6 +51,8 @@ class _Count:
 
 
 _COUNT = pytest.StashKey[_Count]()
+_CLUSTERS = pytest.StashKey[list[LocalCluster]]()
+_FAILURES = pytest.StashKey[Failures]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,6 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{_MARKER}: runs on a real Fluss cluster")
     config.stash[_COUNT] = _Count()
     config.pluginmanager.register(_Counter(config.stash[_COUNT]), "fluss-cluster-counter")
+    config.stash[_CLUSTERS] = []
+    config.stash[_FAILURES] = Failures(_MARKER, config.stash[_CLUSTERS])
+    config.pluginmanager.register(config.stash[_FAILURES], "fluss-cluster-failures")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -135,7 +143,7 @@ def fluss_cluster_factory(request: pytest.FixtureRequest) -> Iterator[ClusterFac
         if _is_ci():
             pytest.fail(f"no real Fluss cluster: {count.unavailable}", pytrace=False)
         pytest.skip(f"no real Fluss cluster: {count.unavailable}")
-    clusters: list[LocalCluster] = []
+    clusters = request.config.stash[_CLUSTERS]
 
     def factory(**options: Any) -> LocalCluster:
         cluster = LocalCluster(**options)
@@ -148,9 +156,13 @@ def fluss_cluster_factory(request: pytest.FixtureRequest) -> Iterator[ClusterFac
 
 
 @pytest.fixture(scope="session")
-def fluss_cluster(fluss_cluster_factory: ClusterFactory) -> LocalCluster:
+def fluss_cluster(
+    request: pytest.FixtureRequest, fluss_cluster_factory: ClusterFactory
+) -> LocalCluster:
     """Return the cluster of the test session: one tablet server, no authentication.
 
     Tests share it: each works in tables or a database of its own.
     """
-    return fluss_cluster_factory()
+    cluster = fluss_cluster_factory()
+    request.config.stash[_FAILURES].shared = cluster
+    return cluster

@@ -9,7 +9,7 @@ endian; everything else is a length (LEB128) and bytes. Within arrays and maps s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -38,6 +38,9 @@ from fluss_df.record.unaligned import (
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 _R = TypeRoot
+# of some columns, what stands in each row for its value
+KnownParts = Mapping[str, Sequence[Part]]
+NONE_KNOWN: Final[KnownParts] = {}
 # rows that are worked on at once: what belongs to them stays in the processor's cache
 BLOCK_ROWS: Final = 1 << 13
 VARINTS: Final = frozenset({_R.INTEGER, _R.BIGINT, _R.DATE, _R.TIME_WITHOUT_TIME_ZONE, _R.DECIMAL})
@@ -122,13 +125,21 @@ class RowEncoder:
             row += batch.num_rows
         return join(made)
 
-    def parts(self, batch: pa.RecordBatch, first_row: int = 0) -> list[Part]:
-        """Return the parts of the rows of a batch, for rows within something larger."""
+    def parts(
+        self, batch: pa.RecordBatch, first_row: int = 0, known: KnownParts = NONE_KNOWN
+    ) -> list[Part]:
+        """Return the parts of the rows of a batch, for rows within something larger.
+
+        Those of columns that keys have, which are the same and without nulls, may be known.
+        """
         n = batch.num_rows
         width = (len(self.columns) + 7) // 8
         heads = [np.zeros(n, np.uint64) for _ in range(width)]
         parts: list[Part] = []
         for i, column in enumerate(self.columns):
+            if column.name in known:
+                parts += known[column.name]
+                continue
             values, valid = extract_column(batch.column(i), column, first_row, _encode)
             if valid is not None:
                 heads[i >> 3] |= (~valid).astype(np.uint64) << np.uint64(i & 7)

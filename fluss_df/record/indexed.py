@@ -44,8 +44,13 @@ def _is_variable(t: DataType) -> bool:
 class RowEncoder(compacted.RowEncoder):
     """Encodes rows of Arrow as indexed rows; otherwise as the one of compacted rows."""
 
-    def parts(self, batch: pa.RecordBatch, first_row: int = 0) -> list[Part]:
-        """Return the parts of the rows of a batch."""
+    def parts(
+        self,
+        batch: pa.RecordBatch,
+        first_row: int = 0,
+        known: compacted.KnownParts = compacted.NONE_KNOWN,
+    ) -> list[Part]:
+        """Return the parts of the rows of a batch; those of keys are of no use here."""
         n = batch.num_rows
         heads = [np.zeros(n, np.uint64) for _ in range((len(self.columns) + 7) // 8)]
         variable = [i for i, column in enumerate(self.columns) if _is_variable(column.type)]

@@ -19,7 +19,7 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError, SchemaMismatch
 from fluss_df.record import row_values as rv
 from fluss_df.record.bytes_columns import EncodedRows, as_array, refuse_nulls
 from fluss_df.record.chain import walk_chain
-from fluss_df.record.compacted import RowEncoder, field_parts, masked, pieces
+from fluss_df.record.compacted import KnownParts, RowEncoder, field_parts, masked, pieces
 from fluss_df.record.headers import NO_SEQUENCE, NO_WRITER_ID, Bytes, byte_view
 from fluss_df.record.keys import encode_keys, no_nested
 from fluss_df.record.row_formats import encoder_of
@@ -147,7 +147,7 @@ class KvEncoder:
         chosen = self._key_columns(table)
         if self._plain:
             batches = pieces(chosen)
-            return join([assemble(self._key_parts(b), b.num_rows) for b in batches])
+            return join([assemble(_all(self._key_parts(b)), b.num_rows) for b in batches])
         arrays = [as_array(column) for column in chosen.columns]
         for array, column in zip(arrays, self._keys, strict=True):
             rv.extract(array, column.type, column.name, no_nested)
@@ -164,11 +164,11 @@ class KvEncoder:
             refuse_nulls(chosen.column(column.name), column.name, "key")
         return chosen
 
-    def _key_parts(self, batch: pa.RecordBatch) -> list[Part]:
-        parts: list[Part] = []
+    def _key_parts(self, batch: pa.RecordBatch) -> KnownParts:
+        parts: dict[str, list[Part]] = {}
         for column in self._keys:
             values = rv.extract(batch.column(column.name), column.type, column.name, no_nested)
-            parts += field_parts(values, column.type)
+            parts[column.name] = field_parts(values, column.type)
         return parts
 
     def encode(
@@ -213,9 +213,14 @@ class KvEncoder:
         first = 0
         for batch in pieces(keys if rows is None else rows):
             last = first + batch.num_rows
+            known: KnownParts = {}
             key: Sequence[Part]
-            key = self._key_parts(batch) if encoded is None else [encoded[first:last]]
-            parts = [] if rows is None else self._rows.parts(batch, first)
+            if encoded is None:
+                known = self._key_parts(batch)
+                key = _all(known)
+            else:
+                key = [encoded[first:last]]
+            parts = [] if rows is None else self._rows.parts(batch, first, known)
             if kept is not None:
                 parts = [masked(part, kept[first:last]) for part in parts]
             made.append(_records(key, parts, batch.num_rows))
@@ -272,6 +277,10 @@ class KvEncoder:
             for c in self._rows.columns
         ]
         return pa.Table.from_arrays(arrays, names=[c.name for c in self._rows.columns])
+
+
+def _all(parts: KnownParts) -> list[Part]:
+    return [part for of_column in parts.values() for part in of_column]
 
 
 def _records(key: Sequence[Part], row: Sequence[Part], n: int) -> UInt8s:

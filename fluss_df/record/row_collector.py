@@ -10,6 +10,8 @@ column and value.
 from __future__ import annotations
 
 import contextlib
+import functools
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +26,12 @@ _INTEGER_BITS = {_R.TINYINT: 8, _R.SMALLINT: 16, _R.INTEGER: 32, _R.BIGINT: 64}
 _LARGEST_FLOAT32 = 3.4028234e38
 
 Row = Mapping[str, Any] | Sequence[Any]
+
+
+@functools.lru_cache(maxsize=256)
+def _code(source: str) -> types.CodeType:
+    """Compile a function, once for all writers of tables with such columns."""
+    return compile(source, "<row collector>", "exec")
 
 
 def _encodes(text: str) -> bool:
@@ -111,7 +119,7 @@ def _compile(
         ]
     )
     namespace["extend"] = gathered.extend
-    exec(source, namespace)
+    exec(_code(source), namespace)
     compiled: Callable[[Any], bool] = namespace["add"]
     return compiled
 
@@ -230,7 +238,7 @@ class RowCollector:
         )
         namespace |= {"lock": lock, "gate": gate, "full": full, "otherwise": otherwise}
         namespace |= {"gathered": self._values, "extend": self._values.extend}
-        exec(source, namespace)
+        exec(_code(source), namespace)
         taker: Callable[[Any], Any] = namespace["take"]
         return taker
 

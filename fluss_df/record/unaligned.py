@@ -24,6 +24,8 @@ Bools = npt.NDArray[np.bool_]
 SLACK: Final = 16
 # longer values are copied one by one, which costs less than the words of so many
 _LONG: Final = 2048
+# values up to here are written among the other parts, which is several times quicker
+_SHORT: Final = 32
 _U = np.uint64
 _TOPS: Final = _U(0x8080808080808080)
 # what the continuation bits of the first eight bytes are, by the length of the varint
@@ -135,7 +137,8 @@ def assemble(parts: list[Part], n: int) -> EncodedRows:
     next overwrites.
     """
     parts = _merged(parts)
-    slots = len(parts)
+    counts = [_words_of(part) for part in parts]
+    slots = sum(max(count, 1) for count in counts)
     at = np.empty((n, slots), np.int64)
     values = np.empty((n, slots), np.uint64)
     offsets = np.zeros(n + 1, np.int64)
@@ -144,27 +147,45 @@ def assemble(parts: list[Part], n: int) -> EncodedRows:
     out = np.empty(total + SLACK, np.uint8)
     behind: list[tuple[Blobs, Int64s, Int64s]] = []
     cursor = offsets[:-1].copy()
-    for i, part in enumerate(parts):
+    i = 0
+    for part, count in zip(parts, counts, strict=True):
         at[:, i] = cursor
-        cursor += part.lengths
-        if isinstance(part, Blobs):
-            long = part.lengths >= 8
-            if long.any():
-                rows = np.flatnonzero(long)
+        if isinstance(part, Words):
+            values[:, i] = part.values
+        else:
+            words = word_view(part.data)
+            values[:, i] = words[part.starts] if len(part.data) else 0
+            if count > 1:
+                # the last word ends with its value; one that is short is written again
+                last = np.maximum(part.lengths - 8, 0)
+                for word in range(1, count):
+                    within = last if word == count - 1 else np.minimum(last, 8 * word)
+                    np.add(cursor, within, out=at[:, i + word])
+                    values[:, i + word] = words[part.starts + within]
+            elif not count:
+                rows = np.flatnonzero(part.lengths >= 8)
                 behind.append((part, rows, at[rows, i]))
                 # these are copied last, and without a byte too many
                 at[rows, i] = total
-            values[:, i] = word_view(part.data)[part.starts] if len(part.data) else 0
-        else:
-            values[:, i] = part.values
+                count = 1
         if not isinstance(part.lengths, int):
             none = part.lengths == 0
             if none.any():
-                at[none, i] = total
+                at[none, i : i + count] = total
+        cursor += part.lengths
+        i += count
     word_view(out)[at.reshape(-1)] = values.reshape(-1)
     for blobs, rows, where in behind:
         copy_blobs(blobs.data, blobs.starts[rows], blobs.lengths[rows], out, where, exact=True)
     return EncodedRows(out[:total], offsets)
+
+
+def _words_of(part: Part) -> int:
+    """Return in how many words a part is written; 0 for values of which some are copied last."""
+    if isinstance(part, Words):
+        return 1
+    most = int(part.lengths.max(initial=1))
+    return -(-most // 8) if most <= _SHORT else 0
 
 
 def total_lengths(parts: Iterable[Part], n: int) -> Int64s:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,11 +34,31 @@ def test_nowhere():
     pass
 """
 
+FAILING = """
+import fluss_df as fluss
+import pyarrow as pa
+
+def test_of_its_own_making(fluss_cluster):
+    path = fluss.TablePath("fluss", "t")
+    schema = fluss.Schema(pa.schema({"id": pa.int64()}))
+    with fluss.connect(fluss_cluster.bootstrap_servers) as connection:
+        admin = connection.get_admin()
+        admin.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+        admin.list_offsets(path, [0], fluss.OffsetSpec.timestamp(2**62))
+
+def test_behind_it(fluss_cluster):
+    fluss_cluster.kill_coordinator()
+    assert False, "the coordinator is gone"
+
+def test_never(fluss_cluster):
+    pass
+"""
+
 
 def run_tests(
-    folder: Path, *arguments: str, ci: bool = False, java: bool = True
+    folder: Path, *arguments: str, tests: str = TESTS, ci: bool = False, java: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    (folder / "test_it.py").write_text(TESTS)
+    (folder / "test_it.py").write_text(tests)
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     if ci:
         environment["CI"] = "true"
@@ -92,3 +114,18 @@ def test_runs_without_such_tests_are_left_alone(tmp_path: Path) -> None:
     result = run_tests(tmp_path, "-k", "nowhere")
     assert result.returncode == 0
     assert "real-cluster" not in result.stdout
+
+
+def test_failures_show_what_servers_logged_and_end_where_none_serves(tmp_path: Path) -> None:
+    result = run_tests(tmp_path, tests=FAILING)
+    assert result.returncode == 1, result.stdout
+    assert "2 failed in" in result.stdout, result.stdout
+    _, first, second = re.split("^_+ test_.*$", result.stdout, flags=re.MULTILINE)
+    heading = r"^-+ fluss-cluster-\w+ tablet-server-0 -+\n"
+    assert re.search(heading + r"(.* WARN .*\n)*.* ERROR .* list offsets ", first, re.MULTILINE)
+    ended = re.search(r"^(.*)\nIts logs, with .* are in (.*)$", second, re.MULTILINE)
+    assert ended is not None
+    assert "127.0.0.1" in ended[1]
+    kept = Path(ended[2])
+    assert "Full thread dump" in (kept / "tablet-server-0.log").read_text()
+    shutil.rmtree(kept)
