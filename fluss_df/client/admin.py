@@ -13,7 +13,6 @@ from fluss_df.client.admin_requests import (
     checked,
     columns_to_add,
     config_changes,
-    keep_distance,
     offset_spec_of,
     partition_infos_of,
     partition_infos_request,
@@ -24,7 +23,7 @@ from fluss_df.client.admin_requests import (
 from fluss_df.client.cluster import path_message
 from fluss_df.client.facade import Ready, answered_at_once, blocking
 from fluss_df.client.leader_requests import bucket_offsets, bucket_row_counts
-from fluss_df.client.table_life import create_table, drop_table
+from fluss_df.client.table_life import create_table, drop_table, require_noted
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import (
     DatabaseDescriptor,
@@ -398,7 +397,7 @@ class FlussAdmin(Ready):
         self, table_path: TablePath, partition_spec: Mapping[str, str], ignore_if_exists: bool
     ) -> None:
         """Coroutine of :meth:`create_partition`, on the I/O thread."""
-        await keep_distance(checked(table_path))
+        await require_noted(self._cluster, checked(table_path))
         await self._cluster.request_coordinator(
             api.CREATE_PARTITION,
             pb.CreatePartitionRequest(

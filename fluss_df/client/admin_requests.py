@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -21,16 +19,8 @@ _SET = 0
 _DELETE = 1
 _LAST = 0
 
-# Servers of 0.9.1 learn of a new table and of its first partition on two ways. Where the partition
-# comes first, by a few milliseconds, their coordinator elects no leader for any table any more,
-# until it is restarted. So partitions keep this distance from the creation of their table.
-_PARTITION_AFTER_TABLE_S = 0.25
-
 # how often this process dropped or altered tables: what it remembers of them is old then
 _changes = 0
-
-# when this process created partitioned tables, of the last moment
-_created: dict[TablePath, float] = {}
 
 
 def changes() -> int:
@@ -46,21 +36,6 @@ def changing() -> Iterator[None]:
         yield
     finally:
         _changes += 1
-
-
-def note_created(path: TablePath) -> None:
-    """Take note of the creation of a partitioned table."""
-    now = time.monotonic()
-    for old in [p for p, at in _created.items() if now - at > _PARTITION_AFTER_TABLE_S]:
-        _created.pop(old, None)
-    _created[path] = now
-
-
-async def keep_distance(path: TablePath) -> None:
-    """Wait until the first partition of a table may be created."""
-    at = _created.get(path)
-    if at is not None:
-        await asyncio.sleep(at + _PARTITION_AFTER_TABLE_S - time.monotonic())
 
 
 def checked(path: TablePath) -> TablePath:

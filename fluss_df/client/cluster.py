@@ -84,6 +84,8 @@ class Cluster:
         self._leaders: dict[TableBucket, _Leader] = {}
         self._refreshing: dict[object, asyncio.Task[pb.MetadataResponse]] = {}
         self._turn = itertools.count()
+        # partitioned tables of which the coordinator is known to have taken note
+        self.noted_tables: set[TablePath] = set()
         _open_clusters.add(self)
 
     @property
@@ -146,6 +148,7 @@ class Cluster:
         *,
         done_by_lost_try: int | None = None,
         on_lost_try: Callable[[], object] | None = None,
+        retry_timeout_ms: float | None = None,
     ) -> ResponseT:
         """Ask the coordinator, retrying for a while.
 
@@ -158,6 +161,8 @@ class Cluster:
             exists" after a create whose answer never came.
         on_lost_try
             Called when a try is lost on the way.
+        retry_timeout_ms
+            How long that while is; by default that of the configuration.
         """
         lost = False
 
@@ -183,7 +188,9 @@ class Cluster:
                     return api.response()
                 raise
 
-        return await retrying(attempt, self.config.retry_timeout_ms, on_retry=self.note_retry)
+        if retry_timeout_ms is None:
+            retry_timeout_ms = self.config.retry_timeout_ms
+        return await retrying(attempt, retry_timeout_ms, on_retry=self.note_retry)
 
     async def request_tablet_server(
         self, api: Api[RequestT, ResponseT], message: RequestT

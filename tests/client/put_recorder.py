@@ -28,6 +28,7 @@ class Recorded:
     """A server whose puts are recorded, and both clients."""
 
     cluster: LocalCluster
+    coordinator: FaultProxy
     proxy: FaultProxy
     tables: Tables
     official: OfficialKv
@@ -74,6 +75,6 @@ def recorded_cluster(
             tables = Tables(connection, "fluss")
             client = Official(address)
             try:
-                yield Recorded(cluster, proxy, tables, OfficialKv(client))
+                yield Recorded(cluster, first, proxy, tables, OfficialKv(client))
             finally:
                 client.close()

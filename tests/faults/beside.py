@@ -24,6 +24,7 @@ class Beside:
     """Runs cases."""
 
     address: str
+    coordinator: FaultProxy
     proxy: FaultProxy
     tables: Tables
     direct: fluss.FlussConnection
@@ -84,4 +85,5 @@ def beside(factory: ClusterFactory | type[LocalCluster]) -> Iterator[Beside]:
     with recorded_cluster(factory) as recorded:
         address = recorded.tables.connection.config.bootstrap_servers
         with fluss.connect(recorded.cluster.bootstrap_servers) as direct:
-            yield Beside(address, recorded.proxy, recorded.tables, direct)
+            proxies = recorded.coordinator, recorded.proxy
+            yield Beside(address, *proxies, recorded.tables, direct)

@@ -1,20 +1,27 @@
-"""Tables of which the coordinator took no note: no bucket ever has a leader."""
+"""Tables of which the coordinator took no note: no bucket ever has a leader.
+
+The first partition of such a table keeps the coordinator of 0.9.1 from serving any new table.
+"""
 
 from __future__ import annotations
 
 import logging
+import struct
 
 import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
 from fluss_df.client import table_life
+from fluss_df.errors import ErrorCode
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.api import GET_METADATA
+from fluss_df.protocol.api import CREATE_TABLE, GET_METADATA, RELEASE_KV_SNAPSHOT_LEASE
+from fluss_df.protocol.frames import TYPE_ERROR
 from tests.faults.beside import Beside
 from tests.faults.fault_cases import HEAD, framed
 
 SCHEMA = pa.schema([("id", pa.int64())])
+BY_DAY = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
 
 class NoLeaders:
@@ -118,3 +125,73 @@ def test_leaders_of_a_dropped_table_are_not_those_of_a_new_one(server: Beside) -
         assert table.get_table_info().table_id > old + 1
         with table.new_append().create_writer() as writer:
             writer.append({"id": 1})
+
+
+class NotNoted:
+    """Has the coordinator say that it does not know the next tables that are created."""
+
+    def __init__(self, server: Beside, tables: int) -> None:
+        self._proxy = server.coordinator
+        self._plain = server.coordinator.rewrite
+        self._left = tables
+        self.created = 0
+
+    def __enter__(self) -> NotNoted:
+        self._proxy.rewrite = self._rewrite
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._proxy.rewrite = self._plain
+
+    def _rewrite(self, api_key: int, frame: bytes) -> bytes:
+        assert self._plain is not None
+        self.created += api_key == CREATE_TABLE.key
+        if api_key != RELEASE_KV_SNAPSHOT_LEASE.key or self.created > self._left:
+            return self._plain(api_key, frame)
+        code = int(ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+        body = pb.ErrorResponse(error_code=code, error_message="changed on its way")
+        head = frame[4:HEAD]
+        head = struct.pack(">B", TYPE_ERROR) + head[1:]
+        rest = body.SerializeToString()
+        return struct.pack(">i", len(head) + len(rest)) + head + rest
+
+
+@pytest.mark.parametrize("primary_keys", [None, ["id", "day"]])
+def test_partitioned_tables_are_created_anew(
+    server: Beside, primary_keys: list[str] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = server.tables.path()
+    schema = fluss.Schema(BY_DAY, primary_keys)
+    descriptor = fluss.TableDescriptor(schema, partition_keys=["day"], bucket_count=1)
+    with fluss.connect(server.address) as connection, NotNoted(server, 1) as seen:
+        with caplog.at_level(logging.WARNING, "fluss_df.client.table_life"):
+            connection.get_admin().create_table(path, descriptor)
+        assert seen.created == 2
+        connection.get_admin().create_partition(path, {"day": "mon"})
+        table = connection.get_table(path)
+        kind = table.new_append if primary_keys is None else table.new_upsert
+        with kind().create_writer() as writer:
+            writer.write_arrow(pa.table({"id": [1], "day": ["mon"]}))
+    assert [str(path) in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_no_partition_is_created_that_would_do_harm(server: Beside) -> None:
+    table = server.tables(BY_DAY, partition_keys=["day"])
+    path = table.get_table_path()
+    with fluss.connect(server.address) as connection:
+        admin = connection.get_admin()
+        with NotNoted(server, 1), pytest.raises(fluss.FlussError, match="took no note") as caught:
+            admin.create_partition(path, {"day": "mon"})
+        assert str(path) in caught.value.message
+        assert admin.list_partition_infos(path) == []
+        admin.create_partition(path, {"day": "mon"})
+
+
+def test_what_the_coordinator_says_of_tables_it_does_not_know(server: Beside) -> None:
+    bucket = pb.TableBucketId(table_id=2**40, bucket_id=0)
+    request = pb.ReleaseKvSnapshotLeaseRequest(lease_id="none", buckets_to_release=[bucket])
+    cluster = server.direct.cluster
+    asked = cluster.request_coordinator(RELEASE_KV_SNAPSHOT_LEASE, request, retry_timeout_ms=0)
+    with pytest.raises(fluss.FlussError, match="does not know this table") as caught:
+        cluster.io.run(asked)
+    assert caught.value.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
