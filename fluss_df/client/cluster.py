@@ -84,8 +84,8 @@ class Cluster:
         self._leaders: dict[TableBucket, _Leader] = {}
         self._refreshing: dict[object, asyncio.Task[pb.MetadataResponse]] = {}
         self._turn = itertools.count()
-        # partitioned tables of which the coordinator is known to have taken note
-        self.noted_tables: set[TablePath] = set()
+        # the ids of partitioned tables of which the coordinator is known to have taken note
+        self.noted_tables: set[int] = set()
         _open_clusters.add(self)
 
     @property

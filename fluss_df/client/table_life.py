@@ -84,7 +84,6 @@ async def drop_table(cluster: Cluster, path: TablePath, *, ignore_if_not_exists:
     request = pb.DropTableRequest(
         table_path=path_message(path), ignore_if_not_exists=ignore_if_not_exists
     )
-    cluster.noted_tables.discard(path)
     with changing():
         await cluster.request_coordinator(
             api.DROP_TABLE, request, done_by_lost_try=ErrorCode.TABLE_NOT_EXIST
@@ -137,25 +136,31 @@ async def require_noted(cluster: Cluster, path: TablePath) -> None:
 
 async def _is_noted(cluster: Cluster, path: TablePath) -> bool:
     """Whether the coordinator soon knows a table; also where that cannot be known."""
-    if path in cluster.noted_tables:
-        return True
     try:
-        bucket = pb.TableBucketId(table_id=await _id_of(cluster, path), bucket_id=0)
-        await cluster.request_coordinator(
-            api.RELEASE_KV_SNAPSHOT_LEASE,
-            pb.ReleaseKvSnapshotLeaseRequest(
-                lease_id=str(uuid.uuid4()), buckets_to_release=[bucket]
-            ),
-            retry_timeout_ms=1000 * _LEADER_WAIT_S,
-        )
+        table_id = await _id_of(cluster, path)
+        if table_id not in cluster.noted_tables:
+            await _ask_for(cluster, table_id)
+            cluster.noted_tables.add(table_id)
     except FlussError as error:
         if error.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
             return False
-        if error.error_code != ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION:
-            logger.debug("whether table %s was taken note of is not known: %s", path, error)
-            return True
-    cluster.noted_tables.add(path)
+        logger.debug("whether table %s was taken note of is not known: %s", path, error)
     return True
+
+
+async def _ask_for(cluster: Cluster, table_id: int) -> None:
+    """Have the coordinator look a table up in what it has in memory, until it finds it."""
+    bucket = pb.TableBucketId(table_id=table_id, bucket_id=0)
+    request = pb.ReleaseKvSnapshotLeaseRequest(
+        lease_id=str(uuid.uuid4()), buckets_to_release=[bucket]
+    )
+    try:
+        await cluster.request_coordinator(
+            api.RELEASE_KV_SNAPSHOT_LEASE, request, retry_timeout_ms=1000 * _LEADER_WAIT_S
+        )
+    except FlussError as error:
+        if error.error_code != ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION:
+            raise
 
 
 async def _id_of(cluster: Cluster, path: TablePath) -> int:
