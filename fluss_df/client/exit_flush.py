@@ -32,6 +32,10 @@ class Flushable(Protocol):
         """Rows that are not acknowledged yet."""
         ...
 
+    def rows_left(self) -> int:
+        """Return how many these are, after those that are just being sent."""
+        ...
+
     @property
     def failed_rows(self) -> int | None:
         """Rows that could not be written since the last flush; None where nothing failed."""
@@ -68,7 +72,7 @@ def _flush_all() -> None:
     """Give rows that a program forgot a moment to be written, then name those that were not."""
     for writer, config in list(_open_writers.items()):
         failed = writer.failed_rows
-        rows = writer.unflushed_rows + (failed or 0)
+        rows = writer.rows_left() + (failed or 0)
         if not rows and failed is None:
             continue
         reason = ""

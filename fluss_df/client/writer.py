@@ -462,6 +462,12 @@ class TableWriter(Ready):
         """Return what was acknowledged so far, for each bucket."""
         return self._outgoing.results()
 
+    def rows_left(self) -> int:
+        """Return how many rows are not acknowledged, after those that are just being sent."""
+        # another thread holds it from when it takes rows until they are counted as sent
+        with self._lock:
+            return self.unflushed_rows
+
     @property
     def unflushed_rows(self) -> int:
         """Rows that are not acknowledged yet."""
