@@ -21,7 +21,7 @@ import time
 import uuid
 from typing import Final
 
-from fluss_df.client.admin_requests import changing
+from fluss_df.client.admin_requests import changing, table_info_request
 from fluss_df.client.cluster import Cluster, path_message
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
@@ -164,7 +164,4 @@ async def _ask_for(cluster: Cluster, table_id: int) -> None:
 
 
 async def _id_of(cluster: Cluster, path: TablePath) -> int:
-    response = await cluster.request_any(
-        api.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=path_message(path))
-    )
-    return response.table_id
+    return (await cluster.request_any(api.GET_TABLE_INFO, table_info_request(path))).table_id

@@ -6,7 +6,7 @@ The first partition of such a table keeps the coordinator of 0.9.1 from serving 
 from __future__ import annotations
 
 import logging
-import struct
+from typing import Self
 
 import pyarrow as pa
 import pytest
@@ -19,26 +19,37 @@ from fluss_df.protocol.api import CREATE_TABLE, GET_METADATA, RELEASE_KV_SNAPSHO
 from fluss_df.protocol.frames import TYPE_ERROR
 from tests.faults.beside import Beside
 from tests.faults.fault_cases import HEAD, framed
+from tests.faults.fault_proxy import FaultProxy
 
 SCHEMA = pa.schema([("id", pa.int64())])
 BY_DAY = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
 
-class NoLeaders:
-    """Has the leaders of some tables left out of what servers say."""
+class Rewriting:
+    """Changes what a server says, as long as it is entered."""
 
-    def __init__(self, server: Beside, tables: int) -> None:
-        self._proxy = server.proxy
-        self._plain = server.proxy.rewrite
+    def __init__(self, proxy: FaultProxy, tables: int) -> None:
+        self._proxy = proxy
+        self._plain = proxy.rewrite
         self._left = tables
-        self.missed: list[int] = []
 
-    def __enter__(self) -> NoLeaders:
+    def __enter__(self) -> Self:
         self._proxy.rewrite = self._rewrite
         return self
 
     def __exit__(self, *_: object) -> None:
         self._proxy.rewrite = self._plain
+
+    def _rewrite(self, api_key: int, frame: bytes) -> bytes:
+        raise NotImplementedError
+
+
+class NoLeaders(Rewriting):
+    """Has the leaders of some tables left out of what servers say."""
+
+    def __init__(self, server: Beside, tables: int) -> None:
+        super().__init__(server.proxy, tables)
+        self.missed: list[int] = []
 
     def _rewrite(self, api_key: int, frame: bytes) -> bytes:
         assert self._plain is not None
@@ -127,21 +138,12 @@ def test_leaders_of_a_dropped_table_are_not_those_of_a_new_one(server: Beside) -
             writer.append({"id": 1})
 
 
-class NotNoted:
+class NotNoted(Rewriting):
     """Has the coordinator say that it does not know the next tables that are created."""
 
     def __init__(self, server: Beside, tables: int) -> None:
-        self._proxy = server.coordinator
-        self._plain = server.coordinator.rewrite
-        self._left = tables
+        super().__init__(server.coordinator, tables)
         self.created = 0
-
-    def __enter__(self) -> NotNoted:
-        self._proxy.rewrite = self._rewrite
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._proxy.rewrite = self._plain
 
     def _rewrite(self, api_key: int, frame: bytes) -> bytes:
         assert self._plain is not None
@@ -150,10 +152,8 @@ class NotNoted:
             return self._plain(api_key, frame)
         code = int(ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
         body = pb.ErrorResponse(error_code=code, error_message="changed on its way")
-        head = frame[4:HEAD]
-        head = struct.pack(">B", TYPE_ERROR) + head[1:]
-        rest = body.SerializeToString()
-        return struct.pack(">i", len(head) + len(rest)) + head + rest
+        refused = frame[:4] + bytes([TYPE_ERROR]) + frame[5:]
+        return framed(refused, body.SerializeToString())
 
 
 @pytest.mark.parametrize("primary_keys", [None, ["id", "day"]])
