@@ -32,17 +32,13 @@ class Flushable(Protocol):
         """Rows that are not acknowledged yet."""
         ...
 
-    def rows_left(self) -> int:
-        """Return how many these are, after those that are just being sent."""
-        ...
-
     @property
-    def failed_rows(self) -> int | None:
-        """Rows that could not be written since the last flush; None where nothing failed."""
+    def failed_rows(self) -> int:
+        """Rows that could not be written since the last flush."""
         ...
 
-    def flush(self, timeout_ms: float | None = None) -> None:
-        """Send everything, and wait until it is acknowledged."""
+    def settle(self, timeout_ms: float | None) -> FlussError | None:
+        """Send everything, wait until it is acknowledged or has failed, return a failure."""
         ...
 
 
@@ -71,23 +67,18 @@ def needs_no_flush(writer: Flushable) -> None:
 def _flush_all() -> None:
     """Give rows that a program forgot a moment to be written, then name those that were not."""
     for writer, config in list(_open_writers.items()):
-        failed = writer.failed_rows
-        rows = writer.rows_left() + (failed or 0)
-        if not rows and failed is None:
-            continue
-        reason = ""
         wait = _EXIT_FLUSH_HERE_S if served_here(config) else _EXIT_FLUSH_S
         try:
-            writer.flush(wait * 1000)
+            failure = writer.settle(wait * 1000)
         except TimeoutError:
             reason = f"no acknowledgement within {wait:g} s"
-            rows = writer.unflushed_rows + (writer.failed_rows or 0)
-        except FlussError as error:
-            reason = error.message
-        if reason:
-            logger.error(
-                "the program ended without close(): %d rows of table %s were not acknowledged (%s)",
-                rows,
-                writer.info.table_path,
-                reason,
-            )
+        else:
+            if failure is None:
+                continue
+            reason = failure.message
+        logger.error(
+            "the program ended without close(): %d rows of table %s were not acknowledged (%s)",
+            writer.unflushed_rows + writer.failed_rows,
+            writer.info.table_path,
+            reason,
+        )

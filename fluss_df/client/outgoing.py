@@ -49,7 +49,7 @@ class Outgoing:
     """What a writer has given out of its hands, of one process.
 
     Its callers hold the writer's lock, so that batches enter their buckets in the order of the
-    calls; :meth:`wait` is for anybody.
+    calls; :meth:`settle` is for anybody.
 
     Parameters
     ----------
@@ -90,6 +90,8 @@ class Outgoing:
         self._plain_partitions = PlainPartitions(info, columns) if info.is_partitioned() else None
         self._assign = bucket_assigner(info, config, columns)
         self._sender: Sender | None = None
+        #: How many rows the sender was given.
+        self.given_rows = 0
 
     def _started_sender(self) -> Sender:
         if self._sender is None:
@@ -168,13 +170,12 @@ class Outgoing:
         batch = WriteBatch(bucket, partition_name, 1, encoded.nbytes, handle)
         batch.encoded = encoded
         handle.expect(1)
-        self._connection.io.call(self._started_sender().enqueue, [batch], self._owner)
+        self._hand_over(batch)
 
     def _enqueue(
         self, routed: RoutedBatch, handle: WriteResultHandle, *, wait_for_room: bool
     ) -> None:
         sender = self._started_sender()
-        io = self._connection.io
         rows = routed.rows
         size = rows.nbytes
         self.take_room(size, rows.num_rows, wait=wait_for_room)
@@ -183,13 +184,19 @@ class Outgoing:
         batch.data = rows
         if size <= _ENCODE_AT_ONCE_BYTES:
             self._encode(batch, None)
-            io.call(sender.enqueue, [batch], self._owner)
+            self._hand_over(batch)
             return
-        io.call(sender.enqueue, [batch], self._owner)
+        self._hand_over(batch)
         try:
             encode_pool().submit(self._encode, batch, sender)
         except RuntimeError:  # the interpreter is ending
             self._encode(batch, sender)
+
+    def _hand_over(self, batch: WriteBatch) -> None:
+        """Give a batch to the sender; its rows count as open from now on."""
+        # here and not by the sender, whose thread may get to the batch after a program's end
+        self.given_rows += batch.rows
+        self._connection.io.call(self._started_sender().enqueue, [batch], self._owner)
 
     def _encode(self, batch: WriteBatch, sender: Sender | None) -> None:
         """Encode a batch, and tell the sender of it where there is one."""
@@ -236,17 +243,15 @@ class Outgoing:
 
     # ---- what became of them
 
-    def failed(self, error: FlussError) -> None:
-        """Have rows that were not sent reported by the next :meth:`wait`."""
-        self._started_sender().failures.append(error)
+    def failed(self, error: FlussError, rows: int) -> None:
+        """Have rows that were not sent reported by the next :meth:`raise_failures`."""
+        self._started_sender().failures.append((error, rows))
 
-    def wait(self, timeout_ms: float | None) -> None:
-        """Wait until everything is acknowledged.
+    def settle(self, timeout_ms: float | None) -> None:
+        """Wait until everything is acknowledged or has failed.
 
         Raises
         ------
-        FlussError
-            When rows could not be written: how many, and why.
         TimeoutError
             When acknowledgements are outstanding after ``timeout_ms``.
         """
@@ -260,13 +265,19 @@ class Outgoing:
         except BaseException:
             future.cancel()
             raise
+
+    def raise_failures(self) -> None:
+        """Raise FlussError when rows could not be written: how many, and why; once."""
+        sender = self._sender
+        if sender is None:
+            return
         failures, sender.failures = sender.failures, []
         if not failures:
             return
-        rows, sender.failed_rows = sender.failed_rows, 0
-        first = failures[0]
+        first = failures[0][0]
         if len(failures) == 1:
             raise first
+        rows = sum(rows for _, rows in failures)
         raise FlussError(
             f"{len(failures)} batches with {rows} rows of table {self._name} were not written;"
             f" the first: {first.message}",
@@ -280,13 +291,20 @@ class Outgoing:
     @property
     def open_rows(self) -> int:
         """Rows that are not acknowledged yet."""
-        return 0 if self._sender is None else self._sender.open_rows
+        done = 0 if self._sender is None else self._sender.done_rows
+        return self.given_rows - done
 
     @property
-    def failed_rows(self) -> int | None:
-        """Rows of failures that :meth:`wait` has not told yet; None where there is no failure."""
+    def failure(self) -> FlussError | None:
+        """The first that :meth:`raise_failures` has not told yet; None where there is none."""
         sender = self._sender
-        return sender.failed_rows if sender is not None and sender.failures else None
+        return sender.failures[0][0] if sender is not None and sender.failures else None
+
+    @property
+    def failed_rows(self) -> int:
+        """Rows of failures that :meth:`raise_failures` has not told yet."""
+        sender = self._sender
+        return 0 if sender is None else sum(rows for _, rows in sender.failures)
 
 
 def _pieces(table: pa.Table, target_bytes: int) -> Iterable[pa.RecordBatch]:

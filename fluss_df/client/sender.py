@@ -90,9 +90,9 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._results: dict[TableBucket, BucketResult] = {}
         self._writer_id: asyncio.Task[int] | None = None
-        self.failures: list[FlussError] = []
-        self.failed_rows = 0
-        self.open_rows = 0
+        #: What went wrong since the last flush, and how many rows were not acknowledged by it.
+        self.failures: list[tuple[FlussError, int]] = []
+        self.done_rows = 0
         self._owner: object | None = None
         self._fixed: tuple[int, Mapping[TableBucket, int]] | None = None
 
@@ -119,7 +119,6 @@ class Sender:
                 self._queues[batch.bucket] = queue
             queue.waiting.append(batch)
             self._open_batches += 1
-            self.open_rows += batch.rows
         if idle:
             # nothing that it could go with
             self._pump()
@@ -416,14 +415,13 @@ class Sender:
         known = written.base_offset >= 0
         first = written.base_offset if known else written.end_offset - 1
         if first < queue.acked_end:
-            self.failures.append(
-                FlussError(
-                    f"the cluster lost rows that it had acknowledged: {self._where(batch)} was"
-                    f" written up to offset {queue.acked_end}, and later rows got the offset"
-                    f" {first}",
-                    ErrorCode.LOG_STORAGE_EXCEPTION,
-                )
+            lost = FlussError(
+                f"the cluster lost rows that it had acknowledged: {self._where(batch)} was"
+                f" written up to offset {queue.acked_end}, and later rows got the offset"
+                f" {first}",
+                ErrorCode.LOG_STORAGE_EXCEPTION,
             )
+            self.failures.append((lost, 0))  # these rows were acknowledged
         queue.acked_place = place
         queue.acked_end = written.end_offset
 
@@ -505,7 +503,7 @@ class Sender:
     def _finish(self, batch: WriteBatch, error: FlussError | None) -> None:
         self._memory.give_back(batch.memory)
         self._open_batches -= 1
-        self.open_rows -= batch.rows
+        self.done_rows += batch.rows
         batch.encoded = None
         batch.data = None
         if error is None:
@@ -517,8 +515,7 @@ class Sender:
                 f"{batch.rows} rows were not acknowledged: {error.message}{named}",
                 error.error_code,
             )
-            self.failures.append(error)
-            self.failed_rows += batch.rows
+            self.failures.append((error, batch.rows))
             self._metrics.add(errors=1)
         batch.handle.batch_done(error)
         if self._open_batches:

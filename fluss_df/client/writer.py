@@ -358,6 +358,8 @@ class TableWriter(Ready):
         handle = self._handle
         if handle is None:
             return
+        data: pa.Table | None = None
+        given_rows = self._outgoing.given_rows
         try:
             if self._drain_lone_row(handle, wait_for_room=wait_for_room):
                 return
@@ -367,11 +369,12 @@ class TableWriter(Ready):
             data = pa.Table.from_batches(batches, self._frame_schema)
             self._outgoing.send(data, handle, self._target_bytes, wait_for_room=wait_for_room)
         except FlussError as error:
+            rows = self._waiting_rows if data is None else data.num_rows
             self._gate.handle = None
             self._forget_rows()
             self._pending, self._pending_bytes = [], 0
             # raised where the caller asks for the outcome: it may be another row's caller here
-            self._outgoing.failed(error)
+            self._outgoing.failed(error, rows - (self._outgoing.given_rows - given_rows))
             handle.seal(error)
         else:
             handle.seal()
@@ -453,30 +456,40 @@ class TableWriter(Ready):
         TimeoutError
             When acknowledgements are outstanding after ``timeout_ms``.
         """
+        self.settle(timeout_ms)
+        self._outgoing.raise_failures()
+        return ready(None)
+
+    def settle(self, timeout_ms: float | None) -> FlussError | None:
+        """Send everything, and wait as :meth:`flush` does; return what it would raise first.
+
+        Raises
+        ------
+        TimeoutError
+            When acknowledgements are outstanding after ``timeout_ms``.
+        """
         with self._lock:
             self._drain()
-        self._outgoing.wait(timeout_ms)
-        return ready(None)
+        self._outgoing.settle(timeout_ms)
+        return self._outgoing.failure
 
     def offsets(self) -> list[BucketResult]:
         """Return what was acknowledged so far, for each bucket."""
         return self._outgoing.results()
 
-    def rows_left(self) -> int:
-        """Return how many rows are not acknowledged, after those that are just being sent."""
-        # another thread holds it from when it takes rows until they are counted as sent
-        with self._lock:
-            return self.unflushed_rows
-
     @property
     def unflushed_rows(self) -> int:
         """Rows that are not acknowledged yet."""
-        pending: int = sum(batch.num_rows for batch in self._pending)
-        return self._row_count() + pending + self._outgoing.open_rows
+        return self._waiting_rows + self._outgoing.open_rows
 
     @property
-    def failed_rows(self) -> int | None:
-        """Rows that could not be written since the last flush; None where nothing failed."""
+    def _waiting_rows(self) -> int:
+        pending: int = sum(batch.num_rows for batch in self._pending)
+        return self._row_count() + pending
+
+    @property
+    def failed_rows(self) -> int:
+        """Rows that could not be written since the last flush."""
         return self._outgoing.failed_rows
 
     def close(self) -> None:

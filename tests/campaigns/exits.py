@@ -63,6 +63,7 @@ def main(
     problems: list[str] = []
     wrote: dict[int, int] = {}
     named: dict[int, int] = {}
+    said: dict[int, str] = {}
     slowest = 0.0
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -84,8 +85,14 @@ def main(
                 continue
             slowest = max(slowest, time.monotonic() - began)
             ends[f"exit code {result.returncode}"] += 1
-            if result.returncode not in (0, 1, 130, -2):
-                problems.append(f"process {process}: {result.returncode}: {result.stderr[-500:]}")
+            said[process] = result.stderr
+            # An unhandled KeyboardInterrupt ends a program as the signal does, or with 1 where
+            # a thread compiled code meanwhile: CPython's note of it is the whole process's.
+            interrupted = result.stderr.rstrip().endswith("KeyboardInterrupt")
+            if result.returncode and (result.returncode not in (1, -2) or not interrupted):
+                problems.append(
+                    f"process {process}: exit code {result.returncode}: {result.stderr}"
+                )
             wrote[process] = int(result.stdout or 0)
             lost = re.findall(r"(\d+) rows", result.stderr)
             named[process] = int(lost[0]) if lost else 0
@@ -99,7 +106,7 @@ def main(
         if missing > named[process] or missing < 0:
             problems.append(
                 f"process {process}: {rows} rows appended, {there.get(process, 0)} in the table,"
-                f" {named[process]} named as not acknowledged"
+                f" {named[process]} named as not acknowledged; it said: {said[process]}"
             )
     print(f"{processes} processes: {dict(ends)}; slowest {slowest:.1f} s;")
     print(f"{sum(wrote.values()):,} rows appended, {sum(there.values()):,} in the table,")

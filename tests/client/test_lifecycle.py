@@ -104,6 +104,19 @@ def test_exit_without_close_flushes(
     assert numbers(tables, table) == list(range(rows))
 
 
+def test_exit_flushes_what_the_io_thread_has_not_seen_yet(
+    address: str, tables: Tables, table: fluss.FlussTable
+) -> None:
+    code = """
+    writer = table.new_append().create_writer()
+    handle = writer.write_arrow(frame(10))
+    connection.io.call(time.sleep, 0.5)
+    threading.Thread(target=handle.send_now).start()
+    """
+    run(code, address, table)
+    assert numbers(tables, table) == list(range(10))
+
+
 @pytest.mark.parametrize("end", ["sys.exit(0)", "del writer", "del writer, table, connection"])
 def test_exit_with_less_left(
     address: str, tables: Tables, table: fluss.FlussTable, end: str
