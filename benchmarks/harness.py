@@ -1,9 +1,15 @@
-"""Runs contenders in turn, round after round, and prints medians and ratios."""
+"""Runs contenders in turn, round after round, and prints medians and ratios.
+
+Their order is another in every round. What a contender takes depends on the one before it:
+allocators give memory back to the system a second after it was freed, so that who comes soon after
+one that uses the same allocator is spared its page faults.
+"""
 
 from __future__ import annotations
 
 import gc
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -54,6 +60,7 @@ class Result:
 
 def run(cases: list[Case], rounds: int, console: Console) -> list[Result]:
     """Run every case: rounds to warm up, then ``rounds`` rounds of all contenders in turn."""
+    rng = random.Random(0)
     results: list[Result] = []
     for case in cases:
         console.print(f"[dim]{case.name} ...[/dim]")
@@ -62,7 +69,8 @@ def run(cases: list[Case], rounds: int, console: Console) -> list[Result]:
         while len(seconds[case.ours]) < rounds:
             # read before the round, for all of its contenders
             counts = time.monotonic() >= warm
-            for name, contender in case.contenders.items():
+            for name in rng.sample(list(case.contenders), len(case.contenders)):
+                contender = case.contenders[name]
                 gc.collect()
                 began = time.perf_counter()
                 counted = contender()

@@ -1,4 +1,4 @@
-"""The limit: decoding the very same bytes from memory."""
+"""The limits: decoding the very same bytes from memory, and making Polars' strings of it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,21 @@ class InMemory:
     def nbytes(self) -> int:
         return sum(len(chunk.records) for _, chunk in self._chunks)
 
-    def decode(self) -> pa.Table:
-        """Decode everything with two threads."""
+    def decode(self, *, views: bool = False) -> pa.Table:
+        """Decode everything with two threads; with views, to the layout that Polars has."""
+
+        def decoded(kept: tuple[Position, Chunk]) -> list[pa.Table]:
+            tables = list(self._decoder.decode(*kept))
+            return [_with_views(table) for table in tables] if views else tables
+
         with ThreadPoolExecutor(2) as pool:
-            parts = pool.map(lambda kept: list(self._decoder.decode(*kept)), self._chunks)
-            return pa.concat_tables(table for part in parts for table in part)
+            return pa.concat_tables(t for part in pool.map(decoded, self._chunks) for t in part)
+
+
+def _with_views(table: pa.Table) -> pa.Table:
+    """Return strings as views of 16 bytes each, by Arrow's own cast, the quickest that there is."""
+    made = [
+        pa.field(f.name, pa.string_view()) if pa.types.is_string(f.type) else f
+        for f in table.schema
+    ]
+    return table.cast(pa.schema(made))
