@@ -61,6 +61,8 @@ class Result:
 def run(cases: list[Case], rounds: int, console: Console) -> list[Result]:
     """Run every case: rounds to warm up, then ``rounds`` rounds of all contenders in turn."""
     rng = random.Random(0)
+    # the collections below would look at all rows and modules, and leave cold caches
+    gc.freeze()
     results: list[Result] = []
     for case in cases:
         console.print(f"[dim]{case.name} ...[/dim]")

@@ -65,6 +65,9 @@ class Cost:
 def costs(rounds: int, *works: Callable[[], object]) -> list[Cost]:
     """Return the median cost of each, by turns: what else the machine does hits them alike."""
     took: list[list[Cost]] = [[] for _ in works]
+    # What is there already is not looked at by the collections below: that would leave the first
+    # milliseconds of each work with cold caches.
+    gc.freeze()
     for _ in range(rounds):
         for work, found in zip(works, took, strict=True):
             gc.collect()

@@ -93,9 +93,9 @@ def _murmur(data: UInt8s, offsets: Int64s, seed: int, tail: Tail) -> UInt32s:
     lengths = np.diff(offsets)
     n = len(lengths)
     # rows by length, longest first: the rows that still have a block are always a prefix
-    longest = int(lengths.max())
+    longest, shortest = int(lengths.max()), int(lengths.min())
     order = None
-    if (lengths != lengths[0]).any():
+    if longest // 4 != shortest // 4:
         # numbers of so few bits are sorted by their digits, in a fifth of the time
         kind = np.uint8 if longest < 2**8 else np.uint16 if longest < 2**16 else np.int64
         order = np.argsort((longest - lengths).astype(kind), kind="stable")
@@ -105,9 +105,10 @@ def _murmur(data: UInt8s, offsets: Int64s, seed: int, tail: Tail) -> UInt32s:
     words = np.ndarray((len(data) - 4,), "<u4", data.data, strides=(1,))
     state = np.full(n, seed, np.uint32)
     blocks = lengths // 4
-    for i in range(int(blocks[0])):
+    for i in range(longest // 4):
         longer = n - int(np.searchsorted(blocks[::-1], i, side="right"))
-        _mix(state[:longer], words[starts[:longer] + 4 * i].astype(np.uint32))
+        block = words[starts[:longer] + 4 * i].astype(np.uint32)
+        state[:longer] = _mixed(state[:longer], block)
     tails, ends = lengths % 4, starts + blocks * 4
     for i in range(3) if tail != "word" else ():
         there = tails > i
@@ -119,9 +120,11 @@ def _murmur(data: UInt8s, offsets: Int64s, seed: int, tail: Tail) -> UInt32s:
         else:
             byte = raw.astype(np.uint32)
         # for all rows, which costs less than to pick those
-        mixed = state.copy()
-        _mix(mixed, byte)
-        np.copyto(state, mixed, where=there)
+        mixed = _mixed(state, byte)
+        if there.all():
+            state = mixed
+        else:
+            np.copyto(state, mixed, where=there)
     if tail == "word":
         rows = np.flatnonzero(tails)
         mask = (np.uint64(1) << (tails[rows].astype(np.uint64) * np.uint64(8))) - np.uint64(1)
@@ -137,16 +140,22 @@ def _murmur(data: UInt8s, offsets: Int64s, seed: int, tail: Tail) -> UInt32s:
 
 
 def _rotate(x: UInt32s, by: int) -> UInt32s:
-    return (x << np.uint32(by)) | (x >> np.uint32(32 - by))
+    rotated = x << np.uint32(by)
+    rotated |= x >> np.uint32(32 - by)
+    return rotated
 
 
 def _mix_block(block: UInt32s) -> UInt32s:
-    return _rotate(block * _C1, 15) * _C2
+    mixed = _rotate(block * _C1, 15)
+    mixed *= _C2
+    return mixed
 
 
-def _mix(state: UInt32s, block: UInt32s) -> None:
-    mixed = _rotate(state ^ _mix_block(block), 13) * np.uint32(5) + np.uint32(0xE6546B64)
-    state[:] = mixed
+def _mixed(state: UInt32s, block: UInt32s) -> UInt32s:
+    mixed = _rotate(state ^ _mix_block(block), 13)
+    mixed *= np.uint32(5)
+    mixed += np.uint32(0xE6546B64)
+    return mixed
 
 
 def _finish(state: UInt32s) -> None:
