@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import shutil
 import tempfile
 import uuid
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
+from pyarrow import fs
 
 from fluss_df.client.cluster import path_message
-from fluss_df.client.remote_fs import RemoteFileSystems
+from fluss_df.client.remote_fs import Place, RemoteFileSystems
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
@@ -211,8 +213,21 @@ def snapshot_entries(
                 if all_keys is not None:
                     some = pa.array(list(itertools.islice(all_keys, rows)), pa.large_binary())
                 yield some, values
-                size = sum(map(len, values)) // len(values) + 1
+                some_values = values[:: len(values) // _FIRST_ROWS + 1]
+                size = sum(map(len, some_values)) // len(some_values) + 1
                 rows = min(8 * rows, max(1, _PIECE_BYTES // size), _PIECE_ROWS)
+
+
+def _linked(place: Place, target: Path) -> bool:
+    """Link rows that are on a disk here, rather than copy them; whether that could be done."""
+    # RocksDB never writes to these files again, as it may to its others
+    if target.suffix != ".sst" or not isinstance(place.filesystem, fs.LocalFileSystem):
+        return False
+    try:
+        os.link(place.path, target)
+    except OSError:  # on another disk, or of another user
+        return False
+    return True
 
 
 def _download(connection: FlussConnection, snapshot: KvSnapshot, folder: Path) -> None:
@@ -221,6 +236,8 @@ def _download(connection: FlussConnection, snapshot: KvSnapshot, folder: Path) -
         if Path(name).name != name:
             raise ProtocolError(f"a file of {snapshot.bucket} has the name {name!r}")
         place = filesystems.locate(uri)
+        if _linked(place, folder / name):
+            continue
         try:
             with (
                 place.filesystem.open_input_stream(place.path) as source,

@@ -100,7 +100,8 @@ class ValueReader:
             raise ProtocolError(f"a value of table {self._info.table_path} has no schema id")
         content = np.frombuffer(data, np.uint8)
         ids = content[starts].astype(np.int64) | content[starts + 1].astype(np.int64) << 8
-        for schema_id in np.unique(ids).tolist():
+        most = int(ids[0])
+        for schema_id in {most, *np.unique(ids[ids != most]).tolist()}:
             if schema_id not in self._schemas:
                 self._learn(schema_id)
         return self._decoder.decode_values((content, starts, ends))
