@@ -240,9 +240,10 @@ def _served_works(
 
 def scans(console: Console, folder: Path, rows: int, rounds: int) -> None:
     """Compare scans of a log table in this process with ``pl.scan_ipc`` of a file."""
+    folder = folder / f"scans {rows}"
     data = log_data(rows)
     whole = [pl.col(n).sum() for n in ("id", "a", "b", "c")] + [pl.col("s").str.len_bytes().sum()]
-    with EmbeddedFluss(folder / "scans") as engine, engine.connection() as connection:
+    with EmbeddedFluss(folder / "engine") as engine, engine.connection() as connection:
         for codec, aim in (("NONE", 0.5), ("ZSTD", 0.9)):
             path = make_table(connection, codec, 2)
             append(connection, path, data)
@@ -259,8 +260,8 @@ def scans(console: Console, folder: Path, rows: int, rounds: int) -> None:
                     lambda f=file, w=wanted: pl.scan_ipc(f).select(w).collect(),  # type: ignore[misc]
                 )
                 console.print(
-                    f"scan {codec} {name}: {ours * 1000:.0f} ms, scan_ipc {theirs * 1000:.0f} ms:"
-                    f" {theirs / ours:.2f} of its speed (aim {aim})"
+                    f"scan {rows:,} rows, {codec}, {name}: {ours * 1000:.0f} ms, scan_ipc"
+                    f" {theirs * 1000:.0f} ms: {theirs / ours:.2f} of its speed (aim {aim})"
                 )
 
 
@@ -341,7 +342,9 @@ def main(
         if only in ("", "appends"):
             appends(console, Path(folder), 4 * rows, rounds)
         if only in ("", "scans"):
+            # a query costs some milliseconds, however few its rows are: a small table shows them
             scans(console, Path(folder), 4 * rows, rounds)
+            scans(console, Path(folder), 16 * rows, rounds)
         if cluster or only == "served":
             served(console, Path(folder), 4 * rows, rounds)
 
