@@ -199,16 +199,20 @@ def test_list_exists_drop(admin: fluss.FlussAdmin, tables: Tables) -> None:
 
 
 def test_missing_table_names_what_there_is(
-    connection: fluss.FlussConnection, admin: fluss.FlussAdmin, tables: Tables
+    connection: fluss.FlussConnection, admin: fluss.FlussAdmin
 ) -> None:
-    there = tables(ID).get_table_path()
-    path = TablePath(there.database_name, "nix")
+    # of many tables the first ones are named
+    admin.create_database("few_tables")
+    there = TablePath("few_tables", "this_one")
+    admin.create_table(there, fluss.TableDescriptor(fluss.Schema(ID)))
+    path = TablePath("few_tables", "nix")
     for ask in (connection.get_table, admin.get_table_info, admin.get_table):
         with pytest.raises(FlussError) as raised:
             ask(path)
         assert raised.value.error_code == ErrorCode.TABLE_NOT_EXIST
         assert f"table {path} does not exist" in raised.value.message
         assert there.table_name in raised.value.message
+    admin.drop_database("few_tables", cascade=True)
 
 
 def test_missing_database_of_a_table(connection: fluss.FlussConnection, database: str) -> None:
