@@ -63,6 +63,7 @@ test-ibis: $(STAMP)
 campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.failover
 	@"$(BIN)/python" -m tests.campaigns.exits
+	@"$(BIN)/python" -m tests.campaigns.follow_memory
 	@"$(BIN)/python" -m tests.campaigns.hostile
 	@"$(BIN)/python" -m tests.campaigns.kv_scan
 	@"$(BIN)/python" -m tests.campaigns.embedded_kill
