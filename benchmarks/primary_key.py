@@ -134,15 +134,17 @@ def run(
         await client.close()
 
     client, their_table = loop.run_until_complete(connected())
+    # opened beforehand, as theirs is
     table = connection.get_table(PATH)
+    arrow_table, rows_table = connection.get_table(ARROW_PATH), connection.get_table(ROWS_PATH)
     rounds = options.rounds
 
     def upsert() -> None:
-        with connection.get_table(ARROW_PATH).new_upsert().create_writer() as writer:
+        with arrow_table.new_upsert().create_writer() as writer:
             writer.write_arrow(data.slice(0, len(their_rows)))
 
     def upsert_rows() -> None:
-        with connection.get_table(ROWS_PATH).new_upsert().create_writer() as writer:
+        with rows_table.new_upsert().create_writer() as writer:
             for row in their_rows:
                 writer.upsert(row)
 
