@@ -272,7 +272,11 @@ class _FollowReader(FileReader):
                 if left is not None:
                     frame = frame.head(left)
                     left -= frame.height
-                yield frame.select(columns) if columns else pl.DataFrame(height=frame.height)
+                chosen = frame.select(columns) if columns else pl.DataFrame(height=frame.height)
+                yield chosen
+                if chosen.height:
+                    # Polars keeps a frame back until the next one comes
+                    yield chosen.clear()
 
 
 class _Subscriptions:

@@ -19,6 +19,7 @@ import pytest
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
+from fluss_df.io import follow
 from fluss_df.io.scan import scan_fluss
 from fluss_df.metadata import TablePath
 from tests.io.conftest import MakeTable, write
@@ -157,6 +158,29 @@ def test_a_row_comes_soon(connection: FlussConnection, path: TablePath) -> None:
         arrived.extend([time.monotonic()] * frame.height)
     thread.join()
     assert len(arrived) == 20
+
+
+def test_a_row_does_not_wait_for_the_next(
+    connection: FlussConnection, path: TablePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_POLL_MS", 60_000)
+    scan = scan_fluss(path, connection=connection, follow=True, max_rows=1003)
+    came = threading.Semaphore(0)
+
+    def work() -> None:
+        for frame in scan.select("id").collect_batches(lazy=True):
+            for _ in range(frame.height):
+                came.release()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with connection.get_table(path).new_append().create_writer() as writer:
+        for row in range(1003):
+            if row >= 1000:
+                writer.append({"id": row, "kind": "z"}).wait()
+            # long before the wait for more rows is over
+            assert came.acquire(timeout=20), row
+    thread.join()
 
 
 def test_it_can_be_pickled(path: TablePath, connection: FlussConnection) -> None:
