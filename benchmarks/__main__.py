@@ -107,7 +107,7 @@ def polars_cases(
                     rows, pl.DataFrame(scan(connection, path).to_reader())
                 ),
                 "decode from memory": lambda: check(rows, memory.decode()),
-                "the same, as views": lambda: check(rows, memory.decode(views=True)),
+                "the same, as frames": lambda: check(rows, memory.frames()),
                 "pl.scan_ipc (zstd)": lambda: check(rows, pl.scan_ipc(ipc).collect()),
                 "pl.scan_parquet (zstd)": lambda: check(rows, pl.scan_parquet(parquet).collect()),
             },

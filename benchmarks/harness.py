@@ -1,7 +1,7 @@
 """Runs contenders in turn, round after round, and prints medians and ratios.
 
 Their order is another in every round. What a contender takes depends on the one before it:
-allocators give memory back to the system a second after it was freed, so that who comes soon after
+allocators give memory back to the system some time after it was freed, so that who comes soon after
 one that uses the same allocator is spared its page faults.
 """
 

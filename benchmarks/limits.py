@@ -1,10 +1,11 @@
-"""The limits: decoding the very same bytes from memory, and making Polars' strings of it."""
+"""The limits: decoding the very same bytes from memory, and making Polars' frames of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import polars as pl
 import pyarrow as pa
 
 import fluss_df as fluss
@@ -12,6 +13,7 @@ from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Chunk, Position
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.reader import OrderedRead
+from fluss_df.io.arrow import to_polars
 from fluss_df.metadata import OffsetSpec, TableBucket
 
 
@@ -45,21 +47,18 @@ class InMemory:
     def nbytes(self) -> int:
         return sum(len(chunk.records) for _, chunk in self._chunks)
 
-    def decode(self, *, views: bool = False) -> pa.Table:
-        """Decode everything with two threads; with views, to the layout that Polars has."""
-
-        def decoded(kept: tuple[Position, Chunk]) -> list[pa.Table]:
-            tables = list(self._decoder.decode(*kept))
-            return [_with_views(table) for table in tables] if views else tables
-
+    def decode(self) -> pa.Table:
+        """Decode everything with two threads."""
         with ThreadPoolExecutor(2) as pool:
-            return pa.concat_tables(t for part in pool.map(decoded, self._chunks) for t in part)
+            return pa.concat_tables(
+                t for part in pool.map(self._tables, self._chunks) for t in part
+            )
 
+    def frames(self) -> pl.DataFrame:
+        """The same, to frames: the columns and strings as Polars lays them out."""
+        with ThreadPoolExecutor(2) as pool:
+            parts = pool.map(lambda kept: [*map(to_polars, self._tables(kept))], self._chunks)
+            return pl.concat((frame for part in parts for frame in part), rechunk=False)
 
-def _with_views(table: pa.Table) -> pa.Table:
-    """Return strings as views of 16 bytes each, by Arrow's own cast, the quickest that there is."""
-    made = [
-        pa.field(f.name, pa.string_view()) if pa.types.is_string(f.type) else f
-        for f in table.schema
-    ]
-    return table.cast(pa.schema(made))
+    def _tables(self, kept: tuple[Position, Chunk]) -> list[pa.Table]:
+        return list(self._decoder.decode(*kept))

@@ -19,6 +19,7 @@ import typer
 
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
+from fluss_df.io.runner import run
 from tests.memory import anonymous_memory
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -89,11 +90,13 @@ def micro_batches(
     connection: fluss.FlussConnection, path: fluss.TablePath, growth: Growth, folder: Path
 ) -> int:
     """Run over the table batch by batch; return how many rows came."""
-    result = fluss.scan_fluss(path, connection=connection).fluss.run(  # type: ignore[attr-defined]
-        to=lambda frame, number: growth.batch(), checkpoint=folder, max_batch_rows=ROWS
+    result = run(
+        fluss.scan_fluss(path, connection=connection),
+        to=lambda frame, number: growth.batch(),
+        checkpoint=folder,
+        max_batch_rows=ROWS,
     )
-    rows: int = result.rows_read
-    return rows
+    return result.rows_read
 
 
 def main(
