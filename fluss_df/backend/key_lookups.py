@@ -94,7 +94,7 @@ def narrowed(
     casts = {name: kinds[name] for name in side.columns if kinds[name] != given[name]}
     if not all(kind.is_integer() and given[name].is_integer() for name, kind in casts.items()):
         return table.join(side.keys, on=list(side.columns), how="semi")
-    return with_known_schema(KeyedScan(table, path, connection, side, casts).lazy())
+    return with_known_schema(KeyedScan(table, path, connection, side, casts).lazy(), kinds)
 
 
 class KeyedScan(LazyFrameResolver):

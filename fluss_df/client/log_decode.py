@@ -73,6 +73,8 @@ class TableDecoder:
         ``_commit_timestamp``, which to append.
     metrics
         Where rows and batches are counted.
+    views
+        Whether strings and binary data of Arrow batches come as views, for Polars.
 
     Attributes
     ----------
@@ -89,7 +91,10 @@ class TableDecoder:
         columns: Sequence[str],
         metadata_columns: Sequence[str],
         metrics: Metrics,
+        *,
+        views: bool = False,
     ) -> None:
+        self._views = views
         self._row_format = None if info.log_format == "arrow" else info.log_format
         if self._row_format not in (None, *ROW_LOG_FORMATS):
             raise FlussError(
@@ -142,7 +147,7 @@ class TableDecoder:
                 key: pa.schema([field.with_nullable(True) for field in schema])
                 for key, schema in payload.items()
             }
-            made = LogDecoder(payload, self._target)
+            made = LogDecoder(payload, self._target, views=self._views)
             if projected:
                 self._projected_decoder = made
             else:

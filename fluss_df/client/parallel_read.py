@@ -71,6 +71,8 @@ class ParallelRead(Generic[T]):
         than it comes, and half as much again while the caller waits for it; None for no limit.
     server_filter
         By what servers may leave out log batches.
+    views
+        Whether ``convert`` gets strings and binary data of Arrow batches as views.
     """
 
     def __init__(
@@ -85,8 +87,11 @@ class ParallelRead(Generic[T]):
         *,
         ahead_bytes: int | None = AHEAD_BYTES,
         server_filter: ServerFilter | None = None,
+        views: bool = False,
     ) -> None:
-        self._decoder = _DecodesLater(connection, info, columns, metadata_columns, metrics)
+        self._decoder = _DecodesLater(
+            connection, info, columns, metadata_columns, metrics, views=views
+        )
         self.schema = self._decoder.schema
         servers = len({connection.cluster.known_leader(p.bucket) for p in positions})
         self._lanes = max(1, connection.config.scanner_fetch_connections * max(1, servers))

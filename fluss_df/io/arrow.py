@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from fluss_df.memory import data_pool
-
-_VIEWS = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
+from fluss_df.record.views import with_views
 
 
-def _can_view() -> bool:
-    try:
-        for kind, view in _VIEWS.items():
-            pa.nulls(1, kind).cast(view)
-    except pa.ArrowNotImplementedError:
-        return False
-    return True
-
-
-# what releases of Arrow cannot do yet
-_CAN_VIEW = _can_view()
-
-
+@functools.lru_cache(256)
 def polars_schema(schema: pa.Schema) -> pl.Schema:
     """Return the Polars types that Arrow data of a schema is read with."""
     return to_polars(pa.Table.from_batches([], schema)).schema
@@ -49,12 +35,5 @@ def sliced(
 
 def to_polars(table: pa.Table) -> pl.DataFrame:
     """Return Arrow data as a frame, without a copy where Polars has the same layout."""
-    if _CAN_VIEW:
-        # Arrow makes the views that Polars wants in a fifth of the time that Polars takes
-        for i, field in enumerate(table.schema):
-            view = _VIEWS.get(field.type)
-            if view is not None:
-                made = pc.cast(table.column(i), view, memory_pool=data_pool())
-                table = table.set_column(i, field.with_type(view), made)
     # by the C stream interface, which costs Polars a sixth of what a pa.Table costs it
-    return pl.DataFrame(table.to_reader())
+    return pl.DataFrame(with_views(table).to_reader())

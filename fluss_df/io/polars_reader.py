@@ -10,16 +10,14 @@ What is relied on is named by the tests of this module.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import io
 import pickle
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-import pyarrow as pa
 from polars.io.external_reader import (
     FileReader,
     FileReaderBuilder,
@@ -51,8 +49,6 @@ if TYPE_CHECKING:
 
 # rows of a frame that is made without reading anything
 _MADE_ROWS = 1 << 20
-# so many rows are worth a frame of their own
-_FRAME_ROWS = 1 << 15
 # columns that are known from the plan alone
 _PLANNED_COLUMNS = frozenset({PARTITION_COLUMN, BUCKET_COLUMN, LOG_OFFSET_COLUMN})
 
@@ -130,15 +126,14 @@ class FlussScan(LazyFrameResolver):
         return f"FlussScan({str(self.source.table)!r})"
 
 
-def with_known_schema(scan: pl.LazyFrame) -> pl.LazyFrame:
-    """Return a scan over which every query runs.
+def with_known_schema(scan: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
+    """Return a scan of the columns over which every query runs.
 
     Where Polars 2.1 pushes a projection into a resolver, it goes on with the whole schema: window
     functions on the streaming engine and expressions used twice on the other panic, and batches of
     them are an empty result without an error. Renaming the columns, there and back, is a node whose
     schema is right; what is pushed passes it.
     """
-    names = scan.collect_schema().names()
     there = {name: f"{name}\0" for name in names}
     return scan.rename(there).rename({new: old for old, new in there.items()})
 
@@ -309,18 +304,18 @@ class FlussReader(FileReader):
             plan.metadata_columns,
             positions_of(builder.info.table_id, splits),
             self._run.metrics,
-            functools.partial(_frames, list(columns)),
+            lambda table: to_polars(table.select(columns)),
             server_filter=server_filter,
+            views=True,
         )
-        nothing_yet = pl.DataFrame(schema={name: builder.schema[name] for name in columns})
         rows = 0
         with read:
-            for frames in read:
-                # an empty one has Polars take this thread back when the query is over, or
-                # interrupted
-                for frame in frames or [nothing_yet]:
-                    rows += frame.height
-                    yield frame
+            for frame in read:
+                if frame is None:
+                    # has Polars take this thread back when the query is over, or interrupted
+                    frame = pl.DataFrame(schema={name: builder.schema[name] for name in columns})
+                rows += frame.height
+                yield frame
         expected = sum(split.rows for split in splits)
         if rows > expected or (rows < expected and server_filter is None):
             raise FlussError(
@@ -328,20 +323,6 @@ class FlussReader(FileReader):
                 f" {', '.join(map(str, splits))} promise {expected}",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
             )
-
-
-def _frames(columns: list[str], table: pa.Table) -> list[pl.DataFrame]:
-    """Return columns of decoded rows as frames, without a copy, also by Polars.
-
-    Polars copies frames of several chunks into one. That is right for small ones, as every frame
-    has its price there; large ones are frames of their own.
-    """
-    if table.schema.names != columns:
-        table = table.select(columns)
-    batches = table.to_batches()
-    if len(batches) > 1 and table.num_rows >= len(batches) * _FRAME_ROWS:
-        return [to_polars(pa.Table.from_batches([batch])) for batch in batches]
-    return [to_polars(table)]
 
 
 def _planned_rows(

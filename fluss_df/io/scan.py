@@ -194,7 +194,7 @@ def scan_fluss(
         frame = FlussFollow(scan, options).lazy()
     else:
         frame = FlussScan(scan, known).lazy()
-    return with_known_schema(frame)
+    return with_known_schema(frame, schema.names)
 
 
 def _resolve_mode(info: TableInfo, mode: str, changes: ChangeTable | None) -> ChangeTable | None:

@@ -14,6 +14,7 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import data_pool
 from fluss_df.record.checked import CheckedColumns, RunKey
 from fluss_df.record.headers import Bytes, LogHeaders, byte_view
+from fluss_df.record.views import with_views
 
 # Arrow has a fixed price for each stream, and messages read one by one cost about 100 us each;
 # batches are therefore joined to streams of about this many bytes.
@@ -131,6 +132,8 @@ class LogDecoder:
     target
         The columns of the result. A column that a payload lacks (it was added to the table later)
         is null.
+    views
+        Whether strings and binary data come as views; see :mod:`fluss_df.record.views`.
     memory_pool
         Where Arrow puts what it decodes; by default :func:`fluss_df.memory.data_pool`.
 
@@ -145,9 +148,11 @@ class LogDecoder:
         payload: Mapping[int, pa.Schema],
         target: pa.Schema,
         *,
+        views: bool = False,
         memory_pool: pa.MemoryPool | None = None,
     ) -> None:
         self.target = target
+        self._views = views
         self._payload = dict(payload)
         self._pool = memory_pool or data_pool()
         self._messages = {key: schema.serialize() for key, schema in self._payload.items()}
@@ -317,7 +322,8 @@ class LogDecoder:
             raise self._bad(headers, run, f"{table.num_rows} rows, not {int(counts.sum())}")
         if table.num_columns and chunks != counts.tolist():
             raise self._bad(headers, run, "other numbers of rows than the headers say")
-        return self._select(table)
+        table = self._select(table)
+        return with_views(table) if self._views else table
 
     @classmethod
     def _stream(
