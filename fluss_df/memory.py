@@ -9,6 +9,8 @@ import pyarrow as pa
 
 # how long freed memory is kept for the next use
 _KEEP_MS = 10_000
+# what is as large as this jemalloc gives back to the system at once
+_NEVER_KEPT_BYTES = 8 << 20
 
 
 @functools.cache
@@ -30,3 +32,13 @@ def data_pool() -> pa.MemoryPool:
         pa.jemalloc_set_decay_ms(_KEEP_MS)
         return pool
     return pa.default_memory_pool()
+
+
+def allocate(size: int) -> pa.Buffer:
+    """Return ``size`` bytes of memory for data, not zeroed.
+
+    What jemalloc would give back at once comes from Arrow's default pool: to have the system make
+    new pages for each answer of a server took a third of the time of reading it.
+    """
+    pool = data_pool() if size < _NEVER_KEPT_BYTES else pa.default_memory_pool()
+    return pa.allocate_buffer(size, memory_pool=pool)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from fluss_df.errors import ProtocolError
+from fluss_df.memory import allocate
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import Buffer
 from fluss_df.protocol.wire import BYTES, VARINT, bytes_header, fields, signed, varint_field
@@ -138,7 +139,7 @@ class FetchReply(list[Buffer]):
 def _joined(parts: Sequence[Buffer]) -> pa.Buffer | None:
     if len(parts) == 1:
         return pa.py_buffer(parts[0]) if len(parts[0]) else None
-    joined = pa.allocate_buffer(sum(map(len, parts)))
+    joined = allocate(sum(map(len, parts)))
     out = memoryview(joined).cast("B")
     at = 0
     for part in parts:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.memory import data_pool
+from fluss_df.memory import allocate
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import Api, RequestT, ResponseT
 
@@ -140,7 +140,7 @@ class ResponseReader:
             if self._type > TYPE_FAILURE:
                 raise ProtocolError(f"response of unknown type {self._type} from {self._peer}")
             # not zeroed, unlike a bytearray: measured 6 % of a scan
-            self._body = pa.allocate_buffer(size, memory_pool=data_pool())
+            self._body = allocate(size)
             if size:
                 self._rest = memoryview(self._body).cast("B")
                 return None
@@ -212,7 +212,7 @@ class RequestReader:
             if size < 0 or size > self.max_bytes:
                 raise ProtocolError(f"a request of {length} bytes; {self.max_bytes} are accepted")
             self._fields = (fields[0], fields[1], fields[2])
-            self._body = pa.allocate_buffer(size, memory_pool=data_pool())
+            self._body = allocate(size)
             if size:
                 self._rest = memoryview(self._body).cast("B")
                 return None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.memory import data_pool
+from fluss_df.memory import allocate, data_pool
 from fluss_df.record.checked import CheckedColumns, RunKey
 from fluss_df.record.headers import Bytes, LogHeaders, byte_view
 from fluss_df.record.views import with_views
@@ -356,7 +356,7 @@ class LogDecoder:
         """Copy schema and messages into one stream."""
         view = byte_view(records)
         total = message.size + int((ends - starts).sum())
-        stream = pa.allocate_buffer(total)
+        stream = allocate(total)
         out = byte_view(stream)
         at = message.size
         out[:at] = byte_view(message)
