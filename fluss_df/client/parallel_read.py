@@ -25,6 +25,7 @@ from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Chunk, Position
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.reader import OrderedRead
+from fluss_df.record.log_batch import Compression
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -97,8 +98,11 @@ class ParallelRead(Generic[T]):
         self._lanes = max(1, connection.config.scanner_fetch_connections * max(1, servers))
         cores = min(MAX_THREADS, os.cpu_count() or 1)
         self._threads = min(max(cores, self._lanes), -(-sum(map(_rows, positions)) // _FEW_ROWS))
-        # An engine in this process answers at once: a few rows are here before a thread has begun.
-        self._at_once = self._threads == 1 and connection.cluster.engine is not None
+        # An engine in this process answers at once: a few rows are here before a thread has begun,
+        # and where nothing is to be computed threads would only wait for each other's GIL.
+        self._at_once = connection.cluster.engine is not None and (
+            self._threads == 1 or _lies_ready(info, self.schema)
+        )
         self._groups = deque(
             _Group(
                 OrderedRead(
@@ -117,8 +121,12 @@ class ParallelRead(Generic[T]):
         self._closed = False
 
     def __enter__(self) -> Self:
-        for number in range(0 if self._at_once else self._threads):
-            threading.Thread(target=self._work, name=f"fluss-df-read-{number}", daemon=True).start()
+        # They wait for the lock: a first one that goes to work at once does not let go of the GIL,
+        # and the second one was there 5 ms later.
+        with self._changed:
+            for number in range(0 if self._at_once else self._threads):
+                name = f"fluss-df-read-{number}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
         _live.add(self)
         return self
 
@@ -343,6 +351,16 @@ class _DecodesLater(TableDecoder):
     def waiting(self) -> Iterator[Any]:
         """Yield no pieces, for whoever reads on the caller's own thread to look up."""
         yield []
+
+
+def _lies_ready(info: TableInfo, schema: pa.Schema) -> bool:
+    """Whether a table's log, where it is mapped, has columns as Arrow has them.
+
+    Strings are checked the first time, and made views for Polars, which is worth several threads.
+    """
+    codec = Compression.from_properties(info.get_properties()).codec
+    as_arrow = info.log_format == "arrow" and codec == "none"
+    return as_arrow and all(pa.types.is_primitive(kind) for kind in schema.types)
 
 
 def _rows(position: Position) -> int:
