@@ -26,6 +26,7 @@ from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Buffer, Request
+from fluss_df.protocol.text import replace_malformed
 
 logger = logging.getLogger(__name__)
 
@@ -196,6 +197,7 @@ class Dispatcher:
             raise ProtocolError(f"a {kind.name} request cannot be read: {error}") from error
         if not message.IsInitialized():
             raise ProtocolError(f"a {kind.name} request lacks required fields")
+        replace_malformed(message)
         if kind in (api.API_VERSIONS, api.AUTHENTICATE):
             answer: Message = handler(session, message)
         elif kind is api.GET_METADATA:

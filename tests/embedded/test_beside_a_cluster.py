@@ -11,12 +11,22 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message import Message
 
+from fluss_df.errors import ErrorCode
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.record.log_batch import Compression, encode_log_batch
 from tests.embedded.peers import DATABASE, Peer, path, spec, table_json
 
 NAMES = ["", ".", "..", "a b", "__x", "x" * 201, "ä", "a/b", "../../etc"]
+
+
+def test_a_name_that_is_not_utf_8(real: Peer, embedded: Peer) -> None:
+    good = pb.CreateDatabaseRequest(database_name="xyz", ignore_if_exists=False)
+    body = good.SerializeToString().replace(b"xyz", b"\xff\xfeA")
+    malformed = pb.CreateDatabaseRequest.FromString(body)
+    expected = real.ask(api.CREATE_DATABASE, malformed)
+    assert expected[0] == ErrorCode.INVALID_DATABASE_EXCEPTION
+    assert embedded.ask(api.CREATE_DATABASE, malformed) == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
