@@ -9,8 +9,8 @@ import pyarrow as pa
 
 # how long freed memory is kept for the next use
 _KEEP_MS = 10_000
-# what is as large as this jemalloc gives back to the system at once
-_NEVER_KEPT_BYTES = 8 << 20
+# what is larger jemalloc gives back to the system at once: its next size is 8 MiB
+_KEPT_BYTES = 7 << 20
 
 
 @functools.cache
@@ -40,5 +40,5 @@ def allocate(size: int) -> pa.Buffer:
     What jemalloc would give back at once comes from Arrow's default pool: to have the system make
     new pages for each answer of a server took a third of the time of reading it.
     """
-    pool = data_pool() if size < _NEVER_KEPT_BYTES else pa.default_memory_pool()
+    pool = data_pool() if size <= _KEPT_BYTES else pa.default_memory_pool()
     return pa.allocate_buffer(size, memory_pool=pool)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -62,3 +65,36 @@ def rows_of(read: ParallelRead[int]) -> int:
             if part is not None:
                 rows, came = rows + part, time.monotonic()
     return rows
+
+
+@pytest.mark.parametrize(
+    ("codec", "columns", "alone"),
+    [("NONE", ["id"], True), ("NONE", ["id", "name"], False), ("ZSTD", ["id"], False)],
+)
+def test_what_lies_ready_is_read_on_the_callers_thread(
+    tmp_path: Path, codec: str, columns: list[str], alone: bool
+) -> None:
+    """In this process; threads would wait for each other's GIL where there is nothing to do."""
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    properties = {"table.log.arrow.compression.type": codec}
+    source = pa.table([np.arange(ROWS), pa.array(["x"] * ROWS)], schema=schema)
+    with fluss.connect(tmp_path) as connection:
+        fluss.write_fluss(
+            pl.DataFrame(source),
+            "t",
+            connection=connection,
+            create_if_not_exists=True,
+            properties=properties,
+        )
+        info = connection.get_table("t").get_table_info()
+        position = Position(TableBucket(info.table_id, 0), None, 0, ROWS)
+        threads: set[str] = set()
+
+        def count(part: pa.Table) -> int:
+            threads.add(threading.current_thread().name)
+            rows: int = part.num_rows
+            return rows
+
+        read = ParallelRead[int](connection, info, columns, (), [position], ScanMetrics(), count)
+        assert rows_of(read) == ROWS
+    assert (threads == {threading.current_thread().name}) == alone

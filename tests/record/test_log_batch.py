@@ -316,6 +316,26 @@ def test_schema_evolution_fills_missing_columns_and_reorders() -> None:
     ]
 
 
+def test_strings_and_binary_data_as_views() -> None:
+    values = ["", "ä€😀", "more than twelve bytes", None] * 3
+    columns = {
+        "n": pa.array(range(12)),
+        "s": pa.array(values),
+        "b": pa.array(values).cast(pa.binary()),
+        "l": pa.array([[v] for v in values]),
+    }
+    batch = pa.record_batch(columns)
+    raw = log(b.stored(batch, 0), b.stored(batch, 12))
+    headers = scan_headers(raw)
+    plain = LogDecoder({1: batch.schema}, batch.schema).decode_table(raw, headers, start_offset=5)
+    views = LogDecoder({1: batch.schema}, batch.schema, views=True)
+    found = views.decode_table(raw, headers, start_offset=5)
+    kinds = [pa.int64(), pa.string_view(), pa.binary_view(), pa.list_(pa.string())]
+    assert found.schema.types == kinds
+    assert found.cast(plain.schema).equals(plain)
+    assert views.decode_table(raw, headers, start_offset=24).num_rows == 0
+
+
 def test_a_projected_payload() -> None:
     projected = pa.schema([("name", pa.string())])
     raw = b.stored(b.rows(0, 3).select(["name"]), 0)
