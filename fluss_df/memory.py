@@ -37,8 +37,8 @@ def data_pool() -> pa.MemoryPool:
 def allocate(size: int) -> pa.Buffer:
     """Return ``size`` bytes of memory for data, not zeroed.
 
-    What jemalloc would give back at once comes from Arrow's default pool: to have the system make
-    new pages for each answer of a server took a third of the time of reading it.
+    What jemalloc would give back at once comes from Arrow's default pool: new pages of the system
+    for each answer of a server were a third of the processor time of reading it.
     """
     pool = data_pool() if size <= _KEPT_BYTES else pa.default_memory_pool()
     return pa.allocate_buffer(size, memory_pool=pool)
