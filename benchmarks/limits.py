@@ -42,6 +42,7 @@ class InMemory:
         list(OrderedRead(connection, info, keep, positions, metrics))
         self._chunks = keep.kept
         self._decoder = TableDecoder(connection, info, columns, (), metrics)
+        self._of_views = TableDecoder(connection, info, columns, (), metrics, views=True)
 
     @property
     def nbytes(self) -> int:
@@ -50,15 +51,13 @@ class InMemory:
     def decode(self) -> pa.Table:
         """Decode everything with two threads."""
         with ThreadPoolExecutor(2) as pool:
-            return pa.concat_tables(
-                t for part in pool.map(self._tables, self._chunks) for t in part
-            )
+            parts = pool.map(lambda kept: [*self._decoder.decode(*kept)], self._chunks)
+            return pa.concat_tables(table for part in parts for table in part)
 
     def frames(self) -> pl.DataFrame:
-        """The same, to frames: the columns and strings as Polars lays them out."""
+        """The same, to frames, as a scan makes them: strings as Polars lays them out."""
         with ThreadPoolExecutor(2) as pool:
-            parts = pool.map(lambda kept: [*map(to_polars, self._tables(kept))], self._chunks)
+            parts = pool.map(
+                lambda kept: [*map(to_polars, self._of_views.decode(*kept))], self._chunks
+            )
             return pl.concat((frame for part in parts for frame in part), rechunk=False)
-
-    def _tables(self, kept: tuple[Position, Chunk]) -> list[pa.Table]:
-        return list(self._decoder.decode(*kept))

@@ -45,7 +45,7 @@ def read(
     for scan in scans:
         positions = positions_of(scan.info.table_id, scan.plan.splits)
         with ParallelRead(
-            connection, scan.info, scan.plan.columns, (), positions, metrics, to_polars
+            connection, scan.info, scan.plan.columns, (), positions, metrics, to_polars, views=True
         ) as frames:
             for _ in frames:
                 pass
