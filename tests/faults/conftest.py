@@ -10,9 +10,7 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from tests.faults.beside import Beside, beside
 
-# A server without replicas that is killed cuts its log to the last checkpoint of its high
-# watermark when it starts again, acknowledged or not; so checkpoints are frequent here, and the
-# writers of these tests rest for a moment before the kill.
+# Checkpoints of the high watermark are frequent, as tests wait for them before a kill (rest.py).
 ONE_SERVER_OPTIONS = {"log.replica.high-watermark.checkpoint-interval": "50ms"}
 
 

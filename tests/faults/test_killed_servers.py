@@ -14,13 +14,10 @@ from fluss_df.client.cluster import _Leader
 from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.metadata import TableBucket
+from tests.faults.rest import Rest, wait_for_checkpoint
 
 BUCKETS = 4
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
-
-
-# writers rest for so long before the only server is killed, so that it forgets nothing
-REST_S = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +58,7 @@ def append_while(
     disturb: Callable[[], None],
     *,
     step: int = 500,
-    resting: threading.Event | None = None,
+    rest: Rest | None = None,
 ) -> tuple[int, float]:
     """Append until the disturbance is over and a while longer; return rows and longest stall."""
     done = threading.Event()
@@ -84,8 +81,8 @@ def append_while(
         after = 0
         while not done.is_set() or after < 20:
             after += done.is_set()
-            while resting is not None and resting.is_set():
-                time.sleep(0.01)
+            if rest is not None:
+                rest.here(writer.flush)
                 last = time.monotonic()
             writer.write_arrow_batch(batch(written, step)).wait()
             written += step
@@ -101,22 +98,18 @@ def append_while(
 def test_append_while_the_only_server_restarts(one_server: LocalCluster, kill: str) -> None:
     with fluss.connect(one_server.bootstrap_servers) as connection:
         table = make_table(connection, f"append_{kill}")
-
-        resting = threading.Event()
+        rest = Rest(one_server, table)
 
         def disturb() -> None:
             for _ in range(2):
                 time.sleep(0.5)
                 if kill == "kill":
-                    resting.set()
-                    time.sleep(REST_S)
-                    one_server.kill_tablet_server(0)
-                    resting.clear()
+                    rest.kill()
                 else:
                     one_server.stop_tablet_server(0)
                 one_server.start_tablet_server(0)
 
-        rows, _ = append_while(table, disturb, resting=resting)
+        rows, _ = append_while(table, disturb, rest=rest)
         assert connection.metrics.retries > 0
         assert_exactly(read_all(table), rows)
 
@@ -131,7 +124,7 @@ def test_pipelined_append_while_the_only_server_restarts(one_server: LocalCluste
                 for i in range(400):
                     if i == 100:
                         writer.flush()
-                        time.sleep(REST_S)
+                        wait_for_checkpoint(one_server, table)
                         one_server.kill_tablet_server(0)
                         restart = threading.Thread(target=one_server.start_tablet_server, args=(0,))
                         restart.start()
@@ -161,7 +154,7 @@ def test_scan_while_the_only_server_restarts(one_server: LocalCluster) -> None:
         scanner.subscribe_buckets(dict.fromkeys(range(BUCKETS), fluss.EARLIEST_OFFSET))
         reader = scanner.to_arrow_batch_reader()
         batches = [reader.read_next_batch()]
-        time.sleep(REST_S)
+        wait_for_checkpoint(one_server, table)
         one_server.kill_tablet_server(0)
         restart = threading.Thread(target=one_server.start_tablet_server, args=(0,))
         restart.start()
@@ -181,7 +174,7 @@ def test_polling_goes_on_over_a_restart(one_server: LocalCluster) -> None:
             for start in range(0, 3000, 1000):
                 writer.write_arrow_batch(batch(start, 1000)).wait()
                 if start == 1000:
-                    time.sleep(REST_S)
+                    wait_for_checkpoint(one_server, table)
                     one_server.kill_tablet_server(0)
                     one_server.start_tablet_server(0)
                 end = time.monotonic() + 30

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pyarrow as pa
 
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
-from tests.faults.test_killed_servers import BUCKETS, REST_S, SCHEMA, batch
+from tests.faults.rest import Rest, wait_for_checkpoint
+from tests.faults.test_killed_servers import BUCKETS, SCHEMA, batch
 
 
 def make_table(connection: fluss.FlussConnection, name: str) -> fluss.FlussTable:
@@ -36,40 +36,27 @@ def assert_exactly(table: fluss.FlussTable, rows: int) -> None:
     assert current.column("text").to_pylist() == [f"text-{i}" for i in range(rows)]
 
 
-def restart_of(cluster: LocalCluster, resting: threading.Event) -> Callable[[], None]:
-    def disturb() -> None:
-        for _ in range(2):
-            time.sleep(0.5)
-            # what is not in a checkpoint of the high watermark would be lost by the server
-            resting.set()
-            time.sleep(REST_S)
-            cluster.kill_tablet_server(0)
-            resting.clear()
-            cluster.start_tablet_server(0)
-
-    return disturb
-
-
 def test_upserts_while_the_only_server_restarts(one_server: LocalCluster) -> None:
     with fluss.connect(one_server.bootstrap_servers) as connection:
         table = make_table(connection, "upsert_kill")
-        resting, done = threading.Event(), threading.Event()
-        disturb = restart_of(one_server, resting)
+        rest, done = Rest(one_server, table), threading.Event()
 
-        def run() -> None:
+        def disturb() -> None:
             try:
-                disturb()
+                for _ in range(2):
+                    time.sleep(0.5)
+                    rest.kill()
+                    one_server.start_tablet_server(0)
             finally:
                 done.set()
 
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=disturb)
         thread.start()
         written = after = 0
         with table.new_upsert().create_writer() as writer:
             while not done.is_set() or after < 20:
                 after += done.is_set()
-                while resting.is_set():
-                    time.sleep(0.01)
+                rest.here(writer.flush)
                 # single rows and frames, several on their way at once
                 for i in range(written, written + 20):
                     writer.upsert({"id": i, "text": f"text-{i}"})
@@ -87,7 +74,7 @@ def test_lookups_while_the_only_server_restarts(one_server: LocalCluster) -> Non
         table = make_table(connection, "lookups")
         with table.new_upsert() as writer:
             writer.write_arrow(pa.Table.from_batches([batch(0, 1000)]))
-        time.sleep(REST_S)
+        wait_for_checkpoint(one_server, table)
         one_server.kill_tablet_server(0)
         restart = threading.Thread(target=one_server.start_tablet_server, args=(0,))
         restart.start()
@@ -104,7 +91,7 @@ def test_a_scan_begins_anew_after_a_restart(one_server: LocalCluster) -> None:
         table = make_table(connection, "scans")
         with table.new_upsert() as writer:
             writer.write_arrow(pa.Table.from_batches([batch(0, 50_000)]))
-        time.sleep(REST_S)
+        wait_for_checkpoint(one_server, table)
         scanner = table.new_scan().create_snapshot_scanner()
         one_server.kill_tablet_server(0)
         restart = threading.Thread(target=one_server.start_tablet_server, args=(0,))
