@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TypeVar
 
 import fluss_df.client.append as core_append
-from fluss_df.aio.bridge import Facade, giving, in_thread, plain, submit, watched
+from fluss_df.aio.bridge import Facade, giving, plain, submit, watched
 from fluss_df.client import write_batch
 from fluss_df.client.writer import TableWriter
 
@@ -29,8 +29,7 @@ class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
             When the outcome is still open after ``timeout_ms``.
         """
         future = self._core.future
-        if not future.done() and not self._core.send_now(may_block=False):
-            await in_thread(self._core.send_now)
+        self._core.send_now()
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             # others may wait for the same rows: whoever gives up must not cancel them
             await watched(future)

@@ -13,6 +13,7 @@ from fluss_df.client.write_batch import EncodedBatch, WriteResultHandle
 from fluss_df.client.writer import Row, TableWriter
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.log_batch import Compression, encode_log_batch, log_batch
+from fluss_df.record.row_collector import Gathered
 from fluss_df.record.row_formats import encoder_of, require_milliseconds
 from fluss_df.record.row_log import ROW_LOG_FORMATS, encode_row_log_batch
 from fluss_df.record.single_arrow import arrow_row_encoder
@@ -118,20 +119,19 @@ class AppendWriter(TableWriter):
             require_milliseconds(data, self._columns, self._name)
         return data
 
-    def _take_rows(self) -> pa.RecordBatch:
-        data = super()._take_rows()
+    def _batch(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:
+        data = super()._batch(gathered, values)
         if self._row_encoder is not None:
             require_milliseconds(data, self._columns, self._name)
         return data
 
-    def _lone_row(self) -> tuple[Sequence[Any], EncodedBatch] | None:
-        row = None if self._message_of_one is None else self._rows.only()
-        if row is None or self._message_of_one is None:
-            return None
-        message = self._message_of_one(row)
+    def _lone_row(
+        self, gathered: Gathered, values: Sequence[Any]
+    ) -> tuple[Sequence[Any], EncodedBatch] | None:
+        message = None if self._message_of_one is None else self._message_of_one(values)
         if message is None:
             return None
-        return row, log_batch(pa.py_buffer(message), 1, self._info.schema_id)
+        return values, log_batch(pa.py_buffer(message), 1, self._info.schema_id)
 
     def _write_api(self) -> WriteApi:
         return ProduceLog(self._info)

@@ -14,6 +14,7 @@ from fluss_df.client.io_thread import result_of
 from fluss_df.client.plain_keys import PlainPartitions
 from fluss_df.client.routing import PartitionRouter, bucket_assigner
 from fluss_df.client.sender import Sender
+from fluss_df.client.shield import abandoned
 from fluss_df.client.write_api import WriteApi
 from fluss_df.client.write_batch import (
     BucketResult,
@@ -114,11 +115,17 @@ class Outgoing:
         target_bytes: int,
         *,
         wait_for_room: bool = True,
+        may_stop: bool = False,
     ) -> None:
-        """Route rows to partitions and buckets in batches of about so many bytes; encode them."""
+        """Route rows to partitions and buckets in batches of about so many bytes; encode them.
+
+        Those that ``may_stop`` are not accepted yet: they stop where their caller was interrupted.
+        """
         if not data.num_rows:
             return
         for routed in self.routes(data, target_bytes):
+            if may_stop and abandoned():
+                raise FlussError(f"writing to table {self._name} was interrupted")
             self._enqueue(routed, handle, wait_for_room=wait_for_room)
 
     def routes(self, data: pa.Table, target_bytes: int) -> Iterator[RoutedBatch]:
@@ -147,22 +154,23 @@ class Outgoing:
         return None if bucket is None else (bucket, name)
 
     def take_room(self, size: int, rows: int, *, wait: bool) -> None:
-        """Take bytes of the buffer for rows.
+        """Take bytes of the buffer for rows; at once where the caller was interrupted.
 
         Raises
         ------
         FlussError
             When there is none in time.
         """
-        if not wait:
-            self._memory.take_at_once(size)
-        elif not self._memory.take(size, self._config.writer_buffer_wait_timeout_ms):
+        if wait and self._memory.take(size, self._config.writer_buffer_wait_timeout_ms):
+            return
+        if wait and not abandoned():
             raise FlussError(
                 f"no room for {rows} rows of table {self._name} in the"
                 f" writer's buffer of {self._config.writer_buffer_memory_size} bytes"
                 f" within {self._config.writer_buffer_wait_timeout_ms} ms",
                 ErrorCode.REQUEST_TIME_OUT,
             )
+        self._memory.take_at_once(size)
 
     def send_row(self, place: Place, encoded: EncodedBatch, handle: WriteResultHandle) -> None:
         """Send a single row, for which room was taken."""

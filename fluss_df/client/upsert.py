@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from fluss_df.metadata import (
 )
 from fluss_df.record.coerce import coerce
 from fluss_df.record.kv_batch import KvEncoder
-from fluss_df.record.row_collector import RowCollector
+from fluss_df.record.row_collector import Gathered, RowCollector
 from fluss_df.record.row_formats import require_milliseconds
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, arrow_schema
@@ -118,8 +119,6 @@ class UpsertWriter(TableWriter):
         # in front of the method, which only calls it
         self.upsert = self._put_row  # type: ignore[method-assign,assignment]
         self._deletes = RowCollector(self._key_columns, self._name)
-        # which of the rows that were added one by one are deletes
-        self._delete_at: list[int] = []
 
     # ---- writing
 
@@ -155,15 +154,13 @@ class UpsertWriter(TableWriter):
         pk
             A dict of key column to value, or a list or tuple of values in the order of the key.
         """
+        values = self._deletes.values(pk)
         with self._lock:
-            if self._closed:
-                raise self._closed_error()
-            place = self._row_count()
-            self._deletes.add(pk)
-            self._delete_at.append(place)
-            handle = self._handle or self._new_handle()
-            if place + 1 >= self._rows_limit:
-                self._drain()
+            gathered = self._gathered()
+            gathered.deletes.append((gathered.rows(self._width), values))
+            handle = self._join(gathered)
+        if gathered.rows(self._width) >= self._rows_limit:
+            self._drain_full()
         return handle
 
     def delete_arrow(self, keys: Any) -> WriteResultHandle:
@@ -254,19 +251,17 @@ class UpsertWriter(TableWriter):
         require_milliseconds(data, self._columns, self._name)
         return pa.Table.from_arrays([*data.columns, deletes], schema=self._frame_schema)
 
-    def _row_count(self) -> int:
-        return len(self._rows) + len(self._deletes)
-
-    def _take_rows(self) -> pa.RecordBatch:
-        places, self._delete_at = self._delete_at, []
-        upserts = self._rows.take() if len(self._rows) else None
+    def _batch(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:
+        upserts = super()._batch(gathered, values) if values else None
         rows = 0 if upserts is None else upserts.num_rows
+        places = [place for place, _ in gathered.deletes]
         if not places:
             assert upserts is not None
             require_milliseconds(upserts, self._columns, self._name)
             flags = pa.repeat(pa.scalar(False), rows)
             return pa.RecordBatch.from_arrays([*upserts.columns, flags], schema=self._frame_schema)
-        deletes = _padded(self._deletes.take(), self._frame_schema)
+        keys = list(itertools.chain.from_iterable(key for _, key in gathered.deletes))
+        deletes = _padded(self._deletes.batch(keys), self._frame_schema)
         flags = np.zeros(rows + len(places), np.bool_)
         flags[places] = True
         order = np.empty(len(flags), np.int64)
@@ -279,21 +274,18 @@ class UpsertWriter(TableWriter):
             columns = [pa.concat_arrays(pair).take(pa.array(order)) for pair in pairs]
         return pa.RecordBatch.from_arrays([*columns, pa.array(flags)], schema=self._frame_schema)
 
-    def _lone_row(self) -> tuple[Sequence[Any], EncodedBatch] | None:
-        if self._row_count() != 1:
-            return None
-        deleted = bool(self._delete_at)
-        given, rows = (self._key_columns, self._deletes) if deleted else (self._columns, self._rows)
-        values = dict(zip([column.name for column in given], rows.only() or (), strict=True))
-        encoded = self._encoder.encode_values(values, deleted=deleted)
+    def _lone_row(
+        self, gathered: Gathered, values: Sequence[Any]
+    ) -> tuple[Sequence[Any], EncodedBatch] | None:
+        deleted = bool(gathered.deletes)
+        columns = self._key_columns if deleted else self._columns
+        if deleted:
+            [(_, values)] = gathered.deletes
+        by_name = dict(zip([column.name for column in columns], values, strict=True))
+        encoded = self._encoder.encode_values(by_name, deleted=deleted)
         if encoded is None:
             return None
-        return [values.get(column.name) for column in self._columns], encoded
-
-    def _forget_rows(self) -> None:
-        super()._forget_rows()
-        self._deletes.clear()
-        self._delete_at.clear()
+        return [by_name.get(column.name) for column in self._columns], encoded
 
     # ---- on its way
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from fluss_df.client.facade import ready
 from fluss_df.client.io_thread import WAIT_SLICE_S, result_of
+from fluss_df.client.shield import abandoned
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol.frames import Buffer
@@ -24,7 +25,7 @@ class WriteResultHandle:
     Rows that were appended one by one and travel together share a handle.
     """
 
-    def __init__(self, drain: Callable[[bool], bool] | None = None) -> None:
+    def __init__(self, drain: Callable[[], object] | None = None) -> None:
         self._drain = drain
         self._lock = threading.Lock()
         self._open = 1  # what was split into, and 1 until sealed
@@ -58,21 +59,11 @@ class WriteResultHandle:
         """Done when the rows are acknowledged, failed when some are not."""
         return self._future
 
-    def send_now(self, *, may_block: bool = True) -> bool:
-        """Send what waits for more rows, without lingering.
-
-        Parameters
-        ----------
-        may_block
-            Whether that may take its time.
-
-        Returns
-        -------
-        bool
-            Whether it is sent; where it may block, it always is.
-        """
+    def send_now(self) -> None:
+        """Send what waits for more rows, without lingering; does not wait for that."""
         drain = self._drain
-        return drain is None or drain(may_block)
+        if drain is not None:
+            drain()
 
     def wait(self, timeout_ms: float | None = None) -> None:
         """Wait until the server has acknowledged the rows; nothing lingers meanwhile.
@@ -227,7 +218,8 @@ class BufferMemory:
     def take(self, size: int, timeout_ms: float) -> bool:
         """Take bytes, waiting for room; False when there was none within the timeout.
 
-        One piece larger than the limit is let through alone.
+        One piece larger than the limit is let through alone. The wait ends early where nobody
+        waits for it any more, see :func:`~fluss_df.client.shield.abandoned`.
         """
         end = time.monotonic() + timeout_ms / 1000
 
@@ -237,7 +229,7 @@ class BufferMemory:
         with self._room:
             while not room():
                 left = end - time.monotonic()
-                if left <= 0:
+                if left <= 0 or abandoned():
                     return False
                 self._room.wait(min(left, WAIT_SLICE_S))
             self._used += size

@@ -62,21 +62,72 @@ def _condition(t: DataType, value: str) -> str | None:
     return None
 
 
-class RowGate:
-    """What rows are let through by; see :meth:`RowCollector.taker`.
+class Gathered:
+    """Rows that wait for more, value after value in one list.
+
+    A row enters it by one call, which nothing interrupts, not even Ctrl-C.
 
     Attributes
     ----------
+    values
+        Of all rows, in one list.
+    extend
+        Adds the values of a row.
+    deletes
+        Keys of rows to delete: how many rows were in front of it, and the values of its key.
     handle
-        What the caller of a row gets; None to have every row looked at one by one.
+        What the caller of a row gets.
+    taken
+        How many of the values were taken away; None while all wait. Values behind them came too
+        late: who added them notices, see :meth:`RowCollector.taker`.
+    """
+
+    __slots__ = ("deletes", "extend", "handle", "taken", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.extend = self.values.extend
+        self.deletes: list[tuple[int, Sequence[Any]]] = []
+        self.handle: Any = None
+        self.taken: int | None = None
+
+    def rows(self, width: int) -> int:
+        """Return how many rows of so many values these are, deletes included."""
+        values = len(self.values) if self.taken is None else self.taken
+        return values // width + len(self.deletes)
+
+    def take(self) -> list[Any]:
+        """Return the values of rows; those that come later do not belong to them."""
+        self.taken = len(self.values)
+        return self.values[: self.taken]
+
+    def take_back(self, values: Sequence[Any]) -> bool:
+        """Take a row that came too late out again; return whether it did."""
+        assert self.taken is not None
+        for start in range(self.taken, len(self.values), len(values)):
+            found = self.values[start : start + len(values)]
+            # who added the same objects as a row on another thread may have this one's place
+            if all(a is b for a, b in zip(found, values, strict=True)):
+                del self.values[start : start + len(values)]
+                return True
+        return False
+
+
+class RowGate:
+    """What rows may join without a lock; see :meth:`RowCollector.taker`.
+
+    Attributes
+    ----------
+    open
+        The rows to join; None while each row is to be looked at one by one.
     limit
         With so many values (rows times columns) ``full`` is called.
     """
 
-    __slots__ = ("handle", "limit")
+    __slots__ = ("limit", "open")
 
     def __init__(self) -> None:
-        self.handle: Any = None
+        self.open: Gathered | None = None
         self.limit = 0
 
 
@@ -101,26 +152,22 @@ def _tests(
 
 
 def _compile(
-    columns: Sequence[Column], keys: Sequence[object], gathered: list[Any]
-) -> Callable[[Any], bool]:
-    """Return a function that puts a row away where it surely fits, and says whether it did."""
+    columns: Sequence[Column], keys: Sequence[object]
+) -> Callable[[Any], Sequence[Any] | None]:
+    """Return a function that returns the values of a row, or None where they may not fit."""
     reads, fits, values, namespace = _tests(columns, keys)
     source = "\n".join(
         [
-            "def add(row):",
+            "def read(row):",
             "    try:",
             *(f"        {line}" for line in reads),
             "    except (KeyError, IndexError, TypeError):",
-            "        return False",
-            f"    if {fits}:",
-            f"        extend({values})",
-            "        return True",
-            "    return False",
+            "        return None",
+            f"    return {values} if {fits} else None",
         ]
     )
-    namespace["extend"] = gathered.extend
     exec(_code(source), namespace)
-    compiled: Callable[[Any], bool] = namespace["add"]
+    compiled: Callable[[Any], Sequence[Any] | None] = namespace["read"]
     return compiled
 
 
@@ -139,7 +186,7 @@ def _tried(column: Column) -> Callable[[Any], bool]:
 
 
 class RowCollector:
-    """Gathers rows that fit, and refuses others; not thread safe.
+    """Checks rows, and makes batches of those that were gathered.
 
     Parameters
     ----------
@@ -151,10 +198,10 @@ class RowCollector:
     Examples
     --------
     >>> rows = RowCollector([Column("id", DataType(TypeRoot.BIGINT))], "db.t")
-    >>> rows.add({"id": 1})
-    1
-    >>> rows.take().num_rows, len(rows)
-    (1, 0)
+    >>> rows.values({"id": 1})
+    (1,)
+    >>> rows.batch([1, 2]).num_rows
+    2
     """
 
     def __init__(self, columns: Sequence[Column], table: str) -> None:
@@ -164,17 +211,11 @@ class RowCollector:
         self._schema = arrow_schema(columns)
         self._plain = all(_condition(column.type, "") is not None for column in columns)
         self._check_form = RowChecker(columns, table)
-        # Row after row in one list: a row enters it by one call, which nothing interrupts, not even
-        # Ctrl-C.
-        self._values: list[Any] = []
-        self._add_dict = _compile(columns, self._names, self._values)
-        self._add_sequence = _compile(columns, range(len(columns)), self._values)
+        self._read_dict = _compile(columns, self._names)
+        self._read_sequence = _compile(columns, range(len(columns)))
 
-    def __len__(self) -> int:
-        return len(self._values) // len(self._columns)
-
-    def add(self, row: Row) -> int:
-        """Put a row away; return how many rows there are then.
+    def values(self, row: Row) -> Sequence[Any]:
+        """Return the values of a row, by column.
 
         Raises
         ------
@@ -182,37 +223,41 @@ class RowCollector:
             When it does not fit, naming column and value.
         """
         kind = type(row)
+        values = None
         if kind is dict:
-            added = self._add_dict(row)
-        else:
-            added = (kind is tuple or kind is list) and self._add_sequence(row)
-        if not added:
+            values = self._read_dict(row)
+        elif kind is tuple or kind is list:
+            values = self._read_sequence(row)
+        if values is None:
             self._check_form(row)
             rows_to_batch([row], self._columns, self._table)
-            values = [row.get(name) for name in self._names] if isinstance(row, Mapping) else row
-            self._values.extend(values)
-        return len(self)
+            values = tuple(
+                [row.get(name) for name in self._names] if isinstance(row, Mapping) else row
+            )
+        return values
 
     def taker(
         self,
-        lock: contextlib.AbstractContextManager[Any],
         gate: RowGate,
         full: Callable[[], object],
+        late: Callable[[Gathered, Any, Any], Any],
         otherwise: Callable[[Any], Any],
     ) -> Callable[[Any], Any]:
-        """Return a function that takes a row and returns the gate's handle.
+        """Return a function that takes a row and returns the handle of those that it joined.
 
         It is all that happens to most rows, compiled into one function: calls by way of methods
-        took a third of the time of an append.
+        took a third of the time of an append, and a lock another third. It holds no lock: a row
+        joins what the gate shows, and is in it for good if the gate shows the same afterwards.
 
         Parameters
         ----------
-        lock
-            Held meanwhile.
         gate
-            Tells what to return, and when it is enough.
+            Tells what to join, and when it is enough.
         full
             Called when it is.
+        late
+            Called with what the row joined, its values, and the row, where that may have been
+            taken away in between.
         otherwise
             Called for rows that are no dicts or do not surely fit, and while the gate is closed.
         """
@@ -220,50 +265,38 @@ class RowCollector:
         source = "\n".join(
             [
                 "def take(row):",
-                "    with lock:",
-                "        handle = gate.handle",
-                "        if handle is None or type(row) is not dict:",
-                "            return otherwise(row)",
-                "        try:",
-                *(f"            {line}" for line in reads),
-                "        except KeyError:",
-                "            return otherwise(row)",
-                f"        if not ({fits}):",
-                "            return otherwise(row)",
-                f"        extend({values})",
-                "        if len(gathered) >= gate.limit:",
-                "            full()",
-                "        return handle",
+                "    gathered = gate.open",
+                "    if gathered is None or type(row) is not dict:",
+                "        return otherwise(row)",
+                "    try:",
+                *(f"        {line}" for line in reads),
+                "    except KeyError:",
+                "        return otherwise(row)",
+                f"    if not ({fits}):",
+                "        return otherwise(row)",
+                f"    gathered.extend({values})",
+                "    if gate.open is not gathered:",
+                f"        return late(gathered, {values}, row)",
+                "    if len(gathered.values) >= gate.limit:",
+                "        full()",
+                "    return gathered.handle",
             ]
         )
-        namespace |= {"lock": lock, "gate": gate, "full": full, "otherwise": otherwise}
-        namespace |= {"gathered": self._values, "extend": self._values.extend}
+        namespace |= {"gate": gate, "full": full, "late": late, "otherwise": otherwise}
         exec(_code(source), namespace)
         taker: Callable[[Any], Any] = namespace["take"]
         return taker
 
-    def only(self) -> Sequence[Any] | None:
-        """Return the values of the row, as they were added, where there is just one."""
-        return self._values[:] if len(self._values) == len(self._columns) else None
-
-    def clear(self) -> None:
-        """Forget the rows."""
-        self._values.clear()
-
-    def take(self) -> pa.RecordBatch:
-        """Return the rows as a batch of exactly the table's Arrow types, and forget them."""
+    def batch(self, values: Sequence[Any]) -> pa.RecordBatch:
+        """Return rows, value after value, as a batch of exactly the table's Arrow types."""
         width = len(self._columns)
-        try:
-            columns = [self._values[i::width] for i in range(width)]
-        finally:
-            self._values.clear()
+        columns = [values[i::width] for i in range(width)]
         if self._plain:
             # what only passed by being converted may be of a kind that Arrow does not take
             with contextlib.suppress(pa.ArrowException, TypeError, OverflowError):
                 arrays = [
-                    pa.array(values, field.type)
-                    for values, field in zip(columns, self._schema, strict=True)
+                    pa.array(column, field.type)
+                    for column, field in zip(columns, self._schema, strict=True)
                 ]
                 return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        rows = list(zip(*columns, strict=True))
-        return rows_to_batch(rows, self._columns, self._table)
+        return rows_to_batch(list(zip(*columns, strict=True)), self._columns, self._table)
