@@ -58,11 +58,12 @@ test: $(STAMP)
 test-ibis: $(STAMP)
 	@"$(BIN)/python" -m tests.backend.ibis_suite $(IBIS_ARGS)
 
-# long trials: servers killed under load, processes that exit without close(), mutated responses,
-# scans beside a writer
+# long trials: servers killed under load, processes that exit without close(), Ctrl-C at any moment,
+# mutated responses, scans beside a writer
 campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.failover
 	@"$(BIN)/python" -m tests.campaigns.exits
+	@"$(BIN)/python" -m tests.campaigns.interrupts
 	@"$(BIN)/python" -m tests.campaigns.follow_memory
 	@"$(BIN)/python" -m tests.campaigns.hostile
 	@"$(BIN)/python" -m tests.campaigns.kv_scan

@@ -10,10 +10,10 @@ import pyarrow as pa
 from fluss_df.client.embedded import served_here
 from fluss_df.client.write_api import ProduceLog, WriteApi
 from fluss_df.client.write_batch import EncodedBatch, WriteResultHandle
-from fluss_df.client.writer import Row, TableWriter
+from fluss_df.client.writer import TableWriter
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.log_batch import Compression, encode_log_batch, log_batch
-from fluss_df.record.row_collector import Gathered
+from fluss_df.record.row_collector import Gathered, Row
 from fluss_df.record.row_formats import encoder_of, require_milliseconds
 from fluss_df.record.row_log import ROW_LOG_FORMATS, encode_row_log_batch
 from fluss_df.record.single_arrow import arrow_row_encoder

@@ -25,13 +25,13 @@ from fluss_df.metadata import TableBucket, require_columns
 from fluss_df.record.bucketing import bucket_ids
 from fluss_df.record.coerce import coerce
 from fluss_df.record.keys import Keys, encode_keys
+from fluss_df.record.row_collector import Row
 from fluss_df.record.rows import RowChecker, rows_to_batch
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
-    from fluss_df.client.writer import Row
 
 # a column of the keys on their way: which row of the input they came from
 _ROW = "\0row"

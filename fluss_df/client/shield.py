@@ -19,6 +19,8 @@ from fluss_df.client.io_thread import result_of
 
 T = TypeVar("T")
 
+_IDLE_S = 30.0
+
 
 class _Job:
     """Something to do for the main thread."""
@@ -49,7 +51,16 @@ class _Shield:
         threading.Thread(target=self._main, name="fluss-df-shield", daemon=True).start()
 
     def _main(self) -> None:
-        while (job := self.jobs.get()) is not None:
+        while True:
+            try:
+                job = self.jobs.get(timeout=_IDLE_S)
+            except queue.Empty:
+                # an interrupt came between its start and its first job, or with the one before
+                if _shield is not self:
+                    return
+                continue
+            if job is None:
+                return
             _here.job = job
             job.run()
             _here.job = None

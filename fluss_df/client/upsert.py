@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from fluss_df.client.kv_keys import check_primary_key, key_columns, key_lake_format
 from fluss_df.client.write_api import PutKv, WriteApi
 from fluss_df.client.write_batch import EncodedBatch, WriteResultHandle
-from fluss_df.client.writer import Row, TableWriter
+from fluss_df.client.writer import TableWriter
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.metadata import (
     CHANGE_TYPE_COLUMN,
@@ -26,7 +26,7 @@ from fluss_df.metadata import (
 )
 from fluss_df.record.coerce import coerce
 from fluss_df.record.kv_batch import KvEncoder
-from fluss_df.record.row_collector import Gathered, RowCollector
+from fluss_df.record.row_collector import Gathered, Row, RowCollector
 from fluss_df.record.row_formats import require_milliseconds
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, arrow_schema
@@ -154,14 +154,7 @@ class UpsertWriter(TableWriter):
         pk
             A dict of key column to value, or a list or tuple of values in the order of the key.
         """
-        values = self._deletes.values(pk)
-        with self._lock:
-            gathered = self._gathered()
-            gathered.deletes.append((gathered.rows(self._width), values))
-            handle = self._join(gathered)
-        if gathered.rows(self._width) >= self._rows_limit:
-            self._drain_full()
-        return handle
+        return self._waiting.delete(self._deletes.values(pk))
 
     def delete_arrow(self, keys: Any) -> WriteResultHandle:
         """Delete the rows that have the keys of an Arrow table or anything that exports one.

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
-import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from fluss_df.client.encode_pool import encode_pool
 from fluss_df.client.exit_flush import flush_at_exit, needs_no_flush
 from fluss_df.client.facade import Ready, ready
 from fluss_df.client.io_thread import reset_after_fork
 from fluss_df.client.outgoing import Outgoing
 from fluss_df.client.shield import shielded
+from fluss_df.client.waiting import Waiting
 from fluss_df.client.write_api import WriteApi
 from fluss_df.client.write_batch import (
     BucketResult,
@@ -27,7 +25,7 @@ from fluss_df.client.write_batch import (
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
 from fluss_df.record.coerce import coerce
-from fluss_df.record.row_collector import Gathered, RowCollector, RowGate
+from fluss_df.record.row_collector import Gathered, RowCollector
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, arrow_schema
 
@@ -35,14 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fluss_df.client.connection import FlussConnection
-
-logger = logging.getLogger(__name__)
-
-Row = Mapping[str, Any] | Sequence[Any]
-
-# first guess of the rows in a batch of rows, until their size is known
-_FIRST_ROWS = 8192
-_LOCK_BUSY_PAUSE_S = 0.01
 
 
 class TableWriter(Ready):
@@ -88,8 +78,6 @@ class TableWriter(Ready):
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             )
         self._create_partitions = create_partitions
-        self._width = len(columns)
-        self._closed = False
         self._ended = False
         self._reset()
         reset_after_fork(self)
@@ -109,7 +97,7 @@ class TableWriter(Ready):
     @property
     def _frame_bytes(self) -> int:
         """Of about so many bytes are the batches that a frame is cut into."""
-        return self._target_bytes
+        return self._waiting.target_bytes
 
     def _checked(self, table: pa.Table) -> pa.Table:
         """Return a user's frame in the form of ``frame_schema``, or raise SchemaMismatchError."""
@@ -131,22 +119,6 @@ class TableWriter(Ready):
 
     def _reset(self) -> None:
         """Set up what belongs to one process."""
-        # the order in which rows enter the buckets is the order in which this lock was held
-        self._lock = threading.RLock()
-        self._rows = RowCollector(self._columns, self._name)
-        # What waits for more, in order: rows that were added one by one, and small frames. Ctrl-C
-        # may come between any two steps: what is in this list waits, whatever else is not done yet.
-        self._waiting: list[Gathered | pa.RecordBatch] = []
-        self._waiting_bytes = 0  # of frames
-        self._rows_aside = 0  # that a frame follows
-        self._handle: WriteResultHandle | None = None
-        self._gate = RowGate()
-        self._limit_rows(_FIRST_ROWS)
-        self._put_row: Callable[[Row], WriteResultHandle] = self._rows.taker(
-            self._gate, self._drain_full, self._late, self._put
-        )
-        self._timer_set = False
-        self._target_bytes = self._config.writer_batch_size
         self._outgoing = Outgoing(
             self._connection,
             self._info,
@@ -156,6 +128,19 @@ class TableWriter(Ready):
             create_partitions=self._create_partitions,
             owner=self,
         )
+        self._rows = RowCollector(self._columns, self._name)
+        self._waiting = Waiting(
+            self._connection,
+            self._outgoing,
+            name=self._name,
+            rows=self._rows,
+            frame_schema=self._frame_schema,
+            make_batch=self._batch,
+            make_lone_row=self._lone_row,
+        )
+        if self._ended:
+            self._waiting.close()
+        self._put_row = self._waiting.put_row
 
     def after_fork(self) -> None:
         """Start empty in a forked child: what was pending is for the parent to write."""
@@ -167,48 +152,6 @@ class TableWriter(Ready):
         return self._info
 
     # ---- writing
-
-    def _put(self, row: Row) -> WriteResultHandle:
-        """Take any row; it is refused at once where it does not fit."""
-        values = self._rows.values(row)
-        with self._lock:
-            gathered = self._gathered()
-            gathered.extend(values)
-            handle = self._join(gathered)
-        if gathered.rows(self._width) >= self._rows_limit:
-            self._drain_full()
-        return handle
-
-    def _late(self, gathered: Gathered, values: Sequence[Any], row: Row) -> WriteResultHandle:
-        """See to a row that joined others while these were being taken away, perhaps."""
-        with self._lock:
-            # they wait still, or it was taken away with them
-            if gathered.taken is None or not gathered.take_back(values):
-                handle: WriteResultHandle = gathered.handle
-                return handle
-        return self._put(row)
-
-    def _gathered(self) -> Gathered:
-        """Return the rows that a row is to join; the lock is held."""
-        if self._closed:
-            raise self._closed_error()
-        last = self._waiting[-1] if self._waiting else None
-        if isinstance(last, Gathered):
-            return last
-        gathered = Gathered()
-        self._waiting.append(gathered)
-        return gathered
-
-    def _join(self, gathered: Gathered) -> WriteResultHandle:
-        """Let further rows join these; return the handle of what waits; the lock is held."""
-        handle = gathered.handle = self._handle or self._new_handle()
-        self._gate.open = gathered
-        return handle
-
-    def _limit_rows(self, rows: int) -> None:
-        """Set how many rows, added one by one, are a batch."""
-        self._rows_limit = rows
-        self._gate.limit = rows * self._width
 
     def write_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
         """Write an Arrow record batch, or whatever has ``__arrow_c_array__``."""
@@ -272,204 +215,36 @@ class TableWriter(Ready):
                     raise error from None
                 shielded(functools.partial(self._send_frame, data, handle))
                 taken += batch.num_rows
-        finally:
+        except Exception:
             handle.seal(error)
+            raise
+        # not after Ctrl-C, which some of the batch may survive
+        handle.seal()
         return handle
 
     def _write(self, data: pa.Table) -> WriteResultHandle:
         """Take a frame that was checked."""
         size = data.nbytes
-        if self._config.writer_batch_timeout_ms and size < self._target_bytes:
-            handle = self._wait_for_more(data, size)
+        if self._config.writer_batch_timeout_ms and size < self._waiting.target_bytes:
+            handle = self._waiting.add_frame(data, size)
             if handle is not None:
                 return handle
         handle = WriteResultHandle()
         try:
             shielded(functools.partial(self._send_frame, data, handle))
-        except BaseException as error:
+        except Exception as error:
             handle.seal(error if isinstance(error, FlussError) else None)
             raise
+        # not after Ctrl-C, which some of the frame may survive
         handle.seal()
         return handle
 
-    def _wait_for_more(self, data: pa.Table, size: int) -> WriteResultHandle | None:
-        """Let a small frame wait for more; return None where there is enough already."""
-        with self._lock:
-            if self._closed:
-                raise self._closed_error()
-            last = self._waiting[-1] if self._waiting else None
-            rows = self._rows_aside
-            if isinstance(last, Gathered):
-                rows += last.rows(self._width)
-            if size + self._waiting_bytes >= self._target_bytes or rows >= self._rows_limit:
-                return None
-            # a row that comes after the frame is not to join those in front of it
-            self._gate.open = None
-            handle = self._handle or self._new_handle()
-            self._waiting += data.to_batches()
-            self._waiting_bytes += size
-            self._rows_aside = rows
-            return handle
-
     def _send_frame(self, data: pa.Table, handle: WriteResultHandle) -> None:
         """Send a frame, behind what waits."""
-        with self._lock:
-            if self._closed:
-                raise self._closed_error()
-            self._drain()
+        with self._waiting.lock:
+            self._waiting.require_open()
+            self._waiting.drain()
             self._outgoing.send(data, handle, self._frame_bytes, may_stop=True)
-
-    def _closed_error(self) -> FlussError:
-        return FlussError(f"the writer of table {self._name} is closed: create a new one")
-
-    # ---- what waits for more
-
-    def _new_handle(self) -> WriteResultHandle:
-        if not self._timer_set:
-            self._set_timer(self._config.writer_batch_timeout_ms / 1000)
-        handle = self._handle = WriteResultHandle(self._send_waiting)
-        return handle
-
-    def _set_timer(self, delay_s: float) -> None:
-        io = self._connection.io
-
-        def set_timer() -> None:
-            # said here, where no Ctrl-C comes in between; a second timer does no harm
-            self._timer_set = True
-            io.loop.call_later(delay_s, self._lingered)
-
-        io.call(set_timer)
-
-    def _lingered(self) -> None:
-        """Send what waited long enough; on the I/O thread, which must not encode."""
-        self._timer_set = False
-        try:
-            encode_pool().submit(self._send_lingering)
-        except RuntimeError:  # the interpreter is ending; its exit hook flushes
-            logger.debug("no thread to send lingering rows with")
-
-    def _send_lingering(self) -> None:
-        # Who holds the lock may be waiting for room, which encoders make: they must not all wait
-        # for the lock.
-        if not self._lock.acquire(timeout=_LOCK_BUSY_PAUSE_S):
-            self._set_timer(_LOCK_BUSY_PAUSE_S)
-            return
-        try:
-            self._drain(wait_for_room=False)
-        finally:
-            self._lock.release()
-
-    def _send_waiting(self) -> None:
-        """Send what waits, without lingering; soon, on other threads."""
-        self._connection.io.call(self._send_soon)
-
-    def _send_soon(self) -> None:
-        """Send what waits; on the I/O thread, which must not encode more than a single row."""
-        if self._lock.acquire(blocking=False):
-            try:
-                if self._waits_alone() and self._drain_lone_row(wait_for_room=False):
-                    return
-            finally:
-                self._lock.release()
-        self._lingered()
-
-    def _drain_full(self) -> None:
-        """Send what waits where rows are enough for a batch; wait for room."""
-        shielded(self._drain_if_full)
-
-    def _drain_if_full(self) -> None:
-        with self._lock:
-            last = self._waiting[-1] if self._waiting else None
-            if isinstance(last, Gathered) and last.rows(self._width) >= self._rows_limit:
-                self._drain()
-
-    def _drain(self, *, wait_for_room: bool = True) -> None:
-        """Send what waits; where nothing cuts that in two."""
-        with self._lock:
-            if self._waits_alone() and self._drain_lone_row(wait_for_room=wait_for_room):
-                return
-            if not self._waiting and self._handle is None:
-                return
-            self._gate.open = None
-            waiting, self._waiting = self._waiting, []
-            handle, self._handle = self._handle or WriteResultHandle(), None
-            self._waiting_bytes = self._rows_aside = 0
-            values = [item.take() if isinstance(item, Gathered) else [] for item in waiting]
-            rows = self._count(waiting)
-            given_rows = self._outgoing.given_rows
-            error: FlussError | None = None
-            try:
-                batches = [
-                    self._rows_batch(item, of) if isinstance(item, Gathered) else item
-                    for item, of in zip(waiting, values, strict=True)
-                    if self._count([item])
-                ]
-                data = pa.Table.from_batches(batches, self._frame_schema)
-                self._outgoing.send(data, handle, self._target_bytes, wait_for_room=wait_for_room)
-            except Exception as failure:
-                error = self._as_failure(failure)
-                # raised where the caller asks for the outcome: it may be another row's caller here
-                self._outgoing.failed(error, rows - (self._outgoing.given_rows - given_rows))
-            handle.seal(error)
-
-    def _as_failure(self, error: Exception) -> FlussError:
-        if isinstance(error, FlussError):
-            return error
-        logger.error("rows of table %s cannot be sent", self._name, exc_info=error)
-        return FlussError(f"rows of table {self._name} cannot be sent: {error!r}")
-
-    def _rows_batch(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:
-        batch = self._batch(gathered, values)
-        self._adapt(batch.num_rows, batch.nbytes)
-        return batch
-
-    def _adapt(self, rows: int, size: int) -> None:
-        """Let batches of rows grow while they come filled, and shrink while they do not."""
-        config = self._config
-        if config.writer_dynamic_batch_size_enabled:
-            filled = size / self._target_bytes
-            smallest = min(config.writer_dynamic_batch_size_min, config.writer_batch_size)
-            if filled > 0.8:
-                self._target_bytes = min(int(self._target_bytes * 1.1), config.writer_batch_size)
-            elif filled < 0.5:
-                self._target_bytes = max(int(self._target_bytes * 0.95), smallest)
-        self._limit_rows(max(1, min(self._target_bytes * rows // max(1, size), 1 << 20)))
-
-    def _waits_alone(self) -> bool:
-        """Whether a single row waits, and nothing else."""
-        only = self._waiting[0] if len(self._waiting) == 1 else None
-        return isinstance(only, Gathered) and only.rows(self._width) == 1
-
-    def _drain_lone_row(self, *, wait_for_room: bool) -> bool:
-        """Send a row that waits alone, if its values are plain; return whether they were."""
-        gathered = self._waiting[0]
-        assert isinstance(gathered, Gathered)
-        self._gate.open = None
-        values = gathered.take()
-        # another one may have come in the last moment
-        alone = gathered.rows(self._width) == 1
-        found = self._lone_row(gathered, values) if alone else None
-        place = None if found is None else self._outgoing.place(found[0])
-        if found is None or place is None:
-            gathered.taken = None
-            return False
-        self._waiting = []
-        handle, self._handle = self._handle or WriteResultHandle(), None
-        error: FlussError | None = None
-        try:
-            self._outgoing.take_room(found[1].nbytes, 1, wait=wait_for_room)
-            self._outgoing.send_row(place, found[1], handle)
-        except Exception as failure:
-            error = self._as_failure(failure)
-            self._outgoing.failed(error, 1)
-        handle.seal(error)
-        return True
-
-    def _count(self, waiting: Sequence[Gathered | pa.RecordBatch]) -> int:
-        return sum(
-            item.rows(self._width) if isinstance(item, Gathered) else item.num_rows
-            for item in waiting
-        )
 
     # ---- batch by batch, under a writer id that is known beforehand
 
@@ -481,8 +256,8 @@ class TableWriter(Ready):
     def route(self, table: pa.Table) -> list[RoutedBatch]:
         """Check a frame, and return its rows as the batches that are to be sent; none is."""
         data = self._checked(table)
-        with self._lock:
-            return list(self._outgoing.routes(data, self._target_bytes))
+        with self._waiting.lock:
+            return list(self._outgoing.routes(data, self._waiting.target_bytes))
 
     def ask_writer_id(self) -> int:
         """Have a server give a writer id that nobody else has."""
@@ -517,7 +292,7 @@ class TableWriter(Ready):
             )
 
         def send() -> None:
-            with self._lock:
+            with self._waiting.lock:
                 self._outgoing.send_as(writer_id, sequences, batches)
 
         shielded(send)
@@ -547,7 +322,7 @@ class TableWriter(Ready):
         TimeoutError
             When acknowledgements are outstanding after ``timeout_ms``.
         """
-        shielded(self._drain)
+        shielded(self._waiting.drain)
         self._outgoing.settle(timeout_ms)
         return self._outgoing.failure
 
@@ -558,7 +333,7 @@ class TableWriter(Ready):
     @property
     def unflushed_rows(self) -> int:
         """Rows that are not acknowledged yet."""
-        return self._count(self._waiting) + self._outgoing.open_rows
+        return self._waiting.rows + self._outgoing.open_rows
 
     @property
     def failed_rows(self) -> int:
@@ -573,9 +348,7 @@ class TableWriter(Ready):
         FlussError
             As :meth:`flush`.
         """
-        with self._lock:
-            self._gate.open = None
-            self._closed = True
+        self._waiting.close()
         if self._ended:
             return ready(None)
         try:

@@ -195,6 +195,11 @@ class RowCollector:
     table
         Its name, for errors.
 
+    Attributes
+    ----------
+    width
+        How many columns there are.
+
     Examples
     --------
     >>> rows = RowCollector([Column("id", DataType(TypeRoot.BIGINT))], "db.t")
@@ -205,6 +210,7 @@ class RowCollector:
     """
 
     def __init__(self, columns: Sequence[Column], table: str) -> None:
+        self.width = len(columns)
         self._columns = columns
         self._table = table
         self._names = [column.name for column in columns]
@@ -289,8 +295,7 @@ class RowCollector:
 
     def batch(self, values: Sequence[Any]) -> pa.RecordBatch:
         """Return rows, value after value, as a batch of exactly the table's Arrow types."""
-        width = len(self._columns)
-        columns = [values[i::width] for i in range(width)]
+        columns = [values[i :: self.width] for i in range(self.width)]
         if self._plain:
             # what only passed by being converted may be of a kind that Arrow does not take
             with contextlib.suppress(pa.ArrowException, TypeError, OverflowError):

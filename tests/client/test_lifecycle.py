@@ -330,7 +330,12 @@ def test_interrupted_connect_leaves_nothing(address: str, filled: fluss.FlussTab
 SILENT = """
     connection.close()
     connection = fluss.connect(
-        {"bootstrap.servers": address, "scanner.log.fetch.max-bytes-for-bucket": 20_000}
+        {
+            "bootstrap.servers": address,
+            "scanner.log.fetch.max-bytes-for-bucket": 20_000,
+            "writer.buffer.memory-size": 1 << 20,
+            "writer.batch-size": 1 << 16,
+        }
     )
     table = connection.get_table(table_name)
     s = table.new_scan().create_record_batch_log_scanner()
@@ -350,13 +355,23 @@ SILENT = """
             time.sleep(0.001)
         started()
         interrupt()
+    accepted = []
+    def append_forever():
+        while True:
+            n = -10 - len(accepted)
+            writer.append((n, "x" * 100))
+            accepted.append(n)
     try:
         CALL
     except KeyboardInterrupt:
         took = time.monotonic() - began
     else:
         raise AssertionError("not interrupted")
-    print("took", took, flush=True)
+    # nothing is in the way of the next row
+    began = time.monotonic()
+    writer.append((-4, 'meanwhile'))
+    took = max(took, time.monotonic() - began)
+    print("took", took, "accepted", len(accepted), flush=True)
     assert sys.stdin.readline() == "continued\\n"
     assert connection.get_admin().table_exists(table.get_table_path())
     writer.append((-2, 'last')).wait()
@@ -367,6 +382,8 @@ AT_ONCE = "started(); threading.Thread(target=interrupt).start(); "
 CALLS = {
     "flush": AT_ONCE + "writer.append((-3, 'x')); writer.flush()",
     "wait": AT_ONCE + "writer.append((-3, 'x')).wait()",
+    "rows that wait for room": AT_ONCE + "append_forever()",
+    "a frame that waits for room": AT_ONCE + "writer.write_arrow(frame(500_000, 10**9))",
     "list offsets": AT_ONCE + "s.to_arrow()",
     "admin": AT_ONCE + "[connection.get_admin().list_databases() for _ in range(100)]",
     "to_arrow": "threading.Thread(target=watch).start(); s.to_arrow()",
@@ -407,8 +424,15 @@ def test_interrupt_while_a_server_is_silent(
     assert took, err
     assert float(took[1]) < 1
     found = tables.read(table).column("n").to_pylist()
-    assert sorted(n for n in found if n >= 0) == list(range(200_000))
-    assert {-1, -2} <= set(found)
+    assert sorted(n for n in found if 0 <= n < 10**9) == list(range(200_000))
+    assert {-1, -2, -4} <= set(found)
+    accepted = int(took[3])
+    assert accepted > 0 or call != "rows that wait for room"
+    # the row that was being appended may be there
+    rest = sorted((n for n in found if n <= -10), reverse=True)
+    assert rest in ([-10 - i for i in range(rows)] for rows in (accepted, accepted + 1))
+    of_frame = [n for n in found if n >= 10**9]
+    assert len(of_frame) == len(set(of_frame)) < 500_000
 
 
 # ---- notebooks
