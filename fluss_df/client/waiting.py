@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 # first guess of the rows in a batch of rows, until their size is known
 _FIRST_ROWS = 8192
+_LOCK_BUSY_WAIT_S = 0.001
 _LOCK_BUSY_PAUSE_S = 0.01
 
 #: Makes a batch of rows that were added one by one.
@@ -215,7 +216,7 @@ class Waiting:
     def _send_lingering(self) -> None:
         # Who holds the lock may be waiting for room, which encoders make: they must not all wait
         # for the lock.
-        if not self.lock.acquire(timeout=_LOCK_BUSY_PAUSE_S):
+        if not self.lock.acquire(timeout=_LOCK_BUSY_WAIT_S):
             self._set_timer(_LOCK_BUSY_PAUSE_S)
             return
         try:

@@ -206,7 +206,13 @@ class KvStore:
             self._db.close()
         except Exception as error:
             # it flushes as it closes
-            logger.warning("%s", self._failed("flush", error).message)
+            level = logging.DEBUG if self.deleted else logging.WARNING
+            logger.log(level, "%s", self._failed("flush", error).message)
+
+    @property
+    def deleted(self) -> bool:
+        """Whether its folder was deleted, as temporary folders are before a program's end."""
+        return not self.folder.exists()
 
     def checkpoint(self, folder: Path) -> None:
         """Make a consistent copy in another folder, which must not be there, by hard links."""

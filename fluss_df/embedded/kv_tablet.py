@@ -485,7 +485,8 @@ class KvTablet:
             self.apply()
             self.flush()
         except FlussError as error:
-            logger.warning("%s: the changelog has what is missing", error.message)
+            if not self._store.deleted:
+                logger.warning("%s: the changelog has what is missing", error.message)
         finally:
             self.abandon()
 

@@ -284,6 +284,26 @@ except fluss_df.FlussError as error:
     assert "needs Linux or macOS" in run.stdout, run.stderr
 
 
+def test_a_temporary_folder_is_gone_before_the_end(tmp_path: Path) -> None:
+    """The engine of a process ends with it: what it cannot bring to the disk any more is no news."""
+    program = """
+import sys, tempfile
+import fluss_df as fluss
+import pyarrow as pa
+with tempfile.TemporaryDirectory(dir=sys.argv[1]) as folder, fluss.connect(folder) as connection:
+    path = fluss.TablePath("fluss", "t")
+    schema = fluss.Schema(pa.schema([("id", pa.int64())]), primary_keys=["id"])
+    connection.get_admin().create_table(path, fluss.TableDescriptor(schema, bucket_count=2))
+    with connection.get_table(path).new_upsert().create_writer() as writer:
+        writer.write_arrow(pa.table({"id": range(100)}))
+print("end")
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "end\n", "")
+
+
 def _child(folder: str, begun: Any, end: Any) -> None:
     begun.set()
     end.wait(20)
