@@ -285,7 +285,7 @@ except fluss_df.FlussError as error:
 
 
 def test_a_temporary_folder_is_gone_before_the_end(tmp_path: Path) -> None:
-    """The engine of a process ends with it: what it cannot bring to the disk any more is no news."""
+    """The engine of a process ends with it: what it cannot flush any more is no news."""
     program = """
 import sys, tempfile
 import fluss_df as fluss
