@@ -29,7 +29,7 @@ class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
             When the outcome is still open after ``timeout_ms``.
         """
         future = self._core.future
-        self._core.send_now()
+        self._core.send_now(may_block=False)
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             # others may wait for the same rows: whoever gives up must not cancel them
             await watched(future)

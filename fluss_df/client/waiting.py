@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -224,9 +225,13 @@ class Waiting:
         finally:
             self.lock.release()
 
-    def _send_waiting(self) -> None:
-        """Send what waits, without lingering; soon, on other threads."""
-        self._connection.io.call(self._send_soon)
+    def _send_waiting(self, may_block: bool) -> None:
+        """Send what waits, without lingering."""
+        if may_block and not self._waits_alone():
+            shielded(functools.partial(self.drain, wait_for_room=False))
+        else:
+            # a lone row is sent by that thread anyway, and soon
+            self._connection.io.call(self._send_soon)
 
     def _send_soon(self) -> None:
         """Send what waits; on the I/O thread, which must not encode more than a single row."""

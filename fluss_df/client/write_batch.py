@@ -25,7 +25,7 @@ class WriteResultHandle:
     Rows that were appended one by one and travel together share a handle.
     """
 
-    def __init__(self, drain: Callable[[], object] | None = None) -> None:
+    def __init__(self, drain: Callable[[bool], object] | None = None) -> None:
         self._drain = drain
         self._lock = threading.Lock()
         self._open = 1  # what was split into, and 1 until sealed
@@ -59,11 +59,17 @@ class WriteResultHandle:
         """Done when the rows are acknowledged, failed when some are not."""
         return self._future
 
-    def send_now(self) -> None:
-        """Send what waits for more rows, without lingering; does not wait for that."""
+    def send_now(self, *, may_block: bool = True) -> None:
+        """Send what waits for more rows, without lingering.
+
+        Parameters
+        ----------
+        may_block
+            Whether that may take its time; else it is done soon, by another thread.
+        """
         drain = self._drain
         if drain is not None:
-            drain()
+            drain(may_block)
 
     def wait(self, timeout_ms: float | None = None) -> None:
         """Wait until the server has acknowledged the rows; nothing lingers meanwhile.
