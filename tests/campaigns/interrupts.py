@@ -39,12 +39,13 @@ class Storm:
         self._rng = rng
         self._left = 0
         self.interrupts = 0
+        self.errors: list[str] = []
 
     def over(self, step: Step, seconds: float) -> None:
         """Do a step after another, each with its number, for so long."""
         before = signal.signal(signal.SIGINT, self._interrupt)
         ended = threading.Event()
-        thread = threading.Thread(target=self._send, args=[ended])
+        thread = threading.Thread(target=self._send, args=[ended], daemon=True)
         thread.start()
         end = time.monotonic() + seconds
         numbers = itertools.count()
@@ -58,6 +59,10 @@ class Storm:
                     self._left = 0
                 except KeyboardInterrupt:
                     self._left = 0
+                except Exception as error:
+                    # as of a lock of Python's own that an interrupt let go of
+                    self._left = 0
+                    self.errors.append(repr(error))
             except KeyboardInterrupt:
                 pass
         ended.set()
@@ -233,6 +238,8 @@ def run(address: str, seconds: float, seed: int) -> list[str]:
                 found += poll(table, storm, seconds)
             took = time.monotonic() - began
             print(f"{storm.interrupts} interrupts, {took:.1f} s, {len(found)} problems")
+            for error in storm.errors:
+                print(f"instead of KeyboardInterrupt: {error}")
             problems += [f"{name} {problem}" for problem in found]
             if not storm.interrupts:
                 problems.append(f"{name} no interrupt")
