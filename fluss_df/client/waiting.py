@@ -152,12 +152,16 @@ class Waiting:
     def _gathered(self) -> Gathered:
         """Return the rows that a row is to join; the lock is held."""
         self.require_open()
-        last = self._waiting[-1] if self._waiting else None
-        if isinstance(last, Gathered):
-            return last
-        gathered = Gathered()
-        self._waiting.append(gathered)
+        gathered = self._last_rows()
+        if gathered is None:
+            gathered = Gathered()
+            self._waiting.append(gathered)
         return gathered
+
+    def _last_rows(self) -> Gathered | None:
+        """Return the rows that wait behind all else; None where nothing or a frame does."""
+        last = self._waiting[-1] if self._waiting else None
+        return last if isinstance(last, Gathered) else None
 
     def _join(self, gathered: Gathered) -> WriteResultHandle:
         """Let further rows join these; return the handle of what waits; the lock is held."""
@@ -174,10 +178,8 @@ class Waiting:
         """Let a small frame wait for more; return None where there is enough already."""
         with self.lock:
             self.require_open()
-            last = self._waiting[-1] if self._waiting else None
-            rows = self._rows_aside
-            if isinstance(last, Gathered):
-                rows += last.rows(self._width)
+            last = self._last_rows()
+            rows = self._rows_aside + (0 if last is None else last.rows(self._width))
             if size + self._frame_bytes >= self.target_bytes or rows >= self._rows_limit:
                 return None
             # a row that comes after the frame is not to join those in front of it
@@ -249,8 +251,8 @@ class Waiting:
 
     def _drain_if_full(self) -> None:
         with self.lock:
-            last = self._waiting[-1] if self._waiting else None
-            if isinstance(last, Gathered) and last.rows(self._width) >= self._rows_limit:
+            last = self._last_rows()
+            if last is not None and last.rows(self._width) >= self._rows_limit:
                 self.drain()
 
     def drain(self, *, wait_for_room: bool = True) -> None:

@@ -59,10 +59,14 @@ class Storm:
                     self._left = 0
                 except KeyboardInterrupt:
                     self._left = 0
-                except Exception as error:
+                except RuntimeError as error:
                     # as of a lock of Python's own that an interrupt let go of
                     self._left = 0
                     self.errors.append(repr(error))
+                except Exception:
+                    # let it be told in peace
+                    self._left = 0
+                    raise
             except KeyboardInterrupt:
                 pass
         ended.set()
@@ -82,21 +86,28 @@ class Storm:
                 os.kill(os.getpid(), signal.SIGINT)
 
 
+def put_of(writer: Any) -> Callable[[Any], fluss.WriteResultHandle]:
+    """Return the writer's method that takes a row."""
+    method: Callable[[Any], fluss.WriteResultHandle]
+    method = writer.upsert if isinstance(writer, fluss.UpsertWriter) else writer.append
+    return method
+
+
 def rows(writer: Any) -> Step:
     """One by one, without a wait."""
-    put = writer.upsert if isinstance(writer, fluss.UpsertWriter) else writer.append
+    put = put_of(writer)
     return lambda n: put({"id": n, "text": "one"})
 
 
 def waited(writer: Any) -> Step:
     """One by one, each awaited."""
-    put = writer.upsert if isinstance(writer, fluss.UpsertWriter) else writer.append
+    put = put_of(writer)
     return lambda n: put({"id": n, "text": "one"}).wait()
 
 
 def flushed(writer: Any) -> Step:
     """One by one, with many flushes."""
-    put = writer.upsert if isinstance(writer, fluss.UpsertWriter) else writer.append
+    put = put_of(writer)
 
     def step(n: int) -> None:
         put((n, "one"))
@@ -108,7 +119,7 @@ def flushed(writer: Any) -> Step:
 
 def mixed(writer: Any) -> Step:
     """Rows, small frames and large ones."""
-    put = writer.upsert if isinstance(writer, fluss.UpsertWriter) else writer.append
+    put = put_of(writer)
     large = pa.table({"id": [-1] * 100_000, "text": ["large"] * 100_000})
 
     def step(n: int) -> None:

@@ -42,9 +42,7 @@ def test_a_storm_of_interrupts(address: str) -> None:
 # ---- the moment between two steps of a row's way, in which another thread does something
 
 
-def interleaved(
-    writer: Any, do: Callable[[], object], *, after: bool
-) -> Callable[[Sequence[Any]], None]:
+def interleaved(writer: Any, do: Callable[[], object], *, after: bool) -> None:
     """Have something done before or after the next row joins those that wait, and only then."""
     gathered = writer._waiting._gate.open
     extend = gathered.extend
@@ -61,7 +59,6 @@ def interleaved(
             extend(values)
 
     gathered.extend = disturbed
-    return disturbed
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

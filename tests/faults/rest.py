@@ -21,8 +21,7 @@ _TIMEOUT_S = 60.0
 def wait_for_checkpoint(cluster: LocalCluster, table: fluss.FlussTable) -> None:
     """Wait until the checkpoint of the only server holds all that is in the table."""
     info = table.get_table_info()
-    connection = fluss.connect(cluster.bootstrap_servers)
-    with connection:
+    with fluss.connect(cluster.bootstrap_servers) as connection:
         ends = connection.get_admin().list_offsets(
             table.get_table_path(), range(info.num_buckets), fluss.OffsetSpec.latest()
         )
