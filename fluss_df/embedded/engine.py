@@ -20,9 +20,15 @@ from typing import Final, Literal, TypeVar
 from fluss_df.embedded import options
 from fluss_df.embedded.catalog import Catalog
 from fluss_df.embedded.cluster_state import ClusterState
-from fluss_df.embedded.files import FolderLock, make_folder
+from fluss_df.embedded.files import (
+    FolderLock,
+    TooManyFilesError,
+    disk_refused,
+    make_folder,
+)
 from fluss_df.embedded.kv_store import KvResources
 from fluss_df.embedded.kv_tablet import KvTablet
+from fluss_df.embedded.open_files import OpenFiles, allow_files
 from fluss_df.embedded.segment import may_expire
 from fluss_df.embedded.tables import Partition, Table, now_ms
 from fluss_df.embedded.tablet import Tablet, unknown_bucket
@@ -38,6 +44,9 @@ Durability = Literal["commit", "interval", "none"]
 _DATA: Final = "data"
 _SYNC_INTERVAL_S: Final = 1.0
 _CHECK_INTERVAL_S: Final = 60.0
+# the newest segment, its map, and what is synced; RocksDB's own, and some files of rows
+_LOG_FILES: Final = 3
+_KV_FILES: Final = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +67,17 @@ class EngineOptions:
     answer_bytes
         The most that one request may look up or scan by a limit; more is refused, as it would be
         in memory at once.
+    open_files
+        How many files the buckets may have open, about; those that were not used for the longest
+        time give theirs back. ``None``: half of what the process may have, whose own limit is
+        raised where it is low and the user may do so.
     """
 
     durability: Durability = "commit"
     segment_bytes: int = 1 << 30
     default_buckets: int = 1
     answer_bytes: int = 256 << 20
+    open_files: int | None = None
 
     def __post_init__(self) -> None:
         if self.durability not in ("commit", "interval", "none"):
@@ -71,9 +85,10 @@ class EngineOptions:
                 f"durability {self.durability!r}: it is 'commit', 'interval' or 'none'",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
-        if min(self.segment_bytes, self.default_buckets, self.answer_bytes) < 1:
+        files = 1 if self.open_files is None else self.open_files
+        if min(self.segment_bytes, self.default_buckets, self.answer_bytes, files) < 1:
             raise FlussError(
-                "segment_bytes, default_buckets and answer_bytes are positive",
+                "segment_bytes, default_buckets, answer_bytes and open_files are positive",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
 
@@ -86,6 +101,15 @@ class _Open:
     kv: KvTablet | None = None
     syncing: asyncio.Task[None] | None = None
     readers: set[asyncio.Event] = field(default_factory=set)
+
+    @property
+    def files(self) -> int:
+        """About how many files it has open while it is used."""
+        return _LOG_FILES if self.kv is None else _LOG_FILES + _KV_FILES
+
+    def rest(self) -> bool:
+        """Give back the files until they are needed, unless it is in use."""
+        return (self.kv or self.tablet).rest()
 
     @property
     def durable_offset(self) -> int:
@@ -139,6 +163,9 @@ class Engine:
         self.settings = settings or EngineOptions()
         self._lock = threading.RLock()
         self._open: dict[TableBucket, _Open] = {}
+        self._files: OpenFiles[TableBucket] = OpenFiles(
+            self.settings.open_files or allow_files() // 2
+        )
         self._closed = False
         self.lock = FolderLock(folder)
         try:
@@ -221,14 +248,23 @@ class Engine:
             found = self._open.get(bucket)
             if found is None:
                 try:
-                    found = self._open[bucket] = self._open_bucket(bucket)
-                except OSError as error:
-                    raise FlussError(
-                        f"cannot open {java_name(bucket)}: {error}", ErrorCode.STORAGE_EXCEPTION
-                    ) from error
+                    found = self._open_bucket(bucket)
+                except TooManyFilesError:
+                    # others in this process have more than their half
+                    self._files.rest_all()
+                    found = self._open_bucket(bucket)
+                self._open[bucket] = found
+            self._files.use(bucket, found)
             return found
 
     def _open_bucket(self, bucket: TableBucket) -> _Open:
+        try:
+            return self._open_files(bucket)
+        except OSError as error:
+            what = f"cannot open {java_name(bucket)}"
+            raise disk_refused(what, self.bucket_folder(bucket), error) from error
+
+    def _open_files(self, bucket: TableBucket) -> _Open:
         folder = self.bucket_folder(bucket)
         synced = self.settings.durability == "commit"
         tablet = Tablet(
@@ -296,6 +332,8 @@ class Engine:
         with self._lock:
             buckets = [bucket for bucket in self._open if wanted(bucket)]
             dropped = [self._open.pop(bucket) for bucket in buckets]
+            for bucket in buckets:
+                self._files.forget(bucket)
         for opened in dropped:
             opened.abandon()
             self._call_soon(self._wake, opened)
@@ -331,7 +369,7 @@ class Engine:
             ``STORAGE_EXCEPTION`` when the disk refused.
         """
         opened = self._opened(bucket)
-        if self.settings.durability != "commit":
+        if self.settings.durability != "commit" or opened.durable_offset >= end_offset:
             self._wake(opened)
             return
         while opened.durable_offset < end_offset:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fluss_df.embedded.open_files import allowed_files
 from fluss_df.errors import ErrorCode, FlussError
 
 FORMAT = 1
@@ -18,6 +19,7 @@ FORMAT = 1
 _OURS = {"LOCK", "FORMAT.tmp"}
 # no room on the disk, in the user's quota, or under the process's limit for a file
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 def _fcntl() -> ModuleType:
@@ -39,11 +41,20 @@ def _fcntl() -> ModuleType:
     return fcntl
 
 
-def write_refused(what: str, folder: Path, error: OSError) -> FlussError:
-    """Return the error for a write that the disk did not take.
+class TooManyFilesError(FlussError):
+    """No file can be opened: the process, or the system, has too many open."""
 
-    A full disk is told under a code that clients do not try again with: with a retriable one they
-    would be silent about it for minutes.
+
+def disk_refused(
+    what: str,
+    folder: Path,
+    error: Exception,
+    otherwise: int = ErrorCode.STORAGE_EXCEPTION,
+) -> FlussError:
+    """Return the error for what the disk did not do.
+
+    A full disk, and a lack of file descriptors, are told under a code that clients do not try again
+    with: with a retriable one they would be silent about it for minutes.
 
     Parameters
     ----------
@@ -52,25 +63,30 @@ def write_refused(what: str, folder: Path, error: OSError) -> FlussError:
     folder
         Where.
     error
-        What the operating system says.
+        What the operating system says, or RocksDB, which gives no numbers.
+    otherwise
+        The code of everything else.
     """
-    if error.errno in _FULL:
-        return full_disk(what, folder, error)
-    return FlussError(f"{what}: {error}", ErrorCode.STORAGE_EXCEPTION)
+    text = f"{what}: {error}"
+    if _is_one_of(error, _FULL):
+        return FlussError(
+            f"{text}. The disk of {folder} is full: make room there, or drop tables or partitions,"
+            " and write again",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
+    if _is_one_of(error, _NO_FILES):
+        return TooManyFilesError(
+            f"{text}. The process may have {allowed_files():,} files open: close some, or raise the"
+            " limit (ulimit -n)",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
+    return FlussError(text, otherwise)
 
 
-def tells_of_a_full_disk(error: Exception) -> bool:
-    """Whether RocksDB, which gives no numbers, says that there was no room."""
-    return any(os.strerror(number) in str(error) for number in _FULL)
-
-
-def full_disk(what: str, folder: Path, error: Exception) -> FlussError:
-    """Return the error for a write that found no room."""
-    return FlussError(
-        f"{what}: {error}. The disk of {folder} is full: make"
-        " room there, or drop tables or partitions, and write again",
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-    )
+def _is_one_of(error: Exception, numbers: set[int]) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in numbers
+    return any(os.strerror(number) in str(error) for number in numbers)
 
 
 def sync_folder(folder: Path) -> None:
@@ -112,7 +128,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises
     ------
     FlussError
-        See :func:`write_refused`, when the disk does not take them; the old file is untouched.
+        See :func:`disk_refused`, when the disk does not take them; the old file is untouched.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -129,7 +145,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise write_refused(f"cannot write {path.name}", path.parent, error) from error
+        raise disk_refused(f"cannot write {path.name}", path.parent, error) from error
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -7,9 +7,11 @@ ended is replayed from the changelog.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Final, cast
 
 import rocksdict
 
-from fluss_df.embedded.files import full_disk, tells_of_a_full_disk
+from fluss_df.embedded.files import disk_refused
 from fluss_df.errors import ErrorCode, FlussError
 
 logger = logging.getLogger(__name__)
@@ -26,7 +28,10 @@ logger = logging.getLogger(__name__)
 _STATE_KEY: Final = b""
 _STATE: Final = struct.Struct("<Bqqqq")
 _STATE_VERSION: Final = 1
+# memory of a store that is written to; of one that has few changes, which may be one of hundreds:
+# RocksDB allocates a tenth of it at once
 _MEMTABLE_BYTES: Final = 64 << 20
+_FIRST_MEMTABLE_BYTES: Final = 4 << 20
 _CACHE_BYTES: Final = 256 << 20
 
 
@@ -80,7 +85,7 @@ class KvResources:
         """Return the options of a store."""
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
-        options.set_write_buffer_size(_MEMTABLE_BYTES)
+        options.set_write_buffer_size(_FIRST_MEMTABLE_BYTES)
         options.set_max_write_buffer_number(4)
         options.set_write_buffer_manager(self.buffers)
         # one thread writes to a store at a time
@@ -101,7 +106,7 @@ class KvResources:
 class KvStore:
     """A RocksDB of values by key.
 
-    One thread writes at a time; any number read.
+    One thread writes at a time; any number read. It may :meth:`rest`, and opens again by itself.
 
     Parameters
     ----------
@@ -121,33 +126,105 @@ class KvStore:
     def __init__(self, folder: Path, name: str, resources: KvResources) -> None:
         self.folder = folder
         self._name = name
+        self._resources = resources
         self._write_options = rocksdict.WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
+        # of the three below; held while RocksDB is opened and closed
+        self._guard = threading.Lock()
+        self._users = 0
+        self._closed = False
+        self._grown = False
+        self._db: rocksdict.Rdict | None = None
+        self._db, stored = self._open()
+        self.state = KvState() if stored is None else stored
+        self._has_state = stored is not None
+
+    def _open(self) -> tuple[rocksdict.Rdict, KvState | None]:
+        """Open RocksDB; return it, and how far it is."""
         try:
-            self._db = rocksdict.Rdict(str(folder), resources.options())
-            stored = self._db.get(_STATE_KEY)
+            db = rocksdict.Rdict(str(self.folder), self._resources.options())
+            stored = db.get(_STATE_KEY)
         except Exception as error:
             raise self._failed("open", error) from error
         try:
-            self.state = KvState() if stored is None else KvState.unpack(stored)
-            self._has_state = stored is not None
+            return db, None if stored is None else KvState.unpack(stored)
         except FlussError:
-            self._db.close()
+            db.close()
             raise
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[rocksdict.Rdict]:
+        """Give RocksDB, which does not rest meanwhile."""
+        with self._guard:
+            if self._closed:
+                raise self._failed("use", ValueError("they are closed"))
+            if self._db is None:
+                db, stored = self._open()
+                if (stored or KvState()) != self.state:
+                    db.close()
+                    raise self._failed("open", ValueError("they are not as they were left"))
+                self._db = db
+            db = self._db
+            self._users += 1
+        try:
+            yield db
+        finally:
+            with self._guard:
+                self._users -= 1
+
+    def rest(self) -> bool:
+        """Bring everything to the disk and close RocksDB until it is needed, unless it is in use.
+
+        Returns
+        -------
+        bool
+            Whether it is closed now.
+        """
+        if not self._guard.acquire(blocking=False):
+            return False
+        try:
+            if self._users:
+                return False
+            if self._db is not None:
+                try:
+                    self._db.flush(True)
+                except Exception as error:
+                    logger.warning("%s", self._failed("flush", error).message)
+                    return False
+                self._close()
+            return True
+        finally:
+            self._guard.release()
+
+    def _close(self) -> None:
+        if self._db is not None:
+            db, self._db, self._grown = self._db, None, False
+            try:
+                db.close()
+            except Exception as error:
+                # it flushes as it closes
+                level = logging.DEBUG if self.deleted else logging.WARNING
+                logger.log(level, "%s", self._failed("flush", error).message)
 
     def _failed(self, what: str, error: Exception) -> FlussError:
         text = f"RocksDB cannot {what} the rows of {self._name} in {self.folder}"
-        if tells_of_a_full_disk(error):
-            return full_disk(text, self.folder, error)
-        return FlussError(f"{text}: {error}", ErrorCode.KV_STORAGE_EXCEPTION)
+        return disk_refused(text, self.folder, error, ErrorCode.KV_STORAGE_EXCEPTION)
+
+    @contextlib.contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Raise the errors of RocksDB as ours."""
+        try:
+            yield
+        except FlussError:
+            raise
+        except Exception as error:
+            raise self._failed(what, error) from error
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the value of each key, or None; one call for all of them."""
-        try:
-            found: list[bytes | None] = self._db.get(keys)  # type: ignore[arg-type, assignment]
-        except Exception as error:
-            raise self._failed("read", error) from error
-        return found
+        with self._using() as db, self._telling("read"):
+            found: list[bytes | None] = db.get(keys)  # type: ignore[arg-type, assignment]
+            return found
 
     def write(self, changes: Mapping[bytes, bytes | None], state: KvState) -> None:
         """Write values, or remove keys (None), and how far the store is then: all or nothing."""
@@ -161,12 +238,19 @@ class KvStore:
             else:
                 put(key, value)
         put(_STATE_KEY, state.pack())
-        try:
-            self._db.write(batch, self._write_options)
-        except Exception as error:
-            raise self._failed("write", error) from error
+        with self._using() as db, self._telling("write"):
+            db.write(batch, self._write_options)
+            if not self._grown:
+                self._grow(db)
         self.state = state
         self._has_state = True
+
+    def _grow(self, db: rocksdict.Rdict) -> None:
+        """Give a store that has many changes more memory from its next memory table on."""
+        used = db.property_int_value("rocksdb.cur-size-active-mem-table") or 0
+        if used > _FIRST_MEMTABLE_BYTES // 2:
+            db.set_options({"write_buffer_size": str(_MEMTABLE_BYTES)})
+            self._grown = True
 
     def prefix(self, prefix: bytes) -> Iterator[bytes]:
         """Return an iterator over the values whose keys begin with some bytes, in their order."""
@@ -176,38 +260,38 @@ class KvStore:
         end = prefix.rstrip(b"\xff")
         if end:
             options.set_iterate_upper_bound(end[:-1] + bytes([end[-1] + 1]))
-        return self._read(lambda: self._db.values(from_key=prefix, read_opt=options))
+        return self._read(lambda db: db.values(from_key=prefix, read_opt=options))
 
     def scan(self) -> Iterator[bytes]:
         """Return an iterator over all values as they are now, in the order of their keys.
 
         Not to be begun while another thread writes.
         """
-        snapshot = self._db.snapshot()
-        values = self._read(snapshot.values)
-        return itertools.islice(values, 1 if self._has_state else 0, None)
+        values = self._read_now()
+        next(values)  # takes the snapshot
+        return values
 
-    def _read(self, begin: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
-        try:
-            yield from begin()
-        except Exception as error:
-            raise self._failed("read", error) from error
+    def _read_now(self) -> Iterator[bytes]:
+        with self._using() as db, self._telling("read"):
+            values = iter(db.snapshot().values())
+            skipped = 1 if self._has_state else 0
+            yield b""
+            yield from itertools.islice(values, skipped, None)
+
+    def _read(self, begin: Callable[[rocksdict.Rdict], Iterable[bytes]]) -> Iterator[bytes]:
+        with self._using() as db, self._telling("read"):
+            yield from begin(db)
 
     def flush(self) -> None:
         """Bring everything to the disk, synced."""
-        try:
-            self._db.flush(True)
-        except Exception as error:
-            raise self._failed("flush", error) from error
+        with self._using() as db, self._telling("flush"):
+            db.flush(True)
 
     def close(self) -> None:
         """Close; what was not flushed comes from the changelog again."""
-        try:
-            self._db.close()
-        except Exception as error:
-            # it flushes as it closes
-            level = logging.DEBUG if self.deleted else logging.WARNING
-            logger.log(level, "%s", self._failed("flush", error).message)
+        with self._guard:
+            self._closed = True
+            self._close()
 
     @property
     def deleted(self) -> bool:
@@ -216,10 +300,8 @@ class KvStore:
 
     def checkpoint(self, folder: Path) -> None:
         """Make a consistent copy in another folder, which must not be there, by hard links."""
-        try:
-            rocksdict.Checkpoint(self._db).create_checkpoint(str(folder))
-        except Exception as error:
-            raise self._failed("copy", error) from error
+        with self._using() as db, self._telling("copy"):
+            rocksdict.Checkpoint(db).create_checkpoint(str(folder))
 
 
 def read_store(folder: Path) -> tuple[KvState, dict[bytes, bytes]]:

@@ -399,30 +399,33 @@ class KvTablet:
             full; it is tried again with the next batch.
         """
         with self._apply_lock:
-            with self._lock:
-                self._require_open()
-                synced = self.log.synced_offset
-                ready = [p for p in self._pending if p.state.applied <= synced]
-            if not ready:
-                return
-            changes = ready[0].changes
-            if len(ready) > 1:
-                changes = {}
-                for entry in ready:
-                    changes.update(entry.changes)
-            try:
-                self._store.write(changes, ready[-1].state)
-            except FlussError as error:
-                # it takes nothing more once it found no room, also where there is room by now
-                logger.warning("%s: it is opened again", error.message)
-                self._reopen(synced)
-            with self._lock:
-                for entry in ready:
-                    self._pending.popleft()
-                    self._pending_bytes -= entry.nbytes
-                self._overlay = {}
-                for entry in self._pending:
-                    self._overlay.update(entry.changes)
+            self._apply()
+
+    def _apply(self) -> None:
+        with self._lock:
+            self._require_open()
+            synced = self.log.synced_offset
+            ready = [p for p in self._pending if p.state.applied <= synced]
+        if not ready:
+            return
+        changes = ready[0].changes
+        if len(ready) > 1:
+            changes = {}
+            for entry in ready:
+                changes.update(entry.changes)
+        try:
+            self._store.write(changes, ready[-1].state)
+        except FlussError as error:
+            # it takes nothing more once it found no room, also where there is room by now
+            logger.warning("%s: it is opened again", error.message)
+            self._reopen(synced)
+        with self._lock:
+            for entry in ready:
+                self._pending.popleft()
+                self._pending_bytes -= entry.nbytes
+            self._overlay = {}
+            for entry in self._pending:
+                self._overlay.update(entry.changes)
 
     # ---- reading
 
@@ -489,6 +492,23 @@ class KvTablet:
                 logger.warning("%s: the changelog has what is missing", error.message)
         finally:
             self.abandon()
+
+    def rest(self) -> bool:
+        """Give back all files until they are needed, unless it is in use; return whether it did."""
+        if self._lock.locked() or not self._apply_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._pending:
+                self.log.sync()
+                self._apply()
+            with self._lock:
+                # a batch may have come meanwhile
+                return not self._pending and self._store.rest() and self.log.rest()
+        except FlussError as error:
+            logger.warning("%s", error.message)
+            return False
+        finally:
+            self._apply_lock.release()
 
     def abandon(self) -> None:
         """Close at once."""

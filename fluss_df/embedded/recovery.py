@@ -113,8 +113,10 @@ def load_log(folder: Path, name: str, synced: SyncedPoint | None) -> LoadedLog:
             raise _damage(name, folder, end, f"batches up to {synced.end_offset} are missing")
     except BaseException:
         for segment in segments:
-            segment.close()
+            segment.rest()
         raise
+    for segment in segments[:-1]:
+        segment.rest()
     return LoadedLog(segments, writers)
 
 

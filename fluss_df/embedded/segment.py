@@ -7,6 +7,8 @@ import contextlib
 import json
 import mmap
 import os
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -14,13 +16,15 @@ from typing import Any, Final
 import google_crc32c
 import numpy as np
 
-from fluss_df.embedded.files import write_atomically
+from fluss_df.embedded.files import disk_refused, write_atomically
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.headers import LogHeaders, scan_headers
 
 # one index entry for about so many bytes of log
 _INDEX_INTERVAL: Final = 4096
 _SUFFIX: Final = ".log"
+# a map needs no descriptor, but before Python 3.13 it keeps one
+_MAP: Final[dict[str, Any]] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
 @dataclass(slots=True)
@@ -64,6 +68,8 @@ class SparseIndex:
 class Segment:
     """A file of batches, named by the offset of the first.
 
+    The file is open from its first use for writing until :meth:`rest`.
+
     Parameters
     ----------
     folder
@@ -89,12 +95,59 @@ class Segment:
         self.size = 0
         self.verified = 0
         self.index = SparseIndex()
-        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._map: memoryview | None = None
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of the file; opens it.
+
+        Raises
+        ------
+        FlussError
+            When it cannot be opened, see :func:`~fluss_df.embedded.files.disk_refused`.
+        """
+        if self._fd is None:
+            self._fd = self._opened(os.O_RDWR)
+        return self._fd
+
+    def _opened(self, flags: int) -> int:
+        try:
+            return os.open(self.path, flags | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._refused("open", error) from error
+
+    def _refused(self, what: str, error: OSError) -> FlussError:
+        return disk_refused(f"cannot {what} {self.path}", self.path.parent, error)
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[int]:
+        """Give a descriptor for a moment: of segments that only are read, none stays open."""
+        fd = self._fd
+        if fd is not None:
+            yield fd
+            return
+        fd = self.open_again()
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def open_again(self) -> int:
+        """Return another descriptor of the file, for reading."""
+        return self._opened(os.O_RDONLY)
+
+    def rest(self) -> None:
+        """Give back the descriptor and the map until they are needed; slices stay valid."""
+        self._map = None
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
 
     def file_size(self) -> int:
         """Return the bytes of the file, whole batches or not."""
-        return os.fstat(self.fd).st_size
+        with self._readable() as fd:
+            return os.fstat(fd).st_size
 
     def view(self, start: int, end: int) -> memoryview:
         """Return bytes of the file as a slice of its memory map.
@@ -104,7 +157,11 @@ class Segment:
         if self._map is None or len(self._map) < end:
             if not end:
                 return memoryview(b"")
-            self._map = memoryview(mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ))
+            with self._readable() as fd:
+                try:
+                    self._map = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ, **_MAP))
+                except OSError as error:
+                    raise self._refused("read", error) from error
         return self._map[start:end]
 
     def append(self, batches: list[bytes | memoryview], headers: LogHeaders) -> None:
@@ -120,21 +177,29 @@ class Segment:
         Raises
         ------
         OSError
-            When the disk did not take them all; the file is as it was.
+            When the disk did not take them all; the file is as it was, unless it is :attr:`torn`.
+        FlussError
+            When the file cannot be opened.
         """
+        fd = self.fd
         total = sum(len(part) for part in batches)
         try:
-            written = os.pwritev(self.fd, batches, self.size)
+            written = os.pwritev(fd, batches, self.size)
             if written < total:
                 rest = memoryview(b"".join(batches))[written:]
                 while rest:
-                    count = os.pwrite(self.fd, rest, self.size + written)
+                    count = os.pwrite(fd, rest, self.size + written)
                     written += count
                     rest = rest[count:]
         except BaseException:
-            os.ftruncate(self.fd, self.size)
+            os.ftruncate(fd, self.size)
             raise
         self.take_in(headers)
+
+    @property
+    def torn(self) -> bool:
+        """Whether the file has more than whole batches, after a write that was not undone."""
+        return self.file_size() != self.size
 
     def take_in(self, headers: LogHeaders) -> None:
         """Count batches in that stand behind the last one in the file."""
@@ -209,14 +274,9 @@ class Segment:
         with contextlib.suppress(FileNotFoundError):
             self.index_path.unlink()
 
-    def close(self) -> None:
-        """Close the file; slices that were handed out stay valid."""
-        self._map = None
-        os.close(self.fd)
-
     def delete(self) -> None:
         """Close and remove the segment."""
-        self.close()
+        self.rest()
         self.drop_index()
         self.path.unlink(missing_ok=True)
 

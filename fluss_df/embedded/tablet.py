@@ -6,6 +6,7 @@ All state is guarded by one lock, held while batches are written (not while they
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import struct
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from fluss_df.embedded.append_checks import check_batches
-from fluss_df.embedded.files import make_folder, sync_data, sync_folder, write_refused
+from fluss_df.embedded.files import disk_refused, make_folder, sync_data, sync_folder
 from fluss_df.embedded.log_reads import Piece, Stretch, cut_piece, first_since
 from fluss_df.embedded.recovery import SyncedPoint, load_log, remember
 from fluss_df.embedded.segment import FileCopy, LogCopy, Segment
@@ -24,6 +25,8 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.checked import CheckedColumns
 from fluss_df.record.cut import ColumnLayout
 from fluss_df.record.headers import NO_WRITER_ID, LogHeaders, scan_headers
+
+logger = logging.getLogger(__name__)
 
 _BASE_OFFSET: Final = struct.Struct("<q")
 _TIMESTAMP: Final = struct.Struct("<q")
@@ -74,7 +77,7 @@ class Tablet:
         self.closed = False
         self.checked = CheckedColumns()
         make_folder(folder)
-        self._point_fd = os.open(folder / "synced", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._point_file: int | None = None
         try:
             point = SyncedPoint.unpack(os.pread(self._point_fd, 64, 0))
             loaded = load_log(folder, name, point)
@@ -88,11 +91,24 @@ class Tablet:
                 sync_data(self._active.fd)
                 self._active.drop_index()
         except BaseException:
-            os.close(self._point_fd)
+            self._close_point()
             raise
         self._last_timestamp = max(s.last_timestamp for s in self._segments)
         self.synced_offset = self._active.end_offset
         self._save_point()
+
+    @property
+    def _point_fd(self) -> int:
+        """The descriptor of the file that says what is synced; opens it."""
+        if self._point_file is None:
+            path, flags = self.folder / "synced", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._point_file = os.open(path, flags, 0o600)
+        return self._point_file
+
+    def _close_point(self) -> None:
+        if self._point_file is not None:
+            fd, self._point_file = self._point_file, None
+            os.close(fd)
 
     @property
     def _active(self) -> Segment:
@@ -185,7 +201,7 @@ class Tablet:
                 self._roll()
             except OSError as error:
                 what = f"cannot begin a segment of {self.name}"
-                raise write_refused(what, self.folder, error) from error
+                raise disk_refused(what, self.folder, error) from error
         parts: list[bytes | memoryview] = []
         offset = base
         for i in range(len(headers)):
@@ -200,9 +216,9 @@ class Tablet:
         try:
             self._active.append(parts, headers)
         except OSError as error:
-            if self._active.file_size() != self._active.size:
+            if self._active.torn:
                 self._poison = f"a write failed and could not be undone: {error}"
-            raise write_refused(f"cannot write to {self.name}", self.folder, error) from error
+            raise disk_refused(f"cannot write to {self.name}", self.folder, error) from error
         self._last_timestamp = timestamp
         remember(self._writers, headers)
         return Appended(base, self.end_offset)
@@ -231,6 +247,7 @@ class Tablet:
         self._sync_file(old.fd)
         old.save_index(self._writers.to_json())
         self._segments.append(Segment(self.folder, old.end_offset))
+        old.rest()
         sync_folder(self.folder)
         self.synced_offset = old.end_offset
 
@@ -245,9 +262,14 @@ class Tablet:
         """
         with self._lock:
             self._require_usable()
-            target, fd = self.end_offset, self._active.fd
+            if not self.dirty:
+                return
+            target = self.end_offset
             # a roll or close meanwhile must not take the file away
-            fd = os.dup(fd)
+            try:
+                fd = os.dup(self._active.fd)
+            except OSError as error:
+                raise disk_refused(f"cannot sync {self.name}", self.folder, error) from error
         try:
             self._sync_file(fd)
         finally:
@@ -413,15 +435,15 @@ class Tablet:
         """
         self.sync()
         files: list[FileCopy] = []
-        with self._lock:
-            self._require_usable()
-            active = self._active
-            files.extend(
-                FileCopy(segment.path.name, os.dup(segment.fd), segment.size)
-                for segment in self._segments
-            )
-            point = SyncedPoint(active.end_offset, active.base_offset, active.size).pack()
         try:
+            with self._lock:
+                self._require_usable()
+                active = self._active
+                files.extend(
+                    FileCopy(segment.path.name, segment.open_again(), segment.size)
+                    for segment in self._segments
+                )
+                point = SyncedPoint(active.end_offset, active.base_offset, active.size).pack()
             yield LogCopy(files, point)
         finally:
             for file in files:
@@ -476,8 +498,33 @@ class Tablet:
 
     def _give_up(self) -> None:
         for segment in self._segments:
-            segment.close()
-        os.close(self._point_fd)
+            segment.rest()
+        self._close_point()
+
+    def rest(self) -> bool:
+        """Sync, and give back all files until they are needed, unless it is in use.
+
+        Returns
+        -------
+        bool
+            Whether it has no file open now.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._poison is not None:
+                return False
+            if self.dirty and not self.closed:
+                self._sync_file(self._active.fd)
+                self.synced_offset = self.end_offset
+                self._save_point()
+            self._give_up()
+            return True
+        except FlussError as error:
+            logger.warning("%s", error.message)
+            return False
+        finally:
+            self._lock.release()
 
 
 def unknown_bucket(name: str) -> FlussError:

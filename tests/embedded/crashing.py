@@ -68,7 +68,10 @@ def write_for_ever(folder: str, first: int, batch: int) -> None:
     """Write to both tables; print what was acknowledged."""
     import threading
 
-    engine = EmbeddedFluss(folder, options=EngineOptions(segment_bytes=100_000))
+    # about every second time, each bucket rests while another is used
+    open_files = (None, 1)[first // 100 % 2]
+    options = EngineOptions(segment_bytes=100_000, open_files=open_files)
+    engine = EmbeddedFluss(folder, options=options)
     connection = engine.connection()
     admin = connection.get_admin()
     plain = {"table.log.arrow.compression.type": "NONE"}

@@ -254,7 +254,8 @@ def record(root: Path, seed: int, steps: int = 40) -> list[Op]:
     choose = random.Random(seed)
     recorder = Recorder(root)
     with recorder.installed():
-        options = EngineOptions(segment_bytes=1500)
+        # with few files, each bucket rests while the other is used
+        options = EngineOptions(segment_bytes=1500, open_files=choose.choice((None, 1)))
         engine = Engine(root / "d", options)
         for path, keys in ((LOG, None), (ROWS, ["n"])):
             descriptor = TableDescriptor(

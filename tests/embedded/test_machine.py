@@ -34,10 +34,15 @@ class EmbeddedMachine(TableMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
+        self.openings = 0
         self.open()
 
     def open(self) -> None:
-        self.engine = EmbeddedFluss(self.folder.name, options=EngineOptions(segment_bytes=3000))
+        # every second time, each bucket rests while another is used
+        open_files = (None, 1)[self.openings % 2]
+        options = EngineOptions(segment_bytes=3000, open_files=open_files)
+        self.engine = EmbeddedFluss(self.folder.name, options=options)
+        self.openings += 1
 
     def connect(self) -> fluss.FlussConnection:
         return self.engine.connection()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
@@ -111,15 +112,18 @@ def test_answers_to_lookups_that_nobody_takes(tmp_path: Path) -> None:
 def test_requests_without_an_end_wait_for_each_other(tmp_path: Path) -> None:
     """800 MB are announced: no more is received than there is room for; who stalls has to go."""
     limits = Limits(total_bytes=64 * MB, stalled_s=1.0)
-    with EmbeddedFluss(tmp_path / "d", port=0, limits=limits) as engine:
-        peers = []
+    header = struct.pack(">ihhi", 40 * MB + 8, 1014, 0, 1)
+    request = memoryview(header + bytes(39 * MB))
+    with (
+        contextlib.ExitStack() as peers,
+        EmbeddedFluss(tmp_path / "d", port=0, limits=limits) as engine,
+    ):
+        port = int(engine.address.split(":")[1])
         before = anonymous_memory()
         for _ in range(20):
-            peer = socket.create_connection(("127.0.0.1", int(engine.address.split(":")[1])), 10)
+            peer = peers.enter_context(socket.create_connection(("127.0.0.1", port), 10))
             peer.setblocking(False)
-            peers.append(peer)
-            header = struct.pack(">ihhi", 40 * MB + 8, 1014, 0, 1)
-            part = memoryview(header + bytes(39 * MB))
+            part = request
             until = time.monotonic() + 0.1
             while part and time.monotonic() < until:
                 try:
@@ -131,8 +135,7 @@ def test_requests_without_an_end_wait_for_each_other(tmp_path: Path) -> None:
         # a small request has its turn after those that came before it, at the latest
         with RawClient(engine.address, timeout=60) as client:
             assert client.call(api.LIST_DATABASES, pb.ListDatabasesRequest()).database_name
-        for peer in peers:
-            peer.close()
+        peers.close()
         wait_for(engine, 0)
 
 

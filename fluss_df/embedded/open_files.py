@@ -1,0 +1,119 @@
+"""How many files an engine has open at once: buckets that were not used for long give theirs back.
+
+A log needs two or three descriptors, a RocksDB about ten; a process may often have only 1,024.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from types import ModuleType
+from typing import Final, Generic, Protocol, TypeVar
+
+K = TypeVar("K")
+
+# what a process is allowed, if it may ask for so much
+_WANTED: Final = 16_384
+# macOS takes no more, whatever it says that it does
+_AT_LEAST: Final = 10_240
+
+
+class Resting(Protocol):
+    """What has files that it can give back, and opens again by itself."""
+
+    @property
+    def files(self) -> int:
+        """About how many it has open while it is used."""
+
+    def rest(self) -> bool:
+        """Give them back, unless it is in use; return whether it did."""
+
+
+def _limits() -> ModuleType | None:
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource
+
+
+def allowed_files() -> int:
+    """Return how many files this process may have open."""
+    resource = _limits()
+    if resource is None:
+        return _AT_LEAST
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _WANTED if soft == resource.RLIM_INFINITY else int(soft)
+
+
+def allow_files() -> int:
+    """Have the operating system allow this process enough open files, as far as the user may.
+
+    Only the soft limit is raised. It is low for programs that cannot wait for descriptors over
+    1,024, and servers raise it.
+
+    Returns
+    -------
+    int
+        How many it may have open now.
+    """
+    resource = _limits()
+    if resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for wanted in (_WANTED, _AT_LEAST):
+            if hard != resource.RLIM_INFINITY:
+                wanted = min(wanted, hard)
+            if soft == resource.RLIM_INFINITY or soft >= wanted:
+                break
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                break
+    return allowed_files()
+
+
+class OpenFiles(Generic[K]):
+    """Who may have files open, in the order of use; thread safe.
+
+    Parameters
+    ----------
+    most
+        About how many files they may have open together. More are open only while all of them are
+        in use.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        # the one that was used last is the last
+        self._used: dict[K, Resting] = {}
+        self._files = 0
+
+    def use(self, key: K, user: Resting) -> None:
+        """Count one in that is about to be used; others rest for it where files are short."""
+        with self._lock:
+            if self._used.pop(key, None) is None:
+                self._files += user.files
+            self._used[key] = user
+            if self._files > self._most:
+                self._rest(self._most)
+
+    def forget(self, key: K) -> None:
+        """Do not count one any more: it was closed."""
+        with self._lock:
+            user = self._used.pop(key, None)
+            if user is not None:
+                self._files -= user.files
+
+    def rest_all(self) -> None:
+        """Have everyone rest who is not in use."""
+        with self._lock:
+            self._rest(0)
+
+    def _rest(self, most: int) -> None:
+        for key in list(self._used)[: None if most == 0 else -1]:
+            if self._files <= most:
+                break
+            user = self._used[key]
+            if user.rest():
+                del self._used[key]
+                self._files -= user.files
