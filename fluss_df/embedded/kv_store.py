@@ -129,8 +129,9 @@ class KvStore:
         self._resources = resources
         self._write_options = rocksdict.WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
-        # of the three below; held while RocksDB is opened and closed
-        self._guard = threading.Lock()
+        # Of what is below; held while RocksDB is opened and closed. An iterator that nobody holds
+        # any more may be collected, and stop using RocksDB, in a thread that has it.
+        self._guard = threading.RLock()
         self._users = 0
         self._closed = False
         self._grown = False
@@ -240,10 +241,10 @@ class KvStore:
         put(_STATE_KEY, state.pack())
         with self._using() as db, self._telling("write"):
             db.write(batch, self._write_options)
+            self.state = state
+            self._has_state = True
             if not self._grown:
                 self._grow(db)
-        self.state = state
-        self._has_state = True
 
     def _grow(self, db: rocksdict.Rdict) -> None:
         """Give a store that has many changes more memory from its next memory table on."""
@@ -284,6 +285,8 @@ class KvStore:
 
     def flush(self) -> None:
         """Bring everything to the disk, synced."""
+        if self._db is None and not self._closed:
+            return  # it was, before it rested
         with self._using() as db, self._telling("flush"):
             db.flush(True)
 
