@@ -309,6 +309,8 @@ class FlussReader(FileReader):
             views=True,
         )
         rows = 0
+        # Not begun when the query is planned, at most 2 ms sooner: a scan of 4 million rows took
+        # 4 % more processor time that way, and no less by the clock.
         with read:
             for frame in read:
                 if frame is None:
