@@ -336,7 +336,7 @@ def test_a_few_rows_cost_little(tmp_path: Path, store: SlowStore) -> None:
 
 
 def test_waiting_ends_in_time_and_closing_at_once(tmp_path: Path, store: SlowStore) -> None:
-    store.latency_s = 0.4
+    store.latency_s = 2.0
     segments = Segments(tmp_path)
     for _ in range(20):
         segments.add(1)
@@ -345,8 +345,8 @@ def test_waiting_ends_in_time_and_closing_at_once(tmp_path: Path, store: SlowSto
     assert read.take(0.05) is None
     assert read.take(0.0) is None
     read.close()
-    assert time.monotonic() - began < 0.3
-    time.sleep(1.0)
+    assert time.monotonic() - began < 1.5
+    time.sleep(2.5)
     assert store.reads <= 1
 
 
@@ -437,4 +437,4 @@ def test_out_of_range_for_a_moment_is_tried_again(segments: Segments) -> None:
 
     with pytest.raises(fluss.FlussError, match="offset 7 is out of range"):
         ask_again_and_again()
-    assert 0.4 < time.monotonic() - began < 2
+    assert 0.4 < time.monotonic() - began < 4
