@@ -259,12 +259,12 @@ class Engine:
 
     def _open_bucket(self, bucket: TableBucket) -> _Open:
         try:
-            return self._open_files(bucket)
+            return self._load_bucket(bucket)
         except OSError as error:
             what = f"cannot open {java_name(bucket)}"
             raise disk_refused(what, self.bucket_folder(bucket), error) from error
 
-    def _open_files(self, bucket: TableBucket) -> _Open:
+    def _load_bucket(self, bucket: TableBucket) -> _Open:
         folder = self.bucket_folder(bucket)
         synced = self.settings.durability == "commit"
         tablet = Tablet(

@@ -135,9 +135,9 @@ class KvStore:
         self._users = 0
         self._closed = False
         self._grown = False
-        self._db: rocksdict.Rdict | None = None
+        self._db: rocksdict.Rdict | None
         self._db, stored = self._open()
-        self.state = KvState() if stored is None else stored
+        self.state = stored or KvState()
         self._has_state = stored is not None
 
     def _open(self) -> tuple[rocksdict.Rdict, KvState | None]:
@@ -154,11 +154,11 @@ class KvStore:
             raise
 
     @contextlib.contextmanager
-    def _using(self) -> Iterator[rocksdict.Rdict]:
-        """Give RocksDB, which does not rest meanwhile."""
+    def _using(self, what: str) -> Iterator[rocksdict.Rdict]:
+        """Give RocksDB, which does not rest meanwhile, and raise its errors as ours."""
         with self._guard:
             if self._closed:
-                raise self._failed("use", ValueError("they are closed"))
+                raise self._failed(what, ValueError("they are closed"))
             if self._db is None:
                 db, stored = self._open()
                 if (stored or KvState()) != self.state:
@@ -169,6 +169,8 @@ class KvStore:
             self._users += 1
         try:
             yield db
+        except Exception as error:
+            raise self._failed(what, error) from error
         finally:
             with self._guard:
                 self._users -= 1
@@ -211,19 +213,9 @@ class KvStore:
         text = f"RocksDB cannot {what} the rows of {self._name} in {self.folder}"
         return disk_refused(text, self.folder, error, ErrorCode.KV_STORAGE_EXCEPTION)
 
-    @contextlib.contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        """Raise the errors of RocksDB as ours."""
-        try:
-            yield
-        except FlussError:
-            raise
-        except Exception as error:
-            raise self._failed(what, error) from error
-
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the value of each key, or None; one call for all of them."""
-        with self._using() as db, self._telling("read"):
+        with self._using("read") as db:
             found: list[bytes | None] = db.get(keys)  # type: ignore[arg-type, assignment]
             return found
 
@@ -239,7 +231,7 @@ class KvStore:
             else:
                 put(key, value)
         put(_STATE_KEY, state.pack())
-        with self._using() as db, self._telling("write"):
+        with self._using("write") as db:
             db.write(batch, self._write_options)
             self.state = state
             self._has_state = True
@@ -273,21 +265,21 @@ class KvStore:
         return values
 
     def _read_now(self) -> Iterator[bytes]:
-        with self._using() as db, self._telling("read"):
+        with self._using("read") as db:
             values = iter(db.snapshot().values())
             skipped = 1 if self._has_state else 0
             yield b""
             yield from itertools.islice(values, skipped, None)
 
     def _read(self, begin: Callable[[rocksdict.Rdict], Iterable[bytes]]) -> Iterator[bytes]:
-        with self._using() as db, self._telling("read"):
+        with self._using("read") as db:
             yield from begin(db)
 
     def flush(self) -> None:
         """Bring everything to the disk, synced."""
         if self._db is None and not self._closed:
             return  # it was, before it rested
-        with self._using() as db, self._telling("flush"):
+        with self._using("flush") as db:
             db.flush(True)
 
     def close(self) -> None:
@@ -303,7 +295,7 @@ class KvStore:
 
     def checkpoint(self, folder: Path) -> None:
         """Make a consistent copy in another folder, which must not be there, by hard links."""
-        with self._using() as db, self._telling("copy"):
+        with self._using("copy") as db:
             rocksdict.Checkpoint(db).create_checkpoint(str(folder))
 
 

@@ -93,9 +93,9 @@ class OpenFiles(Generic[K]):
         with self._lock:
             if self._used.pop(key, None) is None:
                 self._files += user.files
-            self._used[key] = user
             if self._files > self._most:
                 self._rest(self._most)
+            self._used[key] = user
 
     def forget(self, key: K) -> None:
         """Do not count one any more: it was closed."""
@@ -110,10 +110,9 @@ class OpenFiles(Generic[K]):
             self._rest(0)
 
     def _rest(self, most: int) -> None:
-        for key in list(self._used)[: None if most == 0 else -1]:
+        for key, user in list(self._used.items()):
             if self._files <= most:
                 break
-            user = self._used[key]
             if user.rest():
                 del self._used[key]
                 self._files -= user.files

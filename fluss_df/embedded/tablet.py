@@ -279,6 +279,12 @@ class Tablet:
             if not self.closed:
                 self._save_point()
 
+    def _sync_all(self) -> None:
+        """Bring what was written to the disk; the lock is held."""
+        self._sync_file(self._active.fd)
+        self.synced_offset = self.end_offset
+        self._save_point()
+
     def _sync_file(self, fd: int) -> None:
         try:
             sync_data(fd)
@@ -480,9 +486,7 @@ class Tablet:
             self.closed = True
             try:
                 if self._poison is None:
-                    self._sync_file(self._active.fd)
-                    self.synced_offset = self.end_offset
-                    self._save_point()
+                    self._sync_all()
                     os.fsync(self._point_fd)
                     if self._active.size:
                         self._active.save_index(self._writers.to_json())
@@ -515,9 +519,7 @@ class Tablet:
             if self._poison is not None:
                 return False
             if self.dirty and not self.closed:
-                self._sync_file(self._active.fd)
-                self.synced_offset = self.end_offset
-                self._save_point()
+                self._sync_all()
             self._give_up()
             return True
         except FlussError as error:

@@ -6,8 +6,7 @@ import os
 import random
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
@@ -21,7 +20,6 @@ from fluss_df.embedded.open_files import OpenFiles
 from fluss_df.errors import ErrorCode, FlussError
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
-PATH = fluss.TablePath("fluss", "t")
 
 
 def open_files(folder: Path) -> int:
@@ -151,7 +149,6 @@ def test_files_of_buckets_that_are_not_used_are_closed(tmp_path: Path) -> None:
 
 def test_many_threads_and_few_files(tmp_path: Path) -> None:
     """Upserts, appends, lookups and scans of eight tables at once; each bucket rests in between."""
-    failures: list[BaseException] = []
 
     def work(number: int, connection: fluss.FlussConnection) -> None:
         choose = random.Random(number)
@@ -175,12 +172,6 @@ def test_many_threads_and_few_files(tmp_path: Path) -> None:
                 assert {row["id"]: row["v"] for row in own} == model
         writer.close()
 
-    def guarded(function: Callable[..., None], *arguments: object) -> None:
-        try:
-            function(*arguments)
-        except BaseException as error:
-            failures.append(error)
-
     with (
         EmbeddedFluss(tmp_path / "d", options=EngineOptions(open_files=1)) as engine,
         engine.connection() as connection,
@@ -189,15 +180,8 @@ def test_many_threads_and_few_files(tmp_path: Path) -> None:
         for number in range(8):
             descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA, ["id"]), bucket_count=2)
             admin.create_table(fluss.TablePath("fluss", f"t{number}"), descriptor)
-        threads = [
-            threading.Thread(target=guarded, args=(work, number, connection))
-            for number in range(10)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not failures
+        with ThreadPoolExecutor(10) as threads:
+            list(threads.map(work, range(10), [connection] * 10))
 
 
 def test_a_store_rests_only_when_nobody_reads_it(tmp_path: Path) -> None:
@@ -211,7 +195,7 @@ def test_a_store_rests_only_when_nobody_reads_it(tmp_path: Path) -> None:
     assert not store.rest()
     assert len(list(scan)) == 198
     assert not store.rest()
-    prefix.close()  # type: ignore[attr-defined]
+    del prefix
     assert store.rest()
     # it is opened again by what is asked of it, and has everything
     assert store.get([b"\x05", b"nothing"]) == [b"\x05\x05", None]
