@@ -1,5 +1,7 @@
 """The folder in which a run of micro-batches remembers how far it got.
 
+``metadata.json`` names the run, the table that it reads, where it writes and what its query is.
+``start.json`` says from where the first batch reads, once it was looked for rows;
 ``offsets/N.json`` says which offsets batch N reads, and is written before the batch is run;
 ``commits/N.json`` says that its output is there. A batch with the one file and without the other
 is run again, with the same offsets. Files appear whole: written beside their place, synced, and
@@ -9,6 +11,7 @@ renamed.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import sys
@@ -33,31 +36,51 @@ class BatchOffsets:
     Parameters
     ----------
     number
-        From 0, without gaps.
+        From 0, without gaps; -1 for where the first batch begins.
     table_id
         The id of the table; another one means that it was dropped and made anew.
     splits
         A range of offsets for each bucket that the run knows; empty where nothing is new.
+    created
+        When the table was made, in ms since 1970: a server that begins anew gives the same ids
+        again. None where an earlier release wrote the file.
+    clock
+        A moment, in ms since 1970: what is before the ends was committed before it. None where
+        that cannot be said.
     """
 
     number: int
     table_id: int
     splits: tuple[Split, ...]
+    created: int | None = None
+    clock: int | None = None
 
     @property
     def rows(self) -> int:
         """How many rows of the table that is."""
         return sum(split.rows for split in self.splits)
 
+    @property
+    def ranges(self) -> list[list[Any]]:
+        """The splits as JSON."""
+        return [
+            [s.partition_id, s.partition_name, s.bucket_id, s.start, s.stop] for s in self.splits
+        ]
+
+    @property
+    def digest(self) -> str:
+        """The same for batches that read the same rows, and for no others."""
+        read = sorted(map(json.dumps, (r for r in self.ranges if r[4] > r[3])))
+        return hashlib.sha256(f"{self.table_id}/{read}".encode()).hexdigest()[:32]
+
     def to_json(self) -> dict[str, Any]:
         """Return the content of its file."""
         return {
             "version": _VERSION,
             "table_id": self.table_id,
-            "splits": [
-                [s.partition_id, s.partition_name, s.bucket_id, s.start, s.stop]
-                for s in self.splits
-            ],
+            "splits": self.ranges,
+            "created": self.created,
+            "clock": self.clock,
         }
 
 
@@ -75,6 +98,8 @@ class Checkpoint:
     ----------
     run_id
         Of all runs with this folder; known within the ``with`` statement.
+    about
+        What ``metadata.json`` says; known as long.
 
     Raises
     ------
@@ -87,11 +112,12 @@ class Checkpoint:
         self._table = table
         self._lock: IO[str] | None = None
         self.run_id = ""
+        self.about: dict[str, Any] = {}
 
     def __enter__(self) -> Checkpoint:
         for name in ("offsets", "commits"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.folder / "lock")
+        self._lock = lock_file(self.folder / "lock", f"checkpoint {self.folder}")
         try:
             for leftover in self.folder.glob("**/.*.json-*"):
                 leftover.unlink(missing_ok=True)
@@ -114,11 +140,36 @@ class Checkpoint:
                     f"checkpoint {self.folder} is of table {found.get('table')}, not of"
                     f" {self._table}: every query needs a folder of its own"
                 )
+            self.about = found
+            self._check_numbers()
             return str(found.get("run_id"))
+        if _numbers(self.folder / "offsets") or _numbers(self.folder / "commits"):
+            raise FlussError(
+                f"checkpoint {self.folder} has batches and no metadata.json, which names the run"
+                " that they are of: put the file back, or start over with another folder"
+            )
         run_id = uuid.uuid4().hex
-        about = {"version": _VERSION, "table": str(self._table), "run_id": run_id}
-        write_atomically(path, about)
+        self.about = {"version": _VERSION, "table": str(self._table), "run_id": run_id}
+        write_atomically(path, self.about)
         return run_id
+
+    def _check_numbers(self) -> None:
+        """Refuse a folder that lost the newest files: what they said would be taken wrongly."""
+        begun = max(_numbers(self.folder / "offsets"), default=-1)
+        done = max(_numbers(self.folder / "commits"), default=-1)
+        if done > begun:
+            raise FlussError(
+                f"checkpoint {self.folder} lost files: batch {done} is committed, and"
+                f" offsets/{done:010}.json, which says what it read, is not there; put the folder"
+                " back as a whole, or start over with another one"
+            )
+
+    def amend(self, **fields: Any) -> None:
+        """Note something of the run as a whole."""
+        if all(self.about.get(key) == value for key, value in fields.items()):
+            return
+        self.about = {**self.about, **fields}
+        write_atomically(self.folder / "metadata.json", self.about)
 
     def planned(self) -> BatchOffsets | None:
         """Return the newest batch that was begun; None before the first."""
@@ -127,11 +178,23 @@ class Checkpoint:
 
     def offsets(self, number: int) -> BatchOffsets:
         """Return what a batch reads."""
-        path = self.folder / "offsets" / f"{number:010}.json"
+        return self._read_offsets(self.folder / "offsets" / f"{number:010}.json", number)
+
+    def start(self) -> BatchOffsets | None:
+        """Return where the first batch begins; None before it was looked for rows."""
+        path = self.folder / "start.json"
+        return self._read_offsets(path, -1) if path.exists() else None
+
+    def begin(self, start: BatchOffsets) -> None:
+        """Remember where the first batch begins, whenever that will be."""
+        write_atomically(self.folder / "start.json", start.to_json())
+
+    def _read_offsets(self, path: Path, number: int) -> BatchOffsets:
         found = read_state(path)
         try:
             splits = tuple(Split(*entry) for entry in found["splits"])
-            return BatchOffsets(number, int(found["table_id"]), splits)
+            created, clock = found.get("created"), found.get("clock")
+            return BatchOffsets(number, int(found["table_id"]), splits, created, clock)
         except (KeyError, TypeError, ValueError) as error:
             raise FlussError(f"checkpoint file {path} is damaged: {error!r}") from None
 
@@ -149,7 +212,7 @@ class Checkpoint:
             raise FlussError(f"{folder} is no checkpoint folder: there is no metadata.json in it")
         path = TablePath.parse(str(read_state(about).get("table")))
         checkpoint = cls(folder, path)
-        last = checkpoint.planned()
+        last = checkpoint.planned() or checkpoint.start()
         if last is None:
             return path, None, {}
         done = checkpoint.is_committed(last.number)
@@ -159,6 +222,13 @@ class Checkpoint:
     def is_committed(self, number: int) -> bool:
         """Whether the output of a batch is there."""
         return (self.folder / "commits" / f"{number:010}.json").exists()
+
+    def committed(self) -> tuple[int, dict[str, Any]] | None:
+        """Return the newest batch that is committed, and what was noted with it."""
+        numbers = _numbers(self.folder / "commits")
+        if not numbers:
+            return None
+        return max(numbers), read_state(self.folder / "commits" / f"{max(numbers):010}.json")
 
     def plan(self, batch: BatchOffsets) -> None:
         """Remember what a batch reads, before it is run."""
@@ -230,7 +300,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _locked(path: Path) -> IO[str]:
+def lock_file(path: Path, what: str) -> IO[str]:
     """Return the file, locked until it is closed or the process ends."""
     file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - stays open
     try:
@@ -240,8 +310,7 @@ def _locked(path: Path) -> IO[str]:
         owner = file.read().strip()
         file.close()
         raise FlussError(
-            f"checkpoint {path.parent} is in use by process {owner or 'unknown'}:"
-            " a run needs a folder of its own"
+            f"{what} is in use by process {owner or 'unknown'}: a run needs a folder of its own"
         ) from None
     file.truncate(0)
     file.write(str(os.getpid()))

@@ -8,6 +8,9 @@ the others are sent again under the same writer id and sequence: a request of th
 that arrives late is the same batch to the server, which takes it once. So rows of other writers do
 not matter, nor does it matter whether the query would give the same rows in the same order again.
 That holds for upserts too: every change is in the changelog once, and merge engines add up once.
+
+Before it is sent, a batch is claimed in the register of runs, in the cluster of the target: so a
+checkpoint that was put back, or a copy of one, does not write other rows under the same number.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +34,9 @@ from fluss_df.client.landed import landed_batches
 from fluss_df.client.upsert import UpsertWriter
 from fluss_df.client.write_batch import RoutedBatch
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.checkpoint import read_state, replacing, write_atomically
+from fluss_df.io.checkpoint import BatchOffsets, read_state, replacing, write_atomically
+from fluss_df.io.claims import Claims
+from fluss_df.io.losses import Losses, listed
 from fluss_df.io.micro_batches import MicroBatch
 from fluss_df.io.target import TableLayout, arrow_types, find_target
 from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
@@ -74,6 +80,10 @@ class _Entry:
         For each staged record batch the index of its place.
     rows
         How many rows they have.
+    name
+        What no other batch is called; None where an earlier release wrote the entry.
+    digest
+        Of the offsets that the batch read; None likewise.
     """
 
     table_id: int
@@ -81,6 +91,8 @@ class _Entry:
     places: tuple[_Place, ...]
     order: tuple[int, ...]
     rows: int
+    name: str | None = None
+    digest: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -93,6 +105,8 @@ class _Entry:
             ],
             "order": list(self.order),
             "rows": self.rows,
+            "name": self.name,
+            "digest": self.digest,
         }
 
     @classmethod
@@ -105,7 +119,13 @@ class _Entry:
                 for partition, name, number, end, sequence in found["places"]
             )
             return cls(
-                table_id, tuple(found["writers"]), places, tuple(found["order"]), found["rows"]
+                table_id,
+                tuple(found["writers"]),
+                places,
+                tuple(found["order"]),
+                found["rows"],
+                found.get("name"),
+                found.get("digest"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise FlussError(f"checkpoint file {path} is damaged: {error!r}") from None
@@ -122,6 +142,10 @@ class TableLedger:
         The columns of the query.
     folder
         The checkpoint's.
+    claims
+        What holds the checkpoint against what was written.
+    losses
+        What is done where partitions of the target are gone.
     create_partitions
         Whether to create the partitions of rows.
 
@@ -139,12 +163,16 @@ class TableLedger:
         path: TablePath,
         schema: pl.Schema,
         folder: Path,
+        claims: Claims,
+        losses: Losses,
         *,
         create_partitions: bool,
     ) -> None:
         target = find_target(
             connection, path, schema, TableLayout(), mode="auto", create_if_not_exists=False
         )
+        self.claims = claims
+        self._losses = losses
         nothing = pa.Table.from_batches([], arrow_types(path, schema))
         coerce(nothing, target.columns, table=str(path))
         self._connection = connection
@@ -180,12 +208,36 @@ class TableLedger:
     def _staged_path(self, number: int) -> Path:
         return self._folder / f"{number:010}.arrow"
 
+    def has(self, batch: BatchOffsets) -> bool:
+        """Whether a batch is staged, so that it is not read again."""
+        return self._entry_path(batch.number).exists()
+
+    def name_of(self, number: int) -> str | None:
+        """Return the name of a batch that is staged; None for one that is not."""
+        path = self._entry_path(number)
+        return _Entry.from_json(path).name if path.exists() else None
+
+    def forget(self, number: int) -> None:
+        """Have a batch staged again, for another table."""
+        self._entry_path(number).unlink(missing_ok=True)
+
     def write(self, batch: MicroBatch) -> int:
         """Write the rows of a batch, those that are not there yet; return how many it has."""
         self._forget_before(batch.number)
         path = self._entry_path(batch.number)
         if path.exists():
             entry = _Entry.from_json(path)
+            if entry.digest not in (None, batch.planned.digest):
+                raise FlussError(
+                    f"micro-batch {batch.number} of checkpoint {self._folder.parent} was staged for"
+                    f" other offsets than {', '.join(map(str, batch.splits[:4]))}: the checkpoint"
+                    " lost files, or was put back in part; put it back as a whole, or start over"
+                    " with another one"
+                )
+            if entry.name is None:
+                entry = replace(entry, name=uuid.uuid4().hex, digest=batch.planned.digest)
+                write_atomically(path, entry.to_json())
+            self._claim(batch, entry)
             self._finish(batch.number, entry)
             return entry.rows
         places, order, rows = self._stage(batch)
@@ -203,13 +255,20 @@ class TableLedger:
             tuple(_Place(b, places[b], ends[b], self._next[b]) for b in buckets),
             tuple(buckets.index(bucket) for bucket in order),
             rows,
+            uuid.uuid4().hex,
+            batch.planned.digest,
         )
         write_atomically(path, entry.to_json())
+        self._claim(batch, entry)
         self._writer.send_as(
             self._writer_id, {}, self._staged(batch.number, entry, dict.fromkeys(buckets, 0))
         )
         self._next.update(order)
         return rows
+
+    def _claim(self, batch: MicroBatch, entry: _Entry) -> None:
+        assert entry.name is not None
+        self.claims.claim(batch, entry.name)
 
     def _forget_before(self, number: int) -> None:
         for path in self._folder.iterdir():
@@ -265,6 +324,9 @@ class TableLedger:
         with pa.OSFile(str(self._staged_path(number)), "rb") as file:
             stage = pa.ipc.open_file(file)
             for i, at in enumerate(entry.order):
+                if at < 0:
+                    # of a partition that is gone
+                    continue
                 place = entry.places[at]
                 seen[place.bucket] += 1
                 if seen[place.bucket] > skip[place.bucket]:
@@ -281,7 +343,10 @@ class TableLedger:
                 f" {self._info.table_id}): start over with another checkpoint",
                 ErrorCode.TABLE_NOT_EXIST,
             )
-        wanted = Counter(entry.places[at].bucket for at in entry.order)
+        entry = self._in_partitions_there(number, entry)
+        if not entry.places:
+            return
+        wanted = Counter(entry.places[at].bucket for at in entry.order if at >= 0)
         firsts = {place.bucket: place.sequence for place in entry.places}
         for attempt in itertools.count(1):
             landed, sequences = self._landed(entry, firsts)
@@ -300,6 +365,26 @@ class TableLedger:
             firsts = dict.fromkeys(firsts, 0)
             write_atomically(self._entry_path(number), entry.to_json())
         self._await_all(entry, wanted, firsts)
+
+    def _in_partitions_there(self, number: int, entry: _Entry) -> _Entry:
+        """Return what of a batch goes to partitions that are there."""
+        if not self._info.is_partitioned():
+            return entry
+        admin = self._connection.get_admin()
+        there = {p.partition_id for p in admin.list_partition_infos(self._info.table_path)}
+        gone = [p for p in entry.places if p.bucket.partition_id not in there]
+        if not gone:
+            return entry
+        names = sorted({str(place.partition_name) for place in gone})
+        self._losses.found(
+            f"micro-batch {number} was being written when the run ended, and partitions of table"
+            f" {self._info.table_path} that it goes to were dropped since: {listed(names)}; its"
+            " rows for them are lost",
+            ErrorCode.PARTITION_NOT_EXISTS,
+        )
+        kept = [place for place in entry.places if place not in gone]
+        at = {i: kept.index(p) for i, p in enumerate(entry.places) if p in kept}
+        return replace(entry, places=tuple(kept), order=tuple(at.get(i, -1) for i in entry.order))
 
     def _landed(
         self, entry: _Entry, firsts: Mapping[TableBucket, int]

@@ -9,11 +9,10 @@ again over the same offsets.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +21,24 @@ import polars as pl
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.checkpoint import BatchOffsets, Checkpoint
-from fluss_df.io.planning import check_schema, chosen_buckets, find_offsets
+from fluss_df.io.losses import (
+    Losses,
+    OnDataLoss,
+    check_on_data_loss,
+    listed,
+    moment_after,
+    not_put_back,
+    within_log,
+    without_dropped,
+)
+from fluss_df.io.planning import ask_bounds, check_schema, chosen_buckets, find_offsets
 from fluss_df.io.polars_reader import FlussScan, copy_with_scans
+from fluss_df.io.report import planned_in
+from fluss_df.io.source import ScanSource
 from fluss_df.metadata import TablePath
-from fluss_df.pushdown.plan import Split
-
-logger = logging.getLogger(__name__)
+from fluss_df.pushdown.plan import Bucket, Split
+from fluss_df.pushdown.prune import all_buckets
+from fluss_df.schema import TableInfo
 
 # a wait for the next batch notices Ctrl-C and a request to stop
 _WAIT_S = 0.2
@@ -45,11 +56,14 @@ class MicroBatch:
         The query over the rows of this batch; lazy, with every pushdown.
     splits
         The offsets that the batch reads, by bucket.
+    planned
+        What the checkpoint says of it: all buckets that the run knows, those without new rows too.
     """
 
     number: int
     frame: pl.LazyFrame
     splits: tuple[Split, ...]
+    planned: BatchOffsets
     _commit: Callable[[int, dict[str, Any]], None] = field(repr=False)
 
     @property
@@ -86,12 +100,15 @@ class MicroBatches:
         How long to wait, when nothing is new, before looking again; None to end then.
     stop
         Ends the iteration when it is set.
+    on_data_loss
+        ``"fail"``, or ``"ignore"`` to go on, with a warning in the log, where rows of the table
+        were lost before they were read: expired, in dropped partitions, of a table made anew.
 
     Raises
     ------
     FlussError
         For a query without a log table or with several and no ``stream``; for a checkpoint of
-        another table, or in use.
+        another table, of a run that writes elsewhere, or in use; for rows that were lost.
     """
 
     def __init__(
@@ -103,17 +120,38 @@ class MicroBatches:
         max_rows: int | None = None,
         poll_s: float | None = None,
         stop: threading.Event | None = None,
+        on_data_loss: OnDataLoss = "fail",
     ) -> None:
         if max_rows is not None and max_rows < 1:
             raise FlussError(f"max_rows={max_rows!r}: expected at least 1")
+        check_on_data_loss(on_data_loss)
+        self._losses = Losses(on_data_loss)
         self._frame, scans = copy_with_scans(frame)
-        self._scan = _streamed(scans, stream)
+        self._scan = _streamed(scans, stream, frame)
         self._source = self._scan.source
         self._checkpoint = Checkpoint(checkpoint, self._source.table)
         self._max_rows = max_rows
         self._poll_s = poll_s
         self._stop = stop or threading.Event()
         self._open: int | None = None
+        self._began = False
+        #: Whether the output of a batch is known, so that its rows need not be there any more.
+        self.settled: Callable[[BatchOffsets], bool] = lambda batch: False
+
+    @property
+    def losses(self) -> Losses:
+        """What is done about rows that are gone."""
+        return self._losses
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The folder that remembers how far the query got."""
+        return self._checkpoint
+
+    @property
+    def source(self) -> ScanSource:
+        """The scan that is read batch by batch."""
+        return self._source
 
     @property
     def run_id(self) -> str:
@@ -146,10 +184,10 @@ class MicroBatches:
                     return
                 self._wait(began + self._poll_s)
                 continue
-            splits = tuple(split for split in planned.splits if split.rows)
+            splits = self._readable(planned)
             self._scan.source = dataclasses.replace(self._source, pinned=splits)
             self._open = planned.number
-            yield MicroBatch(planned.number, self._frame, splits, self._commit)
+            yield MicroBatch(planned.number, self._frame, splits, planned, self._commit)
             if self._open is not None:
                 raise FlussError(
                     f"micro-batch {planned.number} of {self.table} was not committed: call"
@@ -175,56 +213,112 @@ class MicroBatches:
         """Return the batch to run: the one that was not committed, or a new one if there is."""
         last = self._checkpoint.planned()
         if last is not None and not self._checkpoint.is_committed(last.number):
-            self._check_table_id(last)
             return last
-        batch = self._plan(last)
-        if batch is None:
+        batch = self._plan(last or self._checkpoint.start())
+        if not batch.rows:
+            if batch.number == 0 and self._checkpoint.start() is None:
+                # what comes from now on is read, whenever that will be
+                self._checkpoint.begin(dataclasses.replace(batch, number=-1))
             return None
         self._checkpoint.plan(batch)
         return batch
 
-    def _check_table_id(self, batch: BatchOffsets) -> None:
+    def _readable(self, batch: BatchOffsets) -> tuple[Split, ...]:
+        """Return what a batch reads; of one that an earlier process began, what is still there."""
+        splits = tuple(split for split in batch.splits if split.rows)
+        if self._began or self.settled(batch):
+            return splits
         info = self._source.connection.get_table(self.table).get_table_info()
-        if info.table_id != batch.table_id:
-            raise FlussError(
-                f"table {self.table} was dropped and made anew since checkpoint"
-                f" {self._checkpoint.folder} was written (its id was {batch.table_id}, and is"
-                f" {info.table_id}): start over with another folder",
-                ErrorCode.TABLE_NOT_EXIST,
-            )
+        starts = {split.bucket: split.start for split in splits}
+        starts = self._of_this_table(info, batch, starts)
+        starts = without_dropped(self._losses, self.table, starts, self._buckets(info)[1])
+        if not starts:
+            return ()
+        source = dataclasses.replace(self._source, start="earliest", stop="latest")
+        first, last, _, _ = ask_bounds(source, info, list(starts))
+        stops = {split.bucket: split.stop for split in splits if split.bucket in starts}
+        within_log(self._losses, self.table, stops, stops, last)
+        starts = within_log(self._losses, self.table, starts, first, last)
+        stops = {bucket: min(stop, last[bucket]) for bucket, stop in stops.items()}
+        not_put_back(self._losses, self._source.connection, info, stops, batch.clock)
+        return tuple(_at(b, start, stops[b]) for b, start in starts.items() if stops[b] > start)
 
-    def _plan(self, last: BatchOffsets | None) -> BatchOffsets | None:
-        source = self._source
-        connection = source.connection
-        if last is not None:
-            self._check_table_id(last)
-        info = connection.get_table(source.table).get_table_info()
-        check_schema(info, source)
+    def _of_this_table(
+        self, info: TableInfo, batch: BatchOffsets, offsets: dict[Bucket, int]
+    ) -> dict[Bucket, int]:
+        """Return what is known of the table's buckets: nothing, where it was made anew."""
+        if info.table_id == batch.table_id and batch.created in (None, info.created_time):
+            return offsets
+        gone = sorted(offsets, key=str)
+        self._losses.found(
+            f"table {self.table} was dropped and made anew since checkpoint"
+            f" {self._checkpoint.folder} was written (its id was {batch.table_id}, and is"
+            f" {info.table_id}), and what came behind what was read is lost"
+            f" ({listed(f'bucket {b} behind offset {offsets[b]}' for b in gone)}): start over with"
+            " another folder",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+        return {}
+
+    def _buckets(self, info: TableInfo) -> tuple[Sequence[Bucket], Sequence[Bucket]]:
+        """Return the buckets of the scan, and all that the table has now."""
         there = (
-            connection.get_admin().list_partition_infos(source.table)
+            self._source.connection.get_admin().list_partition_infos(self.table)
             if info.is_partitioned()
             else []
         )
-        buckets = chosen_buckets(info, source, there)
+        # offsets to start from may name partitions that were read, and dropped since
+        source = self._source
+        if self._checkpoint.start() is not None or self._checkpoint.planned() is not None:
+            source = dataclasses.replace(source, start="earliest")
+        return chosen_buckets(info, source, there), all_buckets(info, there)
+
+    def _plan(self, last: BatchOffsets | None) -> BatchOffsets:
+        """Return the batch behind the last one, or behind the start; it may have no rows."""
+        source = self._source
+        connection = source.connection
+        info = connection.get_table(source.table).get_table_info()
+        known: dict[Bucket, int] = {}
         if last is not None:
             known = {split.bucket: split.stop for split in last.splits}
-            for bucket in known.keys() - set(buckets):
-                logger.warning(
-                    "bucket %s of table %s is gone: what came into it after offset %d was not read",
-                    *(bucket, self.table, known[bucket]),
-                )
+            known = self._of_this_table(info, last, known)
+        check_schema(info, source)
+        buckets, there = self._buckets(info)
+        left: list[Split] = []
+        if last is not None:
+            known = without_dropped(self._losses, self.table, known, there)
+            # of a query that reads fewer buckets than before: they stay known
+            others = known.keys() - set(buckets)
+            left = [_at(bucket, known.pop(bucket)) for bucket in sorted(others, key=str)]
             # partitions that came later are read from their beginning
-            begun = {(b.partition_name, b.bucket_id): known[b] for b in buckets if b in known}
-            source = dataclasses.replace(source, start=frozenset(begun.items()))
-        starts, stops = find_offsets(source, info, buckets)
-        splits = [
-            Split(b.partition_id, b.partition_name, b.bucket_id, start, max(start, stops[b]))
-            for b, start in ((bucket, starts[bucket]) for bucket in buckets)
-        ]
-        if not any(split.rows for split in splits):
-            return None
+            source = dataclasses.replace(source, start="earliest")
+        first, ends, starts, stops = ask_bounds(source, info, buckets) if buckets else ({},) * 4
+        if last is not None:
+            # what is behind a given end is not wanted
+            open_ended = source.stop == "latest"
+            wanted = {b: at for b, at in known.items() if open_ended or at < stops[b]}
+            if not self._began:
+                # what is behind the end of the log is told by the next check
+                inside = {b: at for b, at in wanted.items() if at <= ends[b]}
+                found = not_put_back(self._losses, connection, info, inside, last.clock)
+                wanted = {**wanted, **found}
+            wanted = within_log(self._losses, self.table, wanted, first, ends)
+            starts = {**starts, **known, **wanted}
+        starts, stops = find_offsets(source, info, buckets, (first, ends, starts, stops))
+        splits = [_at(b, starts[b], max(starts[b], stops[b])) for b in buckets]
+        self._began = True
         number = 0 if last is None else last.number + 1
-        return BatchOffsets(number, info.table_id, tuple(share_rows(splits, self._max_rows)))
+        cut = (*share_rows(splits, self._max_rows), *left)
+        batch = BatchOffsets(number, info.table_id, cut, info.created_time)
+        if not batch.rows and last is not None:
+            return batch
+        clock = moment_after(connection, info, {split.bucket: split.stop for split in cut})
+        return dataclasses.replace(batch, clock=clock)
+
+
+def _at(bucket: Bucket, start: int, stop: int | None = None) -> Split:
+    end = start if stop is None else stop
+    return Split(bucket.partition_id, bucket.partition_name, bucket.bucket_id, start, end)
 
 
 def share_rows(splits: list[Split], most: int | None) -> list[Split]:
@@ -242,13 +336,15 @@ def share_rows(splits: list[Split], most: int | None) -> list[Split]:
     return shared
 
 
-def _streamed(scans: list[FlussScan], stream: str | TablePath | None) -> FlussScan:
+def _streamed(
+    scans: list[FlussScan], stream: str | TablePath | None, frame: pl.LazyFrame
+) -> FlussScan:
     names = sorted({str(scan.source.table) for scan in scans})
     if stream is None:
         if len(scans) == 1:
             return scans[0]
         if not scans:
-            raise FlussError("the query reads no Fluss table: begin it with scan_fluss(...)")
+            raise FlussError(_no_log(frame))
         raise FlussError(
             f"the query reads {', '.join(names)} in {len(scans)} scans: say with stream=... which"
             " table is read batch by batch"
@@ -264,3 +360,22 @@ def _streamed(scans: list[FlussScan], stream: str | TablePath | None) -> FlussSc
             f"stream={str(stream)!r}: the query {count} it; it reads {', '.join(names)}"
         )
     return found[0]
+
+
+def _no_log(frame: pl.LazyFrame) -> str:
+    """Return why a query has no log to read batch by batch."""
+    try:
+        plans = [planned.plan for planned in planned_in(frame.explain())]
+    except FlussError:
+        plans = []
+    for plan in plans:
+        if plan.reads is not None and plan.reads.startswith("what comes"):
+            return (
+                f"the query follows table {plan.table}, without an end: make the frame without"
+                " follow=True, and a run reads what comes, batch by batch"
+            )
+        return (
+            f"the query reads the current rows of table {plan.table}, which has a primary key, and"
+            f" a run reads a log: scan_fluss('{plan.table}', mode='changelog') reads its changes"
+        )
+    return "the query reads no Fluss table: begin it with scan_fluss(...)"

@@ -278,7 +278,7 @@ def find_offsets(
     if not buckets:
         return {}, {}
     if bounds is None:
-        bounds = _ask_bounds(source, info, buckets)
+        bounds = ask_bounds(source, info, buckets)
     first, last, starts, stops = bounds
     given = dict(source.start) if isinstance(source.start, frozenset) else {}
     for bucket in buckets:
@@ -357,7 +357,7 @@ def _absolute(choice: OffsetChoice, now_s: float) -> OffsetChoice:
     return choice
 
 
-def _ask_bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -> Bounds:
+def ask_bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -> Bounds:
     """Return the first offsets of buckets, the ones behind their last, their starts and stops."""
     question = _BoundsQuestion(source, info, buckets)
     cluster, found = source.connection.cluster, []
@@ -370,7 +370,7 @@ def _ask_bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) 
 
 
 async def _bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -> Bounds:
-    """Return what :func:`_ask_bounds` returns, on the I/O thread."""
+    """Return what :func:`ask_bounds` returns, on the I/O thread."""
     admin = source.connection.get_admin()
     question = _BoundsQuestion(source, info, buckets)
 

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import functools
-import glob
+import logging
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import polars as pl
-import pyarrow.parquet as pq
 
 from fluss_df.client.connection import FlussConnection, resolve_connection
 from fluss_df.errors import FlussError
-from fluss_df.io.checkpoint import replacing, sync_folder
+from fluss_df.io.claims import Claims
+from fluss_df.io.destination import Destination, check_destination, describe, table_of
 from fluss_df.io.durations import parse_duration
 from fluss_df.io.ledger import TableLedger
+from fluss_df.io.losses import OnDataLoss
 from fluss_df.io.micro_batches import MicroBatch, MicroBatches
+from fluss_df.io.parquet_folder import ParquetFolder
+from fluss_df.io.per_batch import changed_line, query_text, refuse_replaced_results
+from fluss_df.io.run_register import Link, RunNames, RunRegister
 from fluss_df.metadata import TablePath
 
-#: A table, a folder of Parquet files, or what is called with each batch.
-Destination: TypeAlias = (
-    "str | TablePath | os.PathLike[str] | Callable[[pl.DataFrame, int], object]"
-)
+logger = logging.getLogger(__name__)
 
-# in the metadata of files
-_RUN_ID = "fluss_df.run"
+__all__ = ["Destination", "RunResult", "run"]
+
+LEDGER_DATABASE = "fluss_df_ledger"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,9 @@ def run(
     create_partitions: bool = False,
     stop: threading.Event | None = None,
     on_batch: Callable[[int, int, int], None] | None = None,
+    on_data_loss: OnDataLoss = "fail",
+    replace_aggregates: bool = False,
+    ledger_database: str | None = LEDGER_DATABASE,
 ) -> RunResult:
     """Run a query over a log batch by batch; also ``lf.fluss.run(...)``.
 
@@ -81,6 +85,11 @@ def run(
     Into a Fluss table too: rows are appended to a log table, and upserted into a primary-key
     table, and a batch that was written in part is completed; others may write to the table
     meanwhile. A function is called at least once for every batch, and with the same number again.
+
+    A checkpoint belongs to one query and one destination. One that was put back to an earlier
+    state, or copied, is refused where it would lose rows or write them twice: what was written is
+    noted beside the target too, in the metadata of Parquet files, or in a table ``runs`` in the
+    cluster of a table. A query that changed is logged as a warning.
 
     Aggregates, sorts and joins see one batch at a time. Tables besides the streamed one are read
     whole for every batch.
@@ -95,7 +104,7 @@ def run(
         its batch. A name with a dot and without a slash is that of a table, unless only a folder
         of that name exists.
     checkpoint
-        A folder of this run alone.
+        A folder of this run alone, for one query and one destination.
     trigger
         ``"available-now"`` ends when nothing is left; ``"1s"``, ``"500ms"``, ``"5m"``, a timedelta
         or a number of seconds looks for new rows so often, until ``stop`` is set or Ctrl-C.
@@ -111,6 +120,17 @@ def run(
         An event that ends the run after the batch at hand.
     on_batch
         Called after every commit with the batch's number, the rows read and the rows written.
+    on_data_loss
+        What is done where rows can no longer be read (they expired; their partition was dropped;
+        the table was made anew or put back to an earlier state), or where what was written is
+        gone: ``"fail"`` raises, naming buckets and offsets; ``"ignore"`` logs a warning and goes
+        on with what there is. A checkpoint that is behind its target is refused either way.
+    replace_aggregates
+        Whether an aggregate over the rows of one batch may replace those of earlier batches in a
+        primary-key table.
+    ledger_database
+        The database of the table ``runs``, created in the cluster that is written to; None to go
+        without: then a checkpoint that was put back or copied is not noticed with tables.
 
     Returns
     -------
@@ -119,8 +139,10 @@ def run(
     Raises
     ------
     FlussError
-        For a checkpoint of another table or in use, a table that was made anew, rows that expired
-        before they were read; and what the query raises. The batch at hand is not committed then.
+        For a checkpoint of another table or destination, in use, put back or copied; a table that
+        was made anew; rows that were lost before they were read; an aggregate that would replace
+        what earlier batches gave; and what the query raises. The batch at hand is not committed
+        then.
 
     Examples
     --------
@@ -135,33 +157,34 @@ def run(
         max_rows=max_batch_rows,
         poll_s=_interval(trigger),
         stop=stop,
+        on_data_loss=on_data_loss,
     )
     count = rows_read = rows_written = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(batches)
-        write: Callable[[MicroBatch], int]
-        target = to if isinstance(to, (str, TablePath)) else None
         written_to = batches.connection if connection is None else resolve_connection(connection)
-        table = None if target is None else _table(written_to, target)
+        table = table_of(written_to, to) if isinstance(to, (str, TablePath)) else None
+        target: _Target
         if table is not None:
-            if table == batches.table and written_to is batches.connection:
-                raise FlussError(f"to={str(to)!r}: a run cannot write to the table that it reads")
-            ledger = TableLedger(
+            target = _IntoTable(
+                frame,
+                batches,
                 written_to,
                 table,
-                frame.collect_schema(),
-                Path(checkpoint),
                 create_partitions=create_partitions,
+                replace_aggregates=replace_aggregates,
+                ledger_database=ledger_database,
             )
-            write = stack.enter_context(ledger).write
         elif callable(to):
-            write = functools.partial(_call, to)
+            target = _IntoFunction(to, batches)
         else:
             assert not isinstance(to, TablePath)
-            write = _ParquetFolder(to, batches.run_id).write
+            target = _IntoFolder(to, batches)
+        stack.enter_context(target)
+        _tell_changed_query(batches, frame)
         for batch in batches:
-            written = write(batch)
-            batch.commit(rows_read=batch.rows, rows_written=written)
+            written = target.write(batch)
+            batch.commit(rows_read=batch.rows, rows_written=written, **target.noted())
             count += 1
             rows_read += batch.rows
             rows_written += written
@@ -170,77 +193,182 @@ def run(
     return RunResult(batches.table, count, rows_read, rows_written)
 
 
-def _table(connection: FlussConnection, to: str | TablePath) -> TablePath | None:
-    """Return the table that is meant; None for a folder."""
-    if isinstance(to, TablePath):
-        return to
-    if "." not in to.strip(".") or os.sep in to or (os.altsep is not None and os.altsep in to):
-        return None
-    try:
-        path = TablePath.parse(to, connection.default_database)
-        connection.get_table(path)
-    except FlussError as error:
-        if Path(to).is_dir():
-            return None
-        raise FlussError(
-            f"to={to!r}: {error.message}; for a folder of Parquet files say to='./{to}'",
-            error.error_code,
-        ) from None
-    if Path(to).is_dir():
-        raise FlussError(
-            f"to={to!r} is a table and a folder: say to='./{to}' for the folder, or"
-            f" to=TablePath({path.database_name!r}, {path.table_name!r}) for the table"
-        )
-    return path
-
-
 def _interval(trigger: str | float | dt.timedelta) -> float | None:
     """Return the seconds of a trigger; None for ``"available-now"``."""
     return None if trigger == "available-now" else parse_duration("trigger", trigger)
 
 
-def _call(function: Callable[[pl.DataFrame, int], Any], batch: MicroBatch) -> int:
-    frame = batch.frame.collect()
-    function(frame, batch.number)
-    return frame.height
+def _described(batches: MicroBatches, frame: pl.LazyFrame) -> str:
+    """Return the query as text, with what of its scan the plan does not show."""
+    source = batches.source
+    scan = (
+        f"scan of {source.table}: partitions {source.partitions}, buckets {source.buckets}, stop"
+        f" {source.stop}, changes {source.changes}"
+    )
+    return f"{scan}\n{query_text(frame)}"
 
 
-class _ParquetFolder:
-    """One file for each batch that has rows, marked with the run that it is of.
+def _tell_changed_query(batches: MicroBatches, frame: pl.LazyFrame) -> None:
+    """Log that a query is not the one that the checkpoint was begun with."""
+    checkpoint = batches.checkpoint
+    now = {"text": _described(batches, frame), "polars": pl.__version__}
+    then = checkpoint.about.get("query")
+    if then is not None and then != now and then["polars"] == now["polars"]:
+        logger.warning(
+            "checkpoint %s: the query is another one than before (%s); batches from now on are of"
+            " the new one, and rows that were written stay as they are",
+            *(checkpoint.folder, changed_line(then["text"], now["text"])),
+        )
+    checkpoint.amend(query=now)
 
-    Files are written beside the folder: whoever reads the folder sees whole files only.
-    """
 
-    def __init__(self, folder: str | os.PathLike[str], run_id: str) -> None:
-        self._folder = Path(folder).resolve()
-        self._run_id = run_id
-        if self._folder.exists() and not self._folder.is_dir():
-            raise FlussError(f"to={str(folder)!r} is a file: expected a folder for Parquet files")
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._prefix = f".{self._folder.name}-{run_id}-"
-        for leftover in self._folder.parent.glob(f"{glob.escape(self._prefix)}*"):
-            leftover.unlink(missing_ok=True)
-        for path in sorted(self._folder.glob("batch-*.parquet"))[-1:]:
-            self._check(path)
+class _Target(contextlib.AbstractContextManager["_Target"]):
+    """Where batches are written, and what a commit notes of it."""
 
-    def _check(self, path: Path) -> None:
-        """Refuse to touch what another run wrote."""
-        found = (pq.read_metadata(path).metadata or {}).get(_RUN_ID.encode())
-        if found != self._run_id.encode():
-            raise FlussError(
-                f"{path} was not written with this checkpoint: a run needs a folder of its own,"
-                " and the checkpoint that belongs to it"
-            )
+    def __init__(self, batches: MicroBatches) -> None:
+        self.batches = batches
+        self.stack = contextlib.ExitStack()
 
     def write(self, batch: MicroBatch) -> int:
-        """Write the file of a batch; return its rows."""
-        path = self._folder / f"batch-{batch.number:010}.parquet"
-        if path.exists():
-            self._check(path)
-        with replacing(path, self._folder.parent, self._prefix) as name:
-            batch.frame.sink_parquet(name, metadata={_RUN_ID: self._run_id})
-            rows: int = pq.read_metadata(name).num_rows
-        if not rows:
-            path.unlink()
-            sync_folder(self._folder)
-        return rows
+        """Write a batch; return its rows."""
+        raise NotImplementedError
+
+    def noted(self) -> dict[str, Any]:
+        """Return what a commit is to say besides numbers of rows."""
+        return {}
+
+    def committed(self) -> tuple[Link | None, bool]:
+        """Return the newest batch that the checkpoint knows, and whether it says so at all."""
+        found = self.batches.checkpoint.committed()
+        if found is None:
+            return None, self.batches.checkpoint.planned() is None or self.bound
+        return Link.from_json(found[1].get("link")), "link" in found[1]
+
+    @property
+    def bound(self) -> bool:
+        """Whether this release has run with the checkpoint before."""
+        return "destination" in self.batches.checkpoint.about
+
+    def __exit__(self, *error: Any) -> None:
+        self.stack.close()
+
+
+class _IntoFunction(_Target):
+    def __init__(self, to: Callable[[pl.DataFrame, int], Any], batches: MicroBatches) -> None:
+        super().__init__(batches)
+        self._function = to
+        where = describe(to, None)
+        check_destination(
+            batches.checkpoint, where, batches.losses, batches.connection, lambda: False
+        )
+        batches.checkpoint.amend(destination=where)
+
+    def write(self, batch: MicroBatch) -> int:
+        frame = batch.frame.collect()
+        self._function(frame, batch.number)
+        return frame.height
+
+
+class _IntoFolder(_Target):
+    def __init__(self, to: str | os.PathLike[str], batches: MicroBatches) -> None:
+        super().__init__(batches)
+        self._folder = ParquetFolder(to, batches.run_id, batches.losses)
+        where = describe(to, None)
+        checkpoint = batches.checkpoint
+        check_destination(
+            checkpoint,
+            where,
+            batches.losses,
+            batches.connection,
+            lambda: self._folder.newest() is not None,
+        )
+        self.stack.enter_context(self._folder)
+        try:
+            known, told = self.committed()
+            planned = checkpoint.planned()
+            if planned is not None and checkpoint.is_committed(planned.number):
+                planned = None
+            self._folder.check(planned, known, told)
+        except BaseException:
+            self.stack.close()
+            raise
+        checkpoint.amend(destination=where)
+        batches.settled = self._folder.has
+
+    def write(self, batch: MicroBatch) -> int:
+        return self._folder.write(batch)
+
+    def noted(self) -> dict[str, Any]:
+        link = self._folder.link
+        return {"link": None if link is None else link.to_json()}
+
+
+class _IntoTable(_Target):
+    def __init__(
+        self,
+        frame: pl.LazyFrame,
+        batches: MicroBatches,
+        connection: FlussConnection,
+        table: TablePath,
+        *,
+        create_partitions: bool,
+        replace_aggregates: bool,
+        ledger_database: str | None,
+    ) -> None:
+        super().__init__(batches)
+        if table == batches.table and connection is batches.connection:
+            raise FlussError(f"to='{table}': a run cannot write to the table that it reads")
+        checkpoint = batches.checkpoint
+        info = connection.get_table(table).get_table_info()
+        where = describe(str(table), info)
+        anew = check_destination(checkpoint, where, batches.losses, connection, lambda: False)
+        if not replace_aggregates:
+            refuse_replaced_results(frame, info)
+        register = None
+        if ledger_database is not None:
+            register = RunRegister(connection, ledger_database)
+            self.stack.callback(register.close)
+        source = batches.connection.get_table(batches.table).get_table_info()
+        names = RunNames(batches.run_id, table, info.table_id, batches.table, source.table_id)
+        self._claims = Claims(
+            register,
+            names,
+            info,
+            Path(checkpoint.folder).resolve(),
+            _described(batches, frame),
+            batches.losses,
+        )
+        try:
+            self._ledger = self.stack.enter_context(
+                TableLedger(
+                    connection,
+                    table,
+                    frame.collect_schema(),
+                    Path(checkpoint.folder),
+                    self._claims,
+                    batches.losses,
+                    create_partitions=create_partitions,
+                )
+            )
+            planned = checkpoint.planned()
+            staged = None
+            if planned is not None and not checkpoint.is_committed(planned.number):
+                if anew:
+                    self._ledger.forget(planned.number)
+                name = self._ledger.name_of(planned.number)
+                staged = None if name is None else Link(planned.number, name)
+            self._claims.check(staged, *self.committed())
+        except BaseException:
+            self.stack.close()
+            raise
+        checkpoint.amend(destination=where)
+        batches.settled = self._ledger.has
+
+    def write(self, batch: MicroBatch) -> int:
+        return self._ledger.write(batch)
+
+    def noted(self) -> dict[str, Any]:
+        if not self._claims.told:
+            return {}
+        link = self._claims.link
+        return {"link": None if link is None else link.to_json()}
