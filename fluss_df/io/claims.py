@@ -37,6 +37,8 @@ class Claims:
     ----------
     link
         The newest batch that the checkpoint knows of.
+    told
+        Whether commits say which one that is.
     """
 
     def __init__(
@@ -55,12 +57,8 @@ class Claims:
         self._query = query
         self._losses = losses
         self.link: Link | None = None
+        self.told = False
         self._first = False
-
-    @property
-    def told(self) -> bool:
-        """Whether batches are noted, and their links belong into commits."""
-        return self._register is not None
 
     def check(self, staged: Link | None, known: Link | None, told: bool) -> None:
         """Hold the register against what the checkpoint says.
@@ -75,11 +73,13 @@ class Claims:
             Whether the checkpoint says so: those of earlier releases do not.
         """
         self.link = known
+        self.told = told or self._register is not None
         if self._register is None:
             return
         found = self._register.find(self._names.run_id)
         self._first = found is None and known is None and told
         if found is not None and found in (known, staged):
+            self.link = found
             return
         if found is None and (known is None or not told):
             return

@@ -107,17 +107,19 @@ def not_put_back(
     info: TableInfo,
     known: Mapping[Bucket, int],
     clock: int | None,
+    last: Mapping[Bucket, int],
 ) -> dict[Bucket, int]:
     """Return from where known buckets can be read on, where all before was committed by a moment.
 
-    What stands before the known offsets and was committed later is not what was read.
+    What stands before the known offsets and was committed later is not what was read. A log that
+    ends before them is left to :func:`within_log` to tell.
     """
     if clock is None or not known:
         return dict(known)
     since = _offsets_at(connection, info, list(known), clock)
     if since is None:
         return dict(known)
-    other = [bucket for bucket, offset in known.items() if since[bucket] < offset]
+    other = [b for b, offset in known.items() if since[b] < offset <= last[b]]
     if other:
         losses.found(
             f"table {info.table_path}: the log was put back to an earlier state, and has other rows"

@@ -135,6 +135,7 @@ class MicroBatches:
         self._stop = stop or threading.Event()
         self._open: int | None = None
         self._began = False
+        self._went_on = False
         #: Whether the output of a batch is known, so that its rows need not be there any more.
         self.settled: Callable[[BatchOffsets], bool] = lambda batch: False
 
@@ -215,7 +216,7 @@ class MicroBatches:
         if last is not None and not self._checkpoint.is_committed(last.number):
             return last
         batch = self._plan(last or self._checkpoint.start())
-        if not batch.rows:
+        if not batch.rows and not self._went_on:
             if batch.number == 0 and self._checkpoint.start() is None:
                 # what comes from now on is read, whenever that will be
                 self._checkpoint.begin(dataclasses.replace(batch, number=-1))
@@ -237,10 +238,12 @@ class MicroBatches:
         source = dataclasses.replace(self._source, start="earliest", stop="latest")
         first, last, _, _ = ask_bounds(source, info, list(starts))
         stops = {split.bucket: split.stop for split in splits if split.bucket in starts}
+        connection = self._source.connection
+        same = not_put_back(self._losses, connection, info, stops, batch.clock, last)
         within_log(self._losses, self.table, stops, stops, last)
+        # what is there in the place of rows that are gone is read by the next batch
+        starts = {b: at for b, at in starts.items() if same[b] == stops[b] <= last[b]}
         starts = within_log(self._losses, self.table, starts, first, last)
-        stops = {bucket: min(stop, last[bucket]) for bucket, stop in stops.items()}
-        not_put_back(self._losses, self._source.connection, info, stops, batch.clock)
         return tuple(_at(b, start, stops[b]) for b, start in starts.items() if stops[b] > start)
 
     def _of_this_table(
@@ -279,9 +282,10 @@ class MicroBatches:
         connection = source.connection
         info = connection.get_table(source.table).get_table_info()
         known: dict[Bucket, int] = {}
+        before: dict[Bucket, int] = {}
         if last is not None:
-            known = {split.bucket: split.stop for split in last.splits}
-            known = self._of_this_table(info, last, known)
+            before = {split.bucket: split.stop for split in last.splits}
+            known = self._of_this_table(info, last, before)
         check_schema(info, source)
         buckets, there = self._buckets(info)
         left: list[Split] = []
@@ -298,19 +302,21 @@ class MicroBatches:
             open_ended = source.stop == "latest"
             wanted = {b: at for b, at in known.items() if open_ended or at < stops[b]}
             if not self._began:
-                # what is behind the end of the log is told by the next check
-                inside = {b: at for b, at in wanted.items() if at <= ends[b]}
-                found = not_put_back(self._losses, connection, info, inside, last.clock)
-                wanted = {**wanted, **found}
+                same = not_put_back(self._losses, connection, info, wanted, last.clock, ends)
+                within_log(self._losses, self.table, wanted, wanted, ends)
+                wanted = same
             wanted = within_log(self._losses, self.table, wanted, first, ends)
             starts = {**starts, **known, **wanted}
+            known = {**known, **wanted, **{split.bucket: split.start for split in left}}
+        # that rows were passed over is written down, by a batch without rows where none came
+        self._went_on = known != before
         starts, stops = find_offsets(source, info, buckets, (first, ends, starts, stops))
         splits = [_at(b, starts[b], max(starts[b], stops[b])) for b in buckets]
         self._began = True
         number = 0 if last is None else last.number + 1
         cut = (*share_rows(splits, self._max_rows), *left)
         batch = BatchOffsets(number, info.table_id, cut, info.created_time)
-        if not batch.rows and last is not None:
+        if not batch.rows and last is not None and not self._went_on:
             return batch
         clock = moment_after(connection, info, {split.bucket: split.stop for split in cut})
         return dataclasses.replace(batch, clock=clock)

@@ -353,10 +353,11 @@ class _IntoTable(_Target):
             planned = checkpoint.planned()
             staged = None
             if planned is not None and not checkpoint.is_committed(planned.number):
-                if anew:
-                    self._ledger.forget(planned.number)
                 name = self._ledger.name_of(planned.number)
                 staged = None if name is None else Link(planned.number, name)
+                if anew:
+                    # it was staged for a table that is gone
+                    self._ledger.forget(planned.number)
             self._claims.check(staged, *self.committed())
         except BaseException:
             self.stack.close()

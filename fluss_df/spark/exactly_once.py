@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -16,7 +16,17 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.target import Target
 from fluss_df.record.coerce import coerce
 from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.schema import TableInfo
 from fluss_df.spark.boundary import called_by_spark
+from fluss_df.spark.identity import (
+    Content,
+    ContentDigest,
+    Identity,
+    check_decided,
+    check_same_batch,
+    read_of_batch,
+    sum_of_contents,
+)
 from fluss_df.spark.ledger import Ledger, Manifest, Piece, StagedTask, merged_ranges
 from fluss_df.spark.options import WriteOptions, invalid
 from fluss_df.spark.publish import Publisher
@@ -30,11 +40,13 @@ _BATCH = "streaming.sql.batchId"
 class StagedMessage(WriterCommitMessage):
     """What a task says to the driver: of which query it is, and what it staged.
 
-    ``staged`` is None when the batch was decided before, by an earlier run of it.
+    ``staged`` is None when the batch was decided before, by an earlier run of it; ``content`` is
+    a digest of the task's rows either way.
     """
 
     query_id: str
     staged: StagedTask | None
+    content: Content | None = None
 
 
 class ExactlyOnceWriter(DataSourceStreamArrowWriter):
@@ -89,11 +101,17 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
     def stage(self, query_id: str, batch: int, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage rows for a batch of a query."""
         ledger = self._ledger(query_id)
-        if ledger.find(batch) is not None:
-            return StagedMessage(query_id, None)
+        found = ledger.find(batch)
         target = check_write(self._options, self._schema)
-        pieces = encoded_pieces(target, iterator, self._options.create_partitions)
-        return StagedMessage(query_id, ledger.stage(batch, pieces))
+        digest = ContentDigest()
+        rows = digest.counted(coerced(target, iterator))
+        if found is None:
+            pieces = encoded_pieces(target, rows, self._options.create_partitions)
+            return StagedMessage(query_id, ledger.stage(batch, pieces), digest.content)
+        # nothing is staged, but the rows are held against what was decided
+        for _ in rows:
+            pass
+        return StagedMessage(query_id, None, digest.content)
 
     # ---- in the driver
 
@@ -105,14 +123,28 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             return
         ledger = self._ledger(known[0].query_id)
         publisher = self.publisher(ledger)
-        manifest = ledger.find(batchId)
-        fresh = False
+        target = check_write(self._options, self._schema)
+        assert target.info is not None
+        asked = self.asked(batchId, known, target.info)
+        decided = ledger.decided(batchId)
+        check_decided(known[0].query_id, batchId, target.info, decided, self._options)
+        manifest, fresh = decided.manifest, False
         if manifest is None:
             proposal = self.propose(publisher, batchId, known)
+            proposal = replace(proposal, read=asked.read, content=asked.content, table=asked.table)
             manifest = ledger.decide(batchId, proposal)
             fresh = manifest == proposal
+        check_same_batch(known[0].query_id, batchId, manifest, asked)
         publisher.publish(batchId, manifest, fresh=fresh)
         ledger.clean(batchId)
+
+    def asked(self, batch: int, messages: list[StagedMessage], info: TableInfo) -> Identity:
+        """Return by what a batch is told from another one of its number."""
+        return Identity(
+            read=read_of_batch(self._options.checkpoint, batch),
+            content=sum_of_contents(message.content for message in messages),
+            table=str(info.table_path),
+        )
 
     def publisher(self, ledger: Ledger) -> Publisher:
         """Return what publishes the batches of a query."""
@@ -147,8 +179,16 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         """Do nothing: what was staged and is not decided is never published."""
 
 
+def coerced(target: Target, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows of a task with the types of the table."""
+    assert target.info is not None
+    columns, name = target.info.schema.columns, str(target.info.table_path)
+    for table in gathered(batches):
+        yield coerce(table, columns, table=name)
+
+
 def encoded_pieces(
-    target: Target, batches: Iterator[pa.RecordBatch], create_partitions: bool
+    target: Target, tables: Iterator[pa.Table], create_partitions: bool
 ) -> Iterator[Piece]:
     """Yield the rows of a task as encoded batches, each for one bucket of the table."""
     info, connection = target.info, target.connection
@@ -156,8 +196,7 @@ def encoded_pieces(
     router = PartitionRouter(connection, info, create=create_partitions)
     assign = bucket_assigner(info, connection.config)
     compression = Compression.from_properties(info.get_properties())
-    for table in gathered(batches):
-        rows = coerce(table, info.schema.columns, table=str(info.table_path))
+    for rows in tables:
         for _, partition_id, part in router.split(rows):
             for batch in part.combine_chunks().to_batches():
                 for bucket, piece in assign(batch, partition_id):

@@ -28,6 +28,8 @@ from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 _BATCHES_PER_EPOCH: Final = 100
 _STAGED_BUCKETS: Final = 4
+# servers take a duration, and keep all where it is 0
+_FOREVER: Final = "0 s"
 _STAGED = pa.schema(
     [
         ("epoch", pa.string()),
@@ -84,6 +86,13 @@ class Manifest:
         Where these are in the staging partition: (bucket, start, stop).
     pieces, rows
         How many encoded batches and rows that is.
+    read
+        What the batch read of its sources, as the query's checkpoint says; None where the
+        checkpoint cannot be read here, or an earlier release wrote this.
+    content
+        A digest of its rows, whatever their order; None likewise.
+    table
+        The table's name; None likewise.
     """
 
     name: str
@@ -94,6 +103,9 @@ class Manifest:
     ranges: tuple[tuple[int, int, int], ...]
     pieces: int
     rows: int
+    read: str | None = None
+    content: str | None = None
+    table: str | None = None
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -112,7 +124,29 @@ class Manifest:
             ranges=tuple((b, start, stop) for b, start, stop in found["ranges"]),
             pieces=found["pieces"],
             rows=found["rows"],
+            read=found.get("read"),
+            content=found.get("content"),
+            table=found.get("table"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What the ledger knows when a batch comes.
+
+    Parameters
+    ----------
+    manifest
+        What was decided for it, or None.
+    newest
+        The number of the newest batch of the query that was decided; -1 for none.
+    before
+        What was decided for the newest batch before this one, or None.
+    """
+
+    manifest: Manifest | None
+    newest: int
+    before: Manifest | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +184,10 @@ class Ledger:
         if admin.table_exists(self._staged) and admin.table_exists(self._decisions):
             return
         admin.create_database(self._staged.database_name, ignore_if_exists=True)
+        # partitions are dropped when they are no longer needed, and nothing before
+        forever = {"table.log.ttl": _FOREVER}
         # what is staged is compressed already
-        properties = {"table.log.arrow.compression.type": "NONE"}
+        properties = {"table.log.arrow.compression.type": "NONE", **forever}
         staged = TableDescriptor(
             Schema(_STAGED),
             partition_keys=["epoch"],
@@ -160,7 +196,9 @@ class Ledger:
             properties=properties,
         )
         admin.create_table(self._staged, staged, ignore_if_exists=True)
-        decisions = TableDescriptor(Schema(_DECISIONS), partition_keys=["epoch"], bucket_count=1)
+        decisions = TableDescriptor(
+            Schema(_DECISIONS), partition_keys=["epoch"], bucket_count=1, properties=forever
+        )
         admin.create_table(self._decisions, decisions, ignore_if_exists=True)
 
     def epoch(self, batch: int) -> str:
@@ -222,14 +260,39 @@ class Ledger:
 
     def find(self, batch: int) -> Manifest | None:
         """Return what was decided for a batch."""
-        stop = self._end(self._decisions, self.epoch(batch))
-        if not stop:
-            return None
-        for table in self._read(self._decisions, self.epoch(batch), [(0, 0, stop)]):
-            rows = table.filter(pc.equal(table.column("batch"), batch))
-            if rows.num_rows:
-                return Manifest.from_json(rows.column("manifest")[0].as_py())
-        return None
+        return self.decided(batch).manifest
+
+    def decided(self, batch: int) -> Decided:
+        """Return what was decided for a batch, and for those around it."""
+        first: dict[int, str] = {}
+        for partition in self._connection.get_admin().list_partition_infos(self._decisions):
+            name = partition.partition_name
+            query, _, epoch = name.rpartition("-")
+            # those behind the batch's own have what is newer
+            if query == self._query_id and int(epoch) >= batch // _BATCHES_PER_EPOCH - 1:
+                for found, text in self._entries(partition.partition_id, name):
+                    first.setdefault(found, text)
+        before = max((found for found in first if found < batch), default=None)
+        return Decided(
+            Manifest.from_json(first[batch]) if batch in first else None,
+            max(first, default=-1),
+            None if before is None else Manifest.from_json(first[before]),
+        )
+
+    def _entries(self, partition_id: int, epoch: str) -> Iterator[tuple[int, str]]:
+        """Yield the entries of a partition of decisions, as far as they have not expired."""
+        info = self._connection.get_table(self._decisions).get_table_info()
+        bucket = TableBucket(info.table_id, 0, partition_id)
+        admin = self._connection.get_admin()
+        start, stop = (
+            admin.get_bucket_offsets(info, [bucket], spec)[bucket]
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        )
+        if stop > start:
+            place = (0, start, stop)
+            for table in self._read_partition(self._decisions, info, partition_id, epoch, [place]):
+                columns = (table.column(name).to_pylist() for name in ("batch", "manifest"))
+                yield from zip(*columns, strict=True)
 
     def decide(self, batch: int, manifest: Manifest) -> Manifest:
         """Propose what a batch is; return what it is, which may be an earlier proposal."""
@@ -267,21 +330,21 @@ class Ledger:
                 return info, partition.partition_id
         return info, None
 
-    def _end(self, path: TablePath, epoch: str) -> int:
-        info, partition_id = self._partition(path, epoch)
-        if partition_id is None:
-            return 0
-        bucket = TableBucket(info.table_id, 0, partition_id)
-        admin = self._connection.get_admin()
-        offsets = admin.bucket_offsets(info, [bucket], OffsetSpec.latest())
-        return self._connection.io.run(offsets)[bucket]
-
     def _read(
         self, path: TablePath, epoch: str, ranges: Iterable[tuple[int, int, int]]
     ) -> Iterator[pa.Table]:
         info, partition_id = self._partition(path, epoch)
-        if partition_id is None:
-            return
+        if partition_id is not None:
+            yield from self._read_partition(path, info, partition_id, epoch, ranges)
+
+    def _read_partition(
+        self,
+        path: TablePath,
+        info: TableInfo,
+        partition_id: int,
+        epoch: str,
+        ranges: Iterable[tuple[int, int, int]],
+    ) -> Iterator[pa.Table]:
         metrics = Metrics(parent=self._connection.metrics)
         decoder = TableDecoder(self._connection, info, info.get_column_names(), (), metrics)
         positions = [

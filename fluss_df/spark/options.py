@@ -41,12 +41,15 @@ _READ: Final = (
     "truncate.nanoseconds",
 )
 _WRITE: Final = (
+    "all.or.nothing",
     "write.mode",
     "operation.column",
     "create.partitions",
     "delivery.guarantee",
     "ledger.database",
 )
+# of streams that are read, and of those that are written
+_BOTH: Final = frozenset({"fail.on.data.loss"})
 # Spark adds these itself
 _SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 _SYNONYMS: Final = {
@@ -218,6 +221,9 @@ class WriteOptions:
     create_partitions: bool = False
     guarantee: str = "at-least-once"
     ledger_database: str = "fluss_df_ledger"
+    fail_on_data_loss: bool = True
+    all_or_nothing: bool = False
+    checkpoint: str | None = None
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> WriteOptions:
@@ -229,7 +235,8 @@ class WriteOptions:
             As :meth:`ReadOptions.parse`.
         """
         table, connection, left = _common(options)
-        _refuse(left, _READ, "an option of reads, and this is a write")
+        reads = [name for name in _READ if name not in _BOTH]
+        _refuse(left, reads, "an option of reads, and this is a write")
         mode = _choice(left, "write.mode", WRITE_MODES, "auto")
         guarantee = _choice(left, "delivery.guarantee", GUARANTEES, "at-least-once")
         return WriteOptions(
@@ -240,6 +247,12 @@ class WriteOptions:
             create_partitions=_flag(left, "create.partitions", False),
             guarantee=guarantee or "at-least-once",
             ledger_database=left.get("ledger.database", "fluss_df_ledger"),
+            fail_on_data_loss=_flag(left, "fail.on.data.loss", True),
+            all_or_nothing=_flag(left, "all.or.nothing", False),
+            checkpoint=next(
+                (value for key, value in options.items() if plain(key) == "checkpointlocation"),
+                None,
+            ),
         )
 
 

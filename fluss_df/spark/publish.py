@@ -112,6 +112,9 @@ class Publisher:
         landed: dict[TableBucket, int] = {} if fresh else self._landed(batch, manifest)
         looks = 0
         while True:
+            if sum(landed.values()) == manifest.pieces:
+                # what is staged need not be there any more
+                return
             try:
                 self._send_missing(batch, manifest, landed)
                 return

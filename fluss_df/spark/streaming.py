@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.losses import Losses, moment_after, not_put_back, within_log
 from fluss_df.io.micro_batches import share_rows
 from fluss_df.io.planning import chosen_buckets, find_offsets
 from fluss_df.metadata import OffsetSpec, TableBucket
@@ -35,13 +36,15 @@ _VERSION = 1
 Offsets = dict[Bucket, int]
 
 
-def to_json(scan: TableScan, offsets: Mapping[Bucket, int]) -> dict[str, Any]:
+def to_json(scan: TableScan, offsets: Mapping[Bucket, int], **more: Any) -> dict[str, Any]:
     """Return offsets in the form that Spark keeps in its checkpoint."""
     return {
         "version": _VERSION,
         "table": str(scan.path),
         "table_id": scan.info.table_id,
+        "created": scan.info.created_time,
         "offsets": {_key(bucket): offset for bucket, offset in offsets.items()},
+        **more,
     }
 
 
@@ -64,7 +67,9 @@ def from_json(scan: TableScan, found: Mapping[str, Any]) -> Offsets:
             f"the checkpoint is of table {found['table']}, and the stream reads {scan.path}:"
             " use another checkpoint"
         )
-    if found["table_id"] != scan.info.table_id:
+    # a server that begins anew gives the same ids again
+    created = found.get("created", scan.info.created_time)
+    if (found["table_id"], created) != (scan.info.table_id, scan.info.created_time):
         raise FlussError(
             f"table {scan.path} was dropped and made anew since the checkpoint was written (its id"
             f" was {found['table_id']}, and is {scan.info.table_id}): start over with another"
@@ -102,6 +107,9 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._target: Offsets | None = None
+        self._held = False
+        choice = "fail" if options.fail_on_data_loss else "ignore"
+        self._losses = Losses(choice, "option 'fail.on.data.loss' with 'false' goes on without it")
         scan = self._scan()
         if scan.info.has_primary_key() and options.mode is None:
             raise invalid(
@@ -121,7 +129,8 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         scan = self._scan()
         source = scan.source(scan.arrow_schema.names)
         starts, _ = find_offsets(source, scan.info, _buckets(scan))
-        return to_json(scan, starts)
+        # Spark writes down where a batch ends, and asks for this again until the first is done
+        return to_json(scan, starts, initial=True)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the option ``max.offsets.per.trigger``."""
@@ -151,7 +160,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ``fail.on.data.loss`` is false.
         """
         scan = self._scan()
-        begun = from_json(scan, start)
+        begun = self._not_put_back(scan, start, from_json(scan, start))
         ends = _ends(scan, _buckets(scan)) if self._target is None else self._target
         self._check_gone(scan, begun, list(ends))
         # partitions that came later are read from their beginning
@@ -161,7 +170,27 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         if isinstance(limit, ReadMaxRows):
             splits = share_rows(splits, limit.max_rows)
-        return to_json(scan, {split.bucket: split.stop for split in splits})
+        stops = {split.bucket: split.stop for split in splits}
+        initial = start.get("initial", False)
+        # an empty batch writes down where a query of what is to come begins
+        if stops == begun and not (initial and self._options.start == "latest"):
+            return start
+        more = {"began": start["offsets"]} if initial else {}
+        clock = moment_after(scan.connection, scan.info, stops)
+        return to_json(scan, stops, clock=clock, **more)
+
+    def _not_put_back(self, scan: TableScan, found: Mapping[str, Any], offsets: Offsets) -> Offsets:
+        """Return from where to read on; raise where the log has other rows than were read."""
+        if self._held:
+            return offsets
+        self._held = True
+        there = set(_buckets(scan))
+        ends = _ask(scan, [b for b in offsets if b in there], OffsetSpec.latest())
+        known = {b: at for b, at in offsets.items() if b in ends}
+        clock = found.get("clock")
+        same = not_put_back(self._losses, scan.connection, scan.info, known, clock, ends)
+        within_log(self._losses, scan.path, known, known, ends)
+        return {**offsets, **{b: min(at, ends[b]) for b, at in same.items()}}
 
     def _check_gone(self, scan: TableScan, begun: Offsets, there: Sequence[Bucket]) -> None:
         gone = sorted(begun.keys() - set(there), key=str)
@@ -190,6 +219,9 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         scan = self._scan()
         begun, ends = from_json(scan, start), from_json(scan, end)
+        if start.get("initial") and "began" in end:
+            # the first batch comes again: it begins where it began
+            begun = {_bucket(key): int(offset) for key, offset in end["began"].items()}
         buckets = [bucket for bucket, stop in ends.items() if stop > begun.get(bucket, 0)]
         starts = {bucket: begun.get(bucket, 0) for bucket in buckets}
         starts = self._there(scan, starts, ends)

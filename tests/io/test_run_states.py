@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.client.embedded import _engines
 from fluss_df.errors import FlussError
 from fluss_df.io import read_fluss, run, scan_fluss
 from fluss_df.io.checkpoint import Checkpoint
@@ -114,11 +115,11 @@ class Pipeline:
             self.feed()
             assert self.run() == 1
 
-    def die(self, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(self, step: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         """Run a batch of 10 rows up to a step of it, as if the process was killed there."""
         self.feed()
         if step == "committed":
-            assert self.run() == 1
+            assert self.run(**options) == 1
             return
 
         def dead(*_: Any) -> Any:
@@ -131,10 +132,12 @@ class Pipeline:
             else:
                 patch.setattr(Checkpoint, "commit", dead)
             with pytest.raises(Killed):
-                self.run()
+                self.run(**options)
 
     def close(self) -> None:
+        """Close the connection, and the engine behind it, which others could use else."""
         self.connection.close()
+        _engines.pop((self.home / "fluss").resolve()).close()
 
     def keep(self, name: str) -> None:
         """Copy a part of the pipeline to put it back later."""
@@ -146,7 +149,7 @@ class Pipeline:
 
     def reopened(self, put_back: bool = False) -> None:
         """Close the engine, put its folder back where wanted, and open it again."""
-        self.connection.close()
+        self.close()
         if put_back:
             self.put_back("fluss")
         self.connection = FlussConnection.create(str(self.home / "fluss"))
@@ -391,8 +394,7 @@ def test_target_put_back(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, st
     pipeline.batches(1)
     name = "out" if pipeline.kind == "folder" else "fluss"
     if name == "fluss":
-        pipeline.reopened()
-        pipeline.connection.close()
+        pipeline.close()
     pipeline.keep(name)
     if name == "fluss":
         pipeline.connection = FlussConnection.create(str(pipeline.home / "fluss"))
@@ -488,13 +490,22 @@ def test_without_a_register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for step in STEPS:
         pipeline.feed()
         pipeline.run(ledger_database=None)
-        pipeline.die(step, monkeypatch)
+        pipeline.die(step, monkeypatch, ledger_database=None)
         pipeline.run(ledger_database=None)
-    assert "other" not in pipeline.connection.get_admin().list_databases()
+    assert pipeline.connection.get_admin().list_databases() == ["fluss", "io"]
     pipeline.feed()
     pipeline.run(ledger_database="other")
+    # in turns
+    for database in ("other", None, "other", None, None, "other"):
+        pipeline.feed()
+        pipeline.run(ledger_database=database)
     whole(pipeline)
-    assert pipeline.connection.get_admin().table_exists(TablePath("other", "runs"))
+    pipeline.keep("checkpoint")
+    pipeline.feed()
+    pipeline.run(ledger_database="other")
+    pipeline.put_back("checkpoint")
+    pipeline.feed()
+    refused(pipeline, BEHIND, ledger_database="other")
     pipeline.close()
 
 
@@ -550,7 +561,7 @@ def test_a_server_that_begins_anew_gives_the_same_ids_again(tmp_path: Path) -> N
     pipeline = Pipeline(tmp_path / "home", "folder")
     pipeline.batches(1)
     before = pipeline.connection.get_table(pipeline.source).get_table_info().table_id
-    pipeline.connection.close()
+    pipeline.close()
     shutil.rmtree(tmp_path / "home" / "fluss")
     pipeline = Pipeline(tmp_path / "home", "folder", written=10)
     assert pipeline.connection.get_table(pipeline.source).get_table_info().table_id == before
@@ -567,7 +578,7 @@ def test_source_put_back(
     """Its log is shorter than what was read, or has other rows there."""
     pipeline = Pipeline(tmp_path / "home", "folder")
     pipeline.batches(1)
-    pipeline.connection.close()
+    pipeline.close()
     pipeline.keep("fluss")
     pipeline.connection = FlussConnection.create(str(tmp_path / "home" / "fluss"))
     pipeline.batches(1)

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +343,10 @@ def test_what_is_no_longer_needed_is_dropped(
     writer: tuple[ExactlyOnceWriter, TablePath], connection: FlussConnection
 ) -> None:
     once, _ = writer
+    # Spark does not leave out numbers, which is refused as an entry that is gone
+    once = ExactlyOnceWriter(
+        replace(once._options, fail_on_data_loss=False), spark_schema(SCHEMA), False
+    )
     query = str(uuid.uuid4())
     for batch in (0, 100, 200):
         table = rows(0, 10).to_arrow().cast(SCHEMA)
