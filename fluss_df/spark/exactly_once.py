@@ -66,6 +66,11 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._schema = schema
         target = check_write(options, schema)
+        if options.all_or_nothing:
+            raise invalid(
+                "option 'all.or.nothing' is for batch writes: a stream's batches are whole with"
+                " 'delivery.guarantee'"
+            )
         if target.mode != "append":
             raise invalid(
                 f"option 'delivery.guarantee': exactly-once is for log tables, and table"
@@ -161,22 +166,27 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
                 " when its tasks ran, and is gone: was the database dropped?",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
             )
-        targets = dict.fromkeys(target for task in tasks for target in task.targets)
         target = check_write(self._options, self._schema)
         assert target.info is not None
-        return Manifest(
-            name=uuid.uuid4().hex,
-            table_id=target.info.table_id,
-            writer_id=publisher.new_writer_id(),
-            places=publisher.ends(list(targets)),
-            attempts=tuple(task.attempt for task in tasks),
-            ranges=merged_ranges(task.place for task in tasks),
-            pieces=sum(task.pieces for task in tasks),
-            rows=sum(task.rows for task in tasks),
-        )
+        return proposed(target.info, publisher, tasks)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: what was staged and is not decided is never published."""
+
+
+def proposed(info: TableInfo, publisher: Publisher, tasks: list[StagedTask]) -> Manifest:
+    """Return a manifest of what some tasks have staged."""
+    targets = dict.fromkeys(target for task in tasks for target in task.targets)
+    return Manifest(
+        name=uuid.uuid4().hex,
+        table_id=info.table_id,
+        writer_id=publisher.new_writer_id(),
+        places=publisher.ends(list(targets)),
+        attempts=tuple(task.attempt for task in tasks),
+        ranges=merged_ranges(task.place for task in tasks),
+        pieces=sum(task.pieces for task in tasks),
+        rows=sum(task.rows for task in tasks),
+    )
 
 
 def coerced(target: Target, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

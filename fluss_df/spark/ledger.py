@@ -321,6 +321,14 @@ class Ledger:
                 if query == self._query_id and int(number) < batch // _BATCHES_PER_EPOCH - 1:
                     admin.drop_partition(path, partition.spec, ignore_if_not_exists=True)
 
+    def forget(self) -> None:
+        """Drop all that is kept of the query."""
+        admin = self._connection.get_admin()
+        for path in (self._staged, self._decisions):
+            for partition in admin.list_partition_infos(path):
+                if partition.partition_name.rpartition("-")[0] == self._query_id:
+                    admin.drop_partition(path, partition.spec, ignore_if_not_exists=True)
+
     # ---- reading
 
     def _partition(self, path: TablePath, epoch: str) -> tuple[TableInfo, int | None]:

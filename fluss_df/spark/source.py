@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss_df.pushdown.predicate import Predicate
+from fluss_df.spark.all_or_nothing import AllOrNothingWriter
 from fluss_df.spark.boundary import called_by_spark
 from fluss_df.spark.exactly_once import ExactlyOnceWriter
 from fluss_df.spark.filters import from_spark
@@ -80,7 +81,9 @@ class FlussDataSource(DataSource):
     @called_by_spark
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch write."""
-        return FlussWriter(WriteOptions.parse(self.options), schema, overwrite)
+        options = WriteOptions.parse(self.options)
+        whole = options.all_or_nothing and options.guarantee == "at-least-once"
+        return (AllOrNothingWriter if whole else FlussWriter)(options, schema, overwrite)
 
     @called_by_spark
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802

@@ -96,7 +96,9 @@ def refuse_overwrite(options: WriteOptions, path: TablePath) -> None:
     """Raise for Spark's mode ``overwrite``."""
     raise FlussError(
         f"mode 'overwrite': table {path} cannot be overwritten, because Fluss only adds to tables;"
-        " use .mode('append'), which upserts into primary-key tables",
+        " use .mode('append'), which upserts into primary-key tables. To replace partitions, drop"
+        " them (fluss_df's admin.drop_partition) and append with option 'create.partitions'; to"
+        " replace a table, write another one",
         ErrorCode.INVALID_TABLE_EXCEPTION,
     )
 
@@ -175,7 +177,8 @@ class FlussWriter(DataSourceArrowWriter):
         if options.guarantee != "at-least-once":
             raise invalid(
                 "option 'delivery.guarantee' is for streams: a batch write has no name by which a"
-                " repetition could be known"
+                " repetition could be known; with option 'all.or.nothing' its rows are there as a"
+                " whole, or not at all"
             )
         target = check_write(options, schema)
         if overwrite:
@@ -211,6 +214,11 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         self._options = options
         self._schema = schema
+        if options.all_or_nothing:
+            raise invalid(
+                "option 'all.or.nothing' is for batch writes: a stream's batches are whole with"
+                " 'delivery.guarantee'"
+            )
         target = check_write(options, schema)
         if overwrite and target.mode == "append":
             raise FlussError(

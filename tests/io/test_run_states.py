@@ -26,6 +26,7 @@ from fluss_df.io import read_fluss, run, scan_fluss
 from fluss_df.io.checkpoint import Checkpoint
 from fluss_df.io.ledger import TableLedger
 from fluss_df.io.parquet_folder import ParquetFolder
+from fluss_df.io.planning import ask_bounds
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
 from tests.io.conftest import write
@@ -603,16 +604,13 @@ def test_source_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: s
     pipeline.batches(1)
     pipeline.die(step, monkeypatch)
     pipeline.feed()
-    from fluss_df.io import micro_batches
 
-    real = micro_batches.ask_bounds
-
-    def expired(source: Any, info: Any, buckets: Any, *rest: Any) -> Any:
-        first, last, starts, stops = real(source, info, buckets, *rest)
+    def expired(source: Any, info: Any, buckets: Any) -> Any:
+        first, last, starts, stops = ask_bounds(source, info, buckets)
         first = dict.fromkeys(first, 25)
         return first, last, {b: max(s, 25) for b, s in starts.items()}, stops
 
-    monkeypatch.setattr(micro_batches, "ask_bounds", expired)
+    monkeypatch.setattr("fluss_df.io.micro_batches.ask_bounds", expired)
     if step != "written":
         refused(pipeline, r"have expired before they were read: bucket a/0 offsets \d+ to 25")
     pipeline.run(on_data_loss="ignore")

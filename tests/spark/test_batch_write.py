@@ -137,6 +137,11 @@ def test_every_type(
         ("id, name, value", {"write_mode": "delete"}, "has no primary key"),
         ("id, name, value", {"delivery_guarantee": "exactly-once"}, "is for streams"),
         ("id, name, value", {"spark_mode": "overwrite"}, "cannot be overwritten"),
+        (
+            "id, name, value",
+            {"spark_mode": "overwrite", "all_or_nothing": "true"},
+            "cannot be overwritten",
+        ),
         ("id, name, value", {"operation_column": "op"}, "changes are written to primary-key"),
         ("id, name, value", {"write_mod": "append"}, "did you mean 'write.mode'"),
     ],
@@ -158,6 +163,83 @@ def test_what_does_not_fit_is_refused_before_any_row(
     with pytest.raises(FlussError, match=message):
         FlussDataSource(given).writer(schema, overwrite)
     assert scan_fluss(plain_table, connection=connection).collect().is_empty()
+
+
+def failing(rows: DataFrame) -> DataFrame:
+    """Return rows of which one task fails behind the others."""
+    text = "CASE WHEN id = 999 THEN raise_error('no') ELSE name END AS name"
+    return rows.orderBy("id").repartitionByRange(4, "id").selectExpr("id", text, "value")
+
+
+def test_all_or_nothing(
+    fluss_cluster: LocalCluster,
+    connection: FlussConnection,
+    make_table: MakeTable,
+    rows: DataFrame,
+) -> None:
+    table, plain = make_table(KEYED, bucket_count=2), make_table(KEYED, bucket_count=2)
+    with pytest.raises(PySparkException):
+        save(failing(rows), fluss_cluster, plain)
+    assert 0 < scan_fluss(plain, connection=connection).collect().height < 1000
+    with pytest.raises(PySparkException):
+        save(failing(rows), fluss_cluster, table, all_or_nothing="true")
+    assert scan_fluss(table, connection=connection).collect().is_empty()
+    for _ in range(2):
+        save(rows, fluss_cluster, table, all_or_nothing="true")
+    found = scan_fluss(table, connection=connection).collect()
+    assert found.height == 2000
+    assert_same(found.unique(), ROWS)
+    staged = TablePath("fluss_df_ledger", "staged")
+    names = [p.partition_name for p in connection.get_admin().list_partition_infos(staged)]
+    # what is staged of streams is called by their names, which have hyphens
+    assert not [name for name in names if name.count("-") == 1]
+
+
+def test_all_or_nothing_into_partitions(
+    fluss_cluster: LocalCluster,
+    connection: FlussConnection,
+    make_table: MakeTable,
+    rows: DataFrame,
+) -> None:
+    table = make_table(KEYED, partition_keys=["name"])
+    whole = {"all_or_nothing": "true", "create_partitions": "true"}
+    save(rows.where("id < 0"), fluss_cluster, table, **whole)
+    save(rows, fluss_cluster, table, **whole)
+    assert_same(scan_fluss(table, connection=connection).collect(), ROWS)
+    # how partitions are replaced: dropped, and written again
+    for number in (0, 3):
+        connection.get_admin().drop_partition(table, {"name": f"n{number}"})
+    save(rows.where("name IN ('n0', 'n3')"), fluss_cluster, table, **whole)
+    assert_same(scan_fluss(table, connection=connection).collect(), ROWS)
+
+
+@pytest.mark.parametrize("way", ["save", "insert", "overwritePartitions", "overwrite"])
+def test_nothing_is_overwritten(
+    spark: SparkSession,
+    fluss_cluster: LocalCluster,
+    connection: FlussConnection,
+    make_table: MakeTable,
+    rows: DataFrame,
+    way: str,
+) -> None:
+    table = make_table(KEYED, partition_keys=["name"])
+    save(rows, fluss_cluster, table, create_partitions="true")
+    rows.createOrReplaceTempView("rows_over")
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW overwritten USING fluss OPTIONS"
+        f" (`bootstrap.servers` '{fluss_cluster.bootstrap_servers}', `table` '{table}')"
+    )
+    few = rows.where("id < 10")
+    with pytest.raises(PySparkException, match=r"(?i)overwr|not found|cannot be|TABLE_OR_VIEW"):
+        if way == "save":
+            save(few, fluss_cluster, table, spark_mode="overwrite")
+        elif way == "insert":
+            spark.sql("INSERT OVERWRITE overwritten SELECT * FROM rows_over WHERE id < 10")
+        elif way == "overwritePartitions":
+            few.writeTo("overwritten").overwritePartitions()
+        else:
+            few.writeTo("overwritten").overwrite(few["name"] == "n0")
+    assert_same(scan_fluss(table, connection=connection).collect(), ROWS)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,90 @@
+"""Batch writes into log tables that are there as a whole, or not at all."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from fluss_df.errors import FlussError
+from fluss_df.spark.boundary import called_by_spark
+from fluss_df.spark.exactly_once import StagedMessage, coerced, encoded_pieces, proposed
+from fluss_df.spark.ledger import Ledger
+from fluss_df.spark.options import WriteOptions, invalid
+from fluss_df.spark.publish import Publisher
+from fluss_df.spark.writing import check_write, refuse_overwrite
+
+logger = logging.getLogger(__name__)
+
+
+class AllOrNothingWriter(DataSourceArrowWriter):
+    """A batch write whose tasks stage their rows, and whose driver publishes them at the end.
+
+    A task that fails, is repeated or runs twice leaves nothing in the table. A driver that is
+    killed while it publishes may leave a part.
+
+    Parameters
+    ----------
+    options
+        The options of the write.
+    schema
+        The columns of the dataframe.
+    overwrite
+        Whether Spark's mode is ``overwrite``.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        self._options = options
+        self._schema = schema
+        target = check_write(options, schema)
+        if overwrite:
+            refuse_overwrite(options, target.path)
+        if target.mode != "append":
+            raise invalid(
+                f"option 'all.or.nothing' is for log tables, and table {target.path} has a primary"
+                " key: a write that failed is completed by writing the same rows once more"
+            )
+        # it travels to the tasks with this object
+        self._name = uuid.uuid4().hex
+        self._ledger().create()
+
+    def _ledger(self) -> Ledger:
+        connection = self._options.connection.open()
+        return Ledger(connection, self._options.ledger_database, self._name)
+
+    @called_by_spark
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of a task."""
+        target = check_write(self._options, self._schema)
+        pieces = encoded_pieces(target, coerced(target, iterator), self._options.create_partitions)
+        return StagedMessage(self._name, self._ledger().stage(0, pieces))
+
+    @called_by_spark
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks staged."""
+        known = [message for message in messages if isinstance(message, StagedMessage)]
+        target = check_write(self._options, self._schema)
+        assert target.info is not None
+        ledger = self._ledger()
+        publisher = Publisher(target.connection, target.info, ledger)
+        tasks = [message.staged for message in known if message.staged is not None]
+        manifest = proposed(target.info, publisher, tasks)
+        try:
+            publisher.publish(0, manifest, fresh=True)
+        finally:
+            self._forget()
+
+    @called_by_spark
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drop what was staged."""
+        self._forget()
+
+    def _forget(self) -> None:
+        try:
+            self._ledger().forget()
+        except FlussError as error:
+            logger.warning("what was staged of write %s stays: %s", self._name, error.message)

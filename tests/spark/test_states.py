@@ -1,0 +1,482 @@
+"""Streams of Spark whose checkpoint, ledger, target, source or partitions were changed.
+
+Each case lets an exactly-once stream write three batches, does something to one of its parts, goes
+on, and asks for one of two ends: refused by name with nothing more written, or every row once.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.cluster import LocalCluster
+from fluss_df.errors import FlussError
+from fluss_df.io import scan_fluss, write_fluss
+from fluss_df.metadata import TablePath
+from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.spark.exactly_once import ExactlyOnceWriter
+from fluss_df.spark.identity import ContentDigest
+from fluss_df.spark.ledger import Ledger, Manifest
+from fluss_df.spark.options import ReadOptions, WriteOptions
+from fluss_df.spark.publish import Publisher
+from fluss_df.spark.streaming import FlussStreamReader
+from fluss_df.spark.types import spark_schema
+from tests.io.conftest import MakeTable
+
+SCHEMA = pa.schema({"id": pa.int64(), "part": pa.string()})
+
+
+def rows(start: int, stop: int, part: str = "a") -> pl.DataFrame:
+    frame = pl.DataFrame({"id": range(start, stop)}, schema={"id": pl.Int64})
+    return frame.with_columns(part=pl.lit(part))
+
+
+# ---- the sink, as Spark calls it, on an engine: every part at every step
+
+
+class Killed(BaseException):
+    """The process is as good as dead."""
+
+
+class Sink:
+    """Batches of a query as Spark would have them written, with its checkpoint in a folder."""
+
+    def __init__(self, connection: FlussConnection, folder: Path, keep: bool) -> None:
+        self.connection = connection
+        self.query = str(uuid.uuid4())
+        self.table = TablePath("sinks", f"t_{self.query[:8]}")
+        self.ledger = f"ledger_{self.query[:8]}"
+        self.folder = folder
+        self.checkpoint = str(folder) if keep else ""
+        connection.get_admin().create_database("sinks", ignore_if_exists=True)
+        self.make()
+
+    def make(self) -> None:
+        descriptor = TableDescriptor(Schema(SCHEMA), bucket_count=2)
+        self.connection.get_admin().create_table(self.table, descriptor)
+
+    def writer(self, **options: str) -> ExactlyOnceWriter:
+        given = {
+            "path": str(self.table),
+            "bootstrap.servers": self.connection.config.bootstrap_servers,
+            "delivery.guarantee": "exactly-once",
+            "ledger.database": self.ledger,
+            **{key.replace("_", "."): value for key, value in options.items()},
+        }
+        if self.checkpoint:
+            given["checkpointLocation"] = self.checkpoint
+        return ExactlyOnceWriter(WriteOptions.parse(given), spark_schema(SCHEMA), False)
+
+    def batch(self, number: int, start: int, stop: int, **options: str) -> None:
+        """Write a batch: what its offsets say is in the checkpoint before."""
+        writer = self.writer(**options)
+        offsets = self.folder / "offsets"
+        offsets.mkdir(parents=True, exist_ok=True)
+        (offsets / str(number)).write_text(f'v1\n{{"batchTimestampMs": {number}}}\n{{"0": {stop}}}')
+        middle = (start + stop) // 2
+        tasks = [rows(start, middle), rows(middle, stop)]
+        messages: list[Any] = [
+            writer.stage(self.query, number, iter(task.to_arrow().cast(SCHEMA).to_batches()))
+            for task in tasks
+        ]
+        writer.commit(messages, number)
+
+    def found(self) -> list[int]:
+        return sorted(scan_fluss(self.table, connection=self.connection).collect()["id"])
+
+    def refused(self, match: str, number: int, start: int, stop: int, **options: str) -> None:
+        before = self.found()
+        for _ in range(2):
+            with pytest.raises(FlussError, match=match):
+                self.batch(number, start, stop, **options)
+            assert self.found() == before
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[FlussConnection]:
+    with FlussConnection.create(":memory:") as made:
+        yield made
+
+
+@pytest.fixture(params=[True, False], ids=["checkpoint-read", "checkpoint-elsewhere"])
+def sink(request: pytest.FixtureRequest, engine: FlussConnection, tmp_path: Path) -> Sink:
+    made = Sink(engine, tmp_path / "checkpoint", request.param)
+    for number in range(3):
+        made.batch(number, 10 * number, 10 * number + 10)
+    return made
+
+
+def die(monkeypatch: pytest.MonkeyPatch, step: str, sink: Sink) -> None:
+    """End batch 3 at a step."""
+
+    def dead(*_: Any, **__: Any) -> Any:
+        raise Killed
+
+    send = Publisher._send_one
+    sent: list[Any] = []
+
+    async def sent_in_part(self: Publisher, *args: Any) -> None:
+        if sent:
+            raise Killed
+        sent.append(args)
+        await send(self, *args)
+
+    with monkeypatch.context() as patch:
+        if step == "staged":
+            patch.setattr(ExactlyOnceWriter, "commit", dead)
+        elif step == "decided":
+            patch.setattr(Publisher, "publish", dead)
+        elif step == "sent in part":
+            patch.setattr(Publisher, "_send_one", sent_in_part)
+        if step == "committed":
+            sink.batch(3, 30, 40)
+        else:
+            with pytest.raises(Killed):
+                sink.batch(3, 30, 40)
+        deadline = time.monotonic() + 10
+        while sent and len(sink.found()) == 30:
+            # it was on its way
+            assert time.monotonic() < deadline
+
+
+STEPS = ["staged", "decided", "sent in part", "committed"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_same_batch_again_is_repaired(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    die(monkeypatch, step, sink)
+    sink.batch(3, 30, 40)
+    sink.batch(4, 40, 50)
+    assert sink.found() == list(range(50))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_checkpoint_that_lost_its_last_files(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Batch 3 comes again with more rows, which were lost."""
+    die(monkeypatch, step, sink)
+    if step == "staged":
+        # nothing was decided, so that it is any batch
+        sink.batch(3, 30, 50)
+        assert sink.found() == list(range(50))
+        return
+    sink.refused("with other rows, and these would be lost", 3, 30, 50)
+    sink.batch(3, 30, 40)
+    assert sink.found() == list(range(40))
+
+
+@pytest.mark.parametrize("back", [1, 2])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_checkpoint_put_back(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str, back: int
+) -> None:
+    die(monkeypatch, step, sink)
+    if step == "staged":
+        sink.batch(3, 30, 40)
+    number = 3 - back
+    # even with the rows that the batch had
+    sink.refused("the ledger has batches up to 3", number, number * 10, number * 10 + 10)
+    sink.refused("the ledger has batches up to 3", number, number * 10, 60)
+
+
+@pytest.mark.parametrize("step", ["staged", "decided"])
+def test_a_copied_checkpoint(sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Of two queries of one name the first decides; the other is told, and its rows stay."""
+    die(monkeypatch, step, sink)
+    if step == "staged":
+        # while this one staged, the copy decided
+        staged: list[Any] = []
+        monkeypatch.setattr(Ledger, "decide", _late(Ledger.decide, sink, staged))
+        with pytest.raises(FlussError, match="with other rows, and these would be lost"):
+            sink.batch(3, 30, 45)
+        assert staged
+        assert sink.found() == list(range(40))
+    else:
+        sink.refused("with other rows", 3, 30, 45)
+        sink.batch(3, 30, 40)
+    sink.batch(4, 40, 50)
+    assert sink.found() == list(range(50))
+
+
+def _late(decide: Callable[..., Any], sink: Sink, staged: list[Any]) -> Callable[..., Any]:
+    def late(ledger: Ledger, batch: int, manifest: Any) -> Any:
+        if not staged:
+            staged.append(manifest)
+            kept = (sink.folder / "offsets" / "3").read_text()
+            sink.batch(3, 30, 40)
+            (sink.folder / "offsets" / "3").write_text(kept)
+        return decide(ledger, batch, manifest)
+
+    return late
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("part", ["decisions", "staged", "both"])
+def test_a_ledger_that_is_gone(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str, part: str
+) -> None:
+    """Dropped, or its partitions: as when it was deleted, or has expired."""
+    die(monkeypatch, step, sink)
+    admin = sink.connection.get_admin()
+    for name in ("decisions", "staged") if part == "both" else (part,):
+        path = TablePath(sink.ledger, name)
+        for partition in admin.list_partition_infos(path):
+            admin.drop_partition(path, partition.spec)
+    if part == "staged" and step in ("decided", "sent in part"):
+        sink.refused("staged batches are in table", 3, 30, 40)
+        return
+    if part == "staged":
+        sink.batch(3, 30, 40)
+        sink.batch(4, 40, 50)
+        assert sink.found() == list(range(50))
+        return
+    sink.refused("was dropped, put back or has expired", 3, 30, 40)
+    if step in ("staged", "decided"):
+        sink.batch(3, 30, 40, fail_on_data_loss="false")
+        sink.batch(4, 40, 50)
+        assert sink.found() == list(range(50))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_target_made_anew(sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    die(monkeypatch, step, sink)
+    sink.connection.get_admin().drop_table(sink.table)
+    sink.make()
+    number = 4 if step == "committed" else 3
+    sink.refused("was dropped and made anew", number, 10 * number, 10 * number + 10)
+    if step in ("staged", "committed"):
+        sink.batch(number, 10 * number, 10 * number + 10, fail_on_data_loss="false")
+        sink.batch(number + 1, 10 * number + 10, 10 * number + 20)
+        assert sink.found() == list(range(10 * number, 10 * number + 20))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_another_destination(sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    die(monkeypatch, step, sink)
+    first, sink.table = sink.table, TablePath("sinks", f"other_{sink.query[:8]}")
+    sink.make()
+    number = 4 if step == "committed" else 3
+    sink.refused("another destination needs a checkpoint|made anew", number, 30, 40)
+    assert sink.found() == []
+    sink.table = first
+    sink.batch(number, 10 * number, 10 * number + 10)
+    assert sink.found() == list(range(10 * number + 10))
+
+
+def test_entries_of_earlier_releases(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They say nothing of what a batch read: it is believed, as before."""
+    decide = Ledger.decide
+
+    def untold(ledger: Ledger, batch: int, manifest: Manifest) -> Manifest:
+        old = json.loads(manifest.to_json())
+        for key in ("read", "content", "table"):
+            del old[key]
+        return decide(ledger, batch, Manifest.from_json(json.dumps(old)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "decide", untold)
+        sink.batch(3, 30, 40)
+    sink.batch(3, 30, 40)
+    sink.batch(4, 40, 50)
+    assert sink.found() == list(range(50))
+
+
+def test_content_is_the_same_in_any_order() -> None:
+    table = pl.DataFrame(
+        {
+            "a": [1, None, 3] * 100,
+            "b": ["x", None, "é"] * 100,
+            "c": [[1.5], None, []] * 100,
+            "d": [{"e": b"1"}, {"e": None}, None] * 100,
+        }
+    )
+    contents = []
+    for part in (table, table.reverse(), table.sample(fraction=1.0, shuffle=True, seed=1)):
+        for size in (7, 300):
+            digest = ContentDigest()
+            pieces = (p.to_arrow() for p in part.iter_slices(size))
+            assert sum(t.num_rows for t in digest.counted(pieces)) == 300
+            contents.append(digest.content)
+    assert len(set(contents)) == 1
+    digest = ContentDigest()
+    list(digest.counted(iter([table.with_columns(a=pl.lit(2)).to_arrow()])))
+    assert digest.content not in contents
+
+
+# ---- the source, as Spark calls it
+
+
+def reader(connection: FlussConnection, table: TablePath, **options: str) -> FlussStreamReader:
+    given = {
+        "path": str(table),
+        "bootstrap.servers": connection.config.bootstrap_servers,
+        **{key.replace("_", "."): value for key, value in options.items()},
+    }
+    return FlussStreamReader(ReadOptions.parse(given), spark_schema(SCHEMA))
+
+
+def read(found: FlussStreamReader, start: Any, end: Any) -> list[int]:
+    ids: list[int] = []
+    for partition in found.partitions(start, end):
+        for batch in found.read(partition):
+            ids.extend(batch.column(0).to_pylist())
+    return sorted(ids)
+
+
+@pytest.fixture
+def log(engine: FlussConnection) -> TablePath:
+    engine.get_admin().create_database("sources", ignore_if_exists=True)
+    path = TablePath("sources", f"t_{uuid.uuid4().hex[:8]}")
+    engine.get_admin().create_table(path, TableDescriptor(Schema(SCHEMA), bucket_count=1))
+    return path
+
+
+def test_a_stream_of_what_is_to_come_begins_once(engine: FlussConnection, log: TablePath) -> None:
+    """An empty batch writes down where; and the first batch comes again as it was."""
+    write_fluss(rows(0, 10), log, connection=engine)
+    first = reader(engine, log, starting_offsets="latest")
+    everything = first.getDefaultReadLimit()
+    start = first.initialOffset()
+    end = first.latestOffset(start, everything)
+    assert end != start
+    assert read(first, start, end) == []
+    assert first.latestOffset(end, everything) == end
+    write_fluss(rows(10, 20), log, connection=engine)
+    # killed, and started again, amid the batch that wrote the beginning down
+    again = reader(engine, log, starting_offsets="latest")
+    assert read(again, again.initialOffset(), end) == []
+    assert read(again, end, again.latestOffset(end, everything)) == list(range(10, 20))
+    # a first batch with rows
+    other = reader(engine, log, starting_offsets="latest")
+    start = other.initialOffset()
+    write_fluss(rows(20, 30), log, connection=engine)
+    end = other.latestOffset(start, everything)
+    write_fluss(rows(30, 40), log, connection=engine)
+    again = reader(engine, log, starting_offsets="latest")
+    assert read(again, again.initialOffset(), end) == list(range(20, 30))
+
+
+def test_a_stream_without_rows_makes_no_batches(engine: FlussConnection, log: TablePath) -> None:
+    first = reader(engine, log)
+    start = first.initialOffset()
+    assert first.latestOffset(start, first.getDefaultReadLimit()) == start
+
+
+def test_a_source_that_is_another_one(engine: FlussConnection, log: TablePath) -> None:
+    write_fluss(rows(0, 10), log, connection=engine)
+    first = reader(engine, log)
+    everything = first.getDefaultReadLimit()
+    end = first.latestOffset(first.initialOffset(), everything)
+    engine.get_admin().drop_table(log)
+    engine.get_admin().create_table(log, TableDescriptor(Schema(SCHEMA), bucket_count=1))
+    write_fluss(rows(0, 20), log, connection=engine)
+    with pytest.raises(FlussError, match="was dropped and made anew"):
+        reader(engine, log).latestOffset(end, everything)
+    # of the same id, in an engine that was made again
+    info = engine.get_table(log).get_table_info()
+    same = {**end, "table_id": info.table_id}
+    with pytest.raises(FlussError, match="was dropped and made anew"):
+        reader(engine, log).latestOffset(same, everything)
+
+
+def test_a_source_put_back(engine: FlussConnection, log: TablePath) -> None:
+    """It has other rows where it was read; or it ends before."""
+    write_fluss(rows(0, 10), log, connection=engine)
+    first = reader(engine, log)
+    everything = first.getDefaultReadLimit()
+    kept = first.latestOffset(first.initialOffset(), everything)
+    write_fluss(rows(10, 30), log, connection=engine)
+    # as a checkpoint would say that read 20 rows in the time in which there were 10
+    other = {**kept, "offsets": {"0": 20}}
+    with pytest.raises(FlussError, match="has other rows now"):
+        reader(engine, log).latestOffset(other, everything)
+    lenient = reader(engine, log, fail_on_data_loss="false")
+    assert lenient.latestOffset(other, everything)["offsets"] == {"0": 30}
+    with pytest.raises(FlussError, match="the log ends before what was read"):
+        reader(engine, log).latestOffset({**kept, "offsets": {"0": 90}}, everything)
+
+
+# ---- all of it, on a real Spark
+
+
+class Stream:
+    def __init__(self, spark: SparkSession, cluster: LocalCluster, folder: Path) -> None:
+        self.spark = spark
+        self.cluster = cluster
+        self.folder = folder / "checkpoint"
+
+    def run(self, source: TablePath, target: TablePath, **options: str) -> None:
+        read = self.spark.readStream.format("fluss").option("max.offsets.per.trigger", "100")
+        read = read.option("bootstrap.servers", self.cluster.bootstrap_servers)
+        if "starting_offsets" in options:
+            read = read.option("starting.offsets", options.pop("starting_offsets"))
+        writer = read.load(str(source)).writeStream.format("fluss").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(self.folder))
+        writer = writer.option("bootstrap.servers", self.cluster.bootstrap_servers)
+        writer = writer.option("delivery.guarantee", "exactly-once")
+        for key, value in options.items():
+            writer = writer.option(key.replace("_", "."), value)
+        query = writer.start(str(target))
+        try:
+            query.awaitTermination(120)
+        finally:
+            query.stop()
+
+
+def test_on_spark_a_checkpoint_goes_back_and_a_target_is_another_one(
+    spark: SparkSession,
+    fluss_cluster: LocalCluster,
+    connection: FlussConnection,
+    make_table: MakeTable,
+    tmp_path: Path,
+) -> None:
+    source, target = make_table(SCHEMA, rows(0, 250)), make_table(SCHEMA)
+    stream = Stream(spark, fluss_cluster, tmp_path)
+    stream.run(source, target)
+    write_fluss(rows(250, 280), source, connection=connection)
+    # the last files are lost: batch 2 comes again, with 80 rows for 50
+    for kind in ("offsets", "commits"):
+        for name in ("2", ".2.crc"):
+            (stream.folder / kind / name).unlink(missing_ok=True)
+    kept = tmp_path / "kept"
+    shutil.copytree(stream.folder, kept)
+    with pytest.raises(StreamingQueryException, match="these would be lost"):
+        stream.run(source, target)
+    found = sorted(scan_fluss(target, connection=connection).collect()["id"])
+    assert found == list(range(250))
+    # what Spark wrote of the refused batch is taken back: it is the same batch again
+    shutil.rmtree(stream.folder)
+    shutil.copytree(kept, stream.folder)
+    with pytest.raises(StreamingQueryException, match="another destination"):
+        stream.run(source, make_table(SCHEMA))
+
+
+def test_on_spark_a_stream_begins_at_the_end(
+    spark: SparkSession,
+    fluss_cluster: LocalCluster,
+    connection: FlussConnection,
+    make_table: MakeTable,
+    tmp_path: Path,
+) -> None:
+    source, target = make_table(SCHEMA, rows(0, 50)), make_table(SCHEMA)
+    stream = Stream(spark, fluss_cluster, tmp_path)
+    stream.run(source, target, starting_offsets="latest")
+    write_fluss(rows(50, 80), source, connection=connection)
+    stream.run(source, target, starting_offsets="latest")
+    found = sorted(scan_fluss(target, connection=connection).collect()["id"])
+    assert found == list(range(50, 80))
