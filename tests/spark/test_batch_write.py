@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import polars as pl
 import pytest
 from pyspark.errors import PySparkException
@@ -230,15 +232,15 @@ def test_nothing_is_overwritten(
         f" (`bootstrap.servers` '{fluss_cluster.bootstrap_servers}', `table` '{table}')"
     )
     few = rows.where("id < 10")
+    insert = "INSERT OVERWRITE overwritten SELECT * FROM rows_over WHERE id < 10"
+    ways: dict[str, Callable[[], object]] = {
+        "save": lambda: save(few, fluss_cluster, table, spark_mode="overwrite"),
+        "insert": lambda: spark.sql(insert),
+        "overwritePartitions": lambda: few.writeTo("overwritten").overwritePartitions(),
+        "overwrite": lambda: few.writeTo("overwritten").overwrite(few["name"] == "n0"),
+    }
     with pytest.raises(PySparkException, match=r"(?i)overwr|not found|cannot be|TABLE_OR_VIEW"):
-        if way == "save":
-            save(few, fluss_cluster, table, spark_mode="overwrite")
-        elif way == "insert":
-            spark.sql("INSERT OVERWRITE overwritten SELECT * FROM rows_over WHERE id < 10")
-        elif way == "overwritePartitions":
-            few.writeTo("overwritten").overwritePartitions()
-        else:
-            few.writeTo("overwritten").overwrite(few["name"] == "n0")
+        ways[way]()
     assert_same(scan_fluss(table, connection=connection).collect(), ROWS)
 
 
