@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -19,6 +21,22 @@ from fluss_df.spark.publish import Publisher
 from fluss_df.spark.writing import check_write, refuse_overwrite
 
 logger = logging.getLogger(__name__)
+
+
+# so long nobody stages for a write that ended
+_LEFT_OVER_S = 2 * 24 * 3600
+_NAME = re.compile(r"([0-9a-f]{8})[0-9a-f]{24}")
+
+
+def write_name(now: float) -> str:
+    """Return a name that no other write has, and no query of Spark: the time is in it."""
+    return f"{int(now):08x}{uuid.uuid4().hex[:24]}"
+
+
+def is_left_over(name: str, now: float) -> bool:
+    """Whether a name is that of a write which began days ago."""
+    found = _NAME.fullmatch(name)
+    return found is not None and int(found[1], 16) < now - _LEFT_OVER_S
 
 
 class AllOrNothingWriter(DataSourceArrowWriter):
@@ -48,8 +66,8 @@ class AllOrNothingWriter(DataSourceArrowWriter):
                 f"option 'all.or.nothing' is for log tables, and table {target.path} has a primary"
                 " key: a write that failed is completed by writing the same rows once more"
             )
-        # it travels to the tasks with this object
-        self._name = uuid.uuid4().hex
+        # it travels to the tasks with this object; by the time in it, what is left over is known
+        self._name = write_name(time.time())
         self._ledger().create()
 
     def _ledger(self) -> Ledger:
@@ -84,7 +102,9 @@ class AllOrNothingWriter(DataSourceArrowWriter):
         self._forget()
 
     def _forget(self) -> None:
+        """Drop what was staged, and what tasks staged after their write had failed, days ago."""
         try:
-            self._ledger().forget()
+            ledger = self._ledger()
+            ledger.forget(lambda name: name == self._name or is_left_over(name, time.time()))
         except FlussError as error:
             logger.warning("what was staged of write %s stays: %s", self._name, error.message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -321,12 +321,12 @@ class Ledger:
                 if query == self._query_id and int(number) < batch // _BATCHES_PER_EPOCH - 1:
                     admin.drop_partition(path, partition.spec, ignore_if_not_exists=True)
 
-    def forget(self) -> None:
-        """Drop all that is kept of the query."""
+    def forget(self, chosen: Callable[[str], bool]) -> None:
+        """Drop all that is kept of the queries, or writes, whose names are chosen."""
         admin = self._connection.get_admin()
         for path in (self._staged, self._decisions):
             for partition in admin.list_partition_infos(path):
-                if partition.partition_name.rpartition("-")[0] == self._query_id:
+                if chosen(partition.partition_name.rpartition("-")[0]):
                     admin.drop_partition(path, partition.spec, ignore_if_not_exists=True)
 
     # ---- reading
