@@ -136,6 +136,8 @@ class MicroBatches:
         self._open: int | None = None
         self._began = False
         self._went_on = False
+        #: Whether batches are for the destination that the checkpoint belongs to.
+        self.of_run = False
         #: Whether the output of a batch is known, so that its rows need not be there any more.
         self.settled: Callable[[BatchOffsets], bool] = lambda batch: False
 
@@ -177,6 +179,12 @@ class MicroBatches:
         self._checkpoint.__exit__(*error)
 
     def __iter__(self) -> Iterator[MicroBatch]:
+        where = self._checkpoint.about.get("destination")
+        if where is not None and not self.of_run:
+            raise FlussError(
+                f"checkpoint {self._checkpoint.folder} belongs to a run into the {where['kind']}"
+                f" {where['name']}, which would not get these batches: take another folder"
+            )
         while not self._stop.is_set():
             began = time.monotonic()
             planned = self._next()

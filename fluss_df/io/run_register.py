@@ -10,6 +10,7 @@ changes: the first counts.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ from fluss_df.client.lookup import Lookuper
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.reader import OrderedRead
 from fluss_df.client.upsert import UpsertWriter
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.scan import read_fluss
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, ChangeType, OffsetSpec, TableBucket, TablePath
 from fluss_df.schema import Schema, TableDescriptor
@@ -41,6 +42,9 @@ _SCHEMA = pa.schema(
         ("about", pa.string()),
     ]
 )
+# so long one that came second may take to give a row back
+_GIVEN_BACK_S = 3.0
+_PAUSE_S = 0.02
 _NEW = (ChangeType.Insert.value, ChangeType.UpdateAfter.value)
 
 
@@ -127,6 +131,7 @@ class RunRegister:
             (CHANGE_TYPE_COLUMN,),
             Metrics(parent=connection.metrics),
         )
+        self._claimed: Link | None = None
         # changes before it are known to :meth:`find`
         self._seen = self._end()
 
@@ -152,23 +157,52 @@ class RunRegister:
 
         Whoever is not the first for a batch leaves the row as the first one made it.
         """
-        now = self.find(names.run_id)
+        now = self._settled(names.run_id, expected)
         if now == link:
             return None
         if now != expected:
             return now
+        begun = self._seen
         self._put(names, link)
-        end = self._end()
-        others = None
-        for found in self._changes(names.run_id, self._seen, end):
+        self._seen = self._end()
+        for found in self._changes(names.run_id, begun, self._seen):
             if found == link:
-                break
+                self._claimed = link
+                return None
             if found.batch >= link.batch:
-                others = others or found
-        self._seen = end
-        if others is not None:
-            self._put(names, others)
-        return others
+                return self._give_back(names, link, begun)
+        raise FlussError(
+            f"table {self.path} lost the note of batch {link.batch} of run {names.run_id}, which"
+            " was acknowledged",
+            ErrorCode.LOG_STORAGE_EXCEPTION,
+        )
+
+    def _settled(self, run_id: str, expected: Link | None) -> Link | None:
+        """Return the newest batch of a run, once one that came second has given it back."""
+        now = self.find(run_id)
+        deadline = time.monotonic() + _GIVEN_BACK_S
+        while (
+            now is not None
+            and expected is not None
+            and now != expected
+            and now.batch == expected.batch
+            and expected == self._claimed
+            and time.monotonic() < deadline
+        ):
+            time.sleep(_PAUSE_S)
+            now = self.find(run_id)
+        return now
+
+    def _give_back(self, names: RunNames, link: Link, begun: int) -> Link:
+        """Put the row as the others made it, who may go on meanwhile; return their newest."""
+        given: Link | None = None
+        while True:
+            others = [f for f in self._changes(names.run_id, begun, self._end()) if f != link]
+            newest = max(others, key=lambda found: found.batch)
+            if newest == given:
+                return newest
+            self._put(names, newest)
+            given = newest
 
     def _put(self, names: RunNames, link: Link) -> None:
         row = {

@@ -182,6 +182,7 @@ def run(
             target = _IntoFolder(to, batches)
         stack.enter_context(target)
         _tell_changed_query(batches, frame)
+        batches.of_run = True
         for batch in batches:
             written = target.write(batch)
             batch.commit(rows_read=batch.rows, rows_written=written, **target.noted())

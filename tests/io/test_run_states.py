@@ -11,6 +11,7 @@ import json
 import logging
 import shutil
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from fluss_df.errors import FlussError
 from fluss_df.io import read_fluss, run, scan_fluss
 from fluss_df.io.checkpoint import Checkpoint
 from fluss_df.io.ledger import TableLedger
+from fluss_df.io.micro_batches import MicroBatches
 from fluss_df.io.parquet_folder import ParquetFolder
 from fluss_df.io.planning import ask_bounds
+from fluss_df.io.run_register import Link, RunNames, RunRegister
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
 from tests.io.conftest import write
@@ -508,6 +511,53 @@ def test_without_a_register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     pipeline.feed()
     refused(pipeline, BEHIND, ledger_database="other")
     pipeline.close()
+
+
+def test_who_comes_second_gives_the_row_back(tmp_path: Path) -> None:
+    """Also where the first one goes on between the two steps of the second."""
+    with FlussConnection.create(":memory:") as connection:
+        table = TablePath("io", "t")
+        names = RunNames("run", table, 1, table, 2)
+        first, second = (RunRegister(connection, "notes") for _ in range(2))
+        links = [Link(number, f"first {number}") for number in range(4)]
+        assert first.claim(names, links[0], None) is None
+        assert second.find("run") == links[0]
+        # it looked before the first one claimed batch 1, and writes behind it
+        seen = second.find("run")
+        assert first.claim(names, links[1], links[0]) is None
+        second.find = lambda run_id: seen  # type: ignore[method-assign]
+        end = second._end
+
+        def meanwhile() -> int:
+            second._end = end  # type: ignore[method-assign]
+            thread.start()
+            time.sleep(0.2)
+            return end()
+
+        second._end = meanwhile  # type: ignore[method-assign]
+        found: list[Link | None] = []
+        thread = threading.Thread(
+            target=lambda: found.append(first.claim(names, links[2], links[1]))
+        )
+        refused_by = second.claim(names, Link(1, "second 1"), links[0])
+        thread.join()
+        assert refused_by == links[1]
+        assert found == [None]
+        assert first.claim(names, links[3], links[2]) is None
+        assert first.find("run") == links[3]
+        first.close()
+        second.close()
+
+
+def test_batches_by_hand_of_the_checkpoint_of_a_run(pipeline: Pipeline) -> None:
+    pipeline.batches(1)
+    pipeline.feed()
+    query = scan_fluss(pipeline.source, connection=pipeline.connection)
+    by_hand = MicroBatches(query, pipeline.checkpoint)
+    with by_hand, pytest.raises(FlussError, match="belongs to a run into the"):
+        next(iter(by_hand))
+    pipeline.run()
+    whole(pipeline)
 
 
 # ---- sources
