@@ -11,13 +11,14 @@ import re
 import zoneinfo
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.pushdown.arguments import require_read
 from fluss_df.pushdown.evaluate import bind
 from fluss_df.pushdown.predicate import (
     Constant,
@@ -43,7 +44,46 @@ _OPS: dict[type[exp.Expr], Op] = {
     exp.GT: Op.GT,
     exp.GTE: Op.GE,
 }
-_WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+_TWO: Final = frozenset({"this", "expression"})
+# what is understood, and of each the arguments that are read: everything else is refused
+READ: Final[dict[type[exp.Expr], frozenset[str]]] = {
+    **dict.fromkeys(_OPS, _TWO),
+    exp.And: _TWO,
+    exp.Or: _TWO,
+    exp.NullSafeEQ: _TWO,
+    exp.StartsWith: _TWO,
+    exp.EndsWith: _TWO,
+    exp.Contains: _TWO,
+    exp.Is: _TWO,
+    exp.Like: _TWO | {"negate"},
+    exp.Not: frozenset({"this"}),
+    exp.Paren: frozenset({"this"}),
+    exp.Between: frozenset({"this", "low", "high"}),
+    exp.In: frozenset({"this", "expressions"}),
+    exp.Column: frozenset({"this", "table"}),
+    exp.Identifier: frozenset({"this", "quoted"}),
+    exp.Boolean: frozenset({"this"}),
+    exp.Null: frozenset(),
+    exp.Literal: frozenset({"this", "is_string"}),
+    exp.HexString: frozenset({"this"}),
+    exp.Neg: frozenset({"this"}),
+    exp.Cast: frozenset({"this", "to"}),
+    exp.TryCast: frozenset({"this", "to"}),
+    exp.DataType: frozenset({"this"}),
+}
+_WHOLE: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_TIME: Final = re.compile(
+    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?"
+)
+# an escape that sqlglot reads as Spark does
+_ESCAPES: Final = re.compile(r"\\(?![\\'\"nrt])")
+# days around a moment in which the offset of a zone must not change
+_STEADY: Final = dt.timedelta(hours=36)
+
+
+class _Instant(dt.datetime):
+    """A ``TIMESTAMP '...'``, which is an instant in the zone of the session."""
 
 
 def parse_filter(text: str, schema: pa.Schema, timezone: str, where: str) -> Predicate:
@@ -70,6 +110,8 @@ def parse_filter(text: str, schema: pa.Schema, timezone: str, where: str) -> Pre
     except sqlglot.errors.SqlglotError as error:
         raise _invalid(f"filter {text!r} is no condition in SQL: {parse_message(error)}") from None
     try:
+        if _ESCAPES.search(re.sub(r"\\\\", "", text)):
+            raise UnsupportedExpression("it has escapes other than \\\\, \\', \\n, \\r and \\t")
         return SqlConditions(schema, timezone).convert(tree)
     except UnsupportedExpression as error:
         raise _invalid(
@@ -102,7 +144,9 @@ class SqlConditions:
         self._schema = schema
         self._timezone = timezone
         # Spark's names are case insensitive
-        self._names = {name.lower(): name for name in schema.names}
+        self._names: dict[str, list[str]] = {}
+        for name in schema.names:
+            self._names.setdefault(name.lower(), []).append(name)
 
     def convert(self, tree: exp.Expr) -> Predicate:
         """Return the predicate that a condition means, bound.
@@ -112,6 +156,7 @@ class SqlConditions:
         UnsupportedExpression
             For whatever has none.
         """
+        require_read(tree, READ)
         return bind(self._condition(tree), self._schema)
 
     def _condition(self, tree: exp.Expr) -> Predicate:
@@ -155,8 +200,6 @@ class SqlConditions:
 
     def _on_between(self, tree: exp.Between) -> Predicate:
         column = self._name(tree.this)
-        if tree.args.get("symmetric"):
-            raise UnsupportedExpression(f"'{_sql(tree)}' is not understood")
         low, high = (
             self._literal(tree.args["low"], column),
             self._literal(tree.args["high"], column),
@@ -166,15 +209,11 @@ class SqlConditions:
     def _on_in(self, tree: exp.In) -> Predicate:
         column = self._name(tree.this)
         values = [self._literal(item, column) for item in tree.expressions]
-        if not values or tree.args.get("query") is not None:
+        if not values:
             raise UnsupportedExpression(f"'{_sql(tree)}' is not understood")
         if any(not value.is_valid for value in values):
             raise UnsupportedExpression("a null among the values of IN")
-        kind = self._schema.field(column).type
-        try:
-            return in_(column, pa.array([value.cast(kind).as_py() for value in values], kind))
-        except pa.ArrowException as error:
-            raise UnsupportedExpression(str(error)) from None
+        return in_(column, exactly(column, values, self._schema))
 
     def _on_nullsafeeq(self, tree: exp.NullSafeEQ) -> Predicate:
         column, other = self._sides(tree.left, tree.right)[:2]
@@ -193,6 +232,10 @@ class SqlConditions:
         return self._text(tree.this, TextOp.CONTAINS, tree.expression)
 
     def _on_like(self, tree: exp.Like) -> Predicate:
+        found = self._like(tree)
+        return ~found if tree.args.get("negate") else found
+
+    def _like(self, tree: exp.Like) -> Predicate:
         pattern = tree.expression
         if isinstance(pattern, exp.Literal) and pattern.is_string:
             text = pattern.this
@@ -232,12 +275,16 @@ class SqlConditions:
         tree = tree.unnest()
         if not isinstance(tree, exp.Column) or len(tree.parts) > 2:
             raise UnsupportedExpression(f"'{_sql(tree)}' is no column")
-        name: str | None = self._names.get(tree.name.lower())
-        if name is None:
+        names = self._names.get(tree.name.lower(), [])
+        if not names:
             raise UnsupportedExpression(
                 f"no column '{tree.name}'; there are {', '.join(self._schema.names)}"
             )
-        return name
+        if len(names) > 1:
+            raise UnsupportedExpression(
+                f"column '{tree.name}' is ambiguous: it may be {' or '.join(names)}"
+            )
+        return names[0]
 
     def _literal(self, tree: exp.Expr, column: str) -> pa.Scalar:
         kind = self._schema.field(column).type
@@ -247,17 +294,17 @@ class SqlConditions:
                 value = self._from_text(value, kind)
             if isinstance(value, dt.datetime) and pa.types.is_timestamp(kind):
                 value = self._moment(value, kind)
-            elif isinstance(value, Decimal) and pa.types.is_floating(kind):
-                value = float(value)
+            elif isinstance(value, Decimal | float | int) and not isinstance(value, bool):
+                value = _number(value, kind)
             return pa.scalar(value)
-        except (pa.ArrowException, ValueError) as error:
+        except (pa.ArrowException, ValueError, OverflowError) as error:
             raise UnsupportedExpression(f"'{_sql(tree)}' for column '{column}': {error}") from None
 
     def _from_text(self, text: str, kind: pa.DataType) -> dt.date | dt.datetime:
         """Read a text where Spark casts it: ISO dates and times alone, in their usual form."""
-        if pa.types.is_date(kind) and len(text) == 10:
+        if pa.types.is_date(kind) and _DATE.fullmatch(text):
             return dt.date.fromisoformat(text)
-        if pa.types.is_timestamp(kind) and len(text) >= 10:
+        if pa.types.is_timestamp(kind) and _TIME.fullmatch(text):
             return dt.datetime.fromisoformat(text)
         raise UnsupportedExpression(f"the text {text!r} would be cast to {kind}")
 
@@ -266,22 +313,74 @@ class SqlConditions:
         if kind.tz is None:
             if value.tzinfo is not None:
                 raise UnsupportedExpression("an instant is compared with a time without zone")
+            if isinstance(value, _Instant):
+                self._require_steady(value)
             return value
         if value.tzinfo is None:
-            try:
-                value = value.replace(tzinfo=zoneinfo.ZoneInfo(self._timezone))
-            except (zoneinfo.ZoneInfoNotFoundError, ValueError):
-                raise UnsupportedExpression(
-                    f"the time zone {self._timezone!r} is not known"
-                ) from None
+            value = value.replace(tzinfo=self._zone())
         return value.astimezone(dt.UTC)
+
+    def _zone(self) -> dt.tzinfo:
+        try:
+            return zoneinfo.ZoneInfo(self._timezone)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+            raise UnsupportedExpression(f"the time zone {self._timezone!r} is not known") from None
+
+    def _require_steady(self, value: dt.datetime) -> None:
+        """Refuse a literal around which clocks are changed.
+
+        Spark compares a time without zone with an instant by making an instant of it. That keeps
+        the order of times but where clocks go back, and where times are left out.
+        """
+        zone = self._zone()
+        around = (value + step for step in (-_STEADY, dt.timedelta(0), _STEADY))
+        offsets = {t.replace(tzinfo=zone, fold=f).utcoffset() for t in around for f in (0, 1)}
+        if len(offsets) > 1:
+            raise UnsupportedExpression(
+                f"TIMESTAMP '{value}' is near a change of the clocks in {self._timezone}, and the"
+                " column's times have no zone: write TIMESTAMP_NTZ"
+            )
+
+
+def exactly(column: str, values: list[pa.Scalar], schema: pa.Schema) -> pa.Array:
+    """Return values in the type of their column.
+
+    Raises
+    ------
+    UnsupportedExpression
+        For a value that the type does not have.
+    """
+    found = [bind(compare(column, Op.EQ, value), schema) for value in values]
+    kind = schema.field(column).type
+    literals = [item.literal.as_py() for item in found]  # type: ignore[attr-defined]
+    return pa.array(literals, kind)
+
+
+def _number(value: Decimal | float | int, kind: pa.DataType) -> Decimal | float | int:
+    """Return a number that Spark compares with a column without rounding one of both."""
+    if isinstance(value, float):
+        if not pa.types.is_floating(kind):
+            raise UnsupportedExpression(f"{kind} would be rounded to DOUBLE")
+        return value
+    if pa.types.is_floating(kind):
+        return float(value) if isinstance(value, Decimal) else value
+    digits = Decimal(value).as_tuple()
+    scale = max(-int(digits.exponent), 0)
+    whole = len(digits.digits) - scale if not isinstance(value, int) else len(digits.digits)
+    if pa.types.is_decimal(kind):
+        # otherwise both become a wider type, which may have no room for all digits
+        if scale > kind.scale or whole > kind.precision - kind.scale:
+            raise UnsupportedExpression(f"{value} has more digits than {kind}")
+    elif isinstance(value, Decimal) and max(whole, 20) + scale > 38:
+        raise UnsupportedExpression(f"{value} has too many digits")
+    return value
 
 
 def _value(tree: exp.Expr) -> Any:
     """Return the Python value of a literal."""
     if isinstance(tree, exp.Neg):
         inner = _value(tree.this.unnest())
-        if isinstance(inner, int | Decimal) and not isinstance(inner, bool):
+        if isinstance(inner, int | Decimal | float) and not isinstance(inner, bool):
             return -inner
     elif isinstance(tree, exp.Literal):
         if tree.is_string:
@@ -306,14 +405,16 @@ def _typed(literal: exp.Literal, kind: str) -> Any:
     """Return the value of ``DATE '...'``, ``TIMESTAMP '...'`` or ``5L``."""
     text = literal.this
     try:
-        if literal.is_string and kind == "DATE":
+        if literal.is_string and kind == "DATE" and _DATE.fullmatch(text):
             return dt.date.fromisoformat(text)
-        if literal.is_string and kind in ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ"):
-            return dt.datetime.fromisoformat(text)
-        if literal.is_string and kind == "TIMESTAMPNTZ":
-            return dt.datetime.fromisoformat(text)
+        if literal.is_string and kind.startswith("TIMESTAMP") and _TIME.fullmatch(text):
+            # of which kind TIMESTAMP is, the session says: the stricter one is taken
+            made = dt.datetime if kind == "TIMESTAMPNTZ" else _Instant
+            return made.fromisoformat(text)
         if not literal.is_string and kind in _WHOLE:
-            return int(text)
+            number = int(text)
+            if number < 1 << (_WHOLE[kind] - 1):
+                return number
     except ValueError:
         pass
     raise UnsupportedExpression(f"{text!r} as {kind} is not understood")
