@@ -1,21 +1,23 @@
 """SQL of Spark over Fluss tables, whose scans get only the columns and rows that a query needs.
 
-Spark's Python sources are asked for all columns of a view, whatever the query. So the query is read
-here first: each mention of a Fluss table becomes a view of its own, of the columns that the query
-uses of it and the rows that its conditions leave. Spark runs the query as it stands, every
-condition included; what is not understood here only costs time.
+Spark's Python sources are asked for all columns of a view, whatever the query. So each mention of a
+Fluss table in a query becomes a view of its own. Spark runs the text of the query as it was given,
+but for the names of these tables, and every condition in it. A view has all columns of its table;
+those that the query does not read, as Spark's own optimizer shows, are null in it. Conditions that
+a view is read with are proven in the same way.
 """
 
 from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import sqlglot
+from pyspark.sql.types import StructType
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
@@ -23,9 +25,11 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.pushdown.predicate import UnsupportedExpression
+from fluss_df.spark.mentions import Mention, find_mentions, placed
 from fluss_df.spark.options import ReadOptions
 from fluss_df.spark.planning import TableScan
-from fluss_df.spark.sql_filter import SqlConditions, parse_message
+from fluss_df.spark.proof import Plan, make_stand_in
+from fluss_df.spark.sql_filter import SqlConditions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,10 +73,13 @@ class SqlPlan:
         The query over the views.
     scans
         What they read.
+    tables
+        The tables that they are of, by their names in the query.
     """
 
     query: str
     scans: tuple[SqlScan, ...]
+    tables: Mapping[str, TableScan] = field(repr=False)
 
 
 def sql(
@@ -110,10 +117,20 @@ def sql(
 
 def run_sql(spark: SparkSession, query: str, options: Mapping[str, str]) -> DataFrame:
     """Run a query as :func:`sql` does, with options by their names."""
-    plan = plan_sql(spark, query, options)
+    return run_plan(spark, plan_sql(spark, query, options), options)
+
+
+def run_plan(spark: SparkSession, plan: SqlPlan, options: Mapping[str, str]) -> DataFrame:
+    """Run what :func:`plan_sql` made of a query."""
     for scan in plan.scans:
-        _view(spark, scan.view, options, scan)
-    return spark.sql(plan.query)
+        rows = _pruned(spark, options, scan, plan.tables[scan.table])
+        rows.createOrReplaceTempView(scan.view)
+    found = spark.sql(plan.query)
+    if not _is_remote(spark):
+        # a dataframe of a classic session has its plan, and looks at no name again
+        for scan in plan.scans:
+            spark.catalog.dropTempView(scan.view)
+    return found
 
 
 def fluss_views(
@@ -141,52 +158,44 @@ def fluss_views(
         tables = [tables]
     if not isinstance(tables, Mapping):
         tables = {table.rpartition(".")[2]: table for table in tables}
-    return {name: _view(spark, name, given, SqlScan(name, table, (), None))
-            for name, table in tables.items()}  # fmt: skip
+    _register(spark)
+    found = {}
+    for name, table in tables.items():
+        found[name] = spark.read.format("fluss").options(**given).load(table)
+        found[name].createOrReplaceTempView(name)
+    return found
 
 
 def plan_sql(spark: SparkSession, query: str, options: Mapping[str, str]) -> SqlPlan:
     """Return what :func:`sql` makes of a query, without running it."""
+    run = f"fluss_{uuid.uuid4().hex[:12]}_"
+    tables: dict[str, TableScan] = {}
+    made: list[str] = []
+
+    def stand_in(table: str) -> str:
+        if table not in tables:
+            tables[table] = _table(table, options)
+        made.append(f"{run}{len(made)}")
+        make_stand_in(spark, made[-1], tables[table].schema)
+        return made[-1]
+
     try:
-        tree = sqlglot.parse_one(query, dialect=_DIALECT)
-    except SqlglotError as error:
-        raise FlussError(f"the query cannot be read: {parse_message(error)}") from None
-    if not isinstance(tree, exp.Query):
-        raise FlussError(f"expected a query (SELECT ...), not {tree.key.upper()}")
-    schemas: dict[str, pa.Schema] = {}
-    names: dict[str, str] = {}
-    known: dict[str, dict[str, str]] = {}
-    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    for mention in list(tree.find_all(exp.Table)):
-        name = ".".join(part.name for part in mention.parts)
-        if not name or name.lower() in local:
-            continue
-        if spark.catalog.tableExists(name):
-            known[name] = dict.fromkeys(spark.table(name).columns, "unknown")
-            continue
-        view = f"fluss_{uuid.uuid4().hex[:12]}"
-        schemas[view] = _schema(name, options)
-        names[view] = name
-        alias = mention.args.get("alias") or exp.TableAlias(
-            this=exp.to_identifier(mention.name, quoted=True)
-        )
-        mention.replace(
-            exp.Table(
-                this=exp.to_identifier(view),
-                **{key: value for key, value in mention.args.items()
-                   if key not in ("this", "db", "catalog", "alias")},
-                alias=alias,
-            )
-        )  # fmt: skip
-    zone = str(spark.conf.get("spark.sql.session.timeZone"))
-    needs = _needs(tree, schemas, known, zone)
-    scans = []
-    for view, schema in schemas.items():
-        columns, conditions = needs.get(view, (schema.names, ()))
-        text = " AND ".join(f"({condition})" for condition in conditions) or None
-        # a count needs rows, and they need a column
-        scans.append(SqlScan(view, names[view], tuple(columns) or (_narrowest(schema),), text))
-    return SqlPlan(tree.sql(dialect=_DIALECT), tuple(scans))
+        mentions, stand_ins = find_mentions(spark, query, stand_in)
+        views = [f"{name}v" for name in stand_ins]
+        needs = _needs(spark, query, mentions, stand_ins, tables) if mentions else []
+    finally:
+        for name in made:
+            spark.catalog.dropTempView(name)
+    scans = [
+        SqlScan(view, mention.table, columns, condition)
+        for view, mention, (columns, condition) in zip(views, mentions, needs, strict=True)
+    ]
+    return SqlPlan(placed(query, mentions, views), tuple(scans), tables)
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect."""
+    return not hasattr(spark, "_jsparkSession")
 
 
 def _options(connection: str | None, options: Mapping[str, Any]) -> dict[str, str]:
@@ -194,9 +203,9 @@ def _options(connection: str | None, options: Mapping[str, Any]) -> dict[str, st
     return given if connection is None else given | {"connection": str(connection)}
 
 
-def _schema(table: str, options: Mapping[str, str]) -> pa.Schema:
+def _table(table: str, options: Mapping[str, str]) -> TableScan:
     try:
-        return TableScan(ReadOptions.parse({**options, "table": table})).arrow_schema
+        return TableScan(ReadOptions.parse({**options, "table": table}))
     except FlussError as error:
         if error.error_code != ErrorCode.TABLE_NOT_EXIST:
             raise
@@ -217,19 +226,32 @@ def _register(spark: SparkSession) -> None:
         _registered.add(spark)
 
 
-def _view(spark: SparkSession, name: str, options: Mapping[str, str], scan: SqlScan) -> DataFrame:
+def _pruned(
+    spark: SparkSession, options: Mapping[str, str], scan: SqlScan, table: TableScan
+) -> DataFrame:
+    """Return all columns of a table in their order, those that are not read as nulls."""
+    from pyspark.sql import functions as sf
+
     _register(spark)
+    schema = table.schema
+    read = [i for i, name in enumerate(schema.names) if name in scan.columns]
     reader = spark.read.format("fluss").options(**options)
-    if scan.columns:
-        source = TableScan(ReadOptions.parse({**options, "table": scan.table}))
-        fields = [source.schema[column] for column in scan.columns]
-        reader = reader.schema(type(source.schema)(fields))
+    reader = reader.schema(StructType([schema[i] for i in read]))
     if scan.filter is not None:
         zone = str(spark.conf.get("spark.sql.session.timeZone"))
         reader = reader.option("filter", scan.filter).option("filter.timezone", zone)
     found = reader.load(scan.table)
-    found.createOrReplaceTempView(name)
-    return found
+    if len(read) == len(schema):
+        return found
+    # by numbers, because names that differ by case alone are one to Spark
+    names = [f"c{i}" for i in read]
+    numbered = found.toDF(*names)
+    return numbered.select(
+        *(
+            (sf.col(f"c{i}") if i in read else sf.lit(None).cast(item.dataType)).alias(item.name)
+            for i, item in enumerate(schema.fields)
+        )
+    )
 
 
 def _narrowest(schema: pa.Schema) -> str:
@@ -247,63 +269,117 @@ def _width(t: pa.DataType) -> int:
 
 # ---- what a query needs
 
-Needs = dict[str, tuple[list[str], list[str]]]
-
 
 def _needs(
-    tree: exp.Expr,
-    schemas: Mapping[str, pa.Schema],
-    known: Mapping[str, Mapping[str, str]],
-    timezone: str,
-) -> Needs:
-    """Return for each view the columns that the query uses, and conditions on its rows.
+    spark: SparkSession,
+    query: str,
+    mentions: Sequence[Mention],
+    stand_ins: Sequence[str],
+    tables: Mapping[str, TableScan],
+) -> list[tuple[tuple[str, ...], str | None]]:
+    """Return for each mention the columns that are read, and the condition on its rows."""
+    plan = Plan(spark, query, mentions, stand_ins)
+    schemas = [tables[mention.table].arrow_schema for mention in mentions]
+    conditions = _proven(plan, _candidates(spark, query, mentions, stand_ins, schemas))
+    found = []
+    for at, schema in enumerate(schemas):
+        read = plan.columns(at)
+        names = tuple(n for i, n in enumerate(schema.names) if read is None or i in read)
+        # a count needs rows, and they need a column
+        found.append((names or (_narrowest(schema),), conditions.get(at)))
+    return found
 
-    Nothing for a query that cannot be analysed: then its views have all columns and rows.
-    """
-    schema: dict[str, Any] = {
-        view: dict.fromkeys(found.names, "unknown") for view, found in schemas.items()
-    }
-    for name, columns in known.items():
-        if "." not in name:
-            schema[name] = dict(columns)
-    try:
-        qualified = qualify(
-            tree.copy(),
-            dialect=_DIALECT,
-            schema=schema if all("." not in name for name in known) else None,
-            validate_qualify_columns=True,
-        )
-        scopes = traverse_scope(qualified)
-    except (SqlglotError, KeyError, ValueError):
+
+def _proven(plan: Plan, conditions: dict[int, str]) -> dict[int, str]:
+    """Return those of the conditions on mentions that the query has as well."""
+    if not conditions or plan.has(conditions):
+        return conditions
+    if len(conditions) == 1:
         return {}
-    found: Needs = {}
+    return {at: text for at, text in conditions.items() if plan.has({at: text})}
+
+
+def _candidates(
+    spark: SparkSession,
+    query: str,
+    mentions: Sequence[Mention],
+    stand_ins: Sequence[str],
+    schemas: Sequence[pa.Schema],
+) -> dict[int, str]:
+    """Return for mentions, by their numbers, conditions that the query seems to have on their rows.
+
+    None of a query that sqlglot cannot analyse.
+    """
+    numbers = {name: at for at, name in enumerate(stand_ins)}
+    try:
+        tree = sqlglot.parse_one(query, dialect=_DIALECT)
+        if tree.find(exp.Where, exp.Join) is None:
+            return {}
+        columns = _placed_in_tree(spark, tree, mentions, stand_ins, schemas)
+        qualified = qualify(tree, dialect=_DIALECT, schema=columns, validate_qualify_columns=True)
+        scopes = traverse_scope(qualified)
+    except (SqlglotError, KeyError, ValueError, AttributeError, RecursionError):
+        return {}
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    found: dict[int, str] = {}
     for scope in scopes:
-        for alias, view in _views(scope, schemas):
-            used = {
-                column.name.lower()
-                for column in scope.expression.find_all(exp.Column)
-                if column.table.lower() == alias.lower()
-            }
-            names = [name for name in schemas[view].names if name.lower() in used]
-            conditions = SqlConditions(schemas[view], timezone)
+        for alias, at in _aliases(scope, numbers):
+            converter = SqlConditions(schemas[at], zone)
             pushed = []
             for part in _conjuncts_on(scope, alias):
                 plain = part.copy()
                 for column in plain.find_all(exp.Column):
                     column.set("table", None)
                 try:
-                    conditions.convert(plain)
+                    converter.convert(plain)
                 except UnsupportedExpression:
                     continue
                 pushed.append(plain.sql(dialect=_DIALECT))
-            found[view] = (names, pushed)
+            if pushed:
+                found[at] = " AND ".join(f"({text})" for text in pushed)
     return found
 
 
-def _views(scope: Scope, schemas: Mapping[str, pa.Schema]) -> Iterator[tuple[str, str]]:
+def _placed_in_tree(
+    spark: SparkSession,
+    tree: exp.Expr,
+    mentions: Sequence[Mention],
+    stand_ins: Sequence[str],
+    schemas: Sequence[pa.Schema],
+) -> dict[str, Any] | None:
+    """Put stand-ins where tables are mentioned, and return the columns of all tables."""
+    places = {mention.start: at for at, mention in enumerate(mentions)}
+    columns: dict[str, Any] = {}
+    others: list[str] = []
+    for table in list(tree.find_all(exp.Table)):
+        if not isinstance(table.this, exp.Identifier):
+            continue
+        at = places.get(table.parts[0].meta.get("start", -1))
+        if at is None:
+            others.append(".".join(part.name for part in table.parts))
+            continue
+        name = stand_ins[at]
+        columns[name] = dict.fromkeys(schemas[at].names, "unknown")
+        if not table.args.get("alias"):
+            alias = exp.to_identifier(table.name, quoted=True)
+            table.set("alias", exp.TableAlias(this=alias))
+        table.set("this", exp.to_identifier(name))
+        table.set("db", None)
+        table.set("catalog", None)
+    common = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    for name in others:
+        if name.lower() in common:
+            continue
+        if "." in name or not spark.catalog.tableExists(name):
+            return None
+        columns[name] = dict.fromkeys(spark.table(name).columns, "unknown")
+    return columns
+
+
+def _aliases(scope: Scope, numbers: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     for alias, source in scope.sources.items():
-        if isinstance(source, exp.Table) and source.name in schemas:
-            yield alias, source.name
+        if isinstance(source, exp.Table) and source.name in numbers:
+            yield alias, numbers[source.name]
 
 
 def _conjuncts_on(scope: Scope, alias: str) -> Iterator[exp.Expr]:

@@ -73,9 +73,7 @@ READ: Final[dict[type[exp.Expr], frozenset[str]]] = {
 }
 _WHOLE: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_TIME: Final = re.compile(
-    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?"
-)
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?")
 # an escape that sqlglot reads as Spark does
 _ESCAPES: Final = re.compile(r"\\(?![\\'\"nrt])")
 # days around a moment in which the offset of a zone must not change

@@ -124,7 +124,7 @@ def test_views(spark: SparkSession, database: Database) -> None:
 
 def test_what_is_no_query_or_no_table(spark: SparkSession, database: Database) -> None:
     for query, message in [
-        ("SELECT FROM WHERE", "cannot be read"),
+        ("SELECT 1 +", "cannot be read"),
         ("DROP TABLE x", "expected a query"),
         ("SELECT * FROM io.nothing_like_it", "Spark has no table or view 'io.nothing_like_it'"),
     ]:

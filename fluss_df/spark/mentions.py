@@ -1,0 +1,231 @@
+"""Where a query in Spark SQL mentions tables of Fluss, as Spark itself finds it.
+
+Spark analyses the query, and says of the first name that it cannot resolve where that stands. So
+views, common table expressions and whatever else hides a name are Spark's to decide, and of the
+query's text nothing changes but the names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import AnalysisException, ParseException
+
+from fluss_df.errors import FlussError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NOT_FOUND: Final = "TABLE_OR_VIEW_NOT_FOUND"
+# what Spark says of fluss.x, because there is a data source of this name
+_NO_FILES: Final = "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"
+_COMMENT: Final = r"--[^\n]*(?:\n|$)|/\*.*?\*/"
+_BLANK: Final = rf"(?:\s|{_COMMENT})*"
+_BEGIN: Final = re.compile(rf"(?:\(|\s|{_COMMENT})*(\w*)", re.DOTALL)
+_BEHIND_TABLE: Final = re.compile(rf"\bTABLE{_BLANK}\(?{_BLANK}$", re.DOTALL | re.IGNORECASE)
+_PART: Final = r"`(?:[^`]|``)+`|[^\s.`()]+"
+_NAME: Final = re.compile(rf"(?:{_PART})(?:{_BLANK}\.{_BLANK}(?:{_PART}))*", re.DOTALL)
+# these begin nothing but queries; others may be the beginning of a command
+_QUERIES: Final = ("SELECT", "VALUES", "TABLE", "MAP", "REDUCE")
+_PERHAPS: Final = ("WITH", "FROM")
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A name of a table in the text of a query.
+
+    Parameters
+    ----------
+    start, stop
+        Where it stands, in characters; ``stop`` is behind its last one.
+    table
+        The table's name.
+    alias
+        By which name columns may be qualified; None behind ``TABLE``, where none can be given.
+    """
+
+    start: int
+    stop: int
+    table: str
+    alias: str | None
+
+
+def placed(query: str, mentions: Sequence[Mention], sources: Sequence[str]) -> str:
+    """Return a query with a relation in the place of each mention.
+
+    An alias that the query gives itself, and whatever else follows a name, stands behind it.
+    """
+    found, end = [], 0
+    for mention, source in sorted(zip(mentions, sources, strict=True), key=lambda m: m[0].start):
+        found += [query[end : mention.start], _relation(mention, source)]
+        end = mention.stop
+    return "".join([*found, query[end:]])
+
+
+def _relation(mention: Mention, source: str) -> str:
+    return source if mention.alias is None else f"({source} AS {quoted(mention.alias)})"
+
+
+def quoted(name: str) -> str:
+    """Return a name in backticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def find_mentions(
+    spark: SparkSession, query: str, stand_in: Callable[[str], str]
+) -> tuple[list[Mention], list[str]]:
+    """Return the mentions of tables that Spark does not know, and what stands in for each.
+
+    Parameters
+    ----------
+    spark
+        The session.
+    query
+        The query.
+    stand_in
+        Makes a relation with the columns of a table of a name, and returns its name.
+
+    Raises
+    ------
+    FlussError
+        For what is no query, and for a mention that cannot be placed.
+    """
+    head = _head(query)
+    mentions: list[Mention] = []
+    names: list[str] = []
+    while True:
+        text = placed(query, mentions, names)
+        try:
+            with _quietly():
+                spark.sql(_wrapped(text) if head in _PERHAPS else text)
+            return mentions, names
+        except ParseException as error:
+            raise _unread(error, mentions) from None
+        except AnalysisException as error:
+            span = _span(error)
+            if span is None:
+                raise
+            start, stop = span
+            if head in _PERHAPS:
+                start, stop = start - len(_OPENING), stop - len(_OPENING)
+            found = _mention(error, text, start, stop)
+        # from here to where it stands in the query as it was given
+        moved = sum(
+            len(_relation(m, n)) - (m.stop - m.start)
+            for m, n in zip(mentions, names, strict=True)
+            if m.start < start
+        )
+        if any(m.start <= start - moved < m.stop for m in mentions):
+            raise _unplaced(found.table)
+        mentions.append(Mention(found.start - moved, found.stop - moved, found.table, found.alias))
+        names.append(stand_in(found.table))
+
+
+_OPENING: Final = "SELECT * FROM (\n"
+
+
+def _wrapped(text: str) -> str:
+    """Return a query as part of another, which nothing but a query can be."""
+    return _OPENING + re.sub(r"[\s;]+$", "", text) + "\n)"
+
+
+def _head(query: str) -> str:
+    """Return the word that a query begins with.
+
+    Raises
+    ------
+    FlussError
+        For a statement that Spark might run at once.
+    """
+    match = _BEGIN.match(query)
+    head = match[1].upper() if match else ""
+    if head not in _QUERIES + _PERHAPS:
+        raise FlussError(f"expected a query (SELECT ...), not {head or 'no text'}")
+    return head
+
+
+def _span(error: AnalysisException) -> tuple[int, int] | None:
+    """Return where in the text of the query there is a name that Spark does not know."""
+    condition = error.getCondition()
+    if condition == _NO_FILES:
+        source = (error.getMessageParameters() or {}).get("dataSourceType", "")
+        if source.lower() != "fluss":
+            return None
+    elif condition != _NOT_FOUND:
+        return None
+    for context in error.getQueryContext():
+        # of a view or a function, the text is not this one
+        if context.contextType().name == "SQL" and not context.objectType():
+            return context.startIndex(), context.stopIndex() + 1
+    return None
+
+
+def _mention(error: AnalysisException, text: str, start: int, stop: int) -> Mention:
+    written = text[start:stop]
+    named = (error.getMessageParameters() or {}).get("relationName", "")
+    match = _NAME.fullmatch(written)
+    parts = _parts(named or written)
+    if match is None and not (named and written.upper().startswith("IDENTIFIER")):
+        raise _unplaced(named or written)
+    if match is not None and _parts(written) != parts:
+        raise _unplaced(named)
+    if any("." in part for part in parts):
+        raise FlussError(f"Spark has no table or view {named}, and names in Fluss have no dots")
+    alias = None if _BEHIND_TABLE.search(text[:start]) else parts[-1]
+    return Mention(start, stop, ".".join(parts), alias)
+
+
+def _parts(name: str) -> list[str]:
+    found = re.findall(_PART, re.sub(_COMMENT, "", name, flags=re.DOTALL))
+    return [p[1:-1].replace("``", "`") if p.startswith("`") else p for p in found]
+
+
+def _unplaced(name: str) -> FlussError:
+    return FlussError(
+        f"table {name} cannot be found in the text of the query: write its name as it is, and"
+        " values in the place of ${...}"
+    )
+
+
+def _unread(error: ParseException, mentions: Sequence[Mention]) -> FlussError:
+    reason = str(error).split("\n== SQL")[0].strip()
+    if mentions:
+        # it could be read before the last was placed
+        return FlussError(
+            f"table {mentions[-1].table}: what follows its name is not for tables of Fluss (a"
+            " version, WITH (...)); options of reads are arguments of sql()"
+        )
+    return FlussError(f"the query cannot be read: {reason}")
+
+
+# ---- what pyspark logs of each error, though it is expected here
+
+_expecting = threading.local()
+
+
+class _Unexpected:
+    """Passes over records of the threads that expect them."""
+
+    def filter(self, _: Any) -> bool:
+        return not getattr(_expecting, "errors", False)
+
+
+_unexpected = _Unexpected()
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.getLogger("SQLQueryContextLogger").addFilter(_unexpected)
+    before = getattr(_expecting, "errors", False)
+    _expecting.errors = True
+    try:
+        yield
+    finally:
+        _expecting.errors = before
