@@ -16,6 +16,7 @@ import sqlglot
 from ibis.formats.polars import PolarsSchema
 from sqlglot import exp
 
+from fluss_df.backend.arguments import require_read
 from fluss_df.backend.catalog import by_position, with_nulls
 from fluss_df.backend.ddl import RESET, Ddl, is_shown
 from fluss_df.backend.dialect import Fluss, spot, unsupported
@@ -85,6 +86,7 @@ class Statements(Ddl):
             tree = _query_of(tree)
         if isinstance(tree, exp.Query):
             return _collected(SqlScope(self).run(tree, count_hints(query)))
+        require_read(tree)
         if isinstance(tree, exp.Insert):
             return self._insert(tree, query)
         if isinstance(tree, exp.Update):
@@ -100,6 +102,8 @@ class Statements(Ddl):
         elif isinstance(tree, exp.Use):
             self._use(tree)
         elif isinstance(tree, exp.TruncateTable):
+            if len(tree.expressions) > 1:
+                raise unsupported("TRUNCATE TABLE of several tables", tree)
             table = tree.expressions[0]
             self.truncate_table(table.name, database=table.db or None)
         else:

@@ -54,9 +54,9 @@ def require_read(tree: exp.Expr, read: Arguments) -> None:
             raise UnsupportedExpression(f"'{node.sql(dialect='spark')}' is not understood")
         name = unread(node, names)
         if name is not None:
+            # by its class, because what cannot be read may be what cannot be written either
             raise UnsupportedExpression(
-                f"'{node.sql(dialect='spark')}' is not understood: {type(node).__name__} with"
-                f" {name.strip('_')}"
+                f"{type(node).__name__.upper()} with {name.strip('_')} is not understood"
             )
 
 

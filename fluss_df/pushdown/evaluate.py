@@ -72,6 +72,23 @@ def bind(predicate: Predicate, schema: pa.Schema, *, what: str = "") -> Predicat
     return _Bind(schema).visit(predicate)
 
 
+def exactly(column: str, values: list[pa.Scalar], schema: pa.Schema) -> pa.Array:
+    """Return values in the type of their column.
+
+    Raises
+    ------
+    UnsupportedExpression
+        For a value that the type does not have.
+    """
+    kind = schema.field(column).type
+    found = [
+        value if value.type == kind else _exactly(pa.array([value]), kind, column)[0]
+        for value in values
+    ]
+    # by scalars, whose nanoseconds Python's own times do not have
+    return pa.array(found, kind)
+
+
 def evaluate(predicate: Predicate, data: pa.Table | pa.RecordBatch) -> pa.ChunkedArray:
     """Return true, false or null for each row, as the module :mod:`~.predicate` defines it.
 
@@ -86,6 +103,19 @@ def evaluate(predicate: Predicate, data: pa.Table | pa.RecordBatch) -> pa.Chunke
     """
     table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
     return _Evaluate(table).visit(predicate)
+
+
+def at_microseconds(predicate: Predicate, schema: pa.Schema) -> Predicate:
+    """Return what a predicate on times cut off to microseconds says of the times themselves.
+
+    Parameters
+    ----------
+    predicate
+        A bound predicate, whose literals have whole microseconds.
+    schema
+        The columns.
+    """
+    return _AtMicroseconds(schema).visit(predicate)
 
 
 def filter_rows(predicate: Predicate, data: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
@@ -158,6 +188,34 @@ class _Bind(PredicateVisitor[Predicate]):
 
     def not_(self, node: Not) -> Predicate:
         return Not(self.visit(node.operand))
+
+
+class _AtMicroseconds(_Bind):
+    """Widens comparisons with nanoseconds to all that have the same microseconds."""
+
+    def comparison(self, node: Comparison) -> Predicate:
+        kind = node.literal.type
+        timed = pa.types.is_timestamp(kind) or pa.types.is_time(kind)
+        if not timed or kind.unit != "ns" or not node.literal.is_valid:
+            return node
+        first = node.literal.cast(pa.int64()).as_py()
+        if first % 1000 or first + 1000 >= 1 << 63:
+            raise UnsupportedExpression(f"{node.literal} has nanoseconds")
+        low, high = (pa.scalar(value, pa.int64()).cast(kind) for value in (first, first + 1000))
+        if node.op in (Op.LT, Op.GE):
+            return node
+        if node.op is Op.LE:
+            return compare(node.column, Op.LT, high)
+        if node.op is Op.GT:
+            return compare(node.column, Op.GE, high)
+        parts = [compare(node.column, Op.GE, low), compare(node.column, Op.LT, high)]
+        return and_(parts) if node.op is Op.EQ else Not(and_(parts))
+
+    def in_(self, node: In) -> Predicate:
+        kind = node.values.type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_time(kind)) or not len(node.values):
+            return node
+        return or_(self.visit(compare(node.column, Op.EQ, value)) for value in node.values)
 
 
 def _family(t: pa.DataType) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from fluss_df.pushdown.arguments import require_keys
 from fluss_df.pushdown.evaluate import bind
 from fluss_df.pushdown.predicate import (
     Constant,
@@ -37,6 +38,14 @@ from fluss_df.pushdown.prune import Conjunct, Mask
 
 _OPS = {"Eq": Op.EQ, "NotEq": Op.NE, "Lt": Op.LT, "LtEq": Op.LE, "Gt": Op.GT, "GtEq": Op.GE}
 _TEXT_OPS = {"StartsWith": TextOp.STARTS_WITH, "EndsWith": TextOp.ENDS_WITH}
+# what functions have, whose results depend on it; those that are not here have no options
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "IsBetween": ("closed",),
+    "IsIn": ("nulls_equal",),
+    # "strict" says what becomes of a pattern that is no regular expression, and none is taken
+    "Contains": ("literal", "strict"),
+}
+_ARGUMENTS = {"IsBetween": 3, "IsIn": 2}
 _CLOSED = {"Both": "both", "Left": "left", "Right": "right", "None": "none"}
 # a pattern of these characters means itself as a regular expression
 _PLAIN = re.compile(r"[A-Za-z0-9_ \-/:,;@%&=<>'\"!~`]*")
@@ -119,6 +128,16 @@ def _kind(tree: Any) -> tuple[str, Any]:
     raise UnsupportedExpression("an expression of an unknown form")
 
 
+def _function(tree: Any, children: Sequence[pl.Expr], number: int) -> tuple[str, Any]:
+    """Return the name of a function with a number of arguments, and its options, all known."""
+    name, options = _kind(tree)
+    if len(children) != number:
+        raise UnsupportedExpression(f"{name} with {len(children)} arguments")
+    if name in _OPTIONS or options is not None:
+        require_keys(name, options, _OPTIONS.get(name, ()))
+    return name, options
+
+
 def _convert(expression: pl.Expr, tree: Any, schema: pa.Schema) -> Predicate:
     kind, content = _kind(tree)
     if kind == "Column":
@@ -131,9 +150,11 @@ def _convert(expression: pl.Expr, tree: Any, schema: pa.Schema) -> Predicate:
             raise UnsupportedExpression("a literal that is not boolean")
         return Constant(value.as_py())
     if kind == "BinaryExpr":
+        require_keys(kind, content, ("left", "op", "right"))
         trees = [content["left"], content["right"]]
         return _binary(content["op"], _children(expression, trees), trees, schema)
     if kind == "Function":
+        require_keys(kind, content, ("input", "function"))
         trees = content["input"]
         children = _children(expression, trees)
         family, function = _kind(content["function"])
@@ -219,7 +240,7 @@ def _only_exact(literal: pa.DataType, column: pa.DataType) -> None:
 def _boolean(
     function: Any, children: Sequence[pl.Expr], trees: Sequence[Any], schema: pa.Schema
 ) -> Predicate:
-    name, options = _kind(function)
+    name, options = _function(function, children, _ARGUMENTS.get(_kind(function)[0], 1))
     if name == "Not":
         # on integers, "not" is bitwise
         return Not(_convert(children[0], trees[0], schema))
@@ -276,7 +297,7 @@ def _unview(array: pa.Array) -> pa.Array:
 
 
 def _text(function: Any, children: Sequence[pl.Expr], trees: Sequence[Any]) -> Predicate:
-    name, options = _kind(function)
+    name, options = _function(function, children, 2)
     column, value = _column(trees[0]), _literal(children[1]) if len(children) > 1 else None
     if value is None or not pa.types.is_string(value.type):
         raise UnsupportedExpression(f"the function {name}")

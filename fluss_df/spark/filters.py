@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import datasource as spark
 
-from fluss_df.pushdown.evaluate import bind
+from fluss_df.pushdown.evaluate import at_microseconds, bind, exactly
 from fluss_df.pushdown.predicate import (
     IsNotNull,
     IsNull,
@@ -37,7 +38,9 @@ _TEXTS: dict[type[spark.Filter], TextOp] = {
 }
 
 
-def from_spark(filters: Iterable[spark.Filter], schema: pa.Schema) -> tuple[Predicate, ...]:
+def from_spark(
+    filters: Iterable[spark.Filter], schema: pa.Schema, *, truncated: bool = False
+) -> tuple[Predicate, ...]:
     """Return the predicates of the filters that have one; Spark evaluates all of them again.
 
     Parameters
@@ -46,17 +49,39 @@ def from_spark(filters: Iterable[spark.Filter], schema: pa.Schema) -> tuple[Pred
         What Spark pushes; all of them hold for every row of the result.
     schema
         The columns of the scan.
+    truncated
+        Whether Spark is given times cut off to microseconds.
     """
     found = []
     for item in filters:
         try:
-            found.append(bind(_convert(item, schema), schema))
+            predicate = bind(_convert(item, schema), schema)
+            found.append(at_microseconds(predicate, schema) if truncated else predicate)
         except UnsupportedExpression:
             continue
     return tuple(found)
 
 
+_VALUE = ("attribute", "value")
+# of each filter the fields that are read: one with another field is Spark's to evaluate
+READ: dict[type[spark.Filter], tuple[str, ...]] = {
+    **dict.fromkeys((*_OPS, *_TEXTS), _VALUE),
+    spark.EqualNullSafe: _VALUE,
+    spark.In: _VALUE,
+    spark.IsNull: ("attribute",),
+    spark.IsNotNull: ("attribute",),
+    spark.Not: ("child",),
+}
+
+
+def _require_read(item: spark.Filter) -> None:
+    names = {field.name for field in dataclasses.fields(item)}  # type: ignore[arg-type]
+    if names != set(READ.get(type(item), ())):
+        raise UnsupportedExpression(f"{type(item).__name__} is not understood")
+
+
 def _convert(item: spark.Filter, schema: pa.Schema) -> Predicate:
+    _require_read(item)
     if isinstance(item, spark.Not):
         return ~_convert(item.child, schema)
     column = _column(item, schema)
@@ -77,7 +102,7 @@ def _convert(item: spark.Filter, schema: pa.Schema) -> Predicate:
         values = [_literal(value, kind) for value in item.value]
         if any(not value.is_valid for value in values):
             raise UnsupportedExpression("a null among the values of IN")
-        return in_(column, _array(values))
+        return in_(column, exactly(column, values, schema))
     text = _TEXTS.get(type(item))
     if text is not None and pa.types.is_string(schema.field(column).type):
         return TextMatch(column, text, item.value)  # type: ignore[attr-defined]
@@ -104,11 +129,3 @@ def _literal(value: Any, kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(value)
     except (pa.ArrowException, OverflowError) as error:
         raise UnsupportedExpression(f"{value!r} is no literal: {error}") from None
-
-
-def _array(values: list[pa.Scalar]) -> pa.Array:
-    make: Callable[..., pa.Array] = pa.array
-    try:
-        return make([value.as_py() for value in values])
-    except (pa.ArrowException, OverflowError) as error:
-        raise UnsupportedExpression(str(error)) from None

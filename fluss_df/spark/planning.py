@@ -33,6 +33,7 @@ from fluss_df.metadata import (
     TablePath,
     require_columns,
 )
+from fluss_df.pushdown.evaluate import at_microseconds
 from fluss_df.pushdown.plan import Bucket, Split, bind_columns
 from fluss_df.pushdown.predicate import Predicate, and_
 from fluss_df.pushdown.prune import Conjunct, PredicateConjunct, prune, selected_keys
@@ -118,6 +119,9 @@ class TableScan:
             self.filter = parse_filter(
                 options.filter, self.all_fields, options.timezone, f"table {self.path}"
             )
+            if options.truncate_nanoseconds:
+                # rows are chosen by the times that Spark sees
+                self.filter = at_microseconds(self.filter, self.all_fields)
 
     @property
     def schema(self) -> StructType:

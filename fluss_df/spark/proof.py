@@ -8,8 +8,13 @@ the plan stays the same, the query has the condition there already.
 
 from __future__ import annotations
 
+import atexit
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
@@ -34,8 +39,23 @@ def make_stand_in(spark: SparkSession, name: str, schema: StructType) -> None:
     columns = [
         StructField(f"{name}c{number}", field.dataType) for number, field in enumerate(schema)
     ]
-    found = spark.read.schema(StructType(columns)).format("parquet").load()
+    found = spark.read.schema(StructType(columns)).format("parquet").load(_no_files(spark))
     found.toDF(*schema.names).createOrReplaceTempView(name)
+
+
+def _no_files(spark: SparkSession) -> list[str]:
+    """Return the folders of a relation without files.
+
+    Of none at all Spark logs a warning. A server of Spark Connect has no folder of this process,
+    and its log is its own.
+    """
+    if not hasattr(spark, "_jsparkSession"):
+        return []
+    folder = Path(tempfile.gettempdir()) / f"fluss_df-no-files-{os.getpid()}"
+    if not folder.exists():
+        folder.mkdir(mode=0o700, exist_ok=True)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return [folder.as_uri()]
 
 
 class Plan:

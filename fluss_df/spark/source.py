@@ -121,7 +121,8 @@ class FlussReader(DataSourceReader):
     def push(self, filters: Sequence[Filter]) -> None:
         """Take the filters that are understood."""
         scan = TableScan(self._options, schema=self._schema)
-        self._pushed = from_spark(filters, scan.all_fields)
+        truncated = self._options.truncate_nanoseconds
+        self._pushed = from_spark(filters, scan.all_fields, truncated=truncated)
 
     @called_by_spark
     def partitions(self) -> Sequence[InputPartition]:

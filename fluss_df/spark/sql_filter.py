@@ -19,7 +19,7 @@ from sqlglot import exp
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.pushdown.arguments import require_read
-from fluss_df.pushdown.evaluate import bind
+from fluss_df.pushdown.evaluate import bind, exactly
 from fluss_df.pushdown.predicate import (
     Constant,
     IsNotNull,
@@ -338,20 +338,6 @@ class SqlConditions:
                 f"TIMESTAMP '{value}' is near a change of the clocks in {self._timezone}, and the"
                 " column's times have no zone: write TIMESTAMP_NTZ"
             )
-
-
-def exactly(column: str, values: list[pa.Scalar], schema: pa.Schema) -> pa.Array:
-    """Return values in the type of their column.
-
-    Raises
-    ------
-    UnsupportedExpression
-        For a value that the type does not have.
-    """
-    found = [bind(compare(column, Op.EQ, value), schema) for value in values]
-    kind = schema.field(column).type
-    literals = [item.literal.as_py() for item in found]  # type: ignore[attr-defined]
-    return pa.array(literals, kind)
 
 
 def _number(value: Decimal | float | int, kind: pa.DataType) -> Decimal | float | int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -85,7 +87,7 @@ class SparkCast:
             return column.cast(_spark_form(column.type)).cast(wanted)
         except pa.ArrowInvalid as error:
             if self._truncate:
-                return column.cast(_spark_form(column.type), safe=False).cast(wanted, safe=False)
+                return earlier(column).cast(_spark_form(column.type)).cast(wanted)
             raise FlussError(
                 f"table {self._path}: column '{name}' ({column.type}) has a value that Spark"
                 f" cannot hold as {wanted}: {error}; option 'truncate.nanoseconds' cuts off the"
@@ -98,3 +100,53 @@ class SparkCast:
                 f" {wanted}: {error}; leave it out by option 'columns'",
                 ErrorCode.UNSUPPORTED_VERSION,
             ) from None
+
+
+def earlier(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column whose times have microseconds, cut off towards the past.
+
+    A cast rounds times before 1970 to later ones.
+    """
+    chunks = [_earlier(chunk) for chunk in column.chunks]
+    return pa.chunked_array(chunks, chunks[0].type) if chunks else column
+
+
+def _earlier(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if not has_nanoseconds(kind):
+        return array
+    if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        whole = array.cast(pa.int64())
+        if not pa.types.is_time(kind):
+            # a time of day is never negative
+            numbers = whole.fill_null(0).to_numpy(zero_copy_only=False)
+            made = pa.array(np.floor_divide(numbers, 1000), mask=whole.is_null().to_numpy(False))
+            return made.cast(pa.timestamp("us", kind.tz))
+        return array.cast(pa.time64("us"), safe=False)
+    nulls = array.is_null() if array.null_count else None
+    if pa.types.is_struct(kind):
+        children = [_earlier(array.field(i)) for i in range(kind.num_fields)]
+        fields = [field.with_type(c.type) for field, c in zip(kind, children, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
+    if pa.types.is_map(kind):
+        entries = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
+        values = _earlier(entries.flatten())
+        offsets = _offsets(entries, pa.int32())
+        return pa.MapArray.from_arrays(offsets, values.field(0), values.field(1), mask=nulls)
+    large = pa.types.is_large_list(kind)
+    offsets = _offsets(array, pa.int64() if large else pa.int32())
+    made = pa.LargeListArray if large else pa.ListArray
+    return made.from_arrays(offsets, _earlier(array.flatten()), mask=nulls)
+
+
+def _offsets(lists: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return where each list begins and ends among the values of all that are there."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), kind)
+
+
+def has_nanoseconds(kind: pa.DataType) -> bool:
+    """Whether values of a type have, or may have within, times with nanoseconds."""
+    if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        return bool(kind.unit == "ns")
+    return any(has_nanoseconds(kind.field(i).type) for i in range(kind.num_fields))

@@ -1,0 +1,109 @@
+"""Random queries and conditions find what Spark finds in plain dataframes, and read less."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from fluss_df.cluster import LocalCluster
+from fluss_df.spark.queries import plan_sql, run_plan
+from fluss_df.spark.types import spark_schema
+from tests.io.conftest import MakeTable
+from tests.spark.random_sql import COLUMNS, ROWS, SCHEMA, Queries
+
+CASES = int(os.environ.get("FLUSS_TEST_SQL_CASES", "24"))
+FIRST = int(os.environ.get("FLUSS_TEST_SQL_FIRST", "0"))
+# of cases that Spark itself runs, the share in which fewer columns or rows are read
+PRUNED = 0.6
+ZONES = ["UTC", "America/New_York", "Europe/Berlin", "Pacific/Apia", "Australia/Lord_Howe"]
+
+
+@dataclass
+class Both:
+    """A session that reads Fluss, and one that has the same rows under the same names."""
+
+    fluss: SparkSession
+    plain: SparkSession
+    options: dict[str, str]
+    names: dict[str, str]
+
+    def set(self, key: str, value: str) -> None:
+        for session in (self.fluss, self.plain):
+            session.conf.set(key, value)
+
+
+@pytest.fixture(scope="module")
+def both(classic_spark: SparkSession, fluss_cluster: LocalCluster, make_table: MakeTable) -> Both:
+    fluss, plain = classic_spark.newSession(), classic_spark.newSession()
+    for session in (fluss, plain):
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+    names = {key: make_table(SCHEMA[key], ROWS[key]).table_name for key in SCHEMA}
+    for key, name in names.items():
+        local = plain.createDataFrame(_arrow(key), spark_schema(SCHEMA[key])).coalesce(1).cache()
+        for view in (name, f"q_{name}"):
+            local.createOrReplaceTempView(view)
+    for session in (fluss, plain):
+        other = session.createDataFrame(_arrow("b"), spark_schema(SCHEMA["b"]))
+        other.createOrReplaceTempView("local_c")
+    options = {"connection": f"fluss://{fluss_cluster.bootstrap_servers}/io"}
+    return Both(fluss, plain, options, names)
+
+
+def _arrow(key: str) -> pa.Table:
+    return ROWS[key].to_arrow().cast(SCHEMA[key])
+
+
+def _rows(found: DataFrame) -> list[str]:
+    table = found.toArrow()
+    columns = [column.to_pylist() for column in table.columns]
+    return sorted(map(repr, zip(*columns, strict=True))) if columns else ["()"] * table.num_rows
+
+
+def _found(both: Both, query: str) -> list[str]:
+    return _rows(run_plan(both.fluss, plan_sql(both.fluss, query, both.options), both.options))
+
+
+def test_random_queries(both: Both) -> None:
+    """Each query twice: over Fluss, pruned, and over plain dataframes."""
+    run = refused = pruned = read = 0
+    wrong: list[tuple[object, ...]] = []
+    for seed in range(FIRST, FIRST + CASES):
+        both.set("spark.sql.session.timeZone", ZONES[seed % len(ZONES)])
+        both.set("spark.sql.ansi.enabled", "true" if seed % 3 else "false")
+        query = Queries(seed).query()
+        theirs = {f"q{key}": f"q_{name}" for key, name in both.names.items()}
+        ours = {f"q{key}": f"io.{name}" for key, name in both.names.items()}
+        try:
+            expected = _rows(both.plain.sql(query.format(**both.names, **theirs)))
+        except PySparkException as error:
+            refused += 1
+            # what Spark refuses is refused here, for the same reason
+            with pytest.raises(PySparkException) as ours_too:
+                _found(both, query.format(**both.names, **ours))
+            if ours_too.value.getCondition() != error.getCondition():
+                wrong.append((seed, query, str(error), str(ours_too.value)))
+            continue
+        run += 1
+        plan = plan_sql(both.fluss, query.format(**both.names, **ours), both.options)
+        widths = {name: len(COLUMNS[key]) for key, name in both.names.items()}
+        for scan in plan.scans:
+            read += 1
+            less = len(scan.columns) < widths[scan.table.removeprefix("io.")]
+            pruned += less or scan.filter is not None
+        try:
+            found = _rows(run_plan(both.fluss, plan, both.options))
+        except PySparkException as error:
+            found = [str(error)]
+        if found != expected:
+            wrong.append((seed, query, plan, expected[:2], found[:2]))
+    for case in wrong:
+        print(*case, sep="\n")
+    print(f"{run} queries, {refused} refused by Spark, {pruned} of {read} scans pruned")
+    assert wrong == []
+    assert run > 0.75 * CASES
+    assert pruned > PRUNED * read
