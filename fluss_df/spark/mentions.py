@@ -28,7 +28,8 @@ _COMMENT: Final = r"--[^\n]*(?:\n|$)|/\*.*?\*/"
 _BLANK: Final = rf"(?:\s|{_COMMENT})*"
 _BEGIN: Final = re.compile(rf"(?:\(|\s|{_COMMENT})*(\w*)", re.DOTALL)
 _BEHIND_TABLE: Final = re.compile(rf"\bTABLE{_BLANK}\(?{_BLANK}$", re.DOTALL | re.IGNORECASE)
-_PART: Final = r"`(?:[^`]|``)+`|[^\s.`()]+"
+# in double quotes where the session says that these are names
+_PART: Final = r"`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s.`()\"]+"
 _NAME: Final = re.compile(rf"(?:{_PART})(?:{_BLANK}\.{_BLANK}(?:{_PART}))*", re.DOTALL)
 # these begin nothing but queries; others may be the beginning of a command
 _QUERIES: Final = ("SELECT", "VALUES", "TABLE", "MAP", "REDUCE")
@@ -181,8 +182,11 @@ def _mention(error: AnalysisException, text: str, start: int, stop: int) -> Ment
 
 
 def _parts(name: str) -> list[str]:
-    found = re.findall(_PART, re.sub(_COMMENT, "", name, flags=re.DOTALL))
-    return [p[1:-1].replace("``", "`") if p.startswith("`") else p for p in found]
+    found: list[str] = []
+    for part in re.findall(_PART, re.sub(_COMMENT, "", name, flags=re.DOTALL)):
+        quote = part[0]
+        found.append(part[1:-1].replace(2 * quote, quote) if quote in '`"' else part)
+    return found
 
 
 def _unplaced(name: str) -> FlussError:

@@ -1,16 +1,18 @@
 """Queries run as they were written: what Spark makes of them, it makes of them here."""
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
+from fluss_df.metadata import TablePath
+from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.spark import sql
-from fluss_df.spark.mentions import find_mentions
 from fluss_df.spark.queries import plan_sql
 from tests.io.conftest import MakeTable
-from tests.spark.random_sql import ROWS, SCHEMA
 from tests.spark.test_random_queries import Both, _found, _rows, both
 
 __all__ = ["both"]
@@ -19,7 +21,7 @@ __all__ = ["both"]
 TEXTS = [
     # stars in functions
     "SELECT count(DISTINCT *) FROM {b}",
-    "SELECT sum(hash(*)), sum(xxhash64(t.*)), max(md5(to_json(struct(*)))) FROM {qa} t WHERE k = 1",
+    "SELECT sum(hash(*)), max(xxhash64(t.*)), max(md5(to_json(struct(*)))) FROM {qa} t WHERE k = 1",
     "SELECT concat_ws(',', *) FROM {b}",
     "SELECT to_json(struct(* EXCEPT (w))) FROM {b}",
     "SELECT array(named_struct('x', struct(t.*))) FROM {b} t",
@@ -42,7 +44,7 @@ TEXTS = [
     "TABLE {b} UNION ALL (TABLE {b}) ORDER BY 3 NULLS LAST LIMIT 3",
     "FROM {b} SELECT label WHERE w > 1",
     "FROM {b} |> WHERE w > 1 |> SELECT label, k |> AGGREGATE count(*) AS n GROUP BY k",
-    "VALUES (1, 2), (3, (SELECT max(w) FROM {b}))",
+    "VALUES (1, 2), (3, 4) UNION ALL SELECT k, w FROM {b}",
     "SELECT id, label FROM range(1, 4) LEFT JOIN {b} ON k = id",
     "SELECT * FROM {b} PIVOT (max(w) FOR k IN (0 AS zero, 1 AS one))",
     "SELECT * FROM (SELECT k, w FROM {b}) UNPIVOT INCLUDE NULLS (v FOR n IN (k AS kk, w))",
@@ -56,7 +58,7 @@ TEXTS = [
     "SELECT k, w, count(*) FROM {b} GROUP BY GROUPING SETS ((k), (w), ())",
     "SELECT k AS n FROM {b} GROUP BY ALL HAVING n > 0 ORDER BY n",
     "SELECT k, w FROM {b} DISTRIBUTE BY label SORT BY w",
-    "SELECT (SELECT max(label) FROM {qa} x JOIN {b} y ON x.k = y.k WHERE y.w = z.w) FROM {b} z",
+    "SELECT (SELECT max(label) FROM {qa} x JOIN {b} y ON x.k = y.k WHERE y.w = o.w) FROM {b} o",
     "SELECT k FROM {b} WHERE label NOT LIKE 'n%' OR label LIKE '!%' ESCAPE '!'",
     "SELECT count_if(f NOT IN (0.1, 0.5)), count_if(f IN (0.1, 0.5)) FROM {b} WHERE f NOT IN (0.1)",
     "SELECT * FROM IDENTIFIER('{a}') WHERE k = 2",
@@ -92,7 +94,7 @@ def test_double_quotes_are_names_where_the_session_says_so(both: Both) -> None:
 
 def test_columns_that_differ_by_case(both: Both, make_table: MakeTable) -> None:
     rows = pa.table({"id": pa.array([1, 2]), "ID": pa.array([2, 1]), "v": pa.array([5, 6])})
-    table = make_table(rows.schema, *[__import__("polars").from_arrow(rows)])
+    table = make_table(rows.schema, pl.DataFrame(rows))
     both.set("spark.sql.caseSensitive", "true")
     try:
         assert _found(both, f"SELECT id, v FROM {table} WHERE ID = 1") == ["(2, 6)"]
@@ -115,18 +117,14 @@ def test_nothing_but_queries_is_run(both: Both) -> None:
                  "SELECT 1 +"]:  # fmt: skip
         with pytest.raises(FlussError, match="cannot be read|what follows its name"):
             sql(both.fluss, text.format(**both.names), **both.options)
+    text = "SELECT '${spark.app.name}' FROM " + both.names["b"]
     with pytest.raises(FlussError, match="values in the place of"):
-        sql(both.fluss, "SELECT '${spark.app.name}' FROM {b}".format(b=both.names["b"], **{}) if 0
-            else "SELECT '${spark.app.name}' FROM " + both.names["b"], **both.options)  # fmt: skip
+        sql(both.fluss, text, **both.options)
 
 
 def test_the_database_may_have_the_name_of_the_format(
     spark: SparkSession, fluss_cluster: LocalCluster
 ) -> None:
-    from fluss_df.client.connection import FlussConnection
-    from fluss_df.metadata import TablePath
-    from fluss_df.schema import Schema, TableDescriptor
-
     address = fluss_cluster.bootstrap_servers
     with FlussConnection.create(address) as connection:
         path = TablePath("fluss", "of_the_default_database")
@@ -146,8 +144,6 @@ def test_what_is_expected_is_not_logged(
     found = capfd.readouterr()
     assert "TABLE_OR_VIEW_NOT_FOUND" not in found.err + found.out + caplog.text
     assert "All paths were ignored" not in found.err
-    with pytest.raises(FlussError):
-        find_mentions(both.fluss, "DROP TABLE x", str)
 
 
 def test_temporary_views_are_gone(both: Both) -> None:
@@ -155,4 +151,3 @@ def test_temporary_views_are_gone(both: Both) -> None:
     rows = sql(both.fluss, "SELECT k FROM {b}".format(**both.names), **both.options)
     assert {table.name for table in both.fluss.catalog.listTables()} == before
     assert rows.where("k = 1").count() == 2
-    assert SCHEMA["b"].names == ROWS["b"].columns
