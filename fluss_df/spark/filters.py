@@ -75,7 +75,7 @@ READ: dict[type[spark.Filter], tuple[str, ...]] = {
 
 
 def _require_read(item: spark.Filter) -> None:
-    names = {field.name for field in dataclasses.fields(item)}  # type: ignore[arg-type]
+    names = {field.name for field in dataclasses.fields(item)}
     if names != set(READ.get(type(item), ())):
         raise UnsupportedExpression(f"{type(item).__name__} is not understood")
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Random queries in Spark SQL, the same for the same seed, over two tables and a view."""
 
 from __future__ import annotations
@@ -118,7 +119,10 @@ class Conditions:
     def leaf(self, name: str, kind: str) -> str:
         """Return a condition on one column."""
         rng = self.rng
-        value = lambda: self.literal(kind)  # noqa: E731
+
+        def value() -> str:
+            return self.literal(kind)
+
         op = rng.choice(["=", "<>", "<", "<=", ">", ">=", "<=>", "==", "!="])
         forms: list[Callable[[], str]] = [
             lambda: f"{name} {op} {value()}",
@@ -308,7 +312,10 @@ class Queries(Conditions):
     def _join_condition(self, left: dict[str, str], right: dict[str, str]) -> str:
         rng = self.rng
         pairs = [
-            (x, y) for x, k in left.items() for y, l in right.items() if k == l and k != "bool"
+            (x, y)
+            for x, k in left.items()
+            for y, other in right.items()
+            if k == other and k != "bool"
         ]
         if not pairs:
             return "1 = 1"

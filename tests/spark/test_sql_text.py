@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Queries run as they were written: what Spark makes of them, it makes of them here."""
 
 import polars as pl
@@ -115,7 +116,7 @@ def test_nothing_but_queries_is_run(both: Both) -> None:
     for text in ["FROM {b} INSERT INTO y SELECT 1", "WITH c AS (SELECT 1) INSERT INTO y TABLE c",
                  "SELECT * FROM {b} VERSION AS OF 3", "SELECT * FROM {b} WITH ('a' = 'b')",
                  "SELECT 1 +"]:  # fmt: skip
-        with pytest.raises(FlussError, match="cannot be read|what follows its name"):
+        with pytest.raises(FlussError, match=r"cannot be read|what follows its name"):
             sql(both.fluss, text.format(**both.names), **both.options)
     text = "SELECT '${spark.app.name}' FROM " + both.names["b"]
     with pytest.raises(FlussError, match="values in the place of"):
