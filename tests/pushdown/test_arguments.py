@@ -33,11 +33,11 @@ STATEMENTS = [
 ]  # fmt: skip
 
 
-def _nodes(texts: list[str], dialect: object) -> dict[type[exp.Expr], tuple[exp.Expr, exp.Expr]]:
+def _nodes(texts: list[str], dialect: str | type[Fluss]) -> dict[type[exp.Expr], tuple[exp.Expr, exp.Expr]]:
     """Return of each class a tree, and a node of the class in it."""
     found: dict[type[exp.Expr], tuple[exp.Expr, exp.Expr]] = {}
     for text in texts:
-        tree = sqlglot.parse_one(text, dialect=dialect)  # type: ignore[arg-type]
+        tree = sqlglot.parse_one(text, dialect=dialect)
         for node in tree.walk():
             found.setdefault(type(node), (tree, node))
     return found

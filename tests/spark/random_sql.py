@@ -37,7 +37,7 @@ SCHEMA = {
 }  # fmt: skip
 _FLOATS: list[object] = [0.1, 0.5, 0.25, -0.0, 0.0, 1e30, float("nan"), 3.0]
 ROWS = {
-    "a": pl.from_arrow(pa.table({
+    "a": pl.DataFrame(pa.table({
         "id": list(range(40)),
         "k": _some([0, 1, 2, 3, 4], 40),
         "name": _some(list(TEXTS), 40),
@@ -49,7 +49,7 @@ ROWS = {
         "z": _some([t.replace(tzinfo=dt.UTC) for t in TIMES], 40),
         "ok": _some([True, False], 40),
     }, schema=SCHEMA["a"])),
-    "b": pl.from_arrow(pa.table({
+    "b": pl.DataFrame(pa.table({
         "k": [0, 1, 1, 2, 7, None],
         "label": ["zero", "it's", None, "n1", "n2", "x_y"],
         "w": [0, 1, 2, None, 4, 5],
