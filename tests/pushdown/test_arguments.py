@@ -33,7 +33,9 @@ STATEMENTS = [
 ]  # fmt: skip
 
 
-def _nodes(texts: list[str], dialect: str | type[Fluss]) -> dict[type[exp.Expr], tuple[exp.Expr, exp.Expr]]:
+def _nodes(
+    texts: list[str], dialect: str | type[Fluss]
+) -> dict[type[exp.Expr], tuple[exp.Expr, exp.Expr]]:
     """Return of each class a tree, and a node of the class in it."""
     found: dict[type[exp.Expr], tuple[exp.Expr, exp.Expr]] = {}
     for text in texts:
