@@ -52,6 +52,12 @@ class BucketQueue:
         self.backoff = Backoff(config.writer_delivery_timeout_ms)
         self.rest_until = 0.0  # a server under pressure asked for a rest
 
+    def start_sequences(self, writer_id: int, first: int) -> None:
+        """Begin to number batches, under a writer id of which the server has none yet."""
+        self.writer_id = writer_id
+        self.next_sequence = first
+        self.last_acked = first - 1
+
     def sendable(self) -> WriteBatch | None:
         """Return the next batch that may go now."""
         if self.paused or self.failed or not self.waiting:

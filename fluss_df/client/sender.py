@@ -19,6 +19,7 @@ from collections import defaultdict, deque
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
+from fluss_df.client.acknowledged import Acknowledged
 from fluss_df.client.bucket_queue import UNCERTAIN, BucketQueue
 from fluss_df.client.cluster import Cluster
 from fluss_df.client.metrics import Metrics
@@ -26,6 +27,7 @@ from fluss_df.client.retry import STALE_METADATA, is_transient
 from fluss_df.client.server_connection import CountedConnection
 from fluss_df.client.write_api import UNKNOWN, WriteApi, Written
 from fluss_df.client.write_batch import BucketResult, BufferMemory, WriteBatch
+from fluss_df.client.writer_ids import WriterIds
 from fluss_df.config import Config
 from fluss_df.errors import (
     DeadlineExceededError,
@@ -35,8 +37,6 @@ from fluss_df.errors import (
     ProtocolError,
 )
 from fluss_df.metadata import ServerNode, TableBucket
-from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.api import INIT_WRITER
 from fluss_df.protocol.frames import Response, parse_response, server_error
 from fluss_df.schema import TableInfo
 
@@ -88,13 +88,12 @@ class Sender:
         self._pump_scheduled = False
         self._drained: list[concurrent.futures.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._results: dict[TableBucket, BucketResult] = {}
-        self._writer_id: asyncio.Task[int] | None = None
+        self._acknowledged = Acknowledged()
+        self._ids = WriterIds(cluster, info, idempotent=config.writer_enable_idempotence)
         #: What went wrong since the last flush, and how many rows were not acknowledged by it.
         self.failures: list[tuple[FlussError, int]] = []
         self.done_rows = 0
         self._owner: object | None = None
-        self._fixed: tuple[int, Mapping[TableBucket, int]] | None = None
 
     # ---- from the writer
 
@@ -103,7 +102,7 @@ class Sender:
 
         What the server does not take under it fails, rather than going under another one.
         """
-        self._fixed = (writer_id, sequences)
+        self._ids.fix(writer_id, sequences)
 
     def enqueue(self, batches: Iterable[WriteBatch], owner: object) -> None:
         """Take batches whose order within their bucket is settled; they may still be encoding.
@@ -136,7 +135,7 @@ class Sender:
         queue = self._queues[batch.bucket]
         queue.waiting.remove(batch)
         # nothing behind it may take its place in sequences that are settled
-        queue.renew_writer |= self._fixed is not None
+        queue.renew_writer |= self._ids.fixed
         self._finish(batch, error)
         self.wake()
 
@@ -155,7 +154,7 @@ class Sender:
 
     def results(self) -> list[BucketResult]:
         """Return what was acknowledged, by partition and bucket."""
-        return sorted(self._results.values(), key=lambda r: (r.partition_name or "", r.bucket_id))
+        return self._acknowledged.results()
 
     # ---- sending
 
@@ -215,61 +214,25 @@ class Sender:
 
     def _prepare_writer(self, queue: BucketQueue) -> bool:
         """Give a bucket its writer id; False while the id is still asked for."""
-        if not self._config.writer_enable_idempotence:
-            return True
-        if self._fixed is not None:
-            return self._use_fixed_writer(queue, *self._fixed)
-        if queue.writer_id >= 0 and not queue.renew_writer:
-            return True
-        if queue.renew_writer:
-            queue.renew_writer = False
-            queue.writer_epoch += 1
-            queue.writer_id = -1
-            self._writer_id = None
-        if self._writer_id is None:
-            self._writer_id = asyncio.ensure_future(self.ask_writer_id())
-        if self._writer_id.done() and self._writer_id.exception() is None:
-            queue.writer_id = self._writer_id.result()
-            queue.next_sequence = 0
-            queue.last_acked = -1
+        try:
+            asked = self._ids.prepare(queue)
+        except FlussError as error:
+            self._fail_queue(queue, error)
+            return False
+        if asked is None:
             return True
         queue.paused = True
-        self._spawn(self._await_writer_id(queue, self._writer_id))
+        self._spawn(self._await_writer_id(queue, asked))
         return False
-
-    def _use_fixed_writer(
-        self, queue: BucketQueue, writer_id: int, sequences: Mapping[TableBucket, int]
-    ) -> bool:
-        if queue.renew_writer:
-            refusal = FlussError(
-                f"the server takes no more batches of writer {writer_id}",
-                ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
-            )
-            self._fail_queue(queue, refusal)
-            return False
-        if queue.writer_id != writer_id:
-            queue.writer_id = writer_id
-            queue.next_sequence = sequences.get(queue.bucket, 0)
-            queue.last_acked = queue.next_sequence - 1
-        return True
 
     async def ask_writer_id(self) -> int:
         """Have a server give a writer id that nobody else has."""
-        path = pb.PathOfTable(
-            database_name=self._info.table_path.database_name,
-            table_name=self._info.table_path.table_name,
-        )
-        response = await self._cluster.request_tablet_server(
-            INIT_WRITER, pb.InitWriterRequest(table_path=[path])
-        )
-        return response.writer_id
+        return await self._ids.ask()
 
-    async def _await_writer_id(self, queue: BucketQueue, task: asyncio.Task[int]) -> None:
+    async def _await_writer_id(self, queue: BucketQueue, asked: asyncio.Task[int]) -> None:
         try:
-            await asyncio.shield(task)
+            await self._ids.wait(asked)
         except FlussError as error:
-            if self._writer_id is task:
-                self._writer_id = None
             self._fail_queue(queue, error)
         queue.paused = False
         self.wake()
@@ -395,45 +358,11 @@ class Sender:
         if queue.recovering and not queue.failed:
             queue.recovering = False
             queue.backoff.reset(self._config.writer_delivery_timeout_ms)
-        if written.end_offset >= 0:
-            self._note_result(batch, written)
-            self._check_nothing_lost(queue, batch, written)
+        lost = self._acknowledged.note(queue, batch, written, self._where(batch))
+        if lost is not None:
+            self.failures.append((lost, 0))  # these rows were acknowledged
         self._finish(batch, None)
         self._resume_when_idle(queue)
-
-    def _check_nothing_lost(self, queue: BucketQueue, batch: WriteBatch, written: Written) -> None:
-        """Notice when a log became shorter than what was acknowledged in it.
-
-        A server that is killed, and has no replica to get its data back from, cuts its log to the
-        last checkpoint of the high watermark when it starts again (seen on 0.9.1): rows that it
-        had acknowledged are gone, and nobody says so.
-        """
-        place = (queue.writer_epoch, batch.sequence)
-        if place < queue.acked_place:
-            return
-        # every batch takes an offset, in primary-key tables even one that changes nothing
-        known = written.base_offset >= 0
-        first = written.base_offset if known else written.end_offset - 1
-        if first < queue.acked_end:
-            lost = FlussError(
-                f"the cluster lost rows that it had acknowledged: {self._where(batch)} was"
-                f" written up to offset {queue.acked_end}, and later rows got the offset"
-                f" {first}",
-                ErrorCode.LOG_STORAGE_EXCEPTION,
-            )
-            self.failures.append((lost, 0))  # these rows were acknowledged
-        queue.acked_place = place
-        queue.acked_end = written.end_offset
-
-    def _note_result(self, batch: WriteBatch, written: Written) -> None:
-        base_offset, end, rows = written.base_offset, written.end_offset, batch.rows
-        result = self._results.get(batch.bucket)
-        if result is not None:
-            base_offset, end = min(result.base_offset, base_offset), max(result.end_offset, end)
-            rows += result.rows
-        self._results[batch.bucket] = BucketResult(
-            batch.partition_name, batch.bucket.bucket_id, base_offset, end, rows
-        )
 
     def _throttle(self, queue: BucketQueue, pressure: float) -> None:
         """Let a bucket rest that a server under pressure asks for: the more, the longer."""
