@@ -255,6 +255,13 @@ class Config:
         _integer(1024),
         "The size of a batch, in bytes of Arrow data.",
     )
+    writer_batch_rows = Option(
+        "writer.batch-rows",
+        32_768,
+        _integer(1),
+        "The most rows in a batch of a primary-key table: a server notes the changes of a batch,"
+        " two for each row that it updates, on one page (server.buffer.page-size there).",
+    )
     writer_batch_timeout_ms = Option(
         "writer.batch-timeout",
         100,

@@ -50,6 +50,9 @@ class BucketQueue:
         self.acked_place = (0, -1)
         self.acked_end = 0
         self.backoff = Backoff(config.writer_delivery_timeout_ms)
+        # a server refused this one for certain: nothing from it on was or will be written under
+        # the writer id of now
+        self.refused_from: int | None = None
         self.rest_until = 0.0  # a server under pressure asked for a rest
 
     def start_sequences(self, writer_id: int, first: int) -> None:
@@ -71,6 +74,22 @@ class BucketQueue:
         batch = self.waiting[0]
         return batch if batch.encoded is not None else None
 
+    def is_first(self, batch: WriteBatch) -> bool:
+        """Whether nothing that was sent before a batch is outstanding; it may be in flight."""
+        return not any(b.sequence < batch.sequence for b in self.failed) and not any(
+            sequence < batch.sequence for sequence in self.in_flight
+        )
+
+    def unwritten(self, batch: WriteBatch) -> bool:
+        """Whether a batch is not written for certain, and will never be under its writer id.
+
+        Servers take the batches of a writer id in the order of their sequences. So none is
+        written behind one that was refused, however late a request of it arrives.
+        """
+        if self.refused_from is not None and batch.sequence >= self.refused_from:
+            return True
+        return not batch.uncertain
+
     def expired(self, batch: WriteBatch) -> bool:
         """Whether a batch is older than the time in which it should have been delivered."""
         age_ms = (time.monotonic() - batch.created) * 1000
@@ -85,11 +104,8 @@ class BucketQueue:
             ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
         ):
             # refused because an earlier one failed: goes again behind it, or under a new id
-            earlier = any(b.sequence < batch.sequence for b in self.failed) or any(
-                sequence < batch.sequence for sequence in self.in_flight
-            )
-            if earlier or self.renew_writer:
-                return not batch.uncertain or not self.renew_writer
+            if self.renew_writer or not self.is_first(batch):
+                return self.unwritten(batch) or not self.renew_writer
             # Asked once more, a server that has the batch after all says so. Else it lost what it
             # knew of the writer: what it refused for certain goes again.
             if not batch.refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -66,6 +67,8 @@ class Outgoing:
         Whether to create the partitions of the rows where they do not exist.
     owner
         Kept alive until all is done with, for the report at the program's end.
+    most_rows
+        No batch has more.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Outgoing:
         *,
         create_partitions: bool,
         owner: object,
+        most_rows: int = sys.maxsize,
     ) -> None:
         self._connection = connection
         self._info = info
@@ -86,6 +90,7 @@ class Outgoing:
         self._api = api
         self._encode_frame = encode
         self._owner = owner
+        self._most_rows = most_rows
         self._memory = BufferMemory(config.writer_buffer_memory_size)
         self._partitions = PartitionRouter(connection, info, create=create_partitions)
         self._plain_partitions = PlainPartitions(info, columns) if info.is_partitioned() else None
@@ -136,10 +141,11 @@ class Outgoing:
         for partition_name, partition_id, part in self._partitions.split(data):
             for piece in _pieces(part, spread_bytes):
                 for bucket, rows in self._assign(piece, partition_id):
-                    if rows.nbytes <= target_bytes * _MARGIN:
+                    if rows.nbytes <= target_bytes * _MARGIN and rows.num_rows <= self._most_rows:
                         yield RoutedBatch(bucket, partition_name, rows)
                         continue
-                    for batch in _pieces(pa.Table.from_batches([rows]), target_bytes):
+                    table = pa.Table.from_batches([rows])
+                    for batch in _pieces(table, target_bytes, self._most_rows):
                         yield RoutedBatch(bucket, partition_name, batch)
 
     def place(self, row: Sequence[Any]) -> Place | None:
@@ -315,9 +321,12 @@ class Outgoing:
         return 0 if sender is None else sum(rows for _, rows in sender.failures)
 
 
-def _pieces(table: pa.Table, target_bytes: int) -> Iterable[pa.RecordBatch]:
+def _pieces(
+    table: pa.Table, target_bytes: int, most_rows: int = sys.maxsize
+) -> Iterable[pa.RecordBatch]:
     """Cut a table into record batches of about ``target_bytes``, chunks put together as needed."""
     rows = max(1, int(table.num_rows * target_bytes / max(1, table.nbytes)))
+    rows = min(rows, most_rows)
     # equal pieces rather than a small one at the end
     count = max(1, -(-table.num_rows // rows))
     rows = -(-table.num_rows // count)

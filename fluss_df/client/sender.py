@@ -14,6 +14,7 @@ import asyncio
 import concurrent.futures
 import functools
 import logging
+import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Coroutine, Iterable, Mapping
@@ -93,6 +94,8 @@ class Sender:
         #: What went wrong since the last flush, and how many rows were not acknowledged by it.
         self.failures: list[tuple[FlussError, int]] = []
         self.done_rows = 0
+        # a server that refused more at once was met
+        self._most_rows = sys.maxsize
         self._owner: object | None = None
 
     # ---- from the writer
@@ -173,7 +176,7 @@ class Sender:
             groups: dict[ServerNode, list[WriteBatch]] = defaultdict(list)
             sizes: dict[ServerNode, int] = defaultdict(int)
             for queue in self._queues.values():
-                batch = queue.sendable()
+                batch = self._next_batch(queue)
                 if batch is None:
                     continue
                 if not self._prepare_writer(queue):
@@ -203,6 +206,20 @@ class Sender:
                     self._spawn(self._connect_and_send(node, batches))
                 else:
                     self._send(connection, batches)
+
+    def _next_batch(self, queue: BucketQueue) -> WriteBatch | None:
+        """Return the next batch of a bucket that may go now, no larger than servers take."""
+        batch = queue.sendable()
+        while (
+            batch is not None
+            and batch.rows > self._most_rows
+            and batch.sequence < 0
+            and not self._ids.fixed
+        ):
+            queue.waiting.popleft()
+            queue.waiting.extendleft(reversed(self._cut(batch)))
+            batch = queue.waiting[0]
+        return batch
 
     def _too_large(self, size: int) -> FlussError:
         return FlussError(
@@ -386,8 +403,14 @@ class Sender:
         queue.in_flight.pop(batch.sequence, None)
         if code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION:
             self._throttle(queue, 1.0)
-        if sent and code in UNCERTAIN:
+        too_many = sent and self._api.refuses_rows(error)
+        if sent and code in UNCERTAIN and not too_many:
             batch.uncertain = True
+        if too_many and self._send_in_parts(queue, batch):
+            self._resume_when_idle(queue)
+            return
+        if too_many:
+            error = self._too_many_rows(batch, error)
         if code in STALE_METADATA or isinstance(error, DeadlineExceededError):
             self._cluster.forget_leader(batch.bucket)
         if queue.may_retry(batch, error):
@@ -400,14 +423,61 @@ class Sender:
         queue.recovering = True
         self._resume_when_idle(queue)
 
+    def _send_in_parts(self, queue: BucketQueue, batch: WriteBatch) -> bool:
+        """Have a batch sent again that is too many rows for the server; False where it cannot be.
+
+        The server wrote nothing of it. Its parts go under a new writer id: under this one, a late
+        request of a batch behind it could take the place of one of the parts.
+        """
+        if batch.rows == 1 or self._ids.fixed or batch.uncertain or queue.expired(batch):
+            return False
+        if not queue.is_first(batch) and self._config.writer_enable_idempotence:
+            # those before it come first: only then is it certain what was written
+            queue.failed.append(batch)
+        else:
+            self._most_rows = min(self._most_rows, (batch.rows + 1) // 2)
+            queue.failed += self._cut(batch)
+            queue.refused_from = batch.sequence
+            queue.renew_writer = self._config.writer_enable_idempotence
+            logger.info("%s takes fewer than %d rows at once", self._where(batch), batch.rows)
+        queue.recovering = True
+        return True
+
+    def _cut(self, batch: WriteBatch) -> list[WriteBatch]:
+        """Return a batch as two, which take its place."""
+        assert batch.encoded is not None
+        halves = self._api.halves(batch.encoded)
+        batch.handle.expect(1)
+        self._open_batches += 1
+        made = []
+        memory = batch.memory // 2
+        for encoded, share in zip(halves, (memory, batch.memory - memory), strict=True):
+            half = WriteBatch(
+                batch.bucket, batch.partition_name, encoded.num_rows, share, batch.handle
+            )
+            half.encoded, half.created, half.sequence = encoded, batch.created, batch.sequence
+            made.append(half)
+        return made
+
+    def _too_many_rows(self, batch: WriteBatch, error: FlussError) -> FlussError:
+        written = ""
+        if batch.uncertain:
+            written = " (an earlier request with them was lost: they may be written)"
+        return FlussError(
+            f"{self._where(batch)} does not take {batch.rows} rows at once, whose changes exceed a"
+            f" page of its server (server.buffer.page-size){written}: lower writer.batch-rows here,"
+            f" or raise it there; the server said: {error.message}",
+            error.error_code,
+        )
+
     def _resume_when_idle(self, queue: BucketQueue) -> None:
         """Once all answers are in, put failed batches back in order and pause for a moment."""
         if queue.in_flight or not queue.failed:
             return
         failed, queue.failed = sorted(queue.failed, key=lambda b: b.sequence), []
         if queue.renew_writer:
-            lost = [b for b in failed if b.uncertain]
-            failed = [b for b in failed if not b.uncertain]
+            lost = [b for b in failed if not queue.unwritten(b)]
+            failed = [b for b in failed if queue.unwritten(b)]
             for batch in lost:
                 self._finish(
                     batch,
@@ -418,8 +488,10 @@ class Sender:
                         ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
                     ),
                 )
+        if queue.renew_writer or queue.refused_from is not None:
             for batch in failed:
-                batch.sequence, batch.refused = -1, False
+                batch.sequence, batch.refused, batch.uncertain = -1, False, False
+            queue.refused_from = None
         queue.waiting.extendleft(reversed(failed))
         queue.paused = True
         loop = asyncio.get_running_loop()

@@ -282,6 +282,10 @@ class UpsertWriter(TableWriter):
 
     # ---- on its way
 
+    @property
+    def _most_rows(self) -> int:
+        return self._config.writer_batch_rows
+
     def _write_api(self) -> WriteApi:
         return PutKv(self._info, self._targets)
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fluss_df.client.write_batch import EncodedBatch
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import PRODUCE_LOG, PUT_KV, Api
 from fluss_df.protocol.frames import Buffer
 from fluss_df.protocol.produce import produce_log_body, put_kv_body
+from fluss_df.record.kv_batch import EncodedKvBatch
 from fluss_df.schema import TableInfo
+
+# what servers say where the kinds of a batch's changes do not fit a page: of so many bytes, a byte
+# was to be put behind the last
+_PAGE_IS_FULL = re.compile(r"capacity: (\d+), index: \1\b|change type vector is full")
 
 Buckets = Sequence[tuple[int | None, int, Sequence[Buffer]]]
 
@@ -53,6 +61,14 @@ class WriteApi(Protocol):
         """Return what the answer for one bucket says of its batch of so many rows."""
         ...
 
+    def refuses_rows(self, error: FlussError) -> bool:
+        """Whether a server wrote nothing of a batch because it has too many rows."""
+        ...
+
+    def halves(self, batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
+        """Return a batch of several rows as two."""
+        ...
+
 
 class ProduceLog:
     """Log batches for a log table."""
@@ -73,6 +89,14 @@ class ProduceLog:
         if not answer.HasField("base_offset"):
             return UNKNOWN
         return Written(answer.base_offset, answer.base_offset + rows)
+
+    def refuses_rows(self, error: FlussError) -> bool:
+        """Return False: a log takes as many rows as fit a request."""
+        return False
+
+    def halves(self, batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
+        """Refuse to: nothing asks for it."""
+        raise NotImplementedError
 
 
 class PutKv:
@@ -106,3 +130,17 @@ class PutKv:
         """Return the end of the changelog behind the batch: how many changes it made is open."""
         end = answer.log_end_offset if answer.HasField("log_end_offset") else -1
         return Written(-1, end, answer.pressure)
+
+    def refuses_rows(self, error: FlussError) -> bool:
+        """Whether the changes of a batch exceed the page on which the server notes their kinds.
+
+        Servers up to 1.0 have no code for it. They make the whole changelog of a batch before they
+        write any of it.
+        """
+        unknown = error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        return unknown and _PAGE_IS_FULL.search(error.message) is not None
+
+    def halves(self, batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
+        """Return a batch of several rows as two."""
+        assert isinstance(batch, EncodedKvBatch)
+        return batch.halves()

@@ -105,6 +105,11 @@ class EncodedBatch(Protocol):
         ...
 
     @property
+    def num_rows(self) -> int:
+        """Its rows."""
+        ...
+
+    @property
     def buffers(self) -> Sequence[Buffer]:
         """The bytes in order."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -95,6 +96,11 @@ class TableWriter(Ready):
         raise NotImplementedError
 
     @property
+    def _most_rows(self) -> int:
+        """No batch has more rows."""
+        return sys.maxsize
+
+    @property
     def _frame_bytes(self) -> int:
         """Of about so many bytes are the batches that a frame is cut into."""
         return self._waiting.target_bytes
@@ -127,6 +133,7 @@ class TableWriter(Ready):
             self._encode_frame,
             create_partitions=self._create_partitions,
             owner=self,
+            most_rows=self._most_rows,
         )
         self._rows = RowCollector(self._columns, self._name)
         self._waiting = Waiting(

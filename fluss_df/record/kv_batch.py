@@ -61,6 +61,17 @@ class EncodedKvBatch(StampedBatch):
     _crc_start = _CRC_START
     _writer_at = _WRITER_AT
 
+    def halves(self) -> tuple[EncodedKvBatch, EncodedKvBatch]:
+        """Return the records as two batches in their order, without a copy; it has several."""
+        schema_id = _HEADER.unpack_from(self._header)[3]
+        rows = self.num_rows // 2
+        found = walk_chain(self._body, 0, self.num_rows, least=_LEAST_RECORD, what="kv records")
+        middle = int((found.starts + found.moved)[rows]) - _LENGTH_SIZE
+        return (
+            _kv_batch(schema_id, self._body.slice(0, middle), rows),
+            _kv_batch(schema_id, self._body.slice(middle), self.num_rows - rows),
+        )
+
 
 class KvEncoder:
     """Encodes rows of Arrow as kv batches. Immutable and thread safe.
@@ -225,7 +236,8 @@ class KvEncoder:
                 parts = [masked(part, kept[first:last]) for part in parts]
             made.append(_records(key, parts, batch.num_rows))
             first = last
-        return self._batch(made[0] if len(made) == 1 else np.concatenate(made), n)
+        body = made[0] if len(made) == 1 else np.concatenate(made)
+        return _kv_batch(self._schema_id, body, n)
 
     def encode_values(
         self, values: Mapping[str, Any], *, deleted: bool = False
@@ -245,18 +257,9 @@ class KvEncoder:
         row: bytes | None = b""
         if not deleted:
             row = self._row_of_one([values.get(c.name) for c in self._rows.columns])
-        return None if key is None or row is None else self._batch(framed(key, row), 1)
-
-    def _batch(self, body: Bytes | UInt8s, n: int) -> EncodedKvBatch:
-        length = KV_HEADER_SIZE + len(body) - _LENGTH_SIZE
-        if length >= 2**31:
-            raise FlussError(
-                f"a batch of {len(body)} bytes is larger than a kv batch can be: send fewer rows",
-                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
-            )
-        header = bytearray(KV_HEADER_SIZE)
-        _HEADER.pack_into(header, 0, length, 0, 0, self._schema_id, 0, NO_WRITER_ID, NO_SEQUENCE, n)
-        return EncodedKvBatch(header, pa.py_buffer(body), n)
+        if key is None or row is None:
+            return None
+        return _kv_batch(self._schema_id, framed(key, row), 1)
 
     def encode_rows(self, table: pa.Table) -> EncodedRows:
         """Return the rows alone, as :meth:`encode` puts them behind their keys."""
@@ -277,6 +280,19 @@ class KvEncoder:
             for c in self._rows.columns
         ]
         return pa.Table.from_arrays(arrays, names=[c.name for c in self._rows.columns])
+
+
+def _kv_batch(schema_id: int, body: Bytes | UInt8s, n: int) -> EncodedKvBatch:
+    """Return records behind a header, without writer and sequence."""
+    length = KV_HEADER_SIZE + len(body) - _LENGTH_SIZE
+    if length >= 2**31:
+        raise FlussError(
+            f"a batch of {len(body)} bytes is larger than a kv batch can be: send fewer rows",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
+    header = bytearray(KV_HEADER_SIZE)
+    _HEADER.pack_into(header, 0, length, 0, 0, schema_id, 0, NO_WRITER_ID, NO_SEQUENCE, n)
+    return EncodedKvBatch(header, pa.py_buffer(body), n)
 
 
 def _all(parts: KnownParts) -> list[Part]:

@@ -138,3 +138,25 @@ def test_value_batches_that_cannot_be() -> None:
             decoder.decode_batch(bytes(data)).validate(full=True)
         except FlussError:
             continue
+
+
+@pytest.mark.parametrize("rows", [2, 3, 999, 5_000])
+def test_halves_are_the_records_in_their_order(rows: int) -> None:
+    encoder = KvEncoder(3, COLUMNS, ["id"])
+    data = pa.table(
+        {"id": range(rows), "name": ["x" * (i % 300) for i in range(rows)], "n": range(rows)},
+        schema=arrow_schema(COLUMNS),
+    )
+    deletes = np.arange(rows) % 3 == 0
+    whole = encoder.encode(data, deletes)
+    first, second = whole.halves()
+    middle = rows // 2
+    for half, wanted, flags in [
+        (first, data.slice(0, middle), deletes[:middle]),
+        (second, data.slice(middle), deletes[middle:]),
+    ]:
+        alone = encoder.encode(wanted, flags)
+        for batch in (half, alone):
+            batch.stamp(9, 4)
+        assert half.to_bytes() == alone.to_bytes()
+        assert half.num_rows == len(flags)
