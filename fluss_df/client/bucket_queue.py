@@ -42,6 +42,7 @@ class BucketQueue:
         self.failed: list[WriteBatch] = []  # to be sent again, once nothing is in flight
         self.recovering = False  # between a failure and the next success
         self.paused = False  # until the back-off is over, or the leader known
+        self.moving = False  # until it is known which partition has the name now
         self.writer_id = -1
         self.next_sequence = 0
         self.last_acked = -1
@@ -61,9 +62,24 @@ class BucketQueue:
         self.next_sequence = first
         self.last_acked = first - 1
 
+    def move(self, bucket: TableBucket) -> None:
+        """Have what waits go to the bucket of another partition of this name; none is in flight.
+
+        The one that it was for is gone, with all that may have been written there.
+        """
+        self.bucket = bucket
+        self.renew_writer = False
+        self.refused_from = None
+        self.acked_place = (self.writer_epoch, -1)
+        self.acked_end = 0
+        self.start_sequences(self.writer_id, 0)
+        for batch in self.waiting:
+            batch.bucket = bucket
+            batch.sequence, batch.refused, batch.uncertain = -1, False, False
+
     def sendable(self) -> WriteBatch | None:
         """Return the next batch that may go now."""
-        if self.paused or self.failed or not self.waiting:
+        if self.paused or self.moving or self.failed or not self.waiting:
             return None
         if self.rest_until and time.monotonic() < self.rest_until:
             return None
@@ -115,6 +131,9 @@ class BucketQueue:
             return not batch.uncertain
         if error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
             return False
+        if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
+            # another one may have its name
+            return self.bucket.partition_id is not None
         # without idempotence, what may have got through must not be sent twice
         if batch.uncertain and not self._config.writer_enable_idempotence:
             return False

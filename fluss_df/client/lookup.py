@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,13 @@ from fluss_df.client.direct_lookup import DirectLookup
 from fluss_df.client.facade import Ready, ReadyDict, ready
 from fluss_df.client.io_thread import reset_after_fork
 from fluss_df.client.kv_keys import check_primary_key, key_columns, key_lake_format
-from fluss_df.client.lookup_queue import LookupQueue
+from fluss_df.client.lookup_queue import Answer, LookupQueue
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.plain_keys import PlainKeys
+from fluss_df.client.retry import Backoff
 from fluss_df.client.routing import PartitionRouter, bucket_assigner
 from fluss_df.client.value_reader import ValueReader
-from fluss_df.errors import FlussError, SchemaMismatchError
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket, require_columns
 from fluss_df.record.bucketing import bucket_ids
 from fluss_df.record.coerce import coerce
@@ -91,7 +93,12 @@ class _Asker:
         place = self._plain.place(key, self._partitions.known_id)
         if place is None:
             return self._ask_row(rows_to_batch([key], self._columns, self._name))
-        return self._ask_server(*place)
+        answer = self._ask_server(*place)
+        if answer is None:
+            # the partition is gone; another one may have its name by now
+            self._partitions.forget(place[0].partition_id)
+            return self._ask_row(rows_to_batch([key], self._columns, self._name))
+        return answer[0]
 
     def _ask_row(self, batch: pa.RecordBatch, metrics: Metrics | None = None) -> Any:
         """Return what a server has for the one coerced key in a batch."""
@@ -108,9 +115,13 @@ class _Asker:
         bucket_id = 0
         if info.num_buckets > 1:
             bucket_id = int(bucket_ids(bucket_keys, info.num_buckets, info.lake_format)[0])
-        return self._ask_server(TableBucket(info.table_id, bucket_id), keys[0], metrics)
+        answer = self._ask_server(TableBucket(info.table_id, bucket_id), keys[0], metrics)
+        return None if answer is None else answer[0]
 
-    def _ask_server(self, bucket: TableBucket, key: bytes, metrics: Metrics | None = None) -> Any:
+    def _ask_server(
+        self, bucket: TableBucket, key: bytes, metrics: Metrics | None = None
+    ) -> Answer | None:
+        """Return the one answer for a key; None where the bucket's partition is gone."""
         answer = self._direct.ask(bucket, key)
         if answer is not None:
             if metrics is not None:
@@ -118,10 +129,7 @@ class _Asker:
         else:
             queue = self._started_queue()
             answer = self._connection.io.run(queue.ask(bucket, [key], metrics))
-        if answer is None:
-            self._partitions.forget(bucket.partition_id)
-            return None
-        return answer[0]
+        return answer
 
     def ask_many(self, keys: Any, metrics: Metrics | None = None) -> list[Any]:
         """Return what servers have for each row of a frame of keys."""
@@ -131,9 +139,35 @@ class _Asker:
         return self._ask(found, metrics)
 
     def _ask(self, keys: pa.Table, metrics: Metrics | None = None) -> list[Any]:
-        """Ask for coerced keys; a key whose partition does not exist has nothing."""
+        """Ask for coerced keys; a key whose partition does not exist has nothing.
+
+        Where a partition is gone that was there before, another one may have its name: it is asked,
+        until servers and the list of partitions agree.
+        """
         results: list[Any] = [None] * keys.num_rows
         data = keys.append_column(_ROW, pa.array(np.arange(keys.num_rows)))
+        gone = self._ask_into(results, data, metrics)
+        backoff = Backoff(self._connection.config.retry_timeout_ms)
+        while gone:
+            for partition_id, _ in gone:
+                self._partitions.forget(partition_id)
+            rows = np.unique(np.concatenate([rows for _, rows in gone]))
+            before = {partition_id for partition_id, _ in gone}
+            gone = self._ask_into(results, data.take(pa.array(rows)), metrics)
+            if before.isdisjoint(partition_id for partition_id, _ in gone):
+                continue
+            if backoff.expired:
+                raise FlussError(
+                    f"table {self._name}: a partition is listed whose buckets no server knows",
+                    ErrorCode.PARTITION_NOT_EXISTS,
+                )
+            time.sleep(backoff.next_pause())
+        return results
+
+    def _ask_into(
+        self, results: list[Any], data: pa.Table, metrics: Metrics | None
+    ) -> list[tuple[int | None, Sequence[int]]]:
+        """Fill in what servers have; return (partition id, rows) where a partition is gone."""
         parts: list[tuple[TableBucket, Sequence[bytes]]] = []
         rows: list[Sequence[int]] = []
         for _, partition_id, part in self._partitions.split_existing(data):
@@ -142,15 +176,16 @@ class _Asker:
                     parts.append((bucket, key_array(self._keys(found)).to_pylist()))
                     rows.append(found.column(_ROW).to_pylist())
         if not parts:
-            return results
+            return []
+        gone = []
         answers = self._connection.io.run(self._started_queue().ask_all(parts, metrics))
         for (bucket, _), at, answer in zip(parts, rows, answers, strict=True):
             if answer is None:
-                self._partitions.forget(bucket.partition_id)
+                gone.append((bucket.partition_id, at))
                 continue
             for row, value in zip(at, answer, strict=True):
                 results[row] = value
-        return results
+        return gone
 
     def decode(self, values: list[bytes], metrics: Metrics | None) -> pa.Table:
         """Return values as rows, counted."""

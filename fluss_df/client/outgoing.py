@@ -92,6 +92,7 @@ class Outgoing:
         self._owner = owner
         self._most_rows = most_rows
         self._memory = BufferMemory(config.writer_buffer_memory_size)
+        self._create_partitions = create_partitions
         self._partitions = PartitionRouter(connection, info, create=create_partitions)
         self._plain_partitions = PlainPartitions(info, columns) if info.is_partitioned() else None
         self._assign = bucket_assigner(info, config, columns)
@@ -108,6 +109,8 @@ class Outgoing:
                 self._connection.metrics,
                 self._memory,
                 self._api,
+                create_partitions=self._create_partitions,
+                partition_moved=self._partitions.learn,
             )
         return self._sender
 

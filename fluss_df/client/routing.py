@@ -93,6 +93,11 @@ class PartitionRouter:
         """Return the id of a partition that was met before."""
         return self._ids.get(name)
 
+    def learn(self, name: str, partition_id: int | None) -> None:
+        """Take note of the id that a partition has now; None where it is gone; in any thread."""
+        ids = {known: of for known, of in self._ids.items() if known != name}
+        self._ids = ids if partition_id is None else {**ids, name: partition_id}
+
     def forget(self, partition_id: int | None) -> None:
         """Have a partition asked for again, which may have been dropped."""
         self._ids = {name: known for name, known in self._ids.items() if known != partition_id}

@@ -17,13 +17,14 @@ import logging
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from fluss_df.client.acknowledged import Acknowledged
 from fluss_df.client.bucket_queue import UNCERTAIN, BucketQueue
 from fluss_df.client.cluster import Cluster
 from fluss_df.client.metrics import Metrics
+from fluss_df.client.partition_names import partition_named
 from fluss_df.client.retry import STALE_METADATA, is_transient
 from fluss_df.client.server_connection import CountedConnection
 from fluss_df.client.write_api import UNKNOWN, WriteApi, Written
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 _REQUEST_OVERHEAD = 64
 # servers hang up on larger requests (netty.server.max-request-size, by default), with no answer
 _LARGEST_REQUEST = 100 << 20
+# between looks whether the last answer of a partition that was dropped is in
+_MOVE_PAUSE_S = 0.01
 
 
 class Sender:
@@ -66,6 +69,10 @@ class Sender:
         Given back as batches are done with.
     api
         The request that carries batches, and what its answers mean.
+    create_partitions
+        Whether to create partitions again that were dropped.
+    partition_moved
+        Called with the name of a partition and its new id, or None where it is gone.
     """
 
     def __init__(
@@ -76,6 +83,9 @@ class Sender:
         metrics: Metrics,
         memory: BufferMemory,
         api: WriteApi,
+        *,
+        create_partitions: bool,
+        partition_moved: Callable[[str, int | None], object],
     ) -> None:
         self._cluster = cluster
         self._info = info
@@ -83,8 +93,11 @@ class Sender:
         self._metrics = metrics
         self._memory = memory
         self._api = api
+        self._create_partitions = create_partitions
         self._acks = {"all": -1, "1": 1, "0": 0}[config.writer_acks]
-        self._queues: dict[TableBucket, BucketQueue] = {}
+        self._partition_moved = partition_moved
+        # by the name of the partition, whose id may become another
+        self._queues: dict[tuple[str | None, int], BucketQueue] = {}
         self._open_batches = 0
         self._pump_scheduled = False
         self._drained: list[concurrent.futures.Future[None]] = []
@@ -115,10 +128,12 @@ class Sender:
         self._owner = owner
         idle = not self._open_batches
         for batch in batches:
-            queue = self._queues.get(batch.bucket)
+            queue = self._queues.get(batch.place)
             if queue is None:
                 queue = BucketQueue(batch.bucket, batch.partition_name, self._config)
-                self._queues[batch.bucket] = queue
+                self._queues[batch.place] = queue
+            elif batch.bucket != queue.bucket:
+                self._meet_other_partition(queue, batch)
             queue.waiting.append(batch)
             self._open_batches += 1
         if idle:
@@ -135,7 +150,7 @@ class Sender:
 
     def refuse(self, batch: WriteBatch, error: FlussError) -> None:
         """Give up a batch that cannot be sent, before it was."""
-        queue = self._queues[batch.bucket]
+        queue = self._queues[batch.place]
         queue.waiting.remove(batch)
         # nothing behind it may take its place in sequences that are settled
         queue.renew_writer |= self._ids.fixed
@@ -258,14 +273,67 @@ class Sender:
         try:
             await self._cluster.leader(self._info.table_path, queue.bucket)
         except FlussError as error:
-            oldest = queue.waiting[0] if queue.waiting else None
-            expired = oldest is not None and queue.expired(oldest)
-            if (not is_transient(error) and error.error_code not in STALE_METADATA) or expired:
-                self._fail_queue(queue, error)
+            gone = error.error_code == ErrorCode.PARTITION_NOT_EXISTS
+            if gone and queue.partition_name is not None and not self._ids.fixed:
+                self._start_move(queue)
             else:
-                self._cluster.note_retry(error)
-                await asyncio.sleep(queue.backoff.next_pause())
+                await self._rest_or_fail(queue, error)
         queue.paused = False
+        self.wake()
+
+    async def _rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
+        """Wait for a moment where an error may pass; else give up what waits."""
+        oldest = queue.waiting[0] if queue.waiting else None
+        expired = oldest is not None and queue.expired(oldest)
+        if (not is_transient(error) and error.error_code not in STALE_METADATA) or expired:
+            self._fail_queue(queue, error)
+        else:
+            self._cluster.note_retry(error)
+            await asyncio.sleep(queue.backoff.next_pause())
+
+    # ---- partitions that are dropped, and created again
+
+    def _meet_other_partition(self, queue: BucketQueue, batch: WriteBatch) -> None:
+        """See to a batch of a partition of the same name that is not the one known here."""
+        known, given = queue.bucket.partition_id, batch.bucket.partition_id
+        if known is not None and given is not None and given > known and not self._ids.fixed:
+            self._start_move(queue)  # ids ascend: the one known here is gone
+        else:
+            batch.bucket = queue.bucket
+
+    def _start_move(self, queue: BucketQueue) -> None:
+        if not queue.moving:
+            queue.moving = True
+            self._spawn(self._move(queue))
+
+    async def _move(self, queue: BucketQueue) -> None:
+        """Have batches go to the partition that has the name now; they fail where there is none.
+
+        What was sent to the old one and not acknowledged goes again: whether it was written or not,
+        it is gone.
+        """
+        assert queue.partition_name is not None
+        while queue.in_flight:
+            await asyncio.sleep(_MOVE_PAUSE_S)
+        old, name = queue.bucket, queue.partition_name
+        try:
+            found = await partition_named(
+                self._cluster, self._info, name, create=self._create_partitions
+            )
+            if found.partition_id == old.partition_id:
+                # its leader is not known yet
+                raise FlussError(
+                    f"partition '{name}' is not known yet", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
+                )
+            logger.info("%s was dropped and created again", self._where(queue))
+            queue.move(TableBucket(old.table_id, old.bucket_id, found.partition_id))
+            self._acknowledged.forget(old)
+            self._partition_moved(name, found.partition_id)
+        except FlussError as error:
+            if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
+                self._partition_moved(name, None)
+            await self._rest_or_fail(queue, error)
+        queue.moving = False
         self.wake()
 
     def _fail_queue(self, queue: BucketQueue, error: FlussError) -> None:
@@ -350,7 +418,7 @@ class Sender:
                 self._batch_failed(batch, refusal)
             else:
                 written = self._api.written(of_bucket, batch.rows)
-                self._throttle(self._queues[batch.bucket], written.pressure)
+                self._throttle(self._queues[batch.place], written.pressure)
                 self._batch_acked(batch, written)
         if self._open_batches:
             self.wake()
@@ -362,14 +430,14 @@ class Sender:
             self._batch_failed(batch, error, sent=sent)
         self.wake()
 
-    def _where(self, batch: WriteBatch) -> str:
-        partition = f", partition '{batch.partition_name}'" if batch.partition_name else ""
-        return f"table {self._info.table_path}{partition}, bucket {batch.bucket.bucket_id}"
+    def _where(self, of: WriteBatch | BucketQueue) -> str:
+        partition = f", partition '{of.partition_name}'" if of.partition_name else ""
+        return f"table {self._info.table_path}{partition}, bucket {of.bucket.bucket_id}"
 
     # ---- answers
 
     def _batch_acked(self, batch: WriteBatch, written: Written) -> None:
-        queue = self._queues[batch.bucket]
+        queue = self._queues[batch.place]
         queue.in_flight.pop(batch.sequence, None)
         queue.last_acked = max(queue.last_acked, batch.sequence)
         if queue.recovering and not queue.failed:
@@ -392,7 +460,7 @@ class Sender:
                 loop.call_later(pause_ms / 1000, self.wake)
 
     def _batch_failed(self, batch: WriteBatch, error: FlussError, *, sent: bool = True) -> None:
-        queue = self._queues[batch.bucket]
+        queue = self._queues[batch.place]
         code = error.error_code
         if code == ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION or (
             code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION and batch.sequence <= queue.last_acked
@@ -411,7 +479,8 @@ class Sender:
             return
         if too_many:
             error = self._too_many_rows(batch, error)
-        if code in STALE_METADATA or isinstance(error, DeadlineExceededError):
+        stale = code in STALE_METADATA or code == ErrorCode.PARTITION_NOT_EXISTS
+        if stale or isinstance(error, DeadlineExceededError):
             self._cluster.forget_leader(batch.bucket)
         if queue.may_retry(batch, error):
             self._cluster.note_retry(error)

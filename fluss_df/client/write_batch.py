@@ -184,6 +184,11 @@ class WriteBatch:
         # a server that was asked for it in vain did not know its writer, or not its sequence
         self.refused = False
 
+    @property
+    def place(self) -> tuple[str | None, int]:
+        """The partition's name and the bucket: what stays where the partition is created again."""
+        return self.partition_name, self.bucket.bucket_id
+
 
 @dataclass(frozen=True, slots=True)
 class BucketResult:

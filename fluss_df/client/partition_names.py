@@ -1,0 +1,73 @@
+"""Which partition has a name now: it may have been dropped, and created again, by anybody."""
+
+from __future__ import annotations
+
+from fluss_df.client.admin_requests import (
+    partition_infos_of,
+    partition_infos_request,
+    partition_spec_message,
+    table_info_request,
+)
+from fluss_df.client.cluster import Cluster, path_message
+from fluss_df.client.table_life import require_noted
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import PartitionInfo
+from fluss_df.protocol import api
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.schema import TableInfo
+
+
+async def partition_named(
+    cluster: Cluster, info: TableInfo, name: str, *, create: bool = False
+) -> PartitionInfo:
+    """Return the partition that has a name now; a coroutine of the I/O thread.
+
+    Parameters
+    ----------
+    cluster, info
+        The table.
+    name
+        The values of its partition columns, joined with ``$``.
+    create
+        Whether to create it where it does not exist.
+
+    Raises
+    ------
+    FlussError
+        ``PARTITION_NOT_EXISTS``, and ``TABLE_NOT_EXIST`` also where the table of this path is
+        another one by now.
+    """
+    now = await cluster.request_any(api.GET_TABLE_INFO, table_info_request(info.table_path))
+    if now.table_id != info.table_id:
+        raise another_table(info, now.table_id)
+    spec = dict(zip(info.get_partition_keys(), name.split("$"), strict=True))
+    question = partition_infos_request(info.table_path, spec)
+    for attempt in range(2):
+        answer = await cluster.request_any(api.LIST_PARTITION_INFOS, question)
+        for partition in partition_infos_of(answer):
+            if partition.partition_name == name:
+                return partition
+        if not create or attempt:
+            break
+        await require_noted(cluster, info.table_path)
+        request = pb.CreatePartitionRequest(
+            table_path=path_message(info.table_path),
+            partition_spec=partition_spec_message(spec),
+            ignore_if_exists=True,
+        )
+        await cluster.request_coordinator(
+            api.CREATE_PARTITION, request, done_by_lost_try=ErrorCode.PARTITION_ALREADY_EXISTS
+        )
+    raise FlussError(
+        f"partition '{name}' of table {info.table_path} was dropped",
+        ErrorCode.PARTITION_NOT_EXISTS,
+    )
+
+
+def another_table(info: TableInfo, table_id: int) -> FlussError:
+    """Return the error of who has a table open that is not there any more."""
+    return FlussError(
+        f"table {info.table_path} was dropped and created again since it was opened"
+        f" (table id {info.table_id}, now {table_id}): open it again",
+        ErrorCode.TABLE_NOT_EXIST,
+    )
