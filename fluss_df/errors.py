@@ -90,6 +90,8 @@ _TABLE: tuple[tuple[int, str, bool], ...] = (
     (71, "INSUFFICIENT_KV_LEADER_REPLICA_CAPACITY", _FINAL),
     (72, "STORAGE_BACKPRESSURE_EXCEPTION", _RETRIABLE),
     (73, "HISTORICAL_PARTITION_THROTTLED", _RETRIABLE),
+    (74, "STALE_METADATA", _RETRIABLE),
+    (75, "TABLET_METADATA_NOT_READY", _RETRIABLE),
 )
 
 _NAMES = {code: name for code, name, _ in _TABLE}
@@ -183,6 +185,8 @@ class ErrorCode:
     INSUFFICIENT_KV_LEADER_REPLICA_CAPACITY: ClassVar[int] = 71
     STORAGE_BACKPRESSURE_EXCEPTION: ClassVar[int] = 72
     HISTORICAL_PARTITION_THROTTLED: ClassVar[int] = 73
+    STALE_METADATA: ClassVar[int] = 74
+    TABLET_METADATA_NOT_READY: ClassVar[int] = 75
 
 
 class FlussError(Exception):

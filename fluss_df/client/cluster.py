@@ -406,8 +406,7 @@ class Cluster:
         """
         node = self.known_leader(bucket)
         if node is None:
-            partitions = () if bucket.partition_id is None else (bucket.partition_id,)
-            response = await self._refresh_once((path,), partitions)
+            response = await self.require_partition(path, bucket)
             node = self.known_leader(bucket)
             if node is None:
                 self._check_still_there(path, bucket, response)
@@ -416,6 +415,29 @@ class Cluster:
                     ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
                 )
         return node
+
+    async def require_partition(self, path: TablePath, bucket: TableBucket) -> pb.MetadataResponse:
+        """Ask once for the leaders of the partition of a bucket.
+
+        Raises
+        ------
+        FlussError
+            ``PARTITION_NOT_EXISTS`` and ``TABLE_NOT_EXIST`` where it is gone, or its table.
+        """
+        if bucket.partition_id is None:
+            return await self._refresh_once((path,), ())
+        try:
+            return await self._refresh_once((path,), (bucket.partition_id,))
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            # with its table, perhaps
+            self._check_still_there(path, bucket, await self._refresh_once((path,), ()))
+            raise FlussError(
+                f"the partition of table {path} whose id is {bucket.partition_id} was dropped; one"
+                " that was created again under its name has another id",
+                ErrorCode.PARTITION_NOT_EXISTS,
+            ) from None
 
     def _check_still_there(
         self, path: TablePath, bucket: TableBucket, response: pb.MetadataResponse

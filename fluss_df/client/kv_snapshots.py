@@ -148,6 +148,12 @@ def _newest_id(
             " again",
             ErrorCode.TABLE_NOT_EXIST,
         )
+    if latest.HasField("partition_id") and latest.partition_id != bucket.partition_id:
+        raise FlussError(
+            f"partition '{partition_name}' of table {info.table_path} was dropped and created again"
+            " while it was read",
+            ErrorCode.PARTITION_NOT_EXISTS,
+        )
     ids = {s.bucket_id: s.snapshot_id for s in latest.latest_snapshots if s.HasField("snapshot_id")}
     return ids.get(bucket.bucket_id)
 

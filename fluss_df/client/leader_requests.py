@@ -104,8 +104,16 @@ async def _learn_leaders(cluster: Cluster, info: TableInfo, buckets: Sequence[Ta
     """Ask for all unknown leaders in one request."""
     unknown = [b for b in buckets if cluster.known_leader(b) is None]
     if unknown:
-        partitions = {b.partition_id for b in unknown if b.partition_id is not None}
-        await cluster.refresh([info.table_path], sorted(partitions))
+        partitions = {b.partition_id: b for b in unknown if b.partition_id is not None}
+        try:
+            await cluster.refresh([info.table_path], sorted(partitions))
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            # says which one, and whether its table is gone, too
+            for bucket in partitions.values():
+                await cluster.require_partition(info.table_path, bucket)
+            raise
 
 
 def offsets_request(

@@ -7,6 +7,7 @@ that the next bytes belong in, so that a large body is received in place and nev
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -260,12 +261,25 @@ def raise_error_response(api: Api[RequestT, ResponseT], response: Response, peer
     raise server_error(error.error_code, error.error_message, f"{api.name} at {peer}")
 
 
+_CODES = {
+    "DatabaseNotExist": ErrorCode.DATABASE_NOT_EXIST,
+    "TableNotExist": ErrorCode.TABLE_NOT_EXIST,
+    "PartitionNotExist": ErrorCode.PARTITION_NOT_EXISTS,
+}
+_WRAPPED = re.compile(rf"\borg\.apache\.fluss\.exception\.({'|'.join(_CODES)})Exception: (.+)")
+
+
 def server_error(code: int, message: str, where: str) -> FlussError:
     """Return the error for a code and message that a server sent.
 
-    Servers send whole stack traces with unexpected errors: the first line says what happened.
+    Servers send whole stack traces with unexpected errors: the first line says what happened. Where
+    that is an error of Fluss which has a code, wrapped in another, the code is the error's own.
     """
     first_line = message.split("\n", 1)[0].strip() if message else ""
+    if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+        wrapped = _WRAPPED.search(first_line)
+        if wrapped is not None:
+            code, first_line = _CODES[wrapped[1]], wrapped[2]
     text = f"{first_line or 'no message'} ({where})"
     if code == ErrorCode.NONE:
         return ProtocolError(f"error response without an error code: {text}")
