@@ -228,7 +228,16 @@ class FlussError(Exception):
 
 
 class SchemaMismatchError(FlussError):
-    """Data that does not fit the schema of its table; the message names column, type and row."""
+    """Data that does not fit the schema of its table; the message names column, type and row.
+
+    Attributes
+    ----------
+    rows_before
+        How many rows a writer had sent before the first of those among which that row is; None
+        where they are the rows of one call.
+    """
+
+    rows_before: int | None = None
 
 
 class ProtocolError(FlussError):

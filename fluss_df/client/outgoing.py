@@ -25,7 +25,7 @@ from fluss_df.client.write_batch import (
     WriteBatch,
     WriteResultHandle,
 )
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column
@@ -141,7 +141,13 @@ class Outgoing:
         # what is spread over buckets is to be large enough in each of them
         spread_bytes = max(target_bytes, min(target_bytes * self._assign.spread, _SPREAD_BYTES))
         # every partition is there, or nothing is sent
-        for partition_name, partition_id, part in self._partitions.split(data):
+        try:
+            parts = self._partitions.split(data)
+        except SchemaMismatchError as error:
+            # it names a row of what waited together
+            error.rows_before = self.given_rows
+            raise
+        for partition_name, partition_id, part in parts:
             for piece in _pieces(part, spread_bytes):
                 for bucket, rows in self._assign(piece, partition_id):
                     if rows.nbytes <= target_bytes * _MARGIN and rows.num_rows <= self._most_rows:

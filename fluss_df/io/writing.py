@@ -124,8 +124,11 @@ class Writing:
         if not isinstance(error, FlussError):
             error.add_note(text)
             return
-        if isinstance(error, SchemaMismatchError) and self._given:
-            text = f"rows count from row {self._given} of the frame here; {text}"
+        first = self._given
+        if isinstance(error, SchemaMismatchError) and error.rows_before is not None:
+            first = error.rows_before
+        if isinstance(error, SchemaMismatchError) and first:
+            text = f"rows count from row {first} of the frame here; {text}"
         error.message = f"{error.message}; {text}"
         error.args = (error.message, error.error_code)
 

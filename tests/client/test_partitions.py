@@ -188,10 +188,11 @@ def test_key_types(tables: Tables, official_client: Official, kind: str) -> None
 
 
 def test_partition_dropped_while_writing(tables: Tables) -> None:
+    """A writer that does not create partitions says so; one that does creates it again."""
     table = tables(SCHEMA, partition_keys=["day"])
     admin, path = tables.connection.get_admin(), table.get_table_path()
     admin.create_partition(path, {"day": "d0"})
-    writer = table.new_append().create_writer(create_partitions=True)
+    writer = table.new_append().create_writer()
     writer.append((1, "d0", 0)).wait()
     admin.drop_partition(path, {"day": "d0"})
     began = time.monotonic()
@@ -201,3 +202,23 @@ def test_partition_dropped_while_writing(tables: Tables) -> None:
             time.sleep(0.02)
     assert raised.value.error_code == ErrorCode.PARTITION_NOT_EXISTS
     close_failed(writer, "d0")
+    with table.new_append().create_writer(create_partitions=True) as creating:
+        creating.append((3, "d0", 0)).wait()
+    assert by_partition(tables, table) == {"d0": [3]}
+
+
+def test_a_row_is_named_by_its_place_in_the_frame(tables: Tables) -> None:
+    """Rows that wait for more are named by the frame that they came in."""
+    table = tables(SCHEMA, partition_keys=["day"])
+    frame = pl.DataFrame({"id": range(160), "day": ["d0"] * 150 + ["x y"] * 10, "n": [0] * 160})
+    frame = frame.cast({name: dtype for name, dtype in fluss.scan_fluss(
+        table.get_table_path(), connection=tables.connection).collect_schema().items()})
+    for write in (fluss.write_fluss, lambda f, *a, **o: fluss.sink_fluss(f.lazy(), *a, **o)):
+        with pytest.raises(SchemaMismatchError, match="row 150: 'x y'") as raised:
+            write(
+                frame,
+                table.get_table_path(),
+                connection=tables.connection,
+                create_partitions=True,
+            )
+        assert "rows count from" not in raised.value.message
