@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
+from typing import Final
+
 from fluss_df.client.admin_requests import (
     partition_infos_of,
     partition_infos_request,
@@ -15,6 +19,11 @@ from fluss_df.metadata import PartitionInfo
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.schema import TableInfo
+
+logger = logging.getLogger(__name__)
+
+# settings that servers name where they are set, and what they are else
+_LIMITS: Final = {"max.partition.num": 1_000, "max.bucket.num": 128_000}
 
 
 async def partition_named(
@@ -71,3 +80,27 @@ def another_table(info: TableInfo, table_id: int) -> FlussError:
         f" (table id {info.table_id}, now {table_id}): open it again",
         ErrorCode.TABLE_NOT_EXIST,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many partitions, and buckets in them, a table may have; None where that is unknown."""
+
+    partitions: int | None
+    buckets: int | None
+
+
+async def limits(cluster: Cluster) -> Limits:
+    """Ask what a table may have; a coroutine of the I/O thread."""
+    try:
+        answer = await cluster.request_coordinator(
+            api.DESCRIBE_CLUSTER_CONFIGS, pb.DescribeClusterConfigsRequest()
+        )
+    except FlussError as error:
+        # who may create partitions may not be allowed to ask
+        logger.debug("the settings of the cluster are not known: %s", error)
+        return Limits(None, None)
+    told = {config.config_key: config.config_value for config in answer.configs}
+    found = [told.get(key, str(default)) for key, default in _LIMITS.items()]
+    partitions, buckets = (int(value) if value.isdigit() else None for value in found)
+    return Limits(partitions, buckets)

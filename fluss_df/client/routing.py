@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from fluss_df.client.partition_names import limits
 from fluss_df.client.plain_keys import values_of
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
@@ -113,6 +114,7 @@ class PartitionRouter:
         self._refresh()
         absent = {name: spec for name, spec in missing.items() if name not in self._ids}
         if absent and self._create:
+            self._require_room(len(absent))
             for spec in absent.values():
                 admin.create_partition(path, spec, ignore_if_exists=True)
             self._refresh()
@@ -125,6 +127,25 @@ class PartitionRouter:
                 " admin.create_partition(...), or write with create_partitions=True",
                 ErrorCode.PARTITION_NOT_EXISTS,
             )
+
+    def _require_room(self, more: int) -> None:
+        """Refuse before the first partition is created what the server would refuse at the last."""
+        if more == 1:
+            return
+        there = len(self._ids)
+        allowed = self._connection.io.run(limits(self._connection.cluster))
+        for limit, what, each in [
+            (allowed.partitions, "partitions (max.partition.num)", 1),
+            (allowed.buckets, "buckets (max.bucket.num)", self._info.num_buckets),
+        ]:
+            if limit is not None and (there + more) * each > limit:
+                raise FlussError(
+                    f"table {self._info.table_path} has {there} partitions, and the rows need"
+                    f" {more} more, of {self._info.num_buckets} buckets each: its servers allow"
+                    f" {limit} {what}; no partition was created and nothing written: partition by"
+                    " a column of fewer values, or raise that on the servers",
+                    ErrorCode.PARTITION_MAX_NUM_EXCEPTION,
+                )
 
     def _refresh(self) -> None:
         infos = self._connection.get_admin().list_partition_infos(self._info.table_path)

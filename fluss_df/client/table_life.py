@@ -36,6 +36,7 @@ _LEADER_WAIT_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.2
 _ATTEMPTS: Final = 3
+_ALREADY_THERE: Final = (ErrorCode.TABLE_ALREADY_EXIST, ErrorCode.LAKE_TABLE_ALREADY_EXIST)
 
 
 async def create_table(
@@ -62,8 +63,18 @@ async def create_table(
                 on_lost_try=lambda: lost.append(None),
             )
         except FlussError as error:
-            if error.error_code == ErrorCode.TABLE_ALREADY_EXIST and ignore_if_exists:
+            if error.error_code not in _ALREADY_THERE:
+                raise
+            exists = error.error_code == ErrorCode.TABLE_ALREADY_EXIST
+            if not exists:
+                # the table of the lake comes first (0.9.1): it may be there alone
+                exists = await _exists(cluster, path)
+            if exists and ignore_if_exists:
                 return
+            if exists and error.error_code != ErrorCode.TABLE_ALREADY_EXIST:
+                raise FlussError(
+                    f"table {path} already exists", ErrorCode.TABLE_ALREADY_EXIST
+                ) from None
             raise
         if attempt == _ATTEMPTS or lost:
             return
@@ -161,6 +172,11 @@ async def _ask_for(cluster: Cluster, table_id: int) -> None:
     except FlussError as error:
         if error.error_code != ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION:
             raise
+
+
+async def _exists(cluster: Cluster, path: TablePath) -> bool:
+    question = pb.TableExistsRequest(table_path=path_message(path))
+    return (await cluster.request_any(api.TABLE_EXISTS, question)).exists
 
 
 async def _id_of(cluster: Cluster, path: TablePath) -> int:

@@ -12,6 +12,8 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError, TablePath
+from fluss_df.client.cluster import Cluster
+from fluss_df.protocol import api
 from tests.client.support import Official, Tables
 from tests.test_schema import ALL_TYPES
 
@@ -359,3 +361,26 @@ def test_results_can_be_awaited(address: str, database: str) -> None:
         connection.close()
 
     asyncio.run(main())
+
+
+def test_a_table_that_its_lake_has_already(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fluss 0.9.1 creates the lake's table first, and says that this one is there."""
+    schema = pa.schema([("id", pa.int64())])
+    admin, path = tables.connection.get_admin(), tables(schema).get_table_path()
+    descriptor = fluss.TableDescriptor(fluss.Schema(schema))
+    asked = Cluster.request_coordinator
+
+    async def answer(self: Cluster, kind: Any, *args: Any, **options: Any) -> Any:
+        if kind is api.CREATE_TABLE:
+            raise FlussError("the table exists in Iceberg", ErrorCode.LAKE_TABLE_ALREADY_EXIST)
+        return await asked(self, kind, *args, **options)
+
+    monkeypatch.setattr(Cluster, "request_coordinator", answer)
+    admin.create_table(path, descriptor, ignore_if_exists=True)
+    with pytest.raises(FlussError, match=path.table_name) as raised:
+        admin.create_table(path, descriptor)
+    assert raised.value.error_code == ErrorCode.TABLE_ALREADY_EXIST
+    # of a table that is in the lake alone, that is said
+    with pytest.raises(FlussError) as raised:
+        admin.create_table(tables.path(), descriptor, ignore_if_exists=True)
+    assert raised.value.error_code == ErrorCode.LAKE_TABLE_ALREADY_EXIST

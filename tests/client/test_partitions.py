@@ -6,12 +6,14 @@ import datetime as dt
 import time
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError
+from fluss_df.errors import SchemaMismatchError
 from tests.client.support import Official, Tables, close_failed
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("hour", pa.int32())])
@@ -210,15 +212,32 @@ def test_partition_dropped_while_writing(tables: Tables) -> None:
 def test_a_row_is_named_by_its_place_in_the_frame(tables: Tables) -> None:
     """Rows that wait for more are named by the frame that they came in."""
     table = tables(SCHEMA, partition_keys=["day"])
-    frame = pl.DataFrame({"id": range(160), "day": ["d0"] * 150 + ["x y"] * 10, "n": [0] * 160})
-    frame = frame.cast({name: dtype for name, dtype in fluss.scan_fluss(
-        table.get_table_path(), connection=tables.connection).collect_schema().items()})
-    for write in (fluss.write_fluss, lambda f, *a, **o: fluss.sink_fluss(f.lazy(), *a, **o)):
+    days = ["d0"] * 150 + ["x y"] * 10
+    data = pa.table({"id": range(160), "day": days, "hour": [0] * 160}, schema=SCHEMA)
+    polars = pl.from_arrow(data)
+    assert isinstance(polars, pl.DataFrame)
+    path, connection = table.get_table_path(), tables.connection
+    for write in (
+        lambda: fluss.write_fluss(polars, path, connection=connection, create_partitions=True),
+        lambda: fluss.sink_fluss(
+            polars.lazy(), path, connection=connection, create_partitions=True
+        ),
+    ):
         with pytest.raises(SchemaMismatchError, match="row 150: 'x y'") as raised:
-            write(
-                frame,
-                table.get_table_path(),
-                connection=tables.connection,
-                create_partitions=True,
-            )
+            write()
         assert "rows count from" not in raised.value.message
+
+
+def test_more_partitions_than_servers_allow(tables: Tables) -> None:
+    """None is created where not all can be; the limit and the way out are named."""
+    table = tables(SCHEMA, partition_keys=["day"])
+    for name in ("d0", "there"):
+        tables.connection.get_admin().create_partition(table.get_table_path(), {"day": name})
+    writer = table.new_append().create_writer(create_partitions=True)
+    writer.write_arrow(frame(1001, days=1001))
+    with pytest.raises(FlussError, match=r"has 2 partitions.* 1000 more.*allow 1000") as raised:
+        writer.flush()
+    assert raised.value.error_code == ErrorCode.PARTITION_MAX_NUM_EXCEPTION
+    assert sorted(tables.partitions(table)) == ["d0", "there"]
+    assert tables.read(table).num_rows == 0
+    writer.close()
