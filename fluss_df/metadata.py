@@ -244,11 +244,15 @@ class PartitionInfo:
         Its values, joined with ``$``.
     spec
         Partition column -> value, as strings.
+    num_buckets
+        How many buckets it has, where servers let partitions differ; None where it has as many as
+        its table.
     """
 
     partition_id: int
     partition_name: str
     spec: dict[str, str] = field(default_factory=dict, compare=False, hash=False)
+    num_buckets: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -374,10 +375,11 @@ class FlussAdmin(Ready):
             partitions = [(await self._partition(info, partition_name)).partition_id]
         elif info.is_partitioned():
             partitions = [p.partition_id for p in await self.partition_infos(info.table_path)]
+        count_of = functools.partial(self._cluster.buckets_of, info)
         buckets = [
             TableBucket(info.table_id, bucket, partition)
             for partition in partitions
-            for bucket in range(info.num_buckets)
+            for bucket in range(count_of(partition))
         ]
         return TableStats(await bucket_row_counts(self._cluster, info, buckets))
 
@@ -429,7 +431,9 @@ class FlussAdmin(Ready):
     def _known_partitions(
         self, table_path: TablePath, partition_spec: Mapping[str, str] | None = None
     ) -> list[PartitionInfo] | None:
-        return direct_questions.partition_infos(self._cluster, table_path, partition_spec)
+        infos = direct_questions.partition_infos(self._cluster, table_path, partition_spec)
+        self._cluster.learn_partitions(infos or ())
+        return infos
 
     @answered_at_once(_known_partitions)
     async def list_partition_infos(
@@ -452,7 +456,9 @@ class FlussAdmin(Ready):
         """Coroutine of :meth:`list_partition_infos`, on the I/O thread."""
         request = partition_infos_request(table_path, partition_spec)
         response = await self._cluster.request_any(api.LIST_PARTITION_INFOS, request)
-        return partition_infos_of(response)
+        infos = partition_infos_of(response)
+        self._cluster.learn_partitions(infos)
+        return infos
 
     async def _partition(self, info: TableInfo, name: str) -> PartitionInfo:
         partitions = {p.partition_name: p for p in await self.partition_infos(info.table_path)}
@@ -548,7 +554,8 @@ class FlussAdmin(Ready):
         """Return the newest snapshot of a table in the data lake."""
         response = await self._cluster.request_any(
             api.GET_LAKE_SNAPSHOT,
-            pb.GetLakeSnapshotRequest(table_path=path_message(checked(table_path))),
+            # the newest one may not be readable: rows of it lie where no reader looks
+            pb.GetLakeSnapshotRequest(table_path=path_message(checked(table_path)), readable=True),
         )
         offsets = {}
         for entry in response.bucket_snapshots:

@@ -78,7 +78,8 @@ def partition_infos_of(response: pb.ListPartitionInfosResponse) -> list[Partitio
         pairs = partition.partition_spec.partition_key_values
         name = "$".join(pair.value for pair in pairs)
         spec = {pair.key: pair.value for pair in pairs}
-        infos.append(PartitionInfo(partition.partition_id, name, spec))
+        count = partition.bucket_count or None
+        infos.append(PartitionInfo(partition.partition_id, name, spec, count))
     return sorted(infos, key=lambda info: info.partition_name)
 
 

@@ -53,10 +53,11 @@ class BatchScanner(Ready):
                 f"{bucket} is no bucket of table {info.table_path}, whose id is {info.table_id}",
                 ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
             )
-        if not 0 <= bucket.bucket_id < info.num_buckets:
+        count = connection.cluster.buckets_of(info, bucket.partition_id)
+        if not 0 <= bucket.bucket_id < count:
             raise FlussError(
                 f"table {info.table_path} has no bucket {bucket.bucket_id}:"
-                f" its buckets are 0 to {info.num_buckets - 1}",
+                f" its buckets are 0 to {count - 1}",
                 ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
             )
         if info.is_partitioned() != (bucket.partition_id is not None):

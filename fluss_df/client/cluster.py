@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fluss_df.client.embedded import close_engines, engine_here
@@ -27,12 +27,13 @@ from fluss_df.errors import (
     FlussError,
     NetworkError,
 )
-from fluss_df.metadata import ServerNode, TableBucket, TablePath
+from fluss_df.metadata import PartitionInfo, ServerNode, TableBucket, TablePath
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_METADATA, TABLE_EXISTS, Api, RequestT, ResponseT
 
 if TYPE_CHECKING:
     from fluss_df.embedded import EmbeddedFluss
+    from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class Cluster:
         self._leaders: dict[TableBucket, _Leader] = {}
         self._refreshing: dict[object, asyncio.Task[pb.MetadataResponse]] = {}
         self._turn = itertools.count()
+        # of partitions whose servers say how many buckets each has, which never changes
+        self.bucket_counts: dict[int | None, int] = {}
         # the ids of partitioned tables of which the coordinator is known to have taken note
         self.noted_tables: set[int] = set()
         _open_clusters.add(self)
@@ -371,6 +374,8 @@ class Cluster:
         for table in response.table_metadata:
             self._learn_buckets(table.table_id, None, table.bucket_metadata)
         for partition in response.partition_metadata:
+            if partition.bucket_count:
+                self.bucket_counts[partition.partition_id] = partition.bucket_count
             self._learn_buckets(
                 partition.table_id, partition.partition_id, partition.bucket_metadata
             )
@@ -385,6 +390,26 @@ class Cluster:
                 self._leaders[key] = _Leader(bucket.leader_id, now)
             else:
                 self._leaders.pop(key, None)
+
+    def learn_partitions(self, partitions: Iterable[PartitionInfo]) -> None:
+        """Take note of how many buckets partitions have; in any thread."""
+        for partition in partitions:
+            if partition.num_buckets is not None:
+                self.bucket_counts[partition.partition_id] = partition.num_buckets
+
+    def buckets_of(self, info: TableInfo, partition_id: int | None) -> int:
+        """Return how many buckets a partition has that is known, or a table; in any thread."""
+        if partition_id is None:
+            return info.num_buckets
+        return self.bucket_counts.get(partition_id, info.num_buckets)
+
+    def told_count(self, bucket: TableBucket) -> int | None:
+        """Return what requests say of the number of buckets; None to servers that do not ask.
+
+        Servers refuse a request whose number is not theirs (``STALE_METADATA``): it was counted
+        with when keys were given their buckets.
+        """
+        return None if bucket.partition_id is None else self.bucket_counts.get(bucket.partition_id)
 
     def forget_leader(self, bucket: TableBucket) -> None:
         """Have the leader of a bucket asked for again before its next request."""

@@ -42,7 +42,7 @@ class DirectLookup:
         try:
             api = lookup_api(self._prefix)
             request = lookup_request(self._info, self._prefix)
-            add_keys(request, bucket, [key])
+            add_keys(request, bucket, [key], self._cluster.told_count(bucket))
             lane = lane_pool().take(self._cluster, self._cluster.endpoint(node))
             try:
                 lane.send(api, [request.SerializeToString()], self._cluster.metrics)

@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -124,7 +124,7 @@ class SnapshotScanner(Ready):
         # servers count rows before they are filtered here
         self._server_limit = limit if predicate is None else None
         self._partitions = partitions
-        self._buckets = range(info.num_buckets) if buckets is None else buckets
+        self._buckets = buckets
         self._values = ValueReader(connection, info, self._columns)
         self.schema: pa.Schema = self._filter.schema(self._values.schema)
         self.metrics = ScanMetrics(parent=connection.metrics)
@@ -228,10 +228,14 @@ class SnapshotScanner(Ready):
         targets = [
             _Target(TableBucket(info.table_id, bucket, partition_id), name)
             for partition_id, name in sorted(partitions, key=lambda p: p[1] or "")
-            for bucket in self._buckets
+            for bucket in self._buckets_of(partition_id)
         ]
         self._remaining = {target.bucket for target in targets}
         return targets
+
+    def _buckets_of(self, partition_id: int | None) -> Iterable[int]:
+        count = self._connection.cluster.buckets_of(self._info, partition_id)
+        return range(count) if self._buckets is None else (b for b in self._buckets if b < count)
 
     def _batches(self, targets: Sequence[_Target]) -> Generator[pa.RecordBatch, None, None]:
         for target in targets:
@@ -323,6 +327,7 @@ class SnapshotScanner(Ready):
             partition_id=bucket.partition_id,
             bucket_id=bucket.bucket_id,
             limit=self._server_limit,
+            bucket_count=self._connection.cluster.told_count(bucket),
         )
         request = pb.ScanKvRequest(
             bucket_scan_req=opening, call_seq_id=0, batch_size_bytes=_BATCH_BYTES

@@ -46,10 +46,11 @@ async def ask_leaders(
     """
     todo = list(buckets)
     for bucket in todo:
-        if not 0 <= bucket.bucket_id < info.num_buckets:
+        count = cluster.buckets_of(info, bucket.partition_id)
+        if not 0 <= bucket.bucket_id < count:
             raise FlussError(
                 f"table {info.table_path} has no bucket {bucket.bucket_id}:"
-                f" its buckets are 0 to {info.num_buckets - 1}",
+                f" its buckets are 0 to {count - 1}",
                 ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
             )
     result: dict[TableBucket, T] = {}
@@ -140,6 +141,9 @@ async def bucket_offsets(
 
     async def ask(group: Sequence[TableBucket]) -> Iterable[tuple[int, int, str, int]]:
         request = offsets_request(info, group, spec)
+        count = cluster.told_count(group[0])
+        if count is not None:
+            request.bucket_count = count
         response = await cluster.request_leader(
             info.table_path, group[0], api.LIST_OFFSETS, request
         )
@@ -157,7 +161,11 @@ async def bucket_row_counts(
 
     async def ask(group: Sequence[TableBucket]) -> Iterable[tuple[int, int, str, int | None]]:
         asked = [
-            pb.TableStatsRequestForBucket(partition_id=b.partition_id, bucket_id=b.bucket_id)
+            pb.TableStatsRequestForBucket(
+                partition_id=b.partition_id,
+                bucket_id=b.bucket_id,
+                bucket_count=cluster.told_count(b),
+            )
             for b in group
         ]
         request = pb.GetTableStatsRequest(table_id=info.table_id, buckets_req=asked)

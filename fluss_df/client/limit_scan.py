@@ -40,10 +40,17 @@ class LimitScanner(BatchScanner):
             limit=self._limit,
         )
 
+        def counted() -> pb.LimitScanRequest:
+            count = cluster.told_count(bucket)  # known with the leader
+            if count is not None:
+                request.bucket_count = count
+            return request
+
         async def attempt(_: int) -> pb.LimitScanResponse:
             try:
+                await cluster.leader(self._info.table_path, bucket)
                 answer = await cluster.request_leader(
-                    self._info.table_path, bucket, LIMIT_SCAN, request
+                    self._info.table_path, bucket, LIMIT_SCAN, counted()
                 )
             except NetworkError:
                 cluster.forget_leader(bucket)

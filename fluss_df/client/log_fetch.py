@@ -232,6 +232,9 @@ class LogFetcher:
             bucket.bucket_id = position.bucket.bucket_id
             bucket.fetch_offset = position.offset
             bucket.max_fetch_bytes = limit
+            count = self._cluster.told_count(position.bucket)
+            if count is not None:
+                bucket.bucket_count = count
         request = pb.FetchLogRequest(
             follower_server_id=-1,
             max_bytes=config.scanner_log_fetch_max_bytes,

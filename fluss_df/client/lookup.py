@@ -72,10 +72,13 @@ class _Asker:
         self._lake_format = key_lake_format(info)
         self._check_row = RowChecker(columns, self._name)
         self._plain = PlainKeys(info, columns, encoded, self._lake_format)
-        self._assign = bucket_assigner(info, connection.config)
+        self._assign = bucket_assigner(info, connection.config, count_of=self._buckets_of)
         self.values = ValueReader(connection, info)
         self._reset()
         reset_after_fork(self)
+
+    def _buckets_of(self, partition_id: int | None) -> int:
+        return self._partitions.buckets_of(partition_id)
 
     def _reset(self) -> None:
         self._partitions = PartitionRouter(self._connection, self._info, create=False)
@@ -90,7 +93,7 @@ class _Asker:
     def ask_one(self, key: Row) -> Any:
         """Return what a server has for one key: a value or None, or a list of values."""
         self._check_row(key)
-        place = self._plain.place(key, self._partitions.known_id)
+        place = self._plain.place(key, self._partitions.known_id, self._buckets_of)
         if place is None:
             return self._ask_row(rows_to_batch([key], self._columns, self._name))
         answer = self._ask_server(*place)

@@ -243,7 +243,8 @@ class LookupQueue:
         timeout_ms = self._cluster.config.request_timeout_ms
         request = lookup_request(self._info, self._prefix)
         for bucket, group in groups.items():
-            add_keys(request, bucket, [key for query in group for key in query.keys])
+            keys = [key for query in group for key in query.keys]
+            add_keys(request, bucket, keys, self._cluster.told_count(bucket))
         response = await connection.request(lookup_api(self._prefix), request, timeout_ms)
         return {
             (a.partition_id if a.HasField("partition_id") else None, a.bucket_id): a
@@ -287,12 +288,16 @@ def lookup_request(info: TableInfo, prefix: bool) -> Any:
     return kind(table_id=info.table_id)
 
 
-def add_keys(request: Any, bucket: TableBucket, keys: Sequence[bytes]) -> None:
+def add_keys(
+    request: Any, bucket: TableBucket, keys: Sequence[bytes], count: int | None = None
+) -> None:
     """Ask for keys of a bucket in a request."""
     part = request.buckets_req.add()
     if bucket.partition_id is not None:
         part.partition_id = bucket.partition_id
     part.bucket_id = bucket.bucket_id
+    if count is not None:
+        part.bucket_count = count
     part.keys.extend(keys)
 
 

@@ -95,7 +95,7 @@ class Outgoing:
         self._create_partitions = create_partitions
         self._partitions = PartitionRouter(connection, info, create=create_partitions)
         self._plain_partitions = PlainPartitions(info, columns) if info.is_partitioned() else None
-        self._assign = bucket_assigner(info, config, columns)
+        self._assign = bucket_assigner(info, config, columns, count_of=self._partitions.buckets_of)
         self._sender: Sender | None = None
         #: How many rows the sender was given.
         self.given_rows = 0

@@ -53,7 +53,9 @@ async def partition_named(
     question = partition_infos_request(info.table_path, spec)
     for attempt in range(2):
         answer = await cluster.request_any(api.LIST_PARTITION_INFOS, question)
-        for partition in partition_infos_of(answer):
+        partitions = partition_infos_of(answer)
+        cluster.learn_partitions(partitions)
+        for partition in partitions:
             if partition.partition_name == name:
                 return partition
         if not create or attempt:

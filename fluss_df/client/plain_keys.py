@@ -96,7 +96,6 @@ class PlainKeys:
         lake_format: str | None,
     ) -> None:
         self._table_id = info.table_id
-        self._buckets = info.num_buckets
         self._names = [column.name for column in columns]
         by_name = {column.name: column for column in columns}
         bucket_columns = [by_name[name] for name in info.get_bucket_keys()]
@@ -111,7 +110,10 @@ class PlainKeys:
         self._usable &= self._partitions is None or self._partitions.usable
 
     def place(
-        self, key: Mapping[str, Any] | Sequence[Any], partition_id_of: Callable[[str], int | None]
+        self,
+        key: Mapping[str, Any] | Sequence[Any],
+        partition_id_of: Callable[[str], int | None],
+        count_of: Callable[[int | None], int],
     ) -> tuple[TableBucket, bytes] | None:
         """Return the bucket of a key that has the right names or length, and the bytes of the key.
 
@@ -121,6 +123,8 @@ class PlainKeys:
             The key, as users give it.
         partition_id_of
             Returns the id of a partition, where it is known.
+        count_of
+            Returns how many buckets a partition has.
         """
         if not self._usable or self._key is None or self._bucket_key is None:
             return None
@@ -129,13 +133,13 @@ class PlainKeys:
         hashed = encoded if self.one_encoding else self._bucket_key(self._bucket_values(values))
         if encoded is None or hashed is None:
             return None
-        bucket = bucket_id(hashed, self._buckets)
-        if bucket is None:
-            return None
         partition_id = None
         if self._partitions is not None:
             name = self._partitions.name(values)
             partition_id = None if name is None else partition_id_of(name)
             if partition_id is None:
                 return None
+        bucket = bucket_id(hashed, count_of(partition_id))
+        if bucket is None:
+            return None
         return TableBucket(self._table_id, bucket, partition_id), encoded

@@ -23,6 +23,8 @@ STALE_METADATA = frozenset(
         ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
         ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION,
         ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.STALE_METADATA,
+        ErrorCode.TABLET_METADATA_NOT_READY,
     }
 )
 

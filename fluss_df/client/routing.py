@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,9 @@ from fluss_df.types import Column
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
+
+#: Returns how many buckets a partition has.
+CountOf: TypeAlias = Callable[[int | None], int]
 
 
 class Assigner(Protocol):
@@ -94,6 +97,10 @@ class PartitionRouter:
         """Return the id of a partition that was met before."""
         return self._ids.get(name)
 
+    def buckets_of(self, partition_id: int | None) -> int:
+        """Return how many buckets a partition has that was met."""
+        return self._connection.cluster.buckets_of(self._info, partition_id)
+
     def learn(self, name: str, partition_id: int | None) -> None:
         """Take note of the id that a partition has now; None where it is gone; in any thread."""
         ids = {known: of for known, of in self._ids.items() if known != name}
@@ -153,7 +160,11 @@ class PartitionRouter:
 
 
 def bucket_assigner(
-    info: TableInfo, config: Config, columns: Sequence[Column] | None = None
+    info: TableInfo,
+    config: Config,
+    columns: Sequence[Column] | None = None,
+    *,
+    count_of: CountOf,
 ) -> Assigner:
     """Return what gives rows their buckets.
 
@@ -165,12 +176,14 @@ def bucket_assigner(
         The table, and the assigner.
     columns
         The columns of a row that comes alone; None for all of the table.
+    count_of
+        Returns how many buckets a partition has; the partition is None where there are none.
     """
     if info.get_bucket_keys():
-        return _HashAssigner(info, info.schema.columns if columns is None else columns)
+        return _HashAssigner(info, info.schema.columns if columns is None else columns, count_of)
     if config.writer_bucket_no_key_assigner == "round_robin":
-        return _RoundRobinAssigner(info)
-    return _StickyAssigner(info)
+        return _RoundRobinAssigner(info, count_of)
+    return _StickyAssigner(info, count_of)
 
 
 class _StickyAssigner:
@@ -178,8 +191,9 @@ class _StickyAssigner:
 
     spread = 1
 
-    def __init__(self, info: TableInfo) -> None:
+    def __init__(self, info: TableInfo, count_of: CountOf) -> None:
         self._info = info
+        self._count_of = count_of
         self._last = -1
 
     def __call__(
@@ -188,7 +202,7 @@ class _StickyAssigner:
         yield self.of_one((), partition_id), batch
 
     def of_one(self, row: Sequence[Any], partition_id: int | None) -> TableBucket:
-        count = self._info.num_buckets
+        count = self._count_of(partition_id)
         bucket = random.randrange(count)
         if bucket == self._last and count > 1:
             bucket = (bucket + random.randrange(1, count)) % count
@@ -199,15 +213,16 @@ class _StickyAssigner:
 class _RoundRobinAssigner:
     """Row after row the next bucket, from a random one on."""
 
-    def __init__(self, info: TableInfo) -> None:
+    def __init__(self, info: TableInfo, count_of: CountOf) -> None:
         self._info = info
+        self._count_of = count_of
         self.spread = info.num_buckets
         self._next = random.randrange(info.num_buckets)
 
     def __call__(
         self, batch: pa.RecordBatch, partition_id: int | None
     ) -> Iterator[tuple[TableBucket, pa.RecordBatch]]:
-        buckets = self._info.num_buckets
+        buckets = self._count_of(partition_id)
         rows = batch.num_rows
         for first in range(min(buckets, rows)):
             bucket = TableBucket(self._info.table_id, (self._next + first) % buckets, partition_id)
@@ -216,16 +231,18 @@ class _RoundRobinAssigner:
         self._next = (self._next + rows) % buckets
 
     def of_one(self, row: Sequence[Any], partition_id: int | None) -> TableBucket:
-        bucket = TableBucket(self._info.table_id, self._next, partition_id)
-        self._next = (self._next + 1) % self._info.num_buckets
+        count = self._count_of(partition_id)
+        bucket = TableBucket(self._info.table_id, self._next % count, partition_id)
+        self._next = (self._next + 1) % count
         return bucket
 
 
 class _HashAssigner:
     """The bucket that the hash of the bucket key says."""
 
-    def __init__(self, info: TableInfo, columns: Sequence[Column]) -> None:
+    def __init__(self, info: TableInfo, columns: Sequence[Column], count_of: CountOf) -> None:
         self._info = info
+        self._count_of = count_of
         self.spread = info.num_buckets
         by_name = {column.name: column for column in info.schema.columns}
         self._keys = [by_name[name] for name in info.get_bucket_keys()]
@@ -234,7 +251,7 @@ class _HashAssigner:
 
     def of_one(self, row: Sequence[Any], partition_id: int | None) -> TableBucket | None:
         key = None if self._key_of_one is None else self._key_of_one(self._key_values(row))
-        bucket = None if key is None else bucket_id(key, self._info.num_buckets)
+        bucket = None if key is None else bucket_id(key, self._count_of(partition_id))
         return None if bucket is None else TableBucket(self._info.table_id, bucket, partition_id)
 
     def __call__(
@@ -247,11 +264,12 @@ class _HashAssigner:
             info.lake_format,
             names=[column.name for column in self._keys],
         )
-        buckets = bucket_ids(keys, info.num_buckets, info.lake_format)
+        count = self._count_of(partition_id)
+        buckets = bucket_ids(keys, count, info.lake_format)
         # numbers of so few bits are sorted by their digits, in a fifth of the time
-        small = buckets.astype(np.uint16) if info.num_buckets < 2**16 else buckets
+        small = buckets.astype(np.uint16) if count < 2**16 else buckets
         order = np.argsort(small, kind="stable")
-        counts = np.bincount(buckets, minlength=info.num_buckets)
+        counts = np.bincount(buckets, minlength=count)
         ends = np.cumsum(counts)
         sorted_rows = batch if len(np.flatnonzero(counts)) == 1 else batch.take(pa.array(order))
         for bucket, (start, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):

@@ -145,7 +145,8 @@ class LogScanner(Ready):
                 f"table {self._info.table_path} has partitions: use subscribe_partition",
                 ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
             )
-        check_positions(self._info, bucket_offsets.items())
+        positions = ((None, bucket, offset) for bucket, offset in bucket_offsets.items())
+        check_positions(self._info, positions, self._connection.cluster.buckets_of)
 
     def check_partition_buckets(self, offsets: Mapping[tuple[int, int], int]) -> None:
         """Refuse what :meth:`subscribe_partition_buckets` would refuse without the cluster."""
@@ -154,7 +155,8 @@ class LogScanner(Ready):
                 f"table {self._info.table_path} has no partitions: use subscribe",
                 ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
             )
-        check_positions(self._info, ((key[1], offset) for key, offset in offsets.items()))
+        positions = ((*key, offset) for key, offset in offsets.items())
+        check_positions(self._info, positions, self._connection.cluster.buckets_of)
 
     def _subscribe(self, offsets: Mapping[Any, int]) -> None:
         names: dict[int, str] = {}

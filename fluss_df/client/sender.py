@@ -313,7 +313,7 @@ class Sender:
         it is gone.
         """
         assert queue.partition_name is not None
-        while queue.in_flight:
+        while queue.in_flight or any(batch.encoded is None for batch in queue.waiting):
             await asyncio.sleep(_MOVE_PAUSE_S)
         old, name = queue.bucket, queue.partition_name
         try:
@@ -325,22 +325,39 @@ class Sender:
                 raise FlussError(
                     f"partition '{name}' is not known yet", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
                 )
+            had = self._cluster.buckets_of(self._info, old.partition_id)
+            has = self._cluster.buckets_of(self._info, found.partition_id)
+            if has != had:
+                self._fail_queue(
+                    queue,
+                    FlussError(
+                        f"partition '{name}' was created again with {has} buckets, where it had"
+                        f" {had}: these rows, which were given their buckets before, cannot go"
+                        " there: write them again",
+                        ErrorCode.PARTITION_NOT_EXISTS,
+                    ),
+                    of=old,
+                )
             logger.info("%s was dropped and created again", self._where(queue))
             queue.move(TableBucket(old.table_id, old.bucket_id, found.partition_id))
             self._acknowledged.forget(old)
             self._partition_moved(name, found.partition_id)
         except FlussError as error:
             if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
-                self._partition_moved(name, None)
+                self._partition_moved(name, None)  # asked for again with the next rows
             await self._rest_or_fail(queue, error)
         queue.moving = False
         self.wake()
 
-    def _fail_queue(self, queue: BucketQueue, error: FlussError) -> None:
+    def _fail_queue(
+        self, queue: BucketQueue, error: FlussError, of: TableBucket | None = None
+    ) -> None:
+        """Give up what waits; where ``of`` is given, only what is for that bucket."""
         waiting, queue.waiting = queue.waiting, deque()
         for batch in waiting:
-            if batch.encoded is None:
-                queue.waiting.append(batch)  # its encoder still has it; it fails in its turn
+            # its encoder may still have it; it fails in its turn
+            if batch.encoded is None or (of is not None and batch.bucket != of):
+                queue.waiting.append(batch)
             else:
                 self._finish(batch, error)
 
@@ -376,6 +393,7 @@ class Sender:
                 for b in batches
                 if b.encoded is not None
             ],
+            counts=self._cluster.bucket_counts,
         )
         # no task waits for it: that would take turns of the loop
         answered = functools.partial(self._answered, connection.address, batches)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import EARLIEST_OFFSET, LATEST_OFFSET
 from fluss_df.schema import TableInfo
 
 
-def check_positions(info: TableInfo, positions: Iterable[tuple[int, int]]) -> None:
+def check_positions(
+    info: TableInfo,
+    positions: Iterable[tuple[int | None, int, int]],
+    count_of: Callable[[TableInfo, int | None], int],
+) -> None:
     """Refuse buckets that the table does not have, and offsets that cannot be.
 
     Parameters
@@ -17,13 +21,15 @@ def check_positions(info: TableInfo, positions: Iterable[tuple[int, int]]) -> No
     info
         The table.
     positions
-        Pairs of bucket and start offset.
+        The id of a partition, a bucket and its start offset.
+    count_of
+        Returns how many buckets a partition has.
     """
-    for bucket, offset in positions:
-        if not 0 <= bucket < info.num_buckets:
+    for partition_id, bucket, offset in positions:
+        count = count_of(info, partition_id)
+        if not 0 <= bucket < count:
             raise FlussError(
-                f"table {info.table_path} has no bucket {bucket}:"
-                f" its buckets are 0 to {info.num_buckets - 1}",
+                f"table {info.table_path} has no bucket {bucket}: its buckets are 0 to {count - 1}",
                 ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
             )
         if offset < LATEST_OFFSET and offset != EARLIEST_OFFSET:

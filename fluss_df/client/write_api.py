@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import PRODUCE_LOG, PUT_KV, Api
 from fluss_df.protocol.frames import Buffer
-from fluss_df.protocol.produce import produce_log_body, put_kv_body
+from fluss_df.protocol.produce import NO_COUNTS, produce_log_body, put_kv_body
 from fluss_df.record.kv_batch import EncodedKvBatch
 from fluss_df.schema import TableInfo
 
@@ -20,6 +20,8 @@ from fluss_df.schema import TableInfo
 # was to be put behind the last
 _PAGE_IS_FULL = re.compile(r"capacity: (\d+), index: \1\b|change type vector is full")
 
+# how many buckets partitions have, by their ids, where servers let them differ
+Counts = Mapping[int | None, int]
 Buckets = Sequence[tuple[int | None, int, Sequence[Buffer]]]
 
 
@@ -53,7 +55,9 @@ class WriteApi(Protocol):
         """The request."""
         ...
 
-    def body(self, *, acks: int, timeout_ms: int, buckets: Buckets) -> list[Buffer]:
+    def body(
+        self, *, acks: int, timeout_ms: int, buckets: Buckets, counts: Counts = NO_COUNTS
+    ) -> list[Buffer]:
         """Return the buffers of a request, at most one batch for each bucket."""
         ...
 
@@ -78,10 +82,16 @@ class ProduceLog:
     def __init__(self, info: TableInfo) -> None:
         self._table_id = info.table_id
 
-    def body(self, *, acks: int, timeout_ms: int, buckets: Buckets) -> list[Buffer]:
+    def body(
+        self, *, acks: int, timeout_ms: int, buckets: Buckets, counts: Counts = NO_COUNTS
+    ) -> list[Buffer]:
         """Return the buffers of a produce request."""
         return produce_log_body(
-            acks=acks, table_id=self._table_id, timeout_ms=timeout_ms, buckets=buckets
+            acks=acks,
+            table_id=self._table_id,
+            timeout_ms=timeout_ms,
+            buckets=buckets,
+            counts=counts,
         )
 
     def written(self, answer: pb.ProduceLogResponseForBucket, rows: int) -> Written:
@@ -116,7 +126,9 @@ class PutKv:
         self._table_id = info.table_id
         self._target_columns = tuple(target_columns or ())
 
-    def body(self, *, acks: int, timeout_ms: int, buckets: Buckets) -> list[Buffer]:
+    def body(
+        self, *, acks: int, timeout_ms: int, buckets: Buckets, counts: Counts = NO_COUNTS
+    ) -> list[Buffer]:
         """Return the buffers of a put request."""
         return put_kv_body(
             acks=acks,
@@ -124,6 +136,7 @@ class PutKv:
             timeout_ms=timeout_ms,
             target_columns=self._target_columns,
             buckets=buckets,
+            counts=counts,
         )
 
     def written(self, answer: pb.PutKvResponseForBucket, rows: int) -> Written:

@@ -269,20 +269,22 @@ class GetTableInfoRequest(_message.Message):
     def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ...) -> None: ...
 
 class GetTableInfoResponse(_message.Message):
-    __slots__ = ("table_id", "schema_id", "table_json", "created_time", "modified_time", "remote_data_dir")
+    __slots__ = ("table_id", "schema_id", "table_json", "created_time", "modified_time", "remote_data_dir", "bucket_layout_epoch")
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     TABLE_JSON_FIELD_NUMBER: _ClassVar[int]
     CREATED_TIME_FIELD_NUMBER: _ClassVar[int]
     MODIFIED_TIME_FIELD_NUMBER: _ClassVar[int]
     REMOTE_DATA_DIR_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_LAYOUT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     table_id: int
     schema_id: int
     table_json: bytes
     created_time: int
     modified_time: int
     remote_data_dir: str
-    def __init__(self, table_id: _Optional[int] = ..., schema_id: _Optional[int] = ..., table_json: _Optional[bytes] = ..., created_time: _Optional[int] = ..., modified_time: _Optional[int] = ..., remote_data_dir: _Optional[str] = ...) -> None: ...
+    bucket_layout_epoch: int
+    def __init__(self, table_id: _Optional[int] = ..., schema_id: _Optional[int] = ..., table_json: _Optional[bytes] = ..., created_time: _Optional[int] = ..., modified_time: _Optional[int] = ..., remote_data_dir: _Optional[str] = ..., bucket_layout_epoch: _Optional[int] = ...) -> None: ...
 
 class ListTablesRequest(_message.Message):
     __slots__ = ("database_name",)
@@ -353,14 +355,16 @@ class DropPartitionResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class PartitionInfo(_message.Message):
-    __slots__ = ("partition_id", "partition_spec", "remote_data_dir")
+    __slots__ = ("partition_id", "partition_spec", "remote_data_dir", "bucket_count")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_SPEC_FIELD_NUMBER: _ClassVar[int]
     REMOTE_DATA_DIR_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     partition_spec: PartitionSpec
     remote_data_dir: str
-    def __init__(self, partition_id: _Optional[int] = ..., partition_spec: _Optional[_Union[PartitionSpec, _Mapping]] = ..., remote_data_dir: _Optional[str] = ...) -> None: ...
+    bucket_count: int
+    def __init__(self, partition_id: _Optional[int] = ..., partition_spec: _Optional[_Union[PartitionSpec, _Mapping]] = ..., remote_data_dir: _Optional[str] = ..., bucket_count: _Optional[int] = ...) -> None: ...
 
 class ListPartitionInfosRequest(_message.Message):
     __slots__ = ("table_path", "partial_partition_spec")
@@ -389,7 +393,7 @@ class BucketMetadata(_message.Message):
     def __init__(self, bucket_id: _Optional[int] = ..., leader_id: _Optional[int] = ..., replica_id: _Optional[_Iterable[int]] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class TableMetadata(_message.Message):
-    __slots__ = ("table_path", "table_id", "schema_id", "table_json", "bucket_metadata", "created_time", "modified_time", "remote_data_dir")
+    __slots__ = ("table_path", "table_id", "schema_id", "table_json", "bucket_metadata", "created_time", "modified_time", "remote_data_dir", "bucket_layout_epoch")
     TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
@@ -398,6 +402,7 @@ class TableMetadata(_message.Message):
     CREATED_TIME_FIELD_NUMBER: _ClassVar[int]
     MODIFIED_TIME_FIELD_NUMBER: _ClassVar[int]
     REMOTE_DATA_DIR_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_LAYOUT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     table_path: PathOfTable
     table_id: int
     schema_id: int
@@ -406,19 +411,22 @@ class TableMetadata(_message.Message):
     created_time: int
     modified_time: int
     remote_data_dir: str
-    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., table_id: _Optional[int] = ..., schema_id: _Optional[int] = ..., table_json: _Optional[bytes] = ..., bucket_metadata: _Optional[_Iterable[_Union[BucketMetadata, _Mapping]]] = ..., created_time: _Optional[int] = ..., modified_time: _Optional[int] = ..., remote_data_dir: _Optional[str] = ...) -> None: ...
+    bucket_layout_epoch: int
+    def __init__(self, table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., table_id: _Optional[int] = ..., schema_id: _Optional[int] = ..., table_json: _Optional[bytes] = ..., bucket_metadata: _Optional[_Iterable[_Union[BucketMetadata, _Mapping]]] = ..., created_time: _Optional[int] = ..., modified_time: _Optional[int] = ..., remote_data_dir: _Optional[str] = ..., bucket_layout_epoch: _Optional[int] = ...) -> None: ...
 
 class PartitionMetadata(_message.Message):
-    __slots__ = ("table_id", "partition_name", "partition_id", "bucket_metadata")
+    __slots__ = ("table_id", "partition_name", "partition_id", "bucket_metadata", "bucket_count")
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_METADATA_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
     table_id: int
     partition_name: str
     partition_id: int
     bucket_metadata: _containers.RepeatedCompositeFieldContainer[BucketMetadata]
-    def __init__(self, table_id: _Optional[int] = ..., partition_name: _Optional[str] = ..., partition_id: _Optional[int] = ..., bucket_metadata: _Optional[_Iterable[_Union[BucketMetadata, _Mapping]]] = ...) -> None: ...
+    bucket_count: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_name: _Optional[str] = ..., partition_id: _Optional[int] = ..., bucket_metadata: _Optional[_Iterable[_Union[BucketMetadata, _Mapping]]] = ..., bucket_count: _Optional[int] = ...) -> None: ...
 
 class MetadataRequest(_message.Message):
     __slots__ = ("table_path", "partitions_path", "partitions_id")
@@ -443,20 +451,22 @@ class MetadataResponse(_message.Message):
     def __init__(self, coordinator_server: _Optional[_Union[ServerNode, _Mapping]] = ..., tablet_servers: _Optional[_Iterable[_Union[ServerNode, _Mapping]]] = ..., table_metadata: _Optional[_Iterable[_Union[TableMetadata, _Mapping]]] = ..., partition_metadata: _Optional[_Iterable[_Union[PartitionMetadata, _Mapping]]] = ...) -> None: ...
 
 class ListOffsetsRequest(_message.Message):
-    __slots__ = ("follower_server_id", "offset_type", "table_id", "partition_id", "bucket_id", "start_timestamp")
+    __slots__ = ("follower_server_id", "offset_type", "table_id", "partition_id", "bucket_id", "start_timestamp", "bucket_count")
     FOLLOWER_SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_TYPE_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
     follower_server_id: int
     offset_type: int
     table_id: int
     partition_id: int
     bucket_id: _containers.RepeatedScalarFieldContainer[int]
     start_timestamp: int
-    def __init__(self, follower_server_id: _Optional[int] = ..., offset_type: _Optional[int] = ..., table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[_Iterable[int]] = ..., start_timestamp: _Optional[int] = ...) -> None: ...
+    bucket_count: int
+    def __init__(self, follower_server_id: _Optional[int] = ..., offset_type: _Optional[int] = ..., table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[_Iterable[int]] = ..., start_timestamp: _Optional[int] = ..., bucket_count: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsResponseForBucket(_message.Message):
     __slots__ = ("bucket_id", "error_code", "error_message", "offset")
@@ -489,14 +499,16 @@ class InitWriterResponse(_message.Message):
     def __init__(self, writer_id: _Optional[int] = ...) -> None: ...
 
 class ProduceLogRequestForBucket(_message.Message):
-    __slots__ = ("partition_id", "bucket_id", "records")
+    __slots__ = ("partition_id", "bucket_id", "records", "bucket_count")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     bucket_id: int
     records: bytes
-    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
+    bucket_count: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., records: _Optional[bytes] = ..., bucket_count: _Optional[int] = ...) -> None: ...
 
 class ProduceLogRequest(_message.Message):
     __slots__ = ("acks", "table_id", "timeout_ms", "buckets_req")
@@ -531,16 +543,18 @@ class ProduceLogResponse(_message.Message):
     def __init__(self, buckets_resp: _Optional[_Iterable[_Union[ProduceLogResponseForBucket, _Mapping]]] = ...) -> None: ...
 
 class FetchLogRequestForBucket(_message.Message):
-    __slots__ = ("partition_id", "bucket_id", "fetch_offset", "max_fetch_bytes")
+    __slots__ = ("partition_id", "bucket_id", "fetch_offset", "max_fetch_bytes", "bucket_count")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_FETCH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     bucket_id: int
     fetch_offset: int
     max_fetch_bytes: int
-    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., max_fetch_bytes: _Optional[int] = ...) -> None: ...
+    bucket_count: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., max_fetch_bytes: _Optional[int] = ..., bucket_count: _Optional[int] = ...) -> None: ...
 
 class FetchLogRequestForTable(_message.Message):
     __slots__ = ("table_id", "projection_pushdown_enabled", "projected_fields", "buckets_req", "filter_predicate", "filter_schema_id")
@@ -741,14 +755,16 @@ class GetLakeSnapshotResponse(_message.Message):
     def __init__(self, table_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ..., bucket_snapshots: _Optional[_Iterable[_Union[LakeSnapshotForBucket, _Mapping]]] = ...) -> None: ...
 
 class PutKvRequestForBucket(_message.Message):
-    __slots__ = ("partition_id", "bucket_id", "records")
+    __slots__ = ("partition_id", "bucket_id", "records", "bucket_count")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     bucket_id: int
     records: bytes
-    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
+    bucket_count: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., records: _Optional[bytes] = ..., bucket_count: _Optional[int] = ...) -> None: ...
 
 class PutKvRequest(_message.Message):
     __slots__ = ("acks", "table_id", "timeout_ms", "target_columns", "buckets_req", "agg_mode")
@@ -789,16 +805,18 @@ class PutKvResponse(_message.Message):
     def __init__(self, buckets_resp: _Optional[_Iterable[_Union[PutKvResponseForBucket, _Mapping]]] = ...) -> None: ...
 
 class LookupRequestForBucket(_message.Message):
-    __slots__ = ("partition_id", "bucket_id", "keys", "original_partition_name")
+    __slots__ = ("partition_id", "bucket_id", "keys", "original_partition_name", "bucket_count")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     ORIGINAL_PARTITION_NAME_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     bucket_id: int
     keys: _containers.RepeatedScalarFieldContainer[bytes]
     original_partition_name: str
-    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., original_partition_name: _Optional[str] = ...) -> None: ...
+    bucket_count: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., original_partition_name: _Optional[str] = ..., bucket_count: _Optional[int] = ...) -> None: ...
 
 class LookupRequest(_message.Message):
     __slots__ = ("table_id", "buckets_req", "insert_if_not_exists", "acks", "timeout_ms")
@@ -843,14 +861,16 @@ class LookupResponse(_message.Message):
     def __init__(self, buckets_resp: _Optional[_Iterable[_Union[LookupResponseForBucket, _Mapping]]] = ...) -> None: ...
 
 class PrefixLookupRequestForBucket(_message.Message):
-    __slots__ = ("partition_id", "bucket_id", "keys")
+    __slots__ = ("partition_id", "bucket_id", "keys", "bucket_count")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     bucket_id: int
     keys: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    bucket_count: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., bucket_count: _Optional[int] = ...) -> None: ...
 
 class PrefixLookupRequest(_message.Message):
     __slots__ = ("table_id", "buckets_req")
@@ -887,16 +907,18 @@ class PrefixLookupResponse(_message.Message):
     def __init__(self, buckets_resp: _Optional[_Iterable[_Union[PrefixLookupResponseForBucket, _Mapping]]] = ...) -> None: ...
 
 class LimitScanRequest(_message.Message):
-    __slots__ = ("table_id", "partition_id", "bucket_id", "limit")
+    __slots__ = ("table_id", "partition_id", "bucket_id", "limit", "bucket_count")
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
     table_id: int
     partition_id: int
     bucket_id: int
     limit: int
-    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+    bucket_count: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., limit: _Optional[int] = ..., bucket_count: _Optional[int] = ...) -> None: ...
 
 class LimitScanResponse(_message.Message):
     __slots__ = ("error_code", "error_message", "is_log_table", "records")
@@ -911,16 +933,18 @@ class LimitScanResponse(_message.Message):
     def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., is_log_table: bool = ..., records: _Optional[bytes] = ...) -> None: ...
 
 class ScanKvRequestForBucket(_message.Message):
-    __slots__ = ("table_id", "partition_id", "bucket_id", "limit")
+    __slots__ = ("table_id", "partition_id", "bucket_id", "limit", "bucket_count")
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
     table_id: int
     partition_id: int
     bucket_id: int
     limit: int
-    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+    bucket_count: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., limit: _Optional[int] = ..., bucket_count: _Optional[int] = ...) -> None: ...
 
 class ScanKvRequest(_message.Message):
     __slots__ = ("scanner_id", "bucket_scan_req", "call_seq_id", "batch_size_bytes", "close_scanner")
@@ -1403,12 +1427,14 @@ class AlterDatabaseResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class TableStatsRequestForBucket(_message.Message):
-    __slots__ = ("partition_id", "bucket_id")
+    __slots__ = ("partition_id", "bucket_id", "bucket_count")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     bucket_id: int
-    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ...) -> None: ...
+    bucket_count: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., bucket_count: _Optional[int] = ...) -> None: ...
 
 class GetTableStatsRequest(_message.Message):
     __slots__ = ("table_id", "buckets_req")

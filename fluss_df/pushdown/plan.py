@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fluss_df.errors import FlussError
 from fluss_df.metadata import METADATA_COLUMNS, TablePath, require_columns
@@ -16,11 +16,18 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket of a table, or of a partition of it."""
+    """A bucket of a table, or of a partition of it.
+
+    Attributes
+    ----------
+    count
+        How many buckets its partition has, where partitions differ; else None.
+    """
 
     partition_id: int | None
     partition_name: str | None
     bucket_id: int
+    count: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         name = "" if self.partition_name is None else f"{self.partition_name}/"

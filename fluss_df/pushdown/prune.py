@@ -118,13 +118,12 @@ class Pruned:
 
 def all_buckets(info: TableInfo, partitions: Sequence[PartitionInfo]) -> tuple[Bucket, ...]:
     """Return all buckets in the order of rows: partition name, then bucket."""
-    numbers = range(info.num_buckets)
     if not info.is_partitioned():
-        return tuple(Bucket(None, None, number) for number in numbers)
+        return tuple(Bucket(None, None, number) for number in range(info.num_buckets))
     return tuple(
-        Bucket(partition.partition_id, partition.partition_name, number)
+        Bucket(partition.partition_id, partition.partition_name, number, partition.num_buckets)
         for partition in sorted(partitions, key=lambda p: p.partition_name)
-        for number in numbers
+        for number in range(partition.num_buckets or info.num_buckets)
     )
 
 
@@ -184,11 +183,18 @@ def prune(
             if part != Constant(True):
                 keep &= _mask(part, frame)
                 pushed.append(str(part))
-    chosen = _hashed_buckets(info, [c.predicate for c in conditions if c.predicate is not None])
-    if chosen is not None:
+    predicates = [c.predicate for c in conditions if c.predicate is not None]
+    ids = np.array([bucket.bucket_id for bucket in buckets], np.int32)
+    counts = np.array([bucket.count or info.num_buckets for bucket in buckets], np.int32)
+    # each partition has its own number of buckets, where servers let them differ
+    for count in np.unique(counts):
+        chosen = _hashed_buckets(info, predicates, int(count))
+        if chosen is None:
+            break
         numbers, text = chosen
-        keep &= np.isin([bucket.bucket_id for bucket in buckets], numbers)
-        pushed.append(text)
+        keep &= (counts != count) | np.isin(ids, numbers)
+        if text not in pushed:
+            pushed.append(text)
     left = tuple(itertools.compress(buckets, keep))
     return Pruned(left, low, high, since, tuple(pushed), tuple(residual))
 
@@ -266,7 +272,7 @@ def _partition_columns(names: Sequence[str], keys: Sequence[Column]) -> dict[str
 
 
 def _hashed_buckets(
-    info: TableInfo, predicates: Sequence[Predicate]
+    info: TableInfo, predicates: Sequence[Predicate], of_buckets: int
 ) -> tuple[npt.NDArray[np.int32], str] | None:
     """Return the buckets of the bucket keys that the predicates name, and what was used."""
     keys = [c for key in info.get_bucket_keys() for c in info.schema.columns if c.name == key]
@@ -284,7 +290,7 @@ def _hashed_buckets(
         return np.empty(0, np.int32), text
     try:
         encoded = encode_keys(columns, [key.type for key in keys], info.lake_format)
-        numbers = bucket_ids(encoded, info.num_buckets, info.lake_format)
+        numbers = bucket_ids(encoded, of_buckets, info.lake_format)
     except FlussError:
         # a lake format whose hash is not known here
         return None

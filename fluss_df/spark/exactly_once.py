@@ -204,7 +204,7 @@ def encoded_pieces(
     info, connection = target.info, target.connection
     assert info is not None
     router = PartitionRouter(connection, info, create=create_partitions)
-    assign = bucket_assigner(info, connection.config)
+    assign = bucket_assigner(info, connection.config, count_of=router.buckets_of)
     compression = Compression.from_properties(info.get_properties())
     for rows in tables:
         for _, partition_id, part in router.split(rows):
