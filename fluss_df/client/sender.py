@@ -14,17 +14,17 @@ import asyncio
 import concurrent.futures
 import functools
 import logging
-import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from fluss_df.client.acknowledged import Acknowledged
+from fluss_df.client.batch_parts import BatchParts
 from fluss_df.client.bucket_queue import UNCERTAIN, BucketQueue
 from fluss_df.client.cluster import Cluster
 from fluss_df.client.metrics import Metrics
-from fluss_df.client.partition_names import partition_named
+from fluss_df.client.partition_moves import PartitionMoves
 from fluss_df.client.retry import STALE_METADATA, is_transient
 from fluss_df.client.server_connection import CountedConnection
 from fluss_df.client.write_api import UNKNOWN, WriteApi, Written
@@ -48,8 +48,6 @@ logger = logging.getLogger(__name__)
 _REQUEST_OVERHEAD = 64
 # servers hang up on larger requests (netty.server.max-request-size, by default), with no answer
 _LARGEST_REQUEST = 100 << 20
-# between looks whether the last answer of a partition that was dropped is in
-_MOVE_PAUSE_S = 0.01
 
 
 class Sender:
@@ -87,28 +85,26 @@ class Sender:
         create_partitions: bool,
         partition_moved: Callable[[str, int | None], object],
     ) -> None:
-        self._cluster = cluster
-        self._info = info
+        self.cluster = cluster
+        self.info = info
         self._config = config
         self._metrics = metrics
         self._memory = memory
         self._api = api
-        self._create_partitions = create_partitions
         self._acks = {"all": -1, "1": 1, "0": 0}[config.writer_acks]
-        self._partition_moved = partition_moved
         # by the name of the partition, whose id may become another
         self._queues: dict[tuple[str | None, int], BucketQueue] = {}
         self._open_batches = 0
         self._pump_scheduled = False
         self._drained: list[concurrent.futures.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._acknowledged = Acknowledged()
-        self._ids = WriterIds(cluster, info, idempotent=config.writer_enable_idempotence)
+        self.acknowledged = Acknowledged()
+        self.ids = WriterIds(cluster, info, idempotent=config.writer_enable_idempotence)
         #: What went wrong since the last flush, and how many rows were not acknowledged by it.
         self.failures: list[tuple[FlussError, int]] = []
         self.done_rows = 0
-        # a server that refused more at once was met
-        self._most_rows = sys.maxsize
+        self._parts = BatchParts(api, self.ids, self._one_more)
+        self._moves = PartitionMoves(self, create=create_partitions, moved=partition_moved)
         self._owner: object | None = None
 
     # ---- from the writer
@@ -118,7 +114,7 @@ class Sender:
 
         What the server does not take under it fails, rather than going under another one.
         """
-        self._ids.fix(writer_id, sequences)
+        self.ids.fix(writer_id, sequences)
 
     def enqueue(self, batches: Iterable[WriteBatch], owner: object) -> None:
         """Take batches whose order within their bucket is settled; they may still be encoding.
@@ -133,7 +129,7 @@ class Sender:
                 queue = BucketQueue(batch.bucket, batch.partition_name, self._config)
                 self._queues[batch.place] = queue
             elif batch.bucket != queue.bucket:
-                self._meet_other_partition(queue, batch)
+                self._moves.meet(queue, batch)
             queue.waiting.append(batch)
             self._open_batches += 1
         if idle:
@@ -153,7 +149,7 @@ class Sender:
         queue = self._queues[batch.place]
         queue.waiting.remove(batch)
         # nothing behind it may take its place in sequences that are settled
-        queue.renew_writer |= self._ids.fixed
+        queue.renew_writer |= self.ids.fixed
         self._finish(batch, error)
         self.wake()
 
@@ -172,11 +168,12 @@ class Sender:
 
     def results(self) -> list[BucketResult]:
         """Return what was acknowledged, by partition and bucket."""
-        return self._acknowledged.results()
+        return self.acknowledged.results()
 
     # ---- sending
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done, which is kept from being collected meanwhile."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -191,15 +188,15 @@ class Sender:
             groups: dict[ServerNode, list[WriteBatch]] = defaultdict(list)
             sizes: dict[ServerNode, int] = defaultdict(int)
             for queue in self._queues.values():
-                batch = self._next_batch(queue)
+                batch = self._parts.next_of(queue)
                 if batch is None:
                     continue
                 if not self._prepare_writer(queue):
                     continue
-                node = self._cluster.known_leader(queue.bucket)
+                node = self.cluster.known_leader(queue.bucket)
                 if node is None:
                     queue.paused = True
-                    self._spawn(self._find_leader(queue))
+                    self.spawn(self._find_leader(queue))
                     continue
                 assert batch.encoded is not None
                 size = batch.encoded.nbytes + _REQUEST_OVERHEAD
@@ -216,25 +213,11 @@ class Sender:
             for node, batches in groups.items():
                 if not batches:
                     continue
-                connection = self._cluster.open_connection_to(node)
+                connection = self.cluster.open_connection_to(node)
                 if connection is None:
-                    self._spawn(self._connect_and_send(node, batches))
+                    self.spawn(self._connect_and_send(node, batches))
                 else:
                     self._send(connection, batches)
-
-    def _next_batch(self, queue: BucketQueue) -> WriteBatch | None:
-        """Return the next batch of a bucket that may go now, no larger than servers take."""
-        batch = queue.sendable()
-        while (
-            batch is not None
-            and batch.rows > self._most_rows
-            and batch.sequence < 0
-            and not self._ids.fixed
-        ):
-            queue.waiting.popleft()
-            queue.waiting.extendleft(reversed(self._cut(batch)))
-            batch = queue.waiting[0]
-        return batch
 
     def _too_large(self, size: int) -> FlussError:
         return FlussError(
@@ -247,109 +230,51 @@ class Sender:
     def _prepare_writer(self, queue: BucketQueue) -> bool:
         """Give a bucket its writer id; False while the id is still asked for."""
         try:
-            asked = self._ids.prepare(queue)
+            asked = self.ids.prepare(queue)
         except FlussError as error:
-            self._fail_queue(queue, error)
+            self.fail_queue(queue, error)
             return False
         if asked is None:
             return True
         queue.paused = True
-        self._spawn(self._await_writer_id(queue, asked))
+        self.spawn(self._await_writer_id(queue, asked))
         return False
 
     async def ask_writer_id(self) -> int:
         """Have a server give a writer id that nobody else has."""
-        return await self._ids.ask()
+        return await self.ids.ask()
 
     async def _await_writer_id(self, queue: BucketQueue, asked: asyncio.Task[int]) -> None:
         try:
-            await self._ids.wait(asked)
+            await self.ids.wait(asked)
         except FlussError as error:
-            self._fail_queue(queue, error)
+            self.fail_queue(queue, error)
         queue.paused = False
         self.wake()
 
     async def _find_leader(self, queue: BucketQueue) -> None:
         try:
-            await self._cluster.leader(self._info.table_path, queue.bucket)
+            await self.cluster.leader(self.info.table_path, queue.bucket)
         except FlussError as error:
             gone = error.error_code == ErrorCode.PARTITION_NOT_EXISTS
-            if gone and queue.partition_name is not None and not self._ids.fixed:
-                self._start_move(queue)
+            if gone and queue.partition_name is not None and not self.ids.fixed:
+                self._moves.start(queue)
             else:
-                await self._rest_or_fail(queue, error)
+                await self.rest_or_fail(queue, error)
         queue.paused = False
         self.wake()
 
-    async def _rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
+    async def rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
         """Wait for a moment where an error may pass; else give up what waits."""
         oldest = queue.waiting[0] if queue.waiting else None
         expired = oldest is not None and queue.expired(oldest)
         if (not is_transient(error) and error.error_code not in STALE_METADATA) or expired:
-            self._fail_queue(queue, error)
+            self.fail_queue(queue, error)
         else:
-            self._cluster.note_retry(error)
+            self.cluster.note_retry(error)
             await asyncio.sleep(queue.backoff.next_pause())
 
-    # ---- partitions that are dropped, and created again
-
-    def _meet_other_partition(self, queue: BucketQueue, batch: WriteBatch) -> None:
-        """See to a batch of a partition of the same name that is not the one known here."""
-        known, given = queue.bucket.partition_id, batch.bucket.partition_id
-        if known is not None and given is not None and given > known and not self._ids.fixed:
-            self._start_move(queue)  # ids ascend: the one known here is gone
-        else:
-            batch.bucket = queue.bucket
-
-    def _start_move(self, queue: BucketQueue) -> None:
-        if not queue.moving:
-            queue.moving = True
-            self._spawn(self._move(queue))
-
-    async def _move(self, queue: BucketQueue) -> None:
-        """Have batches go to the partition that has the name now; they fail where there is none.
-
-        What was sent to the old one and not acknowledged goes again: whether it was written or not,
-        it is gone.
-        """
-        assert queue.partition_name is not None
-        while queue.in_flight or any(batch.encoded is None for batch in queue.waiting):
-            await asyncio.sleep(_MOVE_PAUSE_S)
-        old, name = queue.bucket, queue.partition_name
-        try:
-            found = await partition_named(
-                self._cluster, self._info, name, create=self._create_partitions
-            )
-            if found.partition_id == old.partition_id:
-                # its leader is not known yet
-                raise FlussError(
-                    f"partition '{name}' is not known yet", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
-                )
-            had = self._cluster.buckets_of(self._info, old.partition_id)
-            has = self._cluster.buckets_of(self._info, found.partition_id)
-            if has != had:
-                self._fail_queue(
-                    queue,
-                    FlussError(
-                        f"partition '{name}' was created again with {has} buckets, where it had"
-                        f" {had}: these rows, which were given their buckets before, cannot go"
-                        " there: write them again",
-                        ErrorCode.PARTITION_NOT_EXISTS,
-                    ),
-                    of=old,
-                )
-            logger.info("%s was dropped and created again", self._where(queue))
-            queue.move(TableBucket(old.table_id, old.bucket_id, found.partition_id))
-            self._acknowledged.forget(old)
-            self._partition_moved(name, found.partition_id)
-        except FlussError as error:
-            if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
-                self._partition_moved(name, None)  # asked for again with the next rows
-            await self._rest_or_fail(queue, error)
-        queue.moving = False
-        self.wake()
-
-    def _fail_queue(
+    def fail_queue(
         self, queue: BucketQueue, error: FlussError, of: TableBucket | None = None
     ) -> None:
         """Give up what waits; where ``of`` is given, only what is for that bucket."""
@@ -376,7 +301,7 @@ class Sender:
 
     async def _connect_and_send(self, node: ServerNode, batches: list[WriteBatch]) -> None:
         try:
-            connection = await self._cluster.connection_to(node)
+            connection = await self.cluster.connection_to(node)
         except FlussError as error:
             self._all_failed(batches, error, sent=False)
         else:
@@ -393,7 +318,7 @@ class Sender:
                 for b in batches
                 if b.encoded is not None
             ],
-            counts=self._cluster.bucket_counts,
+            counts=self.cluster.bucket_counts,
         )
         # no task waits for it: that would take turns of the loop
         answered = functools.partial(self._answered, connection.address, batches)
@@ -431,7 +356,7 @@ class Sender:
                 self._batch_failed(batch, NetworkError(f"{address} did not answer for all buckets"))
             elif of_bucket.error_code:
                 refusal = server_error(
-                    of_bucket.error_code, of_bucket.error_message, self._where(batch)
+                    of_bucket.error_code, of_bucket.error_message, self.where(batch)
                 )
                 self._batch_failed(batch, refusal)
             else:
@@ -448,9 +373,10 @@ class Sender:
             self._batch_failed(batch, error, sent=sent)
         self.wake()
 
-    def _where(self, of: WriteBatch | BucketQueue) -> str:
+    def where(self, of: WriteBatch | BucketQueue) -> str:
+        """Name a bucket for errors."""
         partition = f", partition '{of.partition_name}'" if of.partition_name else ""
-        return f"table {self._info.table_path}{partition}, bucket {of.bucket.bucket_id}"
+        return f"table {self.info.table_path}{partition}, bucket {of.bucket.bucket_id}"
 
     # ---- answers
 
@@ -461,7 +387,7 @@ class Sender:
         if queue.recovering and not queue.failed:
             queue.recovering = False
             queue.backoff.reset(self._config.writer_delivery_timeout_ms)
-        lost = self._acknowledged.note(queue, batch, written, self._where(batch))
+        lost = self.acknowledged.note(queue, batch, written, self.where(batch))
         if lost is not None:
             self.failures.append((lost, 0))  # these rows were acknowledged
         self._finish(batch, None)
@@ -492,16 +418,16 @@ class Sender:
         too_many = sent and self._api.refuses_rows(error)
         if sent and code in UNCERTAIN and not too_many:
             batch.uncertain = True
-        if too_many and self._send_in_parts(queue, batch):
+        if too_many and self._parts.send_again(queue, batch):
             self._resume_when_idle(queue)
             return
         if too_many:
-            error = self._too_many_rows(batch, error)
+            error = self._parts.refusal(batch, error, self.where(batch))
         stale = code in STALE_METADATA or code == ErrorCode.PARTITION_NOT_EXISTS
         if stale or isinstance(error, DeadlineExceededError):
-            self._cluster.forget_leader(batch.bucket)
+            self.cluster.forget_leader(batch.bucket)
         if queue.may_retry(batch, error):
-            self._cluster.note_retry(error)
+            self.cluster.note_retry(error)
             queue.failed.append(batch)
         else:
             # later sequences do not fit behind the gap: they go on under a new writer id
@@ -509,53 +435,6 @@ class Sender:
             self._finish(batch, error)
         queue.recovering = True
         self._resume_when_idle(queue)
-
-    def _send_in_parts(self, queue: BucketQueue, batch: WriteBatch) -> bool:
-        """Have a batch sent again that is too many rows for the server; False where it cannot be.
-
-        The server wrote nothing of it. Its parts go under a new writer id: under this one, a late
-        request of a batch behind it could take the place of one of the parts.
-        """
-        if batch.rows == 1 or self._ids.fixed or batch.uncertain or queue.expired(batch):
-            return False
-        if not queue.is_first(batch) and self._config.writer_enable_idempotence:
-            # those before it come first: only then is it certain what was written
-            queue.failed.append(batch)
-        else:
-            self._most_rows = min(self._most_rows, (batch.rows + 1) // 2)
-            queue.failed += self._cut(batch)
-            queue.refused_from = batch.sequence
-            queue.renew_writer = self._config.writer_enable_idempotence
-            logger.info("%s takes fewer than %d rows at once", self._where(batch), batch.rows)
-        queue.recovering = True
-        return True
-
-    def _cut(self, batch: WriteBatch) -> list[WriteBatch]:
-        """Return a batch as two, which take its place."""
-        assert batch.encoded is not None
-        halves = self._api.halves(batch.encoded)
-        batch.handle.expect(1)
-        self._open_batches += 1
-        made = []
-        memory = batch.memory // 2
-        for encoded, share in zip(halves, (memory, batch.memory - memory), strict=True):
-            half = WriteBatch(
-                batch.bucket, batch.partition_name, encoded.num_rows, share, batch.handle
-            )
-            half.encoded, half.created, half.sequence = encoded, batch.created, batch.sequence
-            made.append(half)
-        return made
-
-    def _too_many_rows(self, batch: WriteBatch, error: FlussError) -> FlussError:
-        written = ""
-        if batch.uncertain:
-            written = " (an earlier request with them was lost: they may be written)"
-        return FlussError(
-            f"{self._where(batch)} does not take {batch.rows} rows at once, whose changes exceed a"
-            f" page of its server (server.buffer.page-size){written}: lower writer.batch-rows here,"
-            f" or raise it there; the server said: {error.message}",
-            error.error_code,
-        )
 
     def _resume_when_idle(self, queue: BucketQueue) -> None:
         """Once all answers are in, put failed batches back in order and pause for a moment."""
@@ -570,7 +449,7 @@ class Sender:
                     batch,
                     FlussError(
                         f"{batch.rows} rows may or may not have been written to"
-                        f" {self._where(batch)}: the server lost track of the writer while their"
+                        f" {self.where(batch)}: the server lost track of the writer while their"
                         " acknowledgement was outstanding",
                         ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
                     ),
@@ -583,6 +462,9 @@ class Sender:
         queue.paused = True
         loop = asyncio.get_running_loop()
         loop.call_later(queue.backoff.next_pause(), self._unpause, queue)
+
+    def _one_more(self) -> None:
+        self._open_batches += 1
 
     def _unpause(self, queue: BucketQueue) -> None:
         queue.paused = False
@@ -597,7 +479,7 @@ class Sender:
         if error is None:
             self._metrics.add(rows=batch.rows, batches=1)
         else:
-            where = self._where(batch)
+            where = self.where(batch)
             named = "" if where in error.message else f" ({where})"
             error = FlussError(
                 f"{batch.rows} rows were not acknowledged: {error.message}{named}",
