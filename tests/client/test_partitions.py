@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -217,12 +218,13 @@ def test_a_row_is_named_by_its_place_in_the_frame(tables: Tables) -> None:
     polars = pl.from_arrow(data)
     assert isinstance(polars, pl.DataFrame)
     path, connection = table.get_table_path(), tables.connection
-    for write in (
+    writes: list[Callable[[], object]] = [
         lambda: fluss.write_fluss(polars, path, connection=connection, create_partitions=True),
         lambda: fluss.sink_fluss(
             polars.lazy(), path, connection=connection, create_partitions=True
         ),
-    ):
+    ]
+    for write in writes:
         with pytest.raises(SchemaMismatchError, match="row 150: 'x y'") as raised:
             write()
         assert "rows count from" not in raised.value.message
