@@ -12,20 +12,21 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fluss_df.client.bucket_reads import BucketReads
 from fluss_df.client.change_fold import ChangeFold
+from fluss_df.client.encode_pool import MAX_THREADS
 from fluss_df.client.facade import Ready
-from fluss_df.client.io_thread import result_of
 from fluss_df.client.kv_keys import check_primary_key, key_columns, key_lake_format
-from fluss_df.client.kv_snapshots import KvSnapshot, leased_snapshot, snapshot_entries
+from fluss_df.client.kv_moments import BucketMoment, BucketMoments, Target
+from fluss_df.client.kv_snapshots import KvSnapshot, leased, snapshot_entries
 from fluss_df.client.lanes import Lane, lane_pool
 from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Position
@@ -35,7 +36,7 @@ from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.client.row_filter import RowFilter
 from fluss_df.client.value_reader import ValueReader
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import CHANGE_TYPE_COLUMN, OffsetSpec, TableBucket
+from fluss_df.metadata import CHANGE_TYPE_COLUMN, TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import SCAN_KV
 from fluss_df.protocol.frames import parse_response, server_error
@@ -61,14 +62,6 @@ _BEGIN_ANEW = frozenset(
         ErrorCode.KV_SNAPSHOT_NOT_EXIST,
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """A bucket to scan."""
-
-    bucket: TableBucket
-    partition_name: str | None
 
 
 class SnapshotScanner(Ready):
@@ -167,17 +160,7 @@ class SnapshotScanner(Ready):
         targets = self._start()
         if self._limit is not None:
             return pa.Table.from_batches(list(self._limited(targets)), self.schema)
-        threads = max(1, self._connection.config.scanner_fetch_connections)
-        if len(targets) <= 1 or threads == 1:
-            parts = [self._collect(target) for target in targets]
-        else:
-            pool = ThreadPoolExecutor(threads, thread_name_prefix="fluss-df-kv-scan")
-            try:
-                futures = [pool.submit(self._collect, target) for target in targets]
-                parts = [result_of(future) for future in futures]
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-        tables = [table for part in parts for table in part]
+        tables = list(self._tables(targets, whole=True))
         return pa.concat_tables([pa.Table.from_batches([], self.schema), *tables])
 
     def to_pandas(self) -> pd.DataFrame:
@@ -187,6 +170,9 @@ class SnapshotScanner(Ready):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows in bounded memory, bucket after bucket.
+
+        Buckets are read side by side, and at most about 32 MB are held of those whose turn has not
+        come.
 
         Raises
         ------
@@ -203,7 +189,7 @@ class SnapshotScanner(Ready):
         """Return a lazy reader of :meth:`batches`."""
         return pa.RecordBatchReader.from_batches(self.schema, self.batches())
 
-    def _start(self) -> list[_Target]:
+    def _start(self) -> list[Target]:
         if self._used:
             raise FlussError("a snapshot scanner reads once: create a new one")
         self._used = True
@@ -226,64 +212,70 @@ class SnapshotScanner(Ready):
                 ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
             )
         targets = [
-            _Target(TableBucket(info.table_id, bucket, partition_id), name)
+            Target(TableBucket(info.table_id, bucket, partition_id), name)
             for partition_id, name in sorted(partitions, key=lambda p: p[1] or "")
             for bucket in self._buckets_of(partition_id)
         ]
         self._remaining = {target.bucket for target in targets}
+        self._moments = BucketMoments(self._connection, info, targets)
+        self._moments.learn_leaders()
         return targets
 
     def _buckets_of(self, partition_id: int | None) -> Iterable[int]:
         count = self._connection.cluster.buckets_of(self._info, partition_id)
         return range(count) if self._buckets is None else (b for b in self._buckets if b < count)
 
-    def _batches(self, targets: Sequence[_Target]) -> Generator[pa.RecordBatch, None, None]:
-        for target in targets:
-            for table in self._retried(target):
-                yield from table.to_batches()
+    def _batches(self, targets: Sequence[Target]) -> Generator[pa.RecordBatch, None, None]:
+        for table in self._tables(targets, whole=False):
+            yield from table.to_batches()
 
-    def _limited(self, targets: Sequence[_Target]) -> Iterator[pa.RecordBatch]:
+    def _limited(self, targets: Sequence[Target]) -> Iterator[pa.RecordBatch]:
         left = self._limit or 0
-        with contextlib.closing(self._batches(targets)) as batches:
-            while left > 0:
-                batch = next(batches, None)
-                if batch is None:
-                    return
-                yield batch.slice(0, left)
-                left -= batch.num_rows
+        # the first bucket may have them all
+        for some in (targets[:1], targets[1:]):
+            with contextlib.closing(self._batches(some)) as batches:
+                while left > 0:
+                    batch = next(batches, None)
+                    if batch is None:
+                        break
+                    yield batch.slice(0, left)
+                    left -= batch.num_rows
 
-    def _collect(self, target: _Target) -> list[pa.Table]:
-        """Read a whole bucket, from its beginning again where it is interrupted."""
-        backoff = Backoff(self._connection.config.retry_timeout_ms)
-        while True:
-            try:
-                return list(self._bucket(target))
-            except FlussError as error:
-                self._pause(target, error, backoff)
+    def _tables(self, targets: Sequence[Target], *, whole: bool) -> Iterator[pa.Table]:
+        """Read buckets, in their order.
 
-    def _retried(self, target: _Target) -> Iterator[pa.Table]:
-        """Read a bucket; begin anew only as long as nothing of it was handed on."""
-        backoff = Backoff(self._connection.config.retry_timeout_ms)
-        while True:
-            begun = False
-            try:
-                for table in self._bucket(target):
-                    begun = True
-                    yield table
-                return
-            except FlussError as error:
-                if begun:
-                    raise FlussError(
-                        f"the scan of {self._where(target)} was interrupted: {error.message};"
-                        " begin it anew, or use to_arrow(), which does so itself",
-                        error.error_code,
-                    ) from error
-                self._pause(target, error, backoff)
+        A bucket is begun again from its beginning where it is interrupted and nothing of it was
+        handed on; with ``whole`` that is always so.
+        """
+        config = self._connection.config
+        threads = max(config.scanner_fetch_connections, min(MAX_THREADS, os.cpu_count() or 1))
+        reads = BucketReads(
+            targets,
+            self._bucket,
+            self._pause,
+            self._interrupted,
+            retry_ms=config.retry_timeout_ms,
+            threads=threads,
+            whole=whole,
+        )
+        if len(targets) == 1:
+            return reads.alone()
+        return reads.together()
 
-    def _pause(self, target: _Target, error: FlussError, backoff: Backoff) -> None:
+    def _interrupted(self, target: Target, error: FlussError) -> FlussError:
+        return FlussError(
+            f"the scan of {self._where(target)} was interrupted: {error.message};"
+            " begin it anew, or use to_arrow(), which does so itself",
+            error.error_code,
+        )
+
+    def _pause(self, target: Target, error: FlussError, backoff: Backoff) -> None:
         """Wait before the next try, or raise the error where none is of use."""
         code = error.error_code
         passing = is_transient(error) or code in STALE_METADATA or code in _BEGIN_ANEW
+        if code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION and not backoff.used:
+            # what was known of the bucket may be old: its changelog begins behind that now
+            passing = True
         if not passing or backoff.expired:
             raise error
         cluster = self._connection.cluster
@@ -292,11 +284,11 @@ class SnapshotScanner(Ready):
         self._connection.io.call(cluster.note_retry, error)
         time.sleep(backoff.next_pause())
 
-    def _where(self, target: _Target) -> str:
+    def _where(self, target: Target) -> str:
         partition = f", partition '{target.partition_name}'" if target.partition_name else ""
         return f"table {self._info.table_path}{partition}, bucket {target.bucket.bucket_id}"
 
-    def _bucket(self, target: _Target) -> Iterator[pa.Table]:
+    def _bucket(self, target: Target) -> Tables:
         """Read a bucket in the best way its server has."""
         cluster = self._connection.cluster
         node = cluster.known_leader(target.bucket)
@@ -316,7 +308,7 @@ class SnapshotScanner(Ready):
 
     # ---- SCAN_KV
 
-    def _server_scan(self, target: _Target, lane: Lane) -> Tables:
+    def _server_scan(self, target: Target, lane: Lane) -> Tables:
         """Read a bucket with SCAN_KV.
 
         One request at a time: two of one scanner at once crash a server (1.0 of August 2026).
@@ -363,7 +355,7 @@ class SnapshotScanner(Ready):
                 self._close_scan(lane, scanner_id)
             lane_pool().give_back(lane)
 
-    def _answer(self, target: _Target, lane: Lane) -> pb.ScanKvResponse:
+    def _answer(self, target: Target, lane: Lane) -> pb.ScanKvResponse:
         answer = parse_response(SCAN_KV, lane.receive(self.metrics), lane.address)
         if answer.error_code:
             raise server_error(answer.error_code, answer.error_message, self._where(target))
@@ -383,30 +375,28 @@ class SnapshotScanner(Ready):
 
     # ---- snapshot and changelog
 
-    def _merged(self, target: _Target) -> Tables:
+    def _merged(self, target: Target) -> Tables:
         """Read the newest snapshot and the changelog behind it, up to its end as it is now."""
-        with leased_snapshot(
-            self._connection, self._info, target.bucket, target.partition_name
-        ) as snapshot:
-            yield from self._merged_with(target, snapshot)
+        moment = self._moments.take(target)
+        with leased(self._connection, target.bucket, moment.snapshot_id) as snapshot:
+            yield from self._merged_with(target, moment, snapshot)
 
-    def _merged_with(self, target: _Target, snapshot: KvSnapshot | None) -> Iterator[pa.Table]:
-        bucket = target.bucket
+    def _merged_with(
+        self, target: Target, moment: BucketMoment, snapshot: KvSnapshot | None
+    ) -> Iterator[pa.Table]:
         start = 0
         if snapshot is not None:
             start = snapshot.log_offset
-        else:
-            earliest = self._offset(bucket, OffsetSpec.earliest())
-            if earliest > 0:
-                raise FlussError(
-                    f"{self._where(target)} cannot be scanned exactly: its server knows no"
-                    f" SCAN_KV (Fluss 1.0), there is no snapshot of it, and its changelog begins at"
-                    f" offset {earliest}; wait for a snapshot (kv.snapshot.interval), or use"
-                    " limit(n) and create_bucket_batch_scanner(bucket) for rows of any moment",
-                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
-                )
-        end = max(start, self._offset(bucket, OffsetSpec.latest()))
-        self._offsets[bucket] = end
+        elif moment.earliest > 0:
+            raise FlussError(
+                f"{self._where(target)} cannot be scanned exactly: its server knows no SCAN_KV"
+                " (Fluss 1.0), there is no snapshot of it, and its changelog begins at offset"
+                f" {moment.earliest}; wait for a snapshot (kv.snapshot.interval), or use"
+                " limit(n) and create_bucket_batch_scanner(bucket) for rows of any moment",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
+        end = max(start, moment.latest)
+        self._offsets[target.bucket] = end
         fold = self._fold(target, start, end)
         changed, rows = fold.finish()
         if snapshot is not None:
@@ -420,12 +410,7 @@ class SnapshotScanner(Ready):
                 yield table
         yield rows.select(self._columns)
 
-    def _offset(self, bucket: TableBucket, spec: OffsetSpec) -> int:
-        admin = self._connection.get_admin()
-        found = self._connection.io.run(admin.bucket_offsets(self._info, [bucket], spec))
-        return found[bucket]
-
-    def _fold(self, target: _Target, start: int, end: int) -> ChangeFold:
+    def _fold(self, target: Target, start: int, end: int) -> ChangeFold:
         keys = key_columns(self._info)
         columns = list(dict.fromkeys([*self._columns, *(column.name for column in keys)]))
         decoder = TableDecoder(

@@ -81,7 +81,16 @@ def leased_snapshot(
     FlussError
         ``KV_SNAPSHOT_NOT_EXIST`` when a newer one took its place in the moment before the lease.
     """
-    snapshot_id = _newest_id(connection, info, bucket, partition_name)
+    ids = connection.io.run(newest_ids(connection, info, bucket.partition_id, partition_name))
+    with leased(connection, bucket, ids.get(bucket)) as snapshot:
+        yield snapshot
+
+
+@contextmanager
+def leased(
+    connection: FlussConnection, bucket: TableBucket, snapshot_id: int | None
+) -> Iterator[KvSnapshot | None]:
+    """Have a snapshot of a bucket kept while it is read, as :func:`leased_snapshot`."""
     if snapshot_id is None:
         yield None
         return
@@ -130,32 +139,44 @@ def _drop(connection: FlussConnection, lease_id: str) -> None:
         logger.debug("lease %s could not be dropped: %s", lease_id, error)
 
 
-def _newest_id(
-    connection: FlussConnection, info: TableInfo, bucket: TableBucket, partition_name: str | None
-) -> int | None:
-    cluster = connection.cluster
-    latest = connection.io.run(
-        cluster.request_any(
-            GET_LATEST_KV_SNAPSHOTS,
-            pb.GetLatestKvSnapshotsRequest(
-                table_path=path_message(info.table_path), partition_name=partition_name
-            ),
-        )
+async def newest_ids(
+    connection: FlussConnection,
+    info: TableInfo,
+    partition_id: int | None,
+    partition_name: str | None,
+) -> dict[TableBucket, int]:
+    """Return the newest snapshot of each bucket of a table or partition that has one.
+
+    A coroutine of the I/O thread.
+
+    Raises
+    ------
+    FlussError
+        ``TABLE_NOT_EXIST`` where the table is another one now.
+    """
+    latest = await connection.cluster.request_any(
+        GET_LATEST_KV_SNAPSHOTS,
+        pb.GetLatestKvSnapshotsRequest(
+            table_path=path_message(info.table_path), partition_name=partition_name
+        ),
     )
-    if latest.table_id != bucket.table_id:
+    if latest.table_id != info.table_id:
         raise FlussError(
             f"table {info.table_path} was dropped and created again since it was opened: open it"
             " again",
             ErrorCode.TABLE_NOT_EXIST,
         )
-    if latest.HasField("partition_id") and latest.partition_id != bucket.partition_id:
+    if latest.HasField("partition_id") and latest.partition_id != partition_id:
         raise FlussError(
             f"partition '{partition_name}' of table {info.table_path} was dropped and created again"
             " while it was read",
             ErrorCode.PARTITION_NOT_EXISTS,
         )
-    ids = {s.bucket_id: s.snapshot_id for s in latest.latest_snapshots if s.HasField("snapshot_id")}
-    return ids.get(bucket.bucket_id)
+    return {
+        TableBucket(info.table_id, s.bucket_id, partition_id): s.snapshot_id
+        for s in latest.latest_snapshots
+        if s.HasField("snapshot_id")
+    }
 
 
 def _described(connection: FlussConnection, bucket: TableBucket, snapshot_id: int) -> KvSnapshot:

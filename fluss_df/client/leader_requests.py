@@ -85,7 +85,7 @@ async def ask_leaders(
         return transient
 
     while True:
-        await _learn_leaders(cluster, info, todo)
+        await learn_leaders(cluster, info, todo)
         groups: dict[Any, list[TableBucket]] = defaultdict(list)
         for bucket in todo:
             node = cluster.known_leader(bucket)
@@ -101,7 +101,7 @@ async def ask_leaders(
         todo = [bucket for bucket in todo if bucket not in result]
 
 
-async def _learn_leaders(cluster: Cluster, info: TableInfo, buckets: Sequence[TableBucket]) -> None:
+async def learn_leaders(cluster: Cluster, info: TableInfo, buckets: Sequence[TableBucket]) -> None:
     """Ask for all unknown leaders in one request."""
     unknown = [b for b in buckets if cluster.known_leader(b) is None]
     if unknown:

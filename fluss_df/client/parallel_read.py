@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
 
@@ -127,7 +127,7 @@ class ParallelRead(Generic[T]):
             for number in range(0 if self._at_once else self._threads):
                 name = f"fluss-df-read-{number}"
                 threading.Thread(target=self._work, name=name, daemon=True).start()
-        _live.add(self)
+        ended_at_exit(self)
         return self
 
     def __exit__(
@@ -408,7 +408,19 @@ def read_table(
     return pa.concat_tables([pa.Table.from_batches([], read.schema), *tables])
 
 
-_live: weakref.WeakSet[ParallelRead[Any]] = weakref.WeakSet()
+class Ending(Protocol):
+    """A read with threads of its own."""
+
+    def end(self, timeout_s: float) -> None:
+        """End the read, and wait until nothing is being decoded."""
+
+
+_live: weakref.WeakSet[Ending] = weakref.WeakSet()
+
+
+def ended_at_exit(read: Ending) -> None:
+    """Have a read ended at the end of the program, where it still runs then."""
+    _live.add(read)
 
 
 @atexit.register

@@ -56,6 +56,11 @@ class Backoff:
         self._pause = _FIRST_PAUSE_S
 
     @property
+    def used(self) -> bool:
+        """Whether there was a pause."""
+        return self._pause > _FIRST_PAUSE_S
+
+    @property
     def expired(self) -> bool:
         """Whether the deadline has passed."""
         return time.monotonic() >= self._end

@@ -410,11 +410,11 @@ def list_offsets(engine: Engine, request: pb.ListOffsetsRequest) -> pb.ListOffse
 
 
 def _offset(engine: Engine, bucket: TableBucket, request: pb.ListOffsetsRequest) -> int:
-    _, tablet = engine.bucket(bucket)
+    start, end = engine.log_bounds(bucket)
     if request.offset_type == _EARLIEST:
-        return tablet.start_offset
+        return start
     if request.offset_type == _LATEST:
-        return tablet.high_watermark
+        return end
     if request.offset_type != _TIMESTAMP:
         raise FlussError(
             f"Invalid list offset type: {request.offset_type}", ErrorCode.UNKNOWN_SERVER_ERROR
@@ -431,7 +431,9 @@ def _offset(engine: Engine, bucket: TableBucket, request: pb.ListOffsetsRequest)
             f" {request.start_timestamp} is larger than the current timestamp {now}",
             ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
         )
-    return tablet.offset_for_time(request.start_timestamp)
+    if start == end:
+        return end
+    return engine.bucket(bucket)[1].offset_for_time(request.start_timestamp)
 
 
 def limit_scan(engine: Engine, request: pb.LimitScanRequest) -> pb.LimitScanResponse:

@@ -208,6 +208,10 @@ class Engine:
             ``UNKNOWN_TABLE_OR_BUCKET_EXCEPTION`` where there is none, ``STORAGE_EXCEPTION`` where
             its data is damaged.
         """
+        return self._table_of(bucket), self._opened(bucket).tablet
+
+    def _table_of(self, bucket: TableBucket) -> Table:
+        """Return the table of a bucket; raise where there is no such bucket."""
         table = self.catalog.table_by_id(bucket.table_id)
         if table is None or not 0 <= bucket.bucket_id < table.buckets:
             raise unknown_bucket(java_name(bucket))
@@ -218,33 +222,63 @@ class Engine:
             known = found is not None and found[0] is table
         if not known:
             raise unknown_bucket(java_name(bucket))
-        return table, self._opened(bucket).tablet
+        return table
 
     def is_open(self, bucket: TableBucket) -> bool:
         """Return whether a bucket is in use, so that nothing is to be read to answer for it."""
         return bucket in self._open
 
-    def kv_bucket(self, bucket: TableBucket) -> tuple[Table, KvTablet]:
+    def log_bounds(self, bucket: TableBucket) -> tuple[int, int]:
+        """Return the first offset of a bucket's log, and the one behind the last visible record.
+
+        No file is opened for a bucket that is known, or that nobody has written to.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`bucket`.
+        """
+        self._table_of(bucket)
+        with self._lock:
+            self._require_open()
+            # its folder is made when it is opened for the first time, which takes this lock
+            if bucket not in self._open and not self.bucket_folder(bucket).exists():
+                return 0, 0
+            tablet = self._opened(bucket, files=False).tablet
+        return tablet.start_offset, tablet.high_watermark
+
+    def kv_bucket(self, bucket: TableBucket, *, scans: bool = False) -> tuple[Table, KvTablet]:
         """Return a bucket of a primary-key table, and the table; opens it.
+
+        Parameters
+        ----------
+        bucket
+            Which one.
+        scans
+            Whether it is to be scanned only: one that gave its files back does not take them again
+            for that where it is small.
 
         Raises
         ------
         FlussError
             As :meth:`bucket`; ``NON_PRIMARY_KEY_TABLE_EXCEPTION`` for a log table.
         """
-        table, _ = self.bucket(bucket)
-        kv = self._opened(bucket).kv
+        table = self._table_of(bucket)
+        opened = self._opened(bucket, files=not scans)
+        kv = opened.kv
         if kv is None:
             raise FlussError(
                 f"the primary key table not exists for {java_name(bucket)}",
                 ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
             )
+        if scans and not kv.scans_at_rest:
+            self._files.use(bucket, opened)
         return table, kv
 
-    def _opened(self, bucket: TableBucket) -> _Open:
+    def _opened(self, bucket: TableBucket, *, files: bool = True) -> _Open:
+        """Return a bucket that is open; ``files`` says whether it is about to use its files."""
         with self._lock:
-            if self._closed:
-                raise FlussError("the engine is closed", ErrorCode.NETWORK_EXCEPTION)
+            self._require_open()
             found = self._open.get(bucket)
             if found is None:
                 try:
@@ -254,8 +288,14 @@ class Engine:
                     self._files.rest_all()
                     found = self._open_bucket(bucket)
                 self._open[bucket] = found
-            self._files.use(bucket, found)
+                files = True
+            if files:
+                self._files.use(bucket, found)
             return found
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise FlussError("the engine is closed", ErrorCode.NETWORK_EXCEPTION)
 
     def _open_bucket(self, bucket: TableBucket) -> _Open:
         try:
@@ -368,7 +408,7 @@ class Engine:
         FlussError
             ``STORAGE_EXCEPTION`` when the disk refused.
         """
-        opened = self._opened(bucket)
+        opened = self._opened(bucket, files=False)
         if self.settings.durability != "commit" or opened.durable_offset >= end_offset:
             self._wake(opened)
             return
@@ -390,7 +430,7 @@ class Engine:
         """Have an event set whenever one of some buckets has something new for readers."""
         watched: list[_Open] = []
         with contextlib.suppress(FlussError):
-            watched = [self._opened(bucket) for bucket in buckets]
+            watched = [self._opened(bucket, files=False) for bucket in buckets]
         for opened in watched:
             opened.readers.add(event)
         try:

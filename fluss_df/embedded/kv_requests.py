@@ -264,11 +264,12 @@ def table_stats(engine: Engine, request: pb.GetTableStatsRequest) -> pb.GetTable
             answer.partition_id = part.partition_id
         bucket = _bucket(request.table_id, part)
         try:
-            table, tablet = engine.bucket(bucket)
-            if table.has_primary_key:
-                answer.row_count = engine.kv_bucket(bucket)[1].row_count
+            start, end = engine.log_bounds(bucket)
+            table = engine.catalog.table_by_id(bucket.table_id)
+            if table is not None and table.has_primary_key:
+                answer.row_count = engine.kv_bucket(bucket, scans=True)[1].row_count
             else:
-                answer.row_count = tablet.high_watermark - tablet.start_offset
+                answer.row_count = end - start
         except FlussError as error:
             answer.error_code = error.error_code
             answer.error_message = error.message
@@ -313,7 +314,7 @@ def latest_snapshots(
         response.partition_id = partition.id
     for number in range(table.buckets):
         bucket = TableBucket(table.id, number, None if partition is None else partition.id)
-        if engine.bucket(bucket)[1].start_offset:
+        if engine.log_bounds(bucket)[0]:
             raise FlussError(
                 f"the changelog of {path} no longer has its beginning, and the embedded engine"
                 " makes no snapshots: scan the current rows (SCAN_KV), or set table.log.ttl to 0",

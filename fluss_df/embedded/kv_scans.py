@@ -120,7 +120,7 @@ class Scans:
     def _open(self, asked: pb.ScanKvRequestForBucket) -> tuple[_Scan, int]:
         partition = asked.partition_id if asked.HasField("partition_id") else None
         bucket = TableBucket(asked.table_id, asked.bucket_id, partition)
-        _, kv = self._engine.kv_bucket(bucket)
+        _, kv = self._engine.kv_bucket(bucket, scans=True)
         values, offset = kv.scan()
         limit = asked.limit if asked.HasField("limit") and asked.limit > 0 else -1
         return _Scan(bucket, values, next(values, None), limit, time.monotonic()), offset
@@ -156,7 +156,7 @@ class Scans:
                 ErrorCode.UNKNOWN_SCANNER_ID,
             )
         # a dropped table must not go on being read
-        self._engine.kv_bucket(scan.bucket)
+        self._engine.kv_bucket(scan.bucket, scans=True)
         return scan
 
     def _remove(self, scanner_id: bytes) -> None:

@@ -230,6 +230,11 @@ class KvTablet:
             )
         return count
 
+    @property
+    def scans_at_rest(self) -> bool:
+        """Whether a scan would not have it take its files again, see :meth:`KvStore.scan`."""
+        return self._store.scans_at_rest
+
     def _codec(self) -> TableCodec:
         if self._made is None or self._made.schema_id != self._table.schema_id:
             self._made = TableCodec(self._table)

@@ -16,6 +16,8 @@ K = TypeVar("K")
 _WANTED: Final = 16_384
 # macOS takes no more, whatever it says that it does
 _AT_LEAST: Final = 10_240
+# so many that cannot rest now are asked at one use; the next use goes on behind them
+_BUSY_AT_ONCE: Final = 64
 
 
 class Resting(Protocol):
@@ -89,12 +91,15 @@ class OpenFiles(Generic[K]):
         self._files = 0
 
     def use(self, key: K, user: Resting) -> None:
-        """Count one in that is about to be used; others rest for it where files are short."""
+        """Count one in that is about to be used; others rest for it where files are short.
+
+        It takes the same time however many there are.
+        """
         with self._lock:
             if self._used.pop(key, None) is None:
                 self._files += user.files
             if self._files > self._most:
-                self._rest(self._most)
+                self._rest(self._most, _BUSY_AT_ONCE)
             self._used[key] = user
 
     def forget(self, key: K) -> None:
@@ -107,12 +112,16 @@ class OpenFiles(Generic[K]):
     def rest_all(self) -> None:
         """Have everyone rest who is not in use."""
         with self._lock:
-            self._rest(0)
+            self._rest(0, len(self._used))
 
-    def _rest(self, most: int) -> None:
-        for key, user in list(self._used.items()):
-            if self._files <= most:
-                break
+    def _rest(self, most: int, tries: int) -> None:
+        """Have the oldest rest until few enough files are open, or so many of them are in use."""
+        while self._used and self._files > most and tries:
+            key = next(iter(self._used))
+            user = self._used.pop(key)
             if user.rest():
-                del self._used[key]
                 self._files -= user.files
+            else:
+                # it is used now: it is one of the newest
+                self._used[key] = user
+                tries -= 1

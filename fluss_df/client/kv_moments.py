@@ -1,0 +1,141 @@
+"""What is to be known of the buckets of a primary-key table before each is read, asked for once.
+
+A server looks into its metadata store for the snapshot of each bucket of a partition, whichever of
+them one wants to know of: asked once for each of 256 buckets, that took 13 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fluss_df.client.kv_snapshots import newest_ids
+from fluss_df.client.leader_requests import learn_leaders
+from fluss_df.errors import FlussError
+from fluss_df.metadata import OffsetSpec, TableBucket
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from fluss_df.client.connection import FlussConnection
+
+# What is known grows old while buckets are read: so many are asked for together.
+_TOGETHER = 1024
+_PARALLEL_REQUESTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bucket to scan."""
+
+    bucket: TableBucket
+    partition_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BucketMoment:
+    """What there was of a bucket at one moment.
+
+    Attributes
+    ----------
+    snapshot_id
+        Its newest snapshot; None where there is none.
+    earliest, latest
+        The first offset of its changelog, and the one behind the last.
+    """
+
+    snapshot_id: int | None
+    earliest: int
+    latest: int
+
+
+class BucketMoments:
+    """Asks for many buckets at once when the first of them is to be read; thread safe.
+
+    Parameters
+    ----------
+    connection, info, targets
+        The buckets, in the order in which they are read.
+    """
+
+    def __init__(
+        self, connection: FlussConnection, info: TableInfo, targets: Sequence[Target]
+    ) -> None:
+        self._connection = connection
+        self._info = info
+        self._targets = targets
+        self._place = {target.bucket: number for number, target in enumerate(targets)}
+        self._asked = 0
+        self._found: dict[TableBucket, BucketMoment] = {}
+        self._lock = threading.Lock()
+
+    def learn_leaders(self) -> None:
+        """Ask for the leaders of all buckets in one request."""
+        buckets = [target.bucket for target in self._targets]
+        cluster = self._connection.cluster
+        if all(cluster.known_leader(bucket) is not None for bucket in buckets):
+            return
+        # a partition that is gone, for one, is told when it is its turn
+        with contextlib.suppress(FlussError):
+            cluster.io.run(learn_leaders(cluster, self._info, buckets))
+
+    def take(self, target: Target) -> BucketMoment:
+        """Return what is known of a bucket; the second time, it is asked for again.
+
+        Raises
+        ------
+        FlussError
+            ``TABLE_NOT_EXIST``, ``PARTITION_NOT_EXISTS`` where it is gone.
+        """
+        with self._lock:
+            place = self._place[target.bucket]
+            if place >= self._asked:
+                some = self._targets[place : place + _TOGETHER]
+                self._asked = place + len(some)
+                # where that fails, each bucket has the error that is its own
+                with contextlib.suppress(FlussError):
+                    self._found.update(self._ask(some))
+            known = self._found.pop(target.bucket, None)
+        if known is None:
+            known = self._ask([target])[target.bucket]
+        return known
+
+    def _ask(self, targets: Sequence[Target]) -> dict[TableBucket, BucketMoment]:
+        return self._connection.io.run(_moments(self._connection, self._info, targets))
+
+
+async def _moments(
+    connection: FlussConnection, info: TableInfo, targets: Sequence[Target]
+) -> dict[TableBucket, BucketMoment]:
+    """Ask in this order: first offsets, snapshots, last offsets.
+
+    A changelog that has its beginning, or a snapshot behind it, are found so whenever a snapshot is
+    made meanwhile; and no snapshot is behind the last offset.
+    """
+    admin = connection.get_admin()
+    buckets = [target.bucket for target in targets]
+    earliest = await admin.bucket_offsets(info, buckets, OffsetSpec.earliest())
+    partitions = dict.fromkeys((t.bucket.partition_id, t.partition_name) for t in targets)
+    snapshots = await _snapshots(connection, info, partitions)
+    latest = await admin.bucket_offsets(info, buckets, OffsetSpec.latest())
+    return {b: BucketMoment(snapshots.get(b), earliest[b], latest[b]) for b in buckets}
+
+
+async def _snapshots(
+    connection: FlussConnection,
+    info: TableInfo,
+    partitions: Iterable[tuple[int | None, str | None]],
+) -> dict[TableBucket, int]:
+    limit = asyncio.Semaphore(_PARALLEL_REQUESTS)
+
+    async def ask(partition_id: int | None, name: str | None) -> dict[TableBucket, int]:
+        async with limit:
+            return await newest_ids(connection, info, partition_id, name)
+
+    found: dict[TableBucket, int] = {}
+    for some in await asyncio.gather(*(ask(*partition) for partition in partitions)):
+        found |= some
+    return found
