@@ -217,8 +217,9 @@ class OffsetType:
 
 def require_columns(names: Iterable[str], existing: Sequence[str], what: str) -> None:
     """Raise a FlussError that names the first of ``names`` that does not exist, and the nearest."""
+    known = frozenset(existing)
     for name in names:
-        if name not in existing:
+        if name not in known:
             raise FlussError(
                 f"{what} column '{name}' does not exist; there are {', '.join(existing)}"
                 f"{nearest(name, existing)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +91,7 @@ class Schema(Ready):
         self.auto_increment = auto_increment
         self._highest_field_id = highest_field_id
         names = [column.name for column in self.columns]
-        twice = {name for name in names if names.count(name) > 1}
+        twice = {name for name, count in Counter(names).items() if count > 1}
         if twice:
             raise FlussError(f"column '{min(twice)}' stands in the schema more than once")
         require_columns(primary_keys, names, "primary key")

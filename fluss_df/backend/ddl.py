@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -135,7 +136,7 @@ class Ddl(Catalog):
             else:
                 raise unsupported(f"part of CREATE TABLE {path}", item)
         names = [column.name for column in columns]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise FlussError(f"CREATE TABLE {path}: column '{twice[0]}' stands there twice")
         require_columns(keys, names, f"CREATE TABLE {path}: primary key")

@@ -211,9 +211,11 @@ def _insert_missing(
         kv_format=info.kv_format,
         target_columns=[column.name for column in columns],
     )
-    batch = encoder.encode(decoded.select([name for name in names if name in decoded.column_names]))
+    there = frozenset(decoded.column_names)
+    batch = encoder.encode(decoded.select([name for name in names if name in there]))
     batch.stamp(-1, -1)
-    targets = tuple(names.index(column.name) for column in columns)
+    place = {name: number for number, name in enumerate(names)}
+    targets = tuple(place[column.name] for column in columns)
     return kv.put(memoryview(batch.to_bytes()), targets).end_offset
 
 

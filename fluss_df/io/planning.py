@@ -231,9 +231,11 @@ def check_schema(info: TableInfo, source: ScanSource) -> None:
     if source.changes is ChangeTable.BINLOG and source.columns:
         row = next(name for name in (BEFORE_COLUMN, AFTER_COLUMN) if name in then.names)
         then = pa.schema(list(then.field(row).type))
+    # looked up by name in a mapping: a schema makes the list of all names at each question
+    there = {field.name: field.type for field in now}
+    before = {field.name: field.type for field in then}
     for name in source.columns:
-        promised = then.field(name).type
-        found = now.field(name).type if name in now.names else None
+        promised, found = before[name], there.get(name)
         if found != promised:
             what = "is gone" if found is None else f"is {found} now"
             raise SchemaMismatchError(

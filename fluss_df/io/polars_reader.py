@@ -91,7 +91,7 @@ class FlussScan(LazyFrameResolver):
         """Plan the scan for a query."""
         columns = projection
         if projection is not None:
-            columns = [*projection, *(c for c in filter_columns if c not in projection)]
+            columns = list(dict.fromkeys([*projection, *filter_columns]))
         self.known, plan = plan_scan(
             self.source,
             columns=columns,

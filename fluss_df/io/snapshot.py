@@ -127,7 +127,7 @@ class FlussSnapshot(LazyFrameResolver):
         conditions = [PolarsConjunct(f.expr, self.source.schema) for f in filters]
         columns = projection
         if projection is not None:
-            columns = [*projection, *(c for c in filter_columns if c not in projection)]
+            columns = list(dict.fromkeys([*projection, *filter_columns]))
         builder = _SnapshotBuilder(self, columns, conditions, limit)
         frame = scan_external_reader(builder, sources=[_SOURCE], schema=self.polars_schema)
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)

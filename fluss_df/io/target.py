@@ -240,6 +240,7 @@ def written_columns(
     if mode == "partial_update":
         names = [column.name for column in columns]
         require_columns(schema.names(), names, f"table {path}:")
-        return tuple(column for column in columns if column.name in schema.names())
+        given = frozenset(schema.names())
+        return tuple(column for column in columns if column.name in given)
     numbered = set(descriptor.schema.auto_increment)
     return tuple(column for column in columns if column.name not in numbered)

@@ -33,6 +33,7 @@ types, row and value. NaN fits FLOAT and DOUBLE. Missing columns are an error un
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -110,16 +111,18 @@ def _check_names(
     # of a key or a partial update, not all columns that the table has
     wanted = [column.name for column in columns]
     known = set(wanted)
-    for i, name in enumerate(names):
+    given: set[str] = set()
+    for name in names:
         if name not in known:
             raise SchemaMismatchError(
                 f"table {table}: column '{name}' is none of {', '.join(wanted)}"
                 f"{nearest(name, wanted) or ': drop it'}"
             )
-        if name in names[:i]:
+        if name in given:
             raise SchemaMismatchError(f"table {table}: column '{name}' is in the data twice")
+        given.add(name)
     for column in columns:
-        if column.name in names or (allow_missing and column.type.nullable):
+        if column.name in given or (allow_missing and column.type.nullable):
             continue
         way = (
             "add it, as nulls if need be"
@@ -368,8 +371,8 @@ class _Place:
     def _row(self, array: pa.Array, t: DataType, target: pa.DataType) -> pa.Array:
         names = [field.name for field in array.type]
         known = {field.name for field in t.fields}
-        for name in names:
-            if name not in known or names.count(name) > 1:
+        for name, count in Counter(names).items():
+            if name not in known or count > 1:
                 raise self.refuse(array.type, t, f"field '{name}' is unknown or there twice")
         children = []
         # where a row is null, so are its fields: flatten() sees to it, and that is no NOT NULL

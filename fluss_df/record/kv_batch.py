@@ -167,8 +167,9 @@ class KvEncoder:
         )
 
     def _key_columns(self, table: pa.Table) -> pa.Table:
+        there = frozenset(table.schema.names)
         for column in self._keys:
-            if column.name not in table.schema.names:
+            if column.name not in there:
                 raise SchemaMismatchError(f"rows lack the key column '{column.name}'")
         chosen = table.select([column.name for column in self._keys])
         for column in self._keys:

@@ -457,8 +457,9 @@ def _wanted_fields(payload: pa.Schema, target: pa.Schema) -> list[int] | None:
 
     Batches from remote storage hold all columns whatever is wanted.
     """
-    wanted = [i for i, name in enumerate(payload.names) if name in target.names]
-    if len(wanted) == len(payload.names):
+    names, asked = payload.names, frozenset(target.names)
+    wanted = [i for i, name in enumerate(names) if name in asked]
+    if len(wanted) == len(names):
         return None
     # one is needed to count rows, and no index at all would mean all
     return wanted or [0]

@@ -172,9 +172,10 @@ class RowLogDecoder:
                 ErrorCode.SCHEMA_NOT_EXIST,
             )
         rows = decoder.decode_padded(chain.data, chain.starts + _CHANGE_SIZE, chain.ends)
+        there = frozenset(rows.schema.names)
         columns = [
             rows.column(field.name).cast(field.type)
-            if field.name in rows.schema.names
+            if field.name in there
             else pa.chunked_array([pa.nulls(len(chain.starts), field.type)])
             for field in self.target
         ]

@@ -147,9 +147,10 @@ class ValueDecoder:
         table = decoder.decode_padded(raw, starts, ends)
         if decoder.schema.names == self.target.names:
             return table.cast(self.target) if table.schema != self.target else table
+        there = frozenset(decoder.schema.names)
         columns = [
             table.column(field.name)
-            if field.name in decoder.schema.names
+            if field.name in there
             else pa.chunked_array([pa.nulls(len(starts), field.type)])
             for field in self.target
         ]

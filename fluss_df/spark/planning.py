@@ -159,7 +159,8 @@ class TableScan:
     def source(self, names: Sequence[str]) -> ScanSource:
         """Return the scan that fetches columns of these names."""
         info, options = self.info, self.options
-        columns = tuple(n for n in info.get_column_names() if n in names)
+        wanted = frozenset(names)
+        columns = tuple(n for n in info.get_column_names() if n in wanted)
         metadata = tuple(n for n in self._offered if n in names)
         return ScanSource(
             connection=self.connection,

@@ -78,7 +78,8 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
     if column is not None:
         require_columns([column], schema.names, f"operation.column of the write to {path}:")
     written = [field for field in arrow_schema(schema) if field.name != column]
-    written = [field for field in written if _is_written(target, field.name)]
+    taken = _written(target)
+    written = [field for field in written if taken is None or field.name in taken]
     if target.mode == "partial_update":
         # refuses columns that cannot be updated without the others
         table.new_upsert([column.name for column in target.columns])
@@ -87,9 +88,11 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
     return target
 
 
-def _is_written(target: Target, name: str) -> bool:
-    """Whether a column goes to the table: a delete needs the key, and passes over the rest."""
-    return target.mode != "delete" or name in {column.name for column in target.columns}
+def _written(target: Target) -> frozenset[str] | None:
+    """Return which columns go to the table, None for all: a delete needs those of the key."""
+    if target.mode != "delete":
+        return None
+    return frozenset(column.name for column in target.columns)
 
 
 def refuse_overwrite(options: WriteOptions, path: TablePath) -> None:
@@ -109,7 +112,8 @@ def prepared(target: Target, rows: pa.Table) -> pa.Table:
     if column is not None:
         at = rows.schema.get_field_index(column)
         return rows.set_column(at, column, _operations(rows.column(column), target.path, column))
-    return rows.select([name for name in rows.schema.names if _is_written(target, name)])
+    taken = _written(target)
+    return rows.select([n for n in rows.schema.names if taken is None or n in taken])
 
 
 def _operations(column: pa.ChunkedArray, path: TablePath, name: str) -> pa.ChunkedArray:
