@@ -17,7 +17,14 @@ from fluss_df.metadata import (
     require_columns,
 )
 from fluss_df.ready import Ready
-from fluss_df.types import Column, arrow_schema, from_arrow, type_from_json, type_to_json
+from fluss_df.types import (
+    Column,
+    TypeRoot,
+    arrow_schema,
+    from_arrow,
+    type_from_json,
+    type_to_json,
+)
 
 
 class Schema(Ready):
@@ -31,12 +38,14 @@ class Schema(Ready):
     primary_keys
         Names of the primary key's columns, which become NOT NULL; None for a log table.
     auto_increment_column
-        A column of a primary-key table that the server numbers.
+        A column of a primary-key table that the server numbers: INT or BIGINT, not in the key.
 
     Raises
     ------
     FlussError
-        For an Arrow type that Fluss does not have, a column twice, or an unknown key column.
+        For an Arrow type that Fluss does not have, a column twice, an unknown key column, or an
+        auto-increment column that servers refuse: of a table without a primary key, in the key, or
+        neither INT nor BIGINT.
 
     Examples
     --------
@@ -64,6 +73,19 @@ class Schema(Ready):
                 ) from None
             columns.append(Column(item.name, fluss_type))
         self._init(columns, keys, () if auto_increment_column is None else (auto_increment_column,))
+        if auto_increment_column is not None:
+            self._check_auto_increment(auto_increment_column)
+
+    def _check_auto_increment(self, name: str) -> None:
+        """Raise where servers would refuse to number a column."""
+        what = f"auto increment column '{name}'"
+        if not self.primary_keys:
+            raise FlussError(f"{what}: only a primary-key table has one: name primary_keys")
+        if name in self.primary_keys:
+            raise FlussError(f"{what} can not be used as the primary key: new keys get it")
+        kind = next(column.type for column in self.columns if column.name == name)
+        if kind.root not in (TypeRoot.INTEGER, TypeRoot.BIGINT):
+            raise FlussError(f"{what} is {kind}: it must be INT or BIGINT")
 
     @classmethod
     def from_columns(

@@ -225,3 +225,21 @@ def test_json_that_is_none(text: bytes) -> None:
         Schema.from_json_bytes(text)
     with pytest.raises(FlussError):
         TableDescriptor.from_json(b'{"schema": ' + (text or b"?") + b"}")
+
+
+@pytest.mark.parametrize(
+    ("keys", "column", "problem"),
+    [
+        (None, "b", "primary-key table"),
+        (["a"], "a", "can not be used as the primary key"),
+        (["a"], "c", "must be INT or BIGINT"),
+        (["a"], "missing", "'missing' does not exist"),
+    ],
+)
+def test_an_auto_increment_column_is_checked(
+    keys: list[str] | None, column: str, problem: str
+) -> None:
+    fields = pa.schema([("a", pa.int32()), ("b", pa.int64()), ("c", pa.string())])
+    assert Schema(fields, ["a"], "b").auto_increment == ("b",)
+    with pytest.raises(FlussError, match=problem):
+        Schema(fields, keys, column)

@@ -19,6 +19,7 @@ from ibis.formats.polars import PolarsSchema
 from fluss_df.backend.leaves import ibis_schema
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.names import all_exact, exact
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sink import SinkResult, sink_fluss, write_fluss
 from fluss_df.io.target import TableLayout, describe
@@ -232,7 +233,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         if schema is not None:
             kinds = pl.Schema(PolarsSchema.from_ibis(ibis.schema(schema)))
             if frame is not None:
-                frame = frame.lazy().select(pl.col(n).cast(t) for n, t in kinds.items())
+                frame = frame.lazy().select(exact(n).cast(t) for n, t in kinds.items())
         else:
             assert frame is not None
             kinds = frame.collect_schema()
@@ -380,7 +381,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         rows = rows.lazy()
         if set(rows.collect_schema().names()) != set(kinds):
             rows = by_position(rows, list(kinds), name).lazy()
-        made = rows.select(pl.col(n).cast(t) for n, t in kinds.items())
+        made = rows.select(exact(n).cast(t) for n, t in kinds.items())
         self._add_table(name, made if overwrite else pl.concat([there, made]))
 
     def upsert(
@@ -445,7 +446,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         keys = self._keyed(path, "delete").get_primary_keys()
         frame = self._frame(obj)
         require_columns(keys, frame.collect_schema().names(), f"delete from table {path}")
-        return self._write(frame.select(keys), path, mode="delete")
+        return self._write(frame.select(all_exact(keys)), path, mode="delete")
 
     def _keyed(self, path: TablePath, operation: str) -> TableInfo:
         info = self.table_info(path.table_name, path.database_name)

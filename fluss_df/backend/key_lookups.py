@@ -29,6 +29,7 @@ from fluss_df.backend.compiler import rule, translate
 from fluss_df.backend.leaves import FlussLeaf
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io.lookup_join import lookup_join
+from fluss_df.io.names import all_exact, exact
 from fluss_df.io.offsets import bucket_offsets
 from fluss_df.io.polars_reader import planned_scans, with_known_schema
 from fluss_df.metadata import TablePath
@@ -93,7 +94,7 @@ def narrowed(
     kinds, given = table.collect_schema(), side.keys.collect_schema()
     casts = {name: kinds[name] for name in side.columns if kinds[name] != given[name]}
     if not all(kind.is_integer() and given[name].is_integer() for name, kind in casts.items()):
-        return table.join(side.keys, on=list(side.columns), how="semi")
+        return table.join(side.keys, on=all_exact(side.columns), how="semi")
     return with_known_schema(KeyedScan(table, path, connection, side, casts).lazy(), kinds)
 
 
@@ -142,13 +143,13 @@ class KeyedScan(LazyFrameResolver):
 
     def _narrowed(self) -> pl.LazyFrame:
         names = list(self._side.columns)
-        wanted = self._fitting(self._side.keys.select(names))
+        wanted = self._fitting(self._side.keys.select(all_exact(names)))
         if not is_small(wanted, self._connection):
-            return self._table.join(wanted, on=names, how="semi")
+            return self._table.join(wanted, on=all_exact(names), how="semi")
         keys = wanted.unique().collect()
         info = self._connection.get_table(self._path).get_table_info()
         if len(keys) > MAX_LOOKUPS:
-            return self._table.join(keys.lazy(), on=names, how="semi")
+            return self._table.join(keys.lazy(), on=all_exact(names), how="semi")
         if len(names) > 1 and set(names) == set(info.get_primary_keys()):
             # as many lookups as there are keys, not as combinations of their values
             return lookup_join(
@@ -157,14 +158,14 @@ class KeyedScan(LazyFrameResolver):
                 how="inner",
                 columns=[n for n in self.schema() if n not in names],
                 connection=self._connection,
-            ).select(list(self.schema()))
-        values = (pl.col(name).is_in(keys[name].unique().implode()) for name in names)
+            ).select(all_exact(self.schema()))
+        values = (exact(name).is_in(keys[name].unique().implode()) for name in names)
         rows = self._table.filter(functools.reduce(operator.and_, values))
-        return rows if len(names) == 1 else rows.join(keys.lazy(), on=names, how="semi")
+        return rows if len(names) == 1 else rows.join(keys.lazy(), on=all_exact(names), how="semi")
 
     def _fitting(self, keys: pl.LazyFrame) -> pl.LazyFrame:
         """Return keys in the types of the table: what does not fit is no key there."""
-        casts = (pl.col(name).cast(kind, strict=False) for name, kind in self._casts.items())
+        casts = (exact(name).cast(kind, strict=False) for name, kind in self._casts.items())
         return keys.with_columns(casts).drop_nulls()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -235,7 +236,7 @@ class KeyedLeaf:
             What the relation would be translated with.
         """
         given = zip(keys.collect_schema().names(), self.columns, strict=True)
-        side = KeySide(self.columns, keys.select(pl.col(key).alias(name) for key, name in given))
+        side = KeySide(self.columns, keys.select(exact(key).alias(name) for key, name in given))
         sides = dict(kw.get("sides") or {})
         sides[self.leaf] = (*sides.get(self.leaf, ()), side)
         return {**kw, "sides": sides}

@@ -13,6 +13,7 @@ from sqlglot import exp
 from fluss_df.backend.dialect import Fluss, spot
 from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.names import exact, is_pattern
 from fluss_df.io.polars_reader import polars_text
 from fluss_df.metadata import BUCKET_COLUMN
 from fluss_df.record.change_tables import split_name
@@ -215,7 +216,7 @@ class SqlScope:
         given = keys.collect_schema().names()
         if len(given) != 1:
             return None
-        return KeySide((column.name,), keys.select(pl.col(given[0]).alias(column.name)))
+        return KeySide((column.name,), keys.select(exact(given[0]).alias(column.name)))
 
     def _is_local(self, name: str, database: str | None) -> bool:
         return database is None and (name in self._frames or self._catalog.is_local(name))
@@ -274,6 +275,12 @@ def polars_reason(error: pl.exceptions.PolarsError) -> str:
 
 
 def _refuse_what_polars_ignores(tree: exp.Expr) -> None:
+    for name in tree.find_all(exp.Identifier):
+        if is_pattern(name.name):
+            raise FlussError(
+                f"SQL cannot be run: Polars' SQL takes the name {name.sql(Fluss)} for a pattern;"
+                " read this column with scan_fluss, or by an Ibis expression"
+            )
     for part in tree.find_all(exp.Placeholder, exp.Parameter):
         raise FlussError(
             f"SQL cannot be run: there is no value for the parameter {part.sql(Fluss)}"

@@ -18,6 +18,7 @@ from ibis.util import gen_name
 from fluss_df.backend.compiler import rule, translate
 from fluss_df.backend.key_lookups import JoinSide, joined_sides, keyed_leaf
 from fluss_df.backend.subqueries import attach
+from fluss_df.io.names import all_exact, exact
 
 
 @rule(ops.Sort)
@@ -156,7 +157,7 @@ def project(op: ops.Project, **kw: Any) -> pl.LazyFrame:
             if value.shape.is_scalar():
                 # beside no other column a constant would be one row
                 constant.append(made)
-                made = pl.col(name)
+                made = exact(name)
             selected.append(made)
         else:
             raise com.TranslationError(f"a column cannot be a {type(value).__name__}")
@@ -176,17 +177,17 @@ def _set_operation(op: ops.Set, kw: dict[str, Any], how: str) -> pl.LazyFrame:
     left: pl.LazyFrame = translate(op.left, **kw)
     right: pl.LazyFrame = translate(op.right, **kw)
     names = list(op.schema)
-    right = right.select(names)
+    right = right.select(all_exact(names))
     if op.distinct:
         left, right = left.unique(maintain_order=True), right.unique()
-        return left.join(right, on=names, how=how, nulls_equal=True)  # type: ignore[arg-type]
+        return left.join(right, on=all_exact(names), how=how, nulls_equal=True)  # type: ignore[arg-type]
     # the nth row of some values meets the nth of the same values
     number = gen_name("row")
     left, right = (
-        frame.with_columns(pl.int_range(pl.len()).over(names).alias(number))
+        frame.with_columns(pl.int_range(pl.len()).over(all_exact(names)).alias(number))
         for frame in (left, right)
     )
-    both = left.join(right, on=[*names, number], how=how, nulls_equal=True)  # type: ignore[arg-type]
+    both = left.join(right, on=all_exact([*names, number]), how=how, nulls_equal=True)  # type: ignore[arg-type]
     return both.drop(number)
 
 

@@ -20,6 +20,7 @@ import polars as pl
 
 from fluss_df.backend.compiler import translate
 from fluss_df.errors import FlussError
+from fluss_df.io.names import all_exact, exact
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +165,7 @@ class RunningAggregate:
         FlussError
             When the state gets too large.
         """
-        window = pl.col(self._window_name)
+        window = exact(self._window_name)
         if self._closed is not None:
             late = batch.filter(window < self._closed)
             if late.height:
@@ -180,14 +181,14 @@ class RunningAggregate:
             return None
         keys = list(self._aggregate.groups)
         before = batch.clear() if self.state is None else self.state
-        touched = before.join(batch, on=keys, how="semi", nulls_equal=True)
+        touched = before.join(batch, on=all_exact(keys), how="semi", nulls_equal=True)
         merged = (
             pl.concat([touched, batch])
-            .group_by(keys)
-            .agg(merge(pl.col(name)) for name, merge in self._merges.items())
+            .group_by(all_exact(keys))
+            .agg(merge(exact(name)) for name, merge in self._merges.items())
         )
-        merged = merged.select(pl.col(n).cast(t) for n, t in batch.schema.items())
-        untouched = before.join(batch, on=keys, how="anti", nulls_equal=True)
+        merged = merged.select(exact(n).cast(t) for n, t in batch.schema.items())
+        untouched = before.join(batch, on=all_exact(keys), how="anti", nulls_equal=True)
         state = pl.concat([untouched, merged])
         newest = batch[self._window_name].max()
         if self._newest is None or newest > self._newest:

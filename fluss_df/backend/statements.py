@@ -23,6 +23,7 @@ from fluss_df.backend.dialect import Fluss, spot, unsupported
 from fluss_df.backend.queries import SqlScope, count_hints, parse, polars_reason
 from fluss_df.backend.values import typed_rows
 from fluss_df.errors import FlussError
+from fluss_df.io.names import exact
 from fluss_df.io.scan import explain
 from fluss_df.metadata import TablePath, require_columns
 from fluss_df.schema import TableInfo
@@ -46,7 +47,7 @@ class Statements(Ddl):
         frame = SqlScope(self).execute(self._transpile_sql(query, dialect=dialect))
         if schema is not None:
             kinds = PolarsSchema.from_ibis(ibis.schema(schema))
-            frame = frame.select(pl.col(n).cast(t) for n, t in kinds.items())
+            frame = frame.select(exact(n).cast(t) for n, t in kinds.items())
         name = ibis.util.gen_name("fluss_sql")
         self._keep(name, frame, overwrite=False)
         self._unnamed.add(name)
@@ -230,7 +231,7 @@ def _floats(frame: pl.LazyFrame | pl.DataFrame, info: TableInfo) -> pl.LazyFrame
     """Make floats of decimals for columns of floats: a number with a point is a decimal in SQL."""
     kinds = frame.collect_schema()
     wanted = [
-        pl.col(c.name).cast(pl.Float64)
+        exact(c.name).cast(pl.Float64)
         for c in info.schema.columns
         if c.type.root in (TypeRoot.FLOAT, TypeRoot.DOUBLE)
         and isinstance(kinds.get(c.name), pl.Decimal)

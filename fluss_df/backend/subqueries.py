@@ -17,12 +17,13 @@ from ibis.util import gen_name
 
 from fluss_df.backend.compiler import rule, translate
 from fluss_df.backend.key_lookups import keyed_leaf
+from fluss_df.io.names import exact
 
 
 @rule(ops.Field)
 def column(op: ops.Field, *, columns: dict[ops.Node, str] | None = None, **_: Any) -> pl.Expr:
     """Return a column; beside another table's it may have another name."""
-    return pl.col((columns or {}).get(op, op.name))
+    return exact((columns or {}).get(op, op.name))
 
 
 @rule(ops.Filter)
@@ -49,7 +50,7 @@ def _with_key_sides(op: ops.Filter, kw: dict[str, Any]) -> tuple[dict[str, Any],
             leaf = keyed_leaf(op.parent, [predicate.needle])
             if leaf is not None:
                 rows = translate(predicate.rel, **inner)
-                keys = [pl.col(next(iter(predicate.rel.schema)))]
+                keys = [exact(next(iter(predicate.rel.schema)))]
         elif isinstance(predicate, ops.ExistsSubquery):
             found = _correlation(predicate.rel, op.parent)
             if found.keys and not found.residual:
@@ -182,7 +183,7 @@ def _flagged(
     known = known.unique().with_columns(pl.lit(value=True).alias(name))
     frame = frame.with_columns(k.alias(n) for k, n in zip(keys, names, strict=True))
     joined = frame.join(known, on=names, how="left", maintain_order="left")
-    return joined.drop(names).with_columns(pl.col(name).fill_null(value=False))
+    return joined.drop(names).with_columns(exact(name).fill_null(value=False))
 
 
 def _attach_exists(
@@ -192,11 +193,11 @@ def _attach_exists(
     rows = found.rows(kw)
     if not found.keys and not found.residual:
         any_row = rows.select((pl.len() > 0).alias(name))
-        return frame.join(any_row, how="cross"), pl.col(name)
+        return frame.join(any_row, how="cross"), exact(name)
     keys = [translate(key, **kw) for key, _ in found.keys]
     inner_keys = [translate(key, **kw) for _, key in found.keys]
     if not found.residual:
-        return _flagged(frame, keys, rows, inner_keys, name), pl.col(name)
+        return _flagged(frame, keys, rows, inner_keys, name), exact(name)
     # pairs of rows with equal keys, of which one at least must pass the other conditions
     number = gen_name("row")
     renamed = {n: gen_name(n) for n in rows.collect_schema().names()}
@@ -214,8 +215,8 @@ def _attach_exists(
     }
     for predicate in found.residual:
         pairs = pairs.filter(translate(predicate, **{**kw, "columns": columns}))
-    row = [pl.col(number)]
-    return _flagged(numbered, row, pairs, row, name).drop(number), pl.col(name)
+    row = [exact(number)]
+    return _flagged(numbered, row, pairs, row, name).drop(number), exact(name)
 
 
 def _attach_in(
@@ -225,8 +226,8 @@ def _attach_in(
         raise com.UnsupportedOperationError("isin of a table cannot compare structs")
     needle = translate(op.needle, **kw)
     rows: pl.LazyFrame = translate(op.rel, **kw)
-    found = _flagged(frame, [needle], rows, [pl.col(next(iter(op.rel.schema)))], name)
-    return found, pl.when(needle.is_not_null()).then(pl.col(name))
+    found = _flagged(frame, [needle], rows, [exact(next(iter(op.rel.schema)))], name)
+    return found, pl.when(needle.is_not_null()).then(exact(name))
 
 
 def _attach_scalar(
@@ -243,7 +244,7 @@ def _attach_scalar(
     if found is None or not (found.keys or found.residual):
         rows: pl.LazyFrame = translate(op.rel, **kw)
         (first,) = rows.collect_schema().names()
-        return frame.join(rows.select(pl.col(first).first().alias(name)), how="cross"), pl.col(name)
+        return frame.join(rows.select(exact(first).first().alias(name)), how="cross"), exact(name)
     if found.residual:
         raise com.UnsupportedOperationError(
             "a value of a subquery can depend on the rows around it by equal columns only"
@@ -262,7 +263,7 @@ def _attach_scalar(
         translate(key, **kw).alias(n) for (key, _), n in zip(found.keys, names, strict=True)
     )
     joined = frame.join(values, on=names, how="left", maintain_order="left").drop(names)
-    result = pl.col(name)
+    result = exact(name)
     if any(isinstance(m, (ops.Count, ops.CountStar)) for m in value.metrics.values()):
         # no row is a count of 0, where other aggregates are null
         result = result.fill_null(0)

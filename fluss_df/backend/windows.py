@@ -19,6 +19,7 @@ import polars as pl
 from ibis.formats.polars import PolarsType
 
 from fluss_df.backend.compiler import rule, translate
+from fluss_df.io.names import exact
 
 _ROW = pl.int_range(pl.len(), dtype=pl.Int64)
 _HEIGHT = pl.len().cast(pl.Int64)
@@ -314,7 +315,7 @@ def _each_frame(window: _Window, func: ops.Reduction) -> pl.Expr:
     if not names:
         raise com.UnsupportedOperationError(f"{type(func).__name__} over a frame needs a column")
     return pl.map_batches(
-        [begin, end, *(pl.col(name) for name in names)], evaluate, return_dtype=dtype
+        [begin, end, *(exact(name) for name in names)], evaluate, return_dtype=dtype
     )
 
 

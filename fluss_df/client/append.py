@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -67,9 +67,9 @@ class AppendWriter(TableWriter):
             )
         self._statistics_columns = statistics_columns(info)
         self._compression = Compression.from_properties(info.get_properties())
-        self._message_of_one = None
-        if self._row_encoder is None and not self._statistics_columns:
-            self._message_of_one = arrow_row_encoder(info.schema.columns, self._compression)
+        self._message_of_one: Callable[[Sequence[Any]], bytes | None] | None = None
+        # made for the first row: a writer of frames needs none
+        self._takes_one = self._row_encoder is None and not self._statistics_columns
         # of frames only, where nobody asked for another size, and no filter goes by batches
         self._large_bytes = 0
         config = connection.config
@@ -128,6 +128,9 @@ class AppendWriter(TableWriter):
     def _lone_row(
         self, gathered: Gathered, values: Sequence[Any]
     ) -> tuple[Sequence[Any], EncodedBatch] | None:
+        if self._takes_one and self._message_of_one is None:
+            self._message_of_one = arrow_row_encoder(self._info.schema.columns, self._compression)
+            self._takes_one = self._message_of_one is not None
         message = None if self._message_of_one is None else self._message_of_one(values)
         if message is None:
             return None

@@ -113,7 +113,8 @@ class TableDecoder:
         self._lock = threading.Lock()
         self._schemas = {info.schema_id: info.schema}
         # without a column nothing can be counted: the first one is fetched in their place
-        wanted = sorted(names.index(name) for name in columns) or [0]
+        place = {name: number for number, name in enumerate(names)}
+        wanted = sorted(place[name] for name in columns) or [0]
         whole = len(wanted) == len(names) or self._row_format is not None
         # servers project columns of Arrow only
         self.projection = None if whole else wanted

@@ -95,7 +95,8 @@ class UpsertWriter(TableWriter):
             self._flag += "_"
         fields = [field.with_nullable(True) for field in arrow_schema(wanted)]
         # servers know columns by their place; what is not written is null in what is sent
-        targets = sorted(info.get_column_names().index(name) for name in names)
+        place = {name: number for number, name in enumerate(info.get_column_names())}
+        targets = sorted(place[name] for name in names)
         self._targets = targets if self._partial else None
         self._encoder = KvEncoder(
             info.schema_id,

@@ -33,6 +33,7 @@ from fluss_df.errors import FlussError
 from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.changes import ChangeRows, table_columns, whole_updates
 from fluss_df.io.live import live_queries
+from fluss_df.io.names import all_exact
 from fluss_df.io.planning import (
     check_schema,
     chosen_buckets,
@@ -272,7 +273,11 @@ class _FollowReader(FileReader):
                 if left is not None:
                     frame = frame.head(left)
                     left -= frame.height
-                chosen = frame.select(columns) if columns else pl.DataFrame(height=frame.height)
+                chosen = (
+                    frame.select(all_exact(columns))
+                    if columns
+                    else pl.DataFrame(height=frame.height)
+                )
                 yield chosen
                 if chosen.height:
                     # Polars keeps a frame back until the next one comes

@@ -16,6 +16,7 @@ from fluss_df.client.lookup import Lookuper
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.arrow import polars_schema, to_polars
+from fluss_df.io.names import all_exact, exact
 from fluss_df.io.planning import check_schema, frame_schema
 from fluss_df.io.report import Runs, ScanRun
 from fluss_df.io.source import ScanSource
@@ -214,15 +215,15 @@ class LookupJoin:
         # names that no frame has
         sides = {key: f"\0{key}" for key in self._keys}
         left = batch.with_columns(
-            pl.col(name).cast(self._types[key], strict=False).alias(sides[key])
+            exact(name).cast(self._types[key], strict=False).alias(sides[key])
             for key, name in self._keys.items()
         )
         rows = [pl.DataFrame(schema=self._types)]
         if lookuper is not None:
-            keys = left.select(pl.col(side).alias(key) for key, side in sides.items())
+            keys = left.select(exact(side).alias(key) for key, side in sides.items())
             rows += self._found(lookuper, keys.unique().drop_nulls())
         right = pl.concat(rows).select(
-            *(pl.col(key).alias(side) for key, side in sides.items()), *self._added
+            *(exact(key).alias(side) for key, side in sides.items()), *all_exact(self._added)
         )
         joined = left.join(
             right,

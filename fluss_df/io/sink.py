@@ -13,6 +13,7 @@ from polars.io.plugins import register_io_source
 from fluss_df.client.connection import resolve_connection
 from fluss_df.client.write_batch import BucketResult
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.names import all_exact
 from fluss_df.io.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.io.writing import SHOWN, Progress, Writing
 from fluss_df.metadata import TablePath
@@ -235,7 +236,7 @@ def _sink_when_collected(run: Callable[[], SinkResult]) -> pl.LazyFrame:
     ) -> Iterator[pl.DataFrame]:
         found = run().to_frame().slice(0, n_rows)
         if with_columns is not None:
-            found = found.select(with_columns)
+            found = found.select(all_exact(with_columns))
         yield found if predicate is None else found.filter(predicate)
 
     return register_io_source(source, schema=_BUCKETS)

@@ -24,6 +24,7 @@ from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.known import KnownTable, Moment
 from fluss_df.io.live import live_queries
+from fluss_df.io.names import all_exact
 from fluss_df.io.planning import check_schema
 from fluss_df.io.report import Runs, ScanRun, numbered
 from fluss_df.io.source import ScanSource, choose_partitions
@@ -262,7 +263,7 @@ class _SnapshotReader(FileReader):
         names = list(columns) or list(self._builder.source.columns[:1])
         limit = None if pre_slice is None else sum(pre_slice)
         for frame in sliced(self._frames(names, limit), pre_slice):
-            yield frame.select(columns) if columns else pl.DataFrame(height=frame.height)
+            yield frame.select(all_exact(columns)) if columns else pl.DataFrame(height=frame.height)
 
     def _frames(self, names: Sequence[str], limit: int | None) -> Iterator[pl.DataFrame]:
         builder, run = self._builder, self._run

@@ -160,18 +160,25 @@ def describe(
 def arrow_types(path: TablePath, schema: pl.Schema) -> pa.Schema:
     """Return the Arrow types that a frame's columns are written with."""
     fields = []
+    # of plain types, of which a wide frame has thousands of columns
+    known: dict[pl.DataType, pa.DataType] = {}
     for name, kind in schema.items():
         if kind == pl.Object:
             # Polars would give the addresses of the objects
             raise SchemaMismatchError(
                 f"table {path}: column '{name}' (Object) holds Python objects: convert them first"
             )
+        if kind in known:
+            fields.append(pa.field(name, known[kind]))
+            continue
         try:
             made = pl.Series(name, [], dtype=kind).to_arrow().type
         except (pl.exceptions.PolarsError, pa.ArrowException, TypeError, ValueError) as error:
             raise SchemaMismatchError(
                 f"table {path}: column '{name}' ({kind}) has no Arrow type: {error}"
             ) from None
+        if kind.is_numeric() or kind in (pl.String, pl.Boolean, pl.Date):
+            known[kind] = made
         fields.append(pa.field(name, made))
     return pa.schema(fields)
 

@@ -83,6 +83,10 @@ class TextOp(enum.Enum):
     CONTAINS = "contains"
 
 
+class NoTruthValueError(FlussError, TypeError):
+    """A predicate was taken for true or false: what Python raises for such an object, too."""
+
+
 class Predicate(ABC):
     """A condition on a row; combine with ``&``, ``|`` and ``~``.
 
@@ -122,7 +126,7 @@ class Predicate(ABC):
         return self | other
 
     def __bool__(self) -> NoReturn:
-        raise FlussError(
+        raise NoTruthValueError(
             f"the predicate '{self}' has no truth value of its own: combine predicates with"
             " & | ~ instead of and, or, not, and write (x > 1) & (x < 5) instead of 1 < x < 5"
         )
@@ -354,6 +358,12 @@ class ColumnRef:
 
     def __ne__(self, value: Any) -> Predicate:  # type: ignore[override]
         return compare(self.name, Op.NE, literal(value))
+
+    def __bool__(self) -> NoReturn:
+        raise NoTruthValueError(
+            f"column '{self.name}' has no truth value of its own: compare it, as in"
+            f" col({self.name!r}) == True"
+        )
 
     def __lt__(self, value: Any) -> Predicate:
         return compare(self.name, Op.LT, literal(value))

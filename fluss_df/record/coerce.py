@@ -91,8 +91,9 @@ def coerce(
     schema = arrow_schema(columns)
     result: list[pa.Array | pa.ChunkedArray] = []
     same = names == wanted and data.schema.equals(schema)
+    there = frozenset(names)
     for column, field in zip(columns, schema, strict=True):
-        if column.name not in names:
+        if column.name not in there:
             nulls = pa.nulls(data.num_rows, field.type)
             result.append(pa.chunked_array([nulls]) if isinstance(data, pa.Table) else nulls)
             continue

@@ -1,8 +1,7 @@
-"""Every statement in SQL of the documents in tests/seeds, as it stands there."""
+"""Every statement in SQL of the documentation, as it stands there."""
 
 import re
 import threading
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,9 +9,10 @@ import pytest
 import fluss_df
 from fluss_df.backend import Backend
 from fluss_df.backend.statements import split_statements
+from tests.other_peoples import pages
 
-DOCUMENT = Path(__file__).parents[1] / "seeds" / "log-table-semantics.txt"
-STATEMENTS = re.findall(r"(?ms)^(?:CREATE|SELECT|INSERT|ALTER|DROP)\b.*?;", DOCUMENT.read_text())
+DOCUMENT = pages()["log-table-semantics"]
+STATEMENTS = re.findall(r"(?ms)^(?:CREATE|SELECT|INSERT|ALTER|DROP)\b.*?;", DOCUMENT)
 CREATES = [text for text in STATEMENTS if text.startswith("CREATE")]
 SELECTS = [text for text in STATEMENTS if text.startswith("SELECT")]
 ROWS = pl.DataFrame(

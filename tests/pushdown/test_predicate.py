@@ -180,3 +180,10 @@ def test_evaluation_does_not_depend_on_chunks() -> None:
     p = bind((col("x") > 1) | (col("f") == NAN) | Constant(None), ROWS.schema)
     assert evaluate(p, chunked).to_pylist() == evaluate(p, ROWS).to_pylist()
     assert evaluation.evaluate(p, ROWS.slice(0, 0)).to_pylist() == []
+
+
+def test_no_truth_value_is_a_type_error_too() -> None:
+    for thing in (col("id"), col("id") > 1):
+        for kind in (TypeError, FlussError):
+            with pytest.raises(kind, match="no truth value"):
+                bool(thing)

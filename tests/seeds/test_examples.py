@@ -13,7 +13,6 @@ import inspect
 import re
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -23,8 +22,9 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
+from tests.other_peoples import pages
 
-PAGES = Path(__file__).parent
+PAGES = pages()
 DOCUMENTED_ADDRESS = "127.0.0.1:9123"
 
 EVENTS = pa.schema([("id", pa.int32()), ("name", pa.string()), ("score", pa.float32())])
@@ -44,7 +44,7 @@ class Example:
 
 
 def examples(page: str) -> list[Example]:
-    text = (PAGES / f"{page}.txt").read_text()
+    text = PAGES[page]
     return [
         Example(page, number, re.findall(r"^#+ (.*)$", text[: m.start()], re.M)[-1], m[1])
         for number, m in enumerate(re.finditer(r"```python\n(.*?)```", text, re.DOTALL))
@@ -193,5 +193,5 @@ def test_nothing_is_left_out() -> None:
     """Every fence is an example, but the command that installs the package."""
     fences = 0
     for page in ("log-tables", "guide", "api-reference"):
-        fences += (PAGES / f"{page}.txt").read_text().count("```") // 2
+        fences += PAGES[page].count("```") // 2
     assert fences == len(ALL) + 1

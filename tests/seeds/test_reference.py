@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fluss_df as fluss
+from tests.other_peoples import pages
+from tests.seeds import programs
 
-REFERENCE = (Path(__file__).parent / "api-reference.txt").read_text()
+REFERENCE = pages()["api-reference"]
 
 KEYWORD_ONLY_SETTING = "writer.bucket.no-key-assigner"
 
@@ -140,3 +141,15 @@ def test_every_heading_is_known() -> None:
 def test_connection_is_a_context_manager() -> None:
     assert hasattr(fluss.FlussConnection, "__enter__")
     assert issubclass(fluss.FlussError, Exception)
+
+
+def test_our_own_programs_use_every_name() -> None:
+    """They stand for the documentation where it is not here."""
+    source = inspect.getsource(programs)
+    cells = re.findall(r"^\| *`([^`]+)`", REFERENCE, re.M)
+    entries = [re.split(r"[(\s\[:]", cell.removeprefix("await "))[0] for cell in cells]
+    names = {entry.rpartition(".")[2] for entry in entries} - {""}
+    missing = {name for name in names if not re.search(rf"\b{re.escape(name)}\b", source)}
+    # how a setting is written, and an example's variable
+    assert missing <= {"no-key-assigner", "scan_records"}
+    assert len(names) > 120

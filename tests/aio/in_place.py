@@ -1,0 +1,93 @@
+"""A plugin of pytest: the official client's own tests run with ``fluss_df.aio`` in its place.
+
+Their server is an embedded engine in the same process. What each test came to is written, a line
+for each, to the file that ``IN_PLACE_RESULTS`` names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fluss_df.aio
+from fluss_df.embedded import EmbeddedFluss
+
+_RESULTS = Path(os.environ["IN_PLACE_RESULTS"])
+_loop = asyncio.new_event_loop()
+
+
+def _fixture(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Stand for ``pytest_asyncio.fixture``: one event loop for all."""
+    if function is None:
+        return functools.partial(_fixture, **options)
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        def yielding(*args: Any, **named: Any) -> Iterator[Any]:
+            values = function(*args, **named)
+            yield _loop.run_until_complete(anext(values))
+            _loop.run_until_complete(anext(values, None))
+
+        return pytest.fixture(**options)(yielding)
+
+    @functools.wraps(function)
+    def returning(*args: Any, **named: Any) -> Any:
+        return _loop.run_until_complete(function(*args, **named))
+
+    return pytest.fixture(**options)(returning)
+
+
+def _module(name: str, **members: Any) -> None:
+    made = types.ModuleType(name)
+    vars(made).update(members)
+    sys.modules[name] = made
+
+
+_module("pytest_asyncio", fixture=_fixture)
+# only who starts a server of their own locks a file
+_module("filelock", FileLock=None)
+sys.modules["fluss"] = fluss_df.aio
+
+_folder = tempfile.TemporaryDirectory(prefix="fluss-df-in-place-")
+_engine = EmbeddedFluss(_folder.name, port=0)
+os.environ["FLUSS_BOOTSTRAP_SERVERS"] = _engine.address
+# the users that the tests know
+_users = {"admin": "admin-secret", "alice": "alice-secret"}
+_second = EmbeddedFluss(":memory:", port=0, sasl=_users)
+os.environ["FLUSS_SASL_BOOTSTRAP_SERVERS"] = _second.address
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    given = {name: pyfuncitem.funcargs[name] for name in names}
+    _loop.run_until_complete(asyncio.wait_for(pyfuncitem.obj(**given), 60))
+    return True
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write down what a test came to."""
+    if report.when == "call" or report.outcome != "passed":
+        name = report.nodeid.rpartition("/")[2]
+        with _RESULTS.open("a") as file:
+            file.write(f"{report.outcome} {name}\n")
+
+
+def pytest_unconfigure() -> None:
+    """End the engine."""
+    _engine.close()
+    _second.close()
+    _folder.cleanup()
