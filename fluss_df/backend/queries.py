@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from fluss_df.backend.dialect import Fluss, spot
 from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
+from fluss_df.backend.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.names import exact, is_pattern
 from fluss_df.io.polars_reader import polars_text
@@ -146,6 +147,7 @@ class SqlScope:
             table.set("this", exp.to_identifier(key, quoted=True))
             table.set("db", None)
             table.comments = None
+        prepare(tree, frames)
         if used != hints:
             raise FlussError(
                 "a hint /*+ ... */ stands where it has no effect: it belongs behind a table's name"

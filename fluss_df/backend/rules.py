@@ -5,7 +5,6 @@ Window functions have a module of their own, :mod:`fluss_df.backend.windows`.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import ibis.common.exceptions as com
@@ -17,6 +16,7 @@ from ibis.util import gen_name
 
 from fluss_df.backend.compiler import rule, translate
 from fluss_df.backend.key_lookups import JoinSide, joined_sides, keyed_leaf
+from fluss_df.backend.patterns import like_parts, regex_of
 from fluss_df.backend.subqueries import attach
 from fluss_df.io.names import all_exact, exact
 
@@ -93,9 +93,13 @@ def like(op: ops.StringSQLLike, **kw: Any) -> pl.Expr:
     if not isinstance(pattern, ops.Literal):
         raise com.UnsupportedOperationError("the pattern of like must be a literal")
     escape = getattr(op.escape, "value", op.escape)
-    parts = _like_parts(pattern.value, escape)
+    parts = like_parts(pattern.value, escape)
+    if parts is None:
+        raise com.UnsupportedOperationError(
+            f"the pattern {pattern.value!r} of like ends in its escape character"
+        )
     if isinstance(op, ops.StringSQLILike):
-        return value.str.contains(f"(?is)^{_regex(parts)}$")
+        return value.str.contains(f"(?is)^{regex_of(parts)}$")
     match parts:
         case [str(text)]:
             return value == text
@@ -105,30 +109,7 @@ def like(op: ops.StringSQLLike, **kw: Any) -> pl.Expr:
             return value.str.ends_with(text)
         case [None, str(text), None]:
             return value.str.contains(text, literal=True)
-    return value.str.contains(f"(?s)^{_regex(parts)}$")
-
-
-def _like_parts(pattern: str, escape: str | None) -> list[str | int | None]:
-    """Split a pattern into texts, None for %, and 1 for _."""
-    parts: list[str | int | None] = []
-    escaped = False
-    for char in pattern:
-        if escaped or char not in ("%", "_", escape):
-            if parts and isinstance(parts[-1], str):
-                parts[-1] += char
-            else:
-                parts.append(char)
-            escaped = False
-        elif char == escape:
-            escaped = True
-        else:
-            parts.append(None if char == "%" else 1)
-    return parts
-
-
-def _regex(parts: list[str | int | None]) -> str:
-    made = {None: ".*", 1: "."}
-    return "".join(re.escape(p) if isinstance(p, str) else made[p] for p in parts)
+    return value.str.contains(f"(?s)^{regex_of(parts)}$")
 
 
 @rule(ops.ArrayFlatten)
