@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fluss_df.client.connection import FlussConnection, resolve_connection
+from fluss_df.client.embedded import home_folder
+from fluss_df.config import embedded_folder
 from fluss_df.metadata import TablePath
 
 Connection = Annotated[
@@ -34,6 +37,14 @@ def open_table(connection: str | None, table: str) -> tuple[FlussConnection, Tab
     """Return a connection and the path that a table's name means on it."""
     opened = resolve_connection(connection)
     return opened, TablePath.parse(table, opened.default_database)
+
+
+def place_of(connection: str | None, opened: FlussConnection) -> str:
+    """Return where a connection leads: a folder, whichever process has it, or servers."""
+    folder = home_folder() if connection is None else embedded_folder(connection)
+    if isinstance(folder, Path):
+        return str(folder.expanduser().resolve())
+    return opened.config.bootstrap_servers
 
 
 def split_names(names: str | None) -> list[str] | None:

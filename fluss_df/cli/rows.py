@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,8 @@ from rich.progress import (
 )
 
 from fluss_df.cli.console import err, errors_as_messages, out
+from fluss_df.cli.files import ENDINGS, ending
+from fluss_df.cli.guessing import parse_schema
 from fluss_df.cli.options import (
     AsJson,
     Columns,
@@ -29,33 +32,31 @@ from fluss_df.cli.options import (
     Metadata,
     Table,
     open_table,
+    place_of,
     split_names,
 )
+from fluss_df.cli.texts import for_csv, json_lines
 from fluss_df.errors import FlussError
 from fluss_df.io.offsets import bucket_offsets
 from fluss_df.io.scan import scan_fluss
-from fluss_df.io.sink import sink_fluss
+from fluss_df.io.target import TableLayout
 from fluss_df.metadata import TablePath
 
 Rows = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many rows.")]
 
-_SCANS: dict[str, Callable[..., pl.LazyFrame]] = {
-    ".parquet": pl.scan_parquet,
-    ".csv": pl.scan_csv,
-    ".ndjson": pl.scan_ndjson,
-    ".jsonl": pl.scan_ndjson,
-    ".arrow": pl.scan_ipc,
-    ".ipc": pl.scan_ipc,
-    ".feather": pl.scan_ipc,
-}
 _SINKS: dict[str, str] = {
     ".parquet": "sink_parquet",
     ".csv": "sink_csv",
+    ".tsv": "sink_csv",
     ".ndjson": "sink_ndjson",
     ".jsonl": "sink_ndjson",
     ".arrow": "sink_ipc",
     ".ipc": "sink_ipc",
     ".feather": "sink_ipc",
+    ".csv.gz": "sink_csv",
+    ".tsv.gz": "sink_csv",
+    ".ndjson.gz": "sink_ndjson",
+    ".jsonl.gz": "sink_ndjson",
 }
 
 
@@ -133,7 +134,7 @@ def _scan(connection: str | None, table: str, columns: str | None, metadata: boo
 
 def _show(frame: pl.DataFrame, as_json: bool) -> None:
     if as_json:
-        typer.echo(frame.write_ndjson(), nl=False)
+        typer.echo(json_lines(frame), nl=False)
         return
     with pl.Config(
         tbl_rows=-1,
@@ -153,7 +154,7 @@ def load(
             metavar="FILE...",
             exists=True,
             dir_okay=False,
-            help=f"Files: {', '.join(_SCANS)}.",
+            help=f"Files: {', '.join(ENDINGS)}.",
         ),
     ],
     table: Annotated[str, typer.Option("--into", metavar="TABLE", help="table or database.table")],
@@ -170,13 +171,44 @@ def load(
         str | None, typer.Option(metavar="NAME,NAME", help="Of the table to create.")
     ] = None,
     buckets: Annotated[int | None, typer.Option(min=1, help="Of the table to create.")] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="'NAME TYPE, ...'",
+            help="Types of columns, as in 'id INT, day DATE'; others are found out.",
+            show_default="those of the table, or what is in the files",
+        ),
+    ] = None,
+    null_values: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="A text in CSV that means null, as N/A; repeat for more.",
+            show_default="nothing between commas",
+        ),
+    ] = None,
     connection: Connection = None,
 ) -> None:
-    """Write files into a table."""
+    """Write files into a table: all rows or, where one is wrong, none.
+
+    After it was killed, or a server failed, the same command completes what it had begun.
+    """
     with errors_as_messages():
+        from fluss_df.cli.loading import Load
+
         opened, path = open_table(connection, table)
-        frames = [_by_suffix(_SCANS, file)(file) for file in files]
-        total = sum(frame.select(pl.len()).collect().item() for frame in frames)
+        wanted = Load(
+            opened,
+            path,
+            place_of(connection, opened),
+            files,
+            TableLayout(split_names(primary_key), split_names(partition_by), None, buckets),
+            parse_schema(schema) if schema else (),
+            tuple(null_values or ()),
+            create,
+            create_partitions,
+        )
+        began = time.monotonic()
         with Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -186,19 +218,15 @@ def load(
             TimeElapsedColumn(),
             console=err,
         ) as progress:
-            task = progress.add_task(str(path), total=total)
-            result = sink_fluss(
-                pl.concat(frames),
-                path,
-                connection=opened,
-                create_if_not_exists=create,
-                create_partitions=create_partitions,
-                primary_keys=split_names(primary_key),
-                partition_keys=split_names(partition_by),
-                bucket_count=buckets,
-                progress=lambda rows: progress.update(task, completed=rows),
-            )
-        typer.echo(str(result))
+            task = progress.add_task(str(path), total=None)
+            done = wanted.run(lambda n, total: progress.update(task, completed=n, total=total))
+        about = ["table created"] if done.table_created else []
+        if done.resumed:
+            about.append("completed a load that had been interrupted")
+        said = "; ".join([f"{done.rows:,} rows", *about])
+        typer.echo(f"{path}: {said}; {time.monotonic() - began:.2f} s")
+        sys.stdout.flush()
+        wanted.forget()
 
 
 def dump(
@@ -213,7 +241,7 @@ def dump(
 ) -> None:
     """Write the rows of a table into a file, which is there when it is whole."""
     with errors_as_messages():
-        method = _by_suffix(_SINKS, file)
+        method = _SINKS[ending(file, tuple(_SINKS))]
         if file.exists() and not force:
             raise FlussError(f"{file} exists; --force replaces it")
         if not file.parent.is_dir():
@@ -222,7 +250,7 @@ def dump(
         handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
         os.close(handle)
         try:
-            getattr(frame, method)(name)
+            _write(frame, method, name, file)
             os.replace(name, file)
         except BaseException:
             os.unlink(name)
@@ -230,8 +258,24 @@ def dump(
         typer.echo(f"{file}: {file.stat().st_size:,} bytes")
 
 
-def _by_suffix(known: dict[str, Any], file: Path) -> Any:
-    found = known.get(file.suffix.lower())
-    if found is None:
-        raise FlussError(f"{file}: the name of the file ends in none of {', '.join(known)}")
-    return found
+def _write(frame: pl.LazyFrame, method: str, name: str, file: Path) -> None:
+    """Write rows into a file; into texts with all that CSV and JSON have no form for."""
+    if method not in ("sink_csv", "sink_ndjson"):
+        getattr(frame, method)(name)
+        return
+    schema = frame.collect_schema()
+    names = file.name.lower()
+    separator = "\t" if ".tsv" in names[-7:] else ","
+    with gzip.open(name, "wb") if names.endswith(".gz") else open(name, "wb") as out_file:
+
+        def write(part: pl.DataFrame) -> None:
+            if method == "sink_ndjson":
+                out_file.write(json_lines(part).encode())
+                return
+            text = part.select(for_csv(schema)).write_csv(separator=separator, include_header=False)
+            out_file.write(text.encode())
+
+        if method == "sink_csv":
+            header = pl.DataFrame(schema=dict.fromkeys(schema, pl.String))
+            out_file.write(header.write_csv(separator=separator).encode())
+        frame.sink_batches(write)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, overload
 
@@ -303,14 +303,29 @@ partition_keys, bucket_keys, bucket_count, properties, change_type_column, progr
     if table.change_type_column is None:
         rows = coerce(rows, table.columns, table=str(table.path))
     if not create_partitions:
-        _require_partitions(table, rows)
+        require_partitions(table, rows)
     with Writing(table, create_partitions=create_partitions, progress=progress) as writing:
         writing.write_arrow(rows)
     return _result(table, writing)
 
 
-def _require_partitions(target: Target, rows: pa.Table) -> None:
-    """Raise when rows belong to partitions that do not exist."""
+def require_partitions(
+    target: Target,
+    rows: pa.Table,
+    way_out: str = "create_partitions=True",
+    there: Collection[str] | None = None,
+) -> None:
+    """Raise when rows belong to partitions that do not exist.
+
+    Parameters
+    ----------
+    target, rows
+        The table, and rows of its columns.
+    way_out
+        What creates partitions, for the error.
+    there
+        The partitions, where they are known.
+    """
     columns = target.partition_columns()
     if not columns or not rows.num_rows:
         return
@@ -321,13 +336,13 @@ def _require_partitions(target: Target, rows: pa.Table) -> None:
         names=names,
         table=str(target.path),
     ).dictionary.to_pylist()
-    missing = sorted(set(wanted) - target.partitions())
+    missing = sorted(set(wanted) - set(target.partitions() if there is None else there))
     if missing:
         shown = ", ".join(f"'{name}'" for name in missing[:SHOWN])
         more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
         raise FlussError(
             f"table {target.path} has no partition {shown}{more}: nothing was written;"
-            " create_partitions=True creates what is missing",
+            f" {way_out} creates what is missing",
             ErrorCode.PARTITION_NOT_EXISTS,
         )
 

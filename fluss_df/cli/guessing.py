@@ -1,0 +1,156 @@
+"""The types of texts, for tables that are made from files; and types that users write down."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from fluss_df.errors import FlussError
+from fluss_df.types import Column, DataType, TypeRoot
+
+_R = TypeRoot
+
+# so many rows say what a column is: what comes behind them and is something else is an error
+SAMPLE = 10_000
+
+_DAY = r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
+_CLOCK = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?"
+# in order of preference; a number that begins with a zero is a name, such as a post code
+_GUESSES: dict[str, tuple[str, pl.DataType]] = {
+    "true or false": (r"(?i)^(?:true|false)$", pl.Boolean()),
+    "a whole number": (r"^[+-]?(?:0|[1-9]\d{0,17})$", pl.Int64()),
+    "a number": (
+        r"^[+-]?(?:(?:0|[1-9]\d{0,17})|(?:(?:0|[1-9]\d*)?\.\d+|(?:0|[1-9]\d*)\.?)(?:[eE][+-]?\d+)?"
+        r"|(?i:nan|inf|infinity))$",
+        pl.Float64(),
+    ),
+    "a date": (rf"^{_DAY}$", pl.Date()),
+    "a time": (rf"^{_CLOCK}$", pl.Time()),
+    "a timestamp": (rf"^{_DAY}[T ]{_CLOCK}$", pl.Datetime("us")),
+    "a timestamp with a zone": (
+        rf"^{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d{{2}}:?\d{{2}})$",
+        pl.Datetime("us", "UTC"),
+    ),
+}
+_LONG_INTEGER = r"^[+-]?\d{19,}$"
+_NANOSECONDS = r"\.\d{7,9}"
+
+
+class Guess:
+    """What a column of texts may be, by those seen so far."""
+
+    def __init__(self) -> None:
+        self._left = list(_GUESSES)
+        self._sampled: list[str] = []
+        self._rows = 0
+        self._fine = False
+        self._any = False
+
+    def see(self, texts: pl.Series) -> int | None:
+        """Take in more texts; return the first that is not what the first rows all were."""
+        known = texts.drop_nulls()
+        self._any = self._any or bool(known.len())
+        if known.len() and self._left:
+            if {"a number", "a whole number"} & set(self._left) and (
+                known.str.contains(_LONG_INTEGER).any()
+            ):
+                # a float would lose digits of it
+                self._left = [g for g in self._left if g not in ("a number", "a whole number")]
+            self._fine = self._fine or bool(known.str.contains(_NANOSECONDS).any())
+            left = [g for g in self._left if known.str.contains(_GUESSES[g][0]).all()]
+            if self._sampled and not left:
+                regex = _GUESSES[self._sampled[0]][0]
+                if "a number" in self._sampled:
+                    regex = _GUESSES["a number"][0]
+                wrong = ~texts.str.contains(regex).fill_null(True)
+                return wrong.arg_max()
+            self._left = left
+        self._rows += texts.len()
+        if self._rows >= SAMPLE and self._any and not self._sampled:
+            self._sampled = list(self._left)
+        return None
+
+    @property
+    def expected(self) -> str:
+        """What the first rows were, in words."""
+        return "a number" if "a number" in self._sampled else self._sampled[0]
+
+    @property
+    def kind(self) -> pl.DataType:
+        """The type that all texts have."""
+        if not self._any or not self._left:
+            return pl.String()
+        kind = _GUESSES[self._left[0]][1]
+        if isinstance(kind, pl.Datetime) and self._fine:
+            return pl.Datetime("ns", kind.time_zone)
+        return kind
+
+
+# ---- types that are written down
+
+_TYPE = re.compile(
+    r"\s*([A-Za-z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(NOT\s+NULL)?\s*\Z", re.I
+)
+_COLUMN = re.compile(r"\s*(?:`([^`]+)`|\"([^\"]+)\"|([^\s`\"]+))\s+(.*)\Z", re.DOTALL)
+_NAMES = {
+    "INT": _R.INTEGER,
+    "VARCHAR": _R.STRING,
+    "VARBINARY": _R.BYTES,
+    "TIME": _R.TIME_WITHOUT_TIME_ZONE,
+    "TIMESTAMP": _R.TIMESTAMP_WITHOUT_TIME_ZONE,
+    "TIMESTAMP_LTZ": _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE,
+    **{root.value: root for root in TypeRoot if root not in (_R.ARRAY, _R.MAP, _R.ROW)},
+}
+_PRECISIONS = {
+    _R.TIME_WITHOUT_TIME_ZONE: 0,
+    _R.TIMESTAMP_WITHOUT_TIME_ZONE: 6,
+    _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE: 6,
+}
+
+
+def parse_schema(text: str) -> list[Column]:
+    """Read ``"id INT, name STRING, price DECIMAL(10, 2)"``.
+
+    Raises
+    ------
+    FlussError
+        For what is no name with a type, naming it.
+    """
+    columns = []
+    for part in re.split(r",(?![^(]*\))", text):
+        column = _COLUMN.match(part)
+        kind = None if column is None else _TYPE.match(column[4])
+        if column is None or kind is None:
+            raise FlussError(
+                f"--schema: {part.strip()!r}: expected a name and a type, as in"
+                " 'id INT, price DECIMAL(10, 2)'"
+            )
+        name = column[1] or column[2] or column[3]
+        columns.append(Column(name, _type(name, kind)))
+    return columns
+
+
+def _type(name: str, match: re.Match[str]) -> DataType:
+    root = _NAMES.get(match[1].upper())
+    if root is None:
+        raise FlussError(
+            f"--schema: column '{name}': there is no type {match[1]}; there are"
+            f" {', '.join(sorted(_NAMES))}"
+        )
+    first = None if match[2] is None else int(match[2])
+    second = None if match[3] is None else int(match[3])
+    nullable = match[4] is None
+    try:
+        if root is _R.DECIMAL:
+            return DataType(root, nullable, precision=first or 10, scale=second or 0)
+        if root in _PRECISIONS and second is None:
+            precision = _PRECISIONS[root] if first is None else first
+            return DataType(root, nullable, precision=precision)
+        if root in (_R.CHAR, _R.BINARY) and second is None:
+            return DataType(root, nullable, length=first or 1)
+        if first is not None:
+            raise FlussError(f"{match[1]} has no parameter")
+        return DataType(root, nullable)
+    except FlussError as error:
+        raise FlussError(f"--schema: column '{name}': {error.message}") from None
