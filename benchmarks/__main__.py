@@ -214,7 +214,8 @@ def main(
     only: Annotated[str, typer.Option(help="Only cases whose name contains this.")] = "",
 ) -> None:
     """Compare fluss_df with the official client, with files, and with decoding from memory."""
-    console = Console()
+    # a file has no width
+    console = Console(width=None if sys.stdout.isatty() else 400)
     cluster = None
     if not connection:
         console.print("starting a Fluss server ...")

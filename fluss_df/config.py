@@ -459,7 +459,8 @@ class Config:
         copied = Config()
         copied._values = dict(self._values)
         for name, value in changes.items():
-            setattr(copied, name, value)
+            option = _option_for(name)
+            copied._values[option.key] = option.parse(option.key, value)
         return copied
 
     def without_secrets(self) -> Config:

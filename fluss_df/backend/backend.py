@@ -35,6 +35,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+# not for users, and not completed for them
+_INTERNAL = frozenset(
+    {
+        "create_described_database",
+        "create_described_table",
+        "is_local",
+        "path",
+        "reset",
+        "scan_table",
+        "show",
+        "table_info",
+        "translated",
+    }
+)
+
+
 class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
     """Ibis over a Fluss cluster; ``ibis.fluss.connect(...)`` makes one that is connected.
 
@@ -52,6 +68,10 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
     name = "fluss"
     dialect = Fluss
     supports_temporary_tables = True
+
+    def __dir__(self) -> list[str]:
+        """Return the names for users: the parts of the backend call one another by others."""
+        return sorted(set(super().__dir__()) - _INTERNAL)
 
     def do_connect(
         self,

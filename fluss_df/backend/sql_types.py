@@ -61,7 +61,9 @@ def fluss_type(kind: exp.DataType, column: str) -> DataType:
         return DataType(TypeRoot.MAP, key=key.with_nullable(False), value=value)
     if root == _T.STRUCT and kind.expressions:
         return DataType(TypeRoot.ROW, fields=tuple(_field(f, column) for f in kind.expressions))
-    named = root.value + (f"({', '.join(map(str, numbers))})" if numbers else "")
+    # of a name that is no type of any dialect the kind is kept as a text
+    of_user = root == _T.USERDEFINED and kind.args.get("kind")
+    named = str(of_user or root.value) + (f"({', '.join(map(str, numbers))})" if numbers else "")
     raise FlussError(
         f"column '{column}': SQL cannot create the type {named}; there are STRING, CHAR,"
         " BOOLEAN, BYTES, BINARY, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, DATE,"

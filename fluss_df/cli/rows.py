@@ -7,7 +7,9 @@ import gzip
 import os
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +24,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from fluss_df.cli.console import err, errors_as_messages, out
+from fluss_df.cli.console import err, errors_as_messages, show_frame
 from fluss_df.cli.files import ENDINGS, ending
 from fluss_df.cli.guessing import parse_schema
 from fluss_df.cli.options import (
@@ -70,7 +72,8 @@ def head(
 ) -> None:
     """Print the first rows."""
     with errors_as_messages():
-        _show(_scan(connection, table, columns, metadata).head(rows).collect(), as_json)
+        frame = _scan(connection, table, columns, metadata).head(rows).collect()
+        show_frame(frame, as_json=as_json)
 
 
 def tail(
@@ -90,7 +93,8 @@ def tail(
     """Print the last rows; with --follow those that come, too, until Ctrl-C."""
     with errors_as_messages():
         if not follow:
-            _show(_scan(connection, table, columns, metadata).tail(rows).collect(), as_json)
+            frame = _scan(connection, table, columns, metadata).tail(rows).collect()
+            show_frame(frame, as_json=as_json)
             return
         opened, path = open_table(connection, table)
         options: dict[str, Any] = {
@@ -100,8 +104,34 @@ def tail(
         }
         if opened.get_table(path).has_primary_key():
             options["mode"] = "changelog"
-        with contextlib.suppress(KeyboardInterrupt):
-            _follow(path, options, rows, max_rows, as_json)
+        _until_interrupted(lambda: _follow(path, options, rows, max_rows, as_json))
+
+
+def _until_interrupted(work: Callable[[], None]) -> None:
+    """Do what only reads and prints, and have Ctrl-C end the process at once.
+
+    Python hands a signal to the main thread when that runs Python, which it does not while Polars
+    waits for rows: so another thread does the work. Its end is not waited for.
+    """
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    worker = threading.Thread(target=run, daemon=True)
+    worker.start()
+    try:
+        while worker.is_alive():
+            worker.join(0.1)
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(0)
+    if failed:
+        raise failed[0]
 
 
 def _follow(
@@ -116,13 +146,13 @@ def _follow(
     }
     last = scan_fluss(path, stop=ends, **options).tail(rows).collect()
     if last.height:
-        _show(last, as_json)
+        show_frame(last, as_json=as_json)
     if max_rows == 0:
         return
     scan = scan_fluss(path, start=ends, follow=True, max_rows=max_rows, **options)
     for frame in scan.collect_batches(maintain_order=True):
         if frame.height:
-            _show(frame, as_json)
+            show_frame(frame, as_json=as_json)
             sys.stdout.flush()
 
 
@@ -130,21 +160,6 @@ def _scan(connection: str | None, table: str, columns: str | None, metadata: boo
     opened, path = open_table(connection, table)
     names = split_names(columns)
     return scan_fluss(path, connection=opened, columns=names, include_metadata=metadata)
-
-
-def _show(frame: pl.DataFrame, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json_lines(frame), nl=False)
-        return
-    with pl.Config(
-        tbl_rows=-1,
-        tbl_cols=-1,
-        # a file or a pipe has no width
-        tbl_width_chars=out.width if out.is_terminal else -1,
-        tbl_hide_dataframe_shape=True,
-        tbl_hide_column_data_types=True,
-    ):
-        typer.echo(str(frame))
 
 
 def load(
@@ -225,7 +240,6 @@ def load(
             about.append("completed a load that had been interrupted")
         said = "; ".join([f"{done.rows:,} rows", *about])
         typer.echo(f"{path}: {said}; {time.monotonic() - began:.2f} s")
-        sys.stdout.flush()
         wanted.forget()
 
 

@@ -9,7 +9,7 @@ import polars as pl
 import typer
 from rich.markup import escape
 
-from fluss_df.cli.console import err, errors_as_messages
+from fluss_df.cli.console import err, errors_as_messages, show_frame
 from fluss_df.cli.options import AsJson, Connection
 from fluss_df.errors import FlussError
 
@@ -77,8 +77,4 @@ def _prompt(backend: Backend, as_json: bool) -> None:
 def _show(rows: pl.DataFrame, as_json: bool) -> None:
     if not rows.width:
         return
-    if as_json:
-        typer.echo(rows.write_ndjson(), nl=False)
-    else:
-        with pl.Config(tbl_rows=100, tbl_cols=-1, fmt_str_lengths=2000):
-            typer.echo(rows)
+    show_frame(rows, as_json=as_json, most=100, types=True)

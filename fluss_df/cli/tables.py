@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fluss_df.cli.console import errors_as_messages, out
+from fluss_df.cli.console import errors_as_messages, out, print_table
 from fluss_df.cli.options import AsJson, Connection, Table, open_table
 from fluss_df.client.connection import resolve_connection
 from fluss_df.errors import FlussError
@@ -24,7 +24,6 @@ from fluss_df.io.scan import scan_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
 
-_UNBOUNDED = 1000
 # of lag --max, for monitors: not an error, and not what click exits with
 EXIT_BEHIND = 3
 
@@ -214,8 +213,7 @@ def show_rows(
         grid.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(Text(_text(row[name])) for name in names))
-    # a file or a pipe has no width
-    out.print(grid, soft_wrap=False, width=None if out.is_terminal else _UNBOUNDED)
+    print_table(grid)
 
 
 def _text(value: object) -> str:

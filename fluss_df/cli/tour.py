@@ -23,6 +23,7 @@ from rich.table import Table
 
 import fluss_df as fluss
 from fluss_df.cli.console import out as console
+from fluss_df.cli.console import print_table
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
@@ -103,7 +104,7 @@ def _write(connection: fluss.FlussConnection, source: pl.DataFrame) -> None:
             f"{bucket.base_offset:,} to {bucket.end_offset:,}",
             f"{bucket.rows:,}",
         )
-    console.print(where)
+    print_table(where)
 
 
 def worst_carriers(frame: pl.LazyFrame) -> pl.LazyFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import polars as pl
 import pyarrow as pa
@@ -33,6 +33,14 @@ _BUCKETS = pl.Schema(
         "rows": pl.Int64,
     }
 )
+
+
+class ArrowData(Protocol):
+    """What gives its rows as Arrow data: ``pandas.DataFrame``, ``pyarrow.Table``, and others."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return a capsule with a stream of record batches."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +204,7 @@ def sink_fluss(
     >>> pl.scan_parquet("flights/*.parquet").sink_fluss("flights")  # doctest: +SKIP
     SinkResult(fluss.flights: 336,776 rows; 3 buckets; 1.40 s)
     """
+    frame = frame if isinstance(frame, pl.LazyFrame) else polars_frame(frame).lazy()
     schema = frame.collect_schema()
 
     def checked() -> Target:
@@ -243,7 +252,7 @@ def _sink_when_collected(run: Callable[[], SinkResult]) -> pl.LazyFrame:
 
 
 def write_fluss(
-    frame: pl.DataFrame,
+    frame: pl.DataFrame | ArrowData,
     target: str | TablePath,
     *,
     mode: str = "auto",
@@ -266,7 +275,8 @@ def write_fluss(
     Parameters
     ----------
     frame
-        The rows.
+        The rows: a Polars frame, or what others can read as Arrow data, as pandas frames, tables
+        and record batches of PyArrow, relations of DuckDB. An index of pandas is not written.
     target, mode, connection, create_if_not_exists, create_partitions, primary_keys, \
 partition_keys, bucket_keys, bucket_count, properties, change_type_column, progress
         As for :func:`sink_fluss`.
@@ -289,6 +299,7 @@ partition_keys, bucket_keys, bucket_count, properties, change_type_column, progr
     >>> flights.write_fluss("flights", create_partitions=True)  # doctest: +SKIP
     SinkResult(fluss.flights: 336,776 rows; 3 buckets; partitions created: EWR, JFK, LGA; 0.61 s)
     """
+    frame = polars_frame(frame)
     table = find_target(
         resolve_connection(connection),
         target,
@@ -307,6 +318,33 @@ partition_keys, bucket_keys, bucket_count, properties, change_type_column, progr
     with Writing(table, create_partitions=create_partitions, progress=progress) as writing:
         writing.write_arrow(rows)
     return _result(table, writing)
+
+
+def polars_frame(rows: Any) -> pl.DataFrame:
+    """Return rows as a Polars frame, without a copy where their layout is that of Arrow.
+
+    Raises
+    ------
+    FlussError
+        For what is no frame, naming what can be written.
+    """
+    if isinstance(rows, pl.DataFrame):
+        return rows
+    if isinstance(rows, pl.LazyFrame):
+        raise FlussError("write_fluss takes rows, not a query: sink_fluss runs and writes it")
+    streams = hasattr(rows, "__arrow_c_stream__") and not isinstance(rows, pl.Series)
+    if streams or isinstance(rows, pa.RecordBatch):
+        try:
+            return pl.DataFrame(rows)
+        except (pl.exceptions.PolarsError, pa.ArrowException, TypeError, ValueError) as error:
+            raise FlussError(
+                f"rows of {type(rows).__module__}.{type(rows).__qualname__} cannot be read as a"
+                f" frame: {error}"
+            ) from error
+    raise FlussError(
+        f"rows are expected as a frame of Polars or pandas, a table of PyArrow, or what has"
+        f" __arrow_c_stream__, not as {type(rows).__module__}.{type(rows).__qualname__}"
+    )
 
 
 def require_partitions(

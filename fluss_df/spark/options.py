@@ -268,7 +268,11 @@ def _common(options: Mapping[str, str]) -> tuple[str, Connection, dict[str, str]
             properties[key] = value
     table = ours.pop("table", None)
     if not table:
-        raise invalid("no table given: use .load('database.table') or option 'table'")
+        raise invalid(
+            "no table given: read with .load('database.table'), write with .save('database.table')"
+            " or .start('database.table'), or give option 'table'; saveAsTable and toTable make"
+            " tables of Spark's own catalog, which Fluss is not"
+        )
     for key, value in properties.items():
         if key.lower().startswith("option."):
             raise invalid(

@@ -220,9 +220,9 @@ _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def _register(spark: SparkSession) -> None:
     if spark not in _registered:
-        from fluss_df.spark.source import FlussDataSource
+        from fluss_df.spark import register
 
-        spark.dataSource.register(FlussDataSource)
+        register(spark)
         _registered.add(spark)
 
 
