@@ -8,6 +8,7 @@ PROTO_DIR := fluss_df/protocol
 PYTEST_ARGS ?=
 PIPELINE_ARGS ?=
 IBIS_ARGS ?=
+EXTRAS ?=
 
 # pip 23 reads the first for build environments too, newer releases the second.
 PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CURDIR)/constraints.txt" \
@@ -16,7 +17,7 @@ PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CU
 # fluss_df is imported by hundreds of processes here, Spark's workers among them: compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo pipeline test test-ibis campaigns bench docs lint proto proto-check clean
+.PHONY: help venv demo pipeline test test-ibis extras campaigns bench docs lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
@@ -24,6 +25,7 @@ help:
 	@echo "make pipeline     flights through Fluss and Spark, held against Polars (Java 17+; PIPELINE_ARGS)"
 	@echo "make test         all tests; those on a real Fluss server need Java 11+, and Maven once"
 	@echo "make test-ibis    Ibis's own backend tests on Polars, on Fluss embedded, and on a real server"
+	@echo "make extras       each extra installed by itself in a clean environment, and tried (minutes)"
 	@echo "make bench        the benchmarks"
 	@echo "make campaigns    long trials: servers killed under load, hostile bytes, scans beside writers (an hour)"
 	@echo "make docs         docs/reference/ from the docstrings"
@@ -57,6 +59,10 @@ test: $(STAMP)
 # needs FLUSS_IBIS_TESTING_DATA, a folder of https://github.com/ibis-project/testing-data
 test-ibis: $(STAMP)
 	@"$(BIN)/python" -m tests.backend.ibis_suite $(IBIS_ARGS)
+
+# each extra by itself in a clean environment; EXTRAS names some
+extras: $(STAMP)
+	@"$(BIN)/python" -m tests.extras $(EXTRAS)
 
 # long trials: servers killed under load, processes that exit without close(), Ctrl-C at any moment,
 # mutated responses, scans beside a writer

@@ -49,6 +49,29 @@ def test_the_first_example_needs_no_java(tmp_path: Path) -> None:
     assert (tmp_path / "data" / "FORMAT").exists()
 
 
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_each_block_of_the_readme_runs_alone(
+    number: int, fluss_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """In a process and a folder of its own, on a cluster that may have the tables of the others."""
+    source = BLOCKS[number].replace("127.0.0.1:9123", fluss_cluster.bootstrap_servers)
+    source = source.replace("tablet_servers=3", "tablet_servers=1")
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", source],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.strip()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples(
     page: Path,

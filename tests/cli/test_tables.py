@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import signal
+import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,3 +229,46 @@ def test_lag_of_a_run_into_a_table(
     anew = run("lag", folder)
     assert anew.exit_code == 1
     assert "made anew" in " ".join(anew.stderr.split())
+
+
+def test_what_is_piped_is_whole(at: Run, tmp_path: Path) -> None:
+    """No line is wrapped or cut where no terminal reads it, and no row left out."""
+    table = "a_name_of_a_table_that_is_as_long_as_names_of_tables_are_in_practice"
+    names = [f"a_column_with_a_long_name_{i}" for i in range(30)]
+    frame = pl.DataFrame({name: ["x" * 300 + name] * 150 for name in names}).with_columns(
+        real=1.123456789, list=pl.concat_list([pl.lit(i) for i in range(20)])
+    )
+    path = tmp_path / "wide.parquet"
+    frame.write_parquet(path)
+    ok(at("load", str(path), "--into", table, "--create"))
+    assert any(f"fluss.{table}" in line for line in ok(at("tables")).splitlines())
+    for command in (("head", table, "-n", "150"), ("sql", f"SELECT * FROM {table}")):
+        shown = ok(at(*command)).splitlines()
+        rows = [line for line in shown if "xxx" in line]
+        assert len(rows) == 150
+        for line in rows:
+            assert all("x" * 300 + name in line for name in names)
+            assert "1.123456789" in line
+            assert "18, 19]" in line
+
+
+def test_ctrl_c_ends_a_tail(at: Run, tmp_path: Path, command: Callable[..., list[str]]) -> None:
+    path = tmp_path / "rows.parquet"
+    FRAME.write_parquet(path)
+    table = f"t_{uuid.uuid4().hex[:12]}"
+    ok(at("load", str(path), "--into", table, "--create"))
+    for pause in (0.0, 1.0):
+        process = subprocess.Popen(
+            command("tail", table, "--follow", "--json"),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(pause)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        took = time.monotonic() - began
+        assert (process.returncode, said) == (0, b"")
+        # 0.3 s where nothing else runs
+        assert took < 1.5

@@ -1,5 +1,7 @@
 """What users meet first: each mistake is told at the top of what Spark shows of it."""
 
+import sys
+import venv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
+from fluss_df.errors import FlussError
 from fluss_df.metadata import TablePath
-from fluss_df.spark import sql
+from fluss_df.spark import register, sql
 from tests.io.conftest import MakeTable
 from tests.spark.support import load, save, upsert
 
@@ -154,3 +157,25 @@ def test_a_schema_that_says_not_null(user: User) -> None:
 def test_a_column_that_a_query_has_not(user: User) -> None:
     with pytest.raises(PySparkException, match="`tex` cannot be resolved"):
         sql(user.spark, f"SELECT tex FROM {user.log}", connection=user.cluster.bootstrap_servers)
+
+
+def test_tables_of_the_catalog_of_spark_are_not_written(user: User) -> None:
+    writer = user.spark.range(1).write.format("fluss")
+    writer = writer.option("bootstrap.servers", user.cluster.bootstrap_servers)
+    with pytest.raises(PySparkException, match=r"\.save\('database\.table'\)"):
+        writer.saveAsTable("of_spark")
+
+
+def test_a_python_of_workers_without_fluss_df(tmp_path: Path) -> None:
+    """Spark itself says that there is no such data source."""
+
+    class Context:
+        master = "local[2]"
+        pythonExec = str(tmp_path / "bin" / "python")  # noqa: N815 - Spark's name
+
+    class Session:
+        _sc = Context()
+
+    venv.create(tmp_path, with_pip=False)
+    with pytest.raises(FlussError, match=f"PYSPARK_PYTHON={sys.executable}"):
+        register(Session())
