@@ -28,8 +28,9 @@ from fluss_df.client.write_batch import RoutedBatch
 from fluss_df.cluster.places import data_dir
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.arrow import polars_schema
-from fluss_df.io.checkpoint import Checkpoint, read_state, write_atomically
+from fluss_df.io.checkpoint import BatchOffsets, Checkpoint, read_state, write_atomically
 from fluss_df.io.ledger import TableLedger
+from fluss_df.io.losses import Losses
 from fluss_df.io.micro_batches import MicroBatch
 from fluss_df.io.polars_reader import polars_text
 from fluss_df.io.sink import require_partitions
@@ -309,12 +310,15 @@ class Load:
         schema = pl.Schema(self._columns()) if frame is None else frame.collect_schema()
         if frame is None:
             frame = pl.LazyFrame(schema=schema)
-        batch = MicroBatch(0, frame, (), lambda *_: None)
+        # of no table's offsets: of files, which the note names
+        batch = MicroBatch(0, frame, (), BatchOffsets(0, 0, ()), lambda *_: None)
         ledger = _Ledger(
             self.connection,
             self.path,
             schema,
             folder,
+            None,
+            Losses("fail", "load the files again, when the partitions are there"),
             create_partitions=self.create_partitions,
         )
         ledger.watched = lambda rows: progress(rows, total)

@@ -143,7 +143,7 @@ class TableLedger:
     folder
         The checkpoint's.
     claims
-        What holds the checkpoint against what was written.
+        What holds the checkpoint against what was written; None where nothing does.
     losses
         What is done where partitions of the target are gone.
     create_partitions
@@ -163,7 +163,7 @@ class TableLedger:
         path: TablePath,
         schema: pl.Schema,
         folder: Path,
-        claims: Claims,
+        claims: Claims | None,
         losses: Losses,
         *,
         create_partitions: bool,
@@ -267,8 +267,9 @@ class TableLedger:
         return rows
 
     def _claim(self, batch: MicroBatch, entry: _Entry) -> None:
-        assert entry.name is not None
-        self.claims.claim(batch, entry.name)
+        if self.claims is not None:
+            assert entry.name is not None
+            self.claims.claim(batch, entry.name)
 
     def _forget_before(self, number: int) -> None:
         for path in self._folder.iterdir():
