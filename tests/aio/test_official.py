@@ -13,6 +13,7 @@ import pytest
 
 import fluss_df.aio as ours
 from fluss_df.cluster import LocalCluster
+from fluss_df.embedded import EmbeddedFluss
 from tests.other_peoples import official_source
 
 EXAMPLES = official_source() / "example"
@@ -177,13 +178,23 @@ def example(name: str) -> dict[str, Any]:
     return scope
 
 
-@pytest.mark.parametrize(
-    "name",
-    # one shows that rows are refused that are written here, see test_official_tests.py
-    sorted({path.stem for path in EXAMPLES.glob("*.py")} - {"auto_increment_table"}),
-)
+# shows that rows are refused that are written here, see test_official_tests.py
+OTHERWISE = {"auto_increment_table"}
+# names a property that servers have from 1.0 on, as the embedded one does
+SINCE_1_0 = {"log_table"}
+NAMES = {path.stem for path in EXAMPLES.glob("*.py")} - OTHERWISE
+
+
+@pytest.mark.parametrize("name", sorted(NAMES - SINCE_1_0))
 def test_example(
     name: str, fluss_cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(example(name)["main"](fluss_cluster.bootstrap_servers))
+    assert "Connection closed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_example_on_an_embedded_server(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedFluss(None, port=0) as server:
+        asyncio.run(example(name)["main"](server.address))
     assert "Connection closed" in capsys.readouterr().out
