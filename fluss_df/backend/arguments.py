@@ -44,7 +44,7 @@ READ: Final[dict[type[exp.Expr], frozenset[str]]] = {
     exp.PrimaryKey: frozenset({"expressions", "options", "include"}),
     # the name of a key, which Fluss does not keep
     exp.Constraint: frozenset({"this", "expressions"}),
-    exp.DataType: frozenset({"this", "expressions", "nested", "nullable"}),
+    exp.DataType: frozenset({"this", "kind", "expressions", "nested", "nullable"}),
     exp.DataTypeParam: frozenset({"this"}),
 }
 
