@@ -225,8 +225,8 @@ class Engine:
         return table
 
     def is_open(self, bucket: TableBucket) -> bool:
-        """Return whether a bucket is in use, so that nothing is to be read to answer for it."""
-        return bucket in self._open
+        """Return whether nothing is to be read to answer for a bucket: it is in use, or empty."""
+        return bucket in self._open or not self.bucket_folder(bucket).exists()
 
     def log_bounds(self, bucket: TableBucket) -> tuple[int, int]:
         """Return the first offset of a bucket's log, and the one behind the last visible record.
