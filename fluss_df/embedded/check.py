@@ -11,7 +11,7 @@ from typing import Final, Literal
 from fluss_df.embedded.cluster_state import CLUSTER_FILE, ClusterState
 from fluss_df.embedded.files import FORMAT, FolderLock, read_json
 from fluss_df.embedded.kv_replay import ChangeReplay
-from fluss_df.embedded.kv_store import KvState, read_store
+from fluss_df.embedded.kv_store import KvState, read_store, store_folder
 from fluss_df.embedded.recovery import SyncedPoint
 from fluss_df.embedded.segment import segment_offsets
 from fluss_df.embedded.tables import Table
@@ -263,7 +263,7 @@ class _Bucket:
 
     def _stored(self, start: int) -> dict[bytes, bytes] | None:
         """Return what RocksDB holds, where it can be compared with the changelog."""
-        folder = self._folder / "kv"
+        folder = store_folder(self._folder)
         try:
             self._state, values = read_store(folder)
         except FlussError as error:
@@ -288,7 +288,7 @@ class _Bucket:
         if state.applied > end:
             self._checker._found(
                 "note",
-                self._folder / "kv",
+                store_folder(self._folder),
                 f"at offset {state.applied} of a changelog that ends at {end}; made again when"
                 " opened",
             )

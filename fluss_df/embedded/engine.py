@@ -26,7 +26,7 @@ from fluss_df.embedded.files import (
     disk_refused,
     make_folder,
 )
-from fluss_df.embedded.kv_store import KvResources
+from fluss_df.embedded.kv_store import KvResources, store_folder
 from fluss_df.embedded.kv_tablet import KvTablet
 from fluss_df.embedded.open_files import OpenFiles, allow_files
 from fluss_df.embedded.segment import may_expire
@@ -321,7 +321,7 @@ class Engine:
         try:
             reserve = functools.partial(self.catalog.sequence_range, table)
             kv = KvTablet(
-                folder / "kv",
+                store_folder(folder),
                 tablet,
                 table,
                 self._kv_resources,

@@ -41,6 +41,17 @@ def _fcntl() -> ModuleType:
     return fcntl
 
 
+class DamagedError(FlussError):
+    """Files are not as they were written; asking again does not help.
+
+    Its code is one that clients do not try again with: the codes of storage are retriable, and
+    clients would be silent about the damage for minutes.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
 class TooManyFilesError(FlussError):
     """No file can be opened: the process, or the system, has too many open."""
 

@@ -131,7 +131,7 @@ def _visible(
                 if begin <= segment.verified:
                     segment.verified = max(segment.verified, behind)
         except FlussError as error:
-            raise tablet.damaged(offset, error) from error
+            raise tablet.damaged(offset, segment.path, error) from error
         if len(headers):
             yield at, headers
             at += headers.consumed

@@ -8,14 +8,15 @@ ended is replayed from the changelog.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
+import re
+import shutil
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import rocksdict
 
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 # keys of rows have at least one byte; this one sorts before them all
 _STATE_KEY: Final = b""
+_FIRST_ROW_KEY: Final = b"\0"
 _STATE: Final = struct.Struct("<Bqqqq")
 _STATE_VERSION: Final = 1
 # memory of a store that is written to; of one that has few changes, which may be one of hundreds:
@@ -35,6 +37,14 @@ _FIRST_MEMTABLE_BYTES: Final = 4 << 20
 _CACHE_BYTES: Final = 256 << 20
 # a store of more files is not scanned while it rests: it would open all of them
 _FILES_AT_REST: Final = 16
+_FOLDER: Final = "kv"
+_FOLDER_NAME: Final = re.compile(rf"{_FOLDER}(-\d+)?")
+# how RocksDB's messages begin where files are missing, cut off or changed
+_DAMAGE: Final = ("Corruption", "IO error")
+
+
+class DamagedStoreError(FlussError):
+    """RocksDB's files are not what it wrote: the rows are to be made again from the changelog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,9 @@ class KvState:
             ``KV_STORAGE_EXCEPTION`` where it is something else.
         """
         if len(data) != _STATE.size or data[0] != _STATE_VERSION:
-            raise FlussError("the state of a store is damaged", ErrorCode.KV_STORAGE_EXCEPTION)
+            raise DamagedStoreError(
+                "the state of a store is damaged", ErrorCode.KV_STORAGE_EXCEPTION
+            )
         return cls(*_STATE.unpack(data)[1:])
 
 
@@ -142,7 +154,6 @@ class KvStore:
         self._db: rocksdict.Rdict | None
         self._db, stored = self._open()
         self.state = stored or KvState()
-        self._has_state = stored is not None
 
     def _open(self) -> tuple[rocksdict.Rdict, KvState | None]:
         """Open RocksDB; return it, and how far it is."""
@@ -217,10 +228,13 @@ class KvStore:
 
     def _failed(self, what: str, error: Exception) -> FlussError:
         text = f"RocksDB cannot {what} the rows of {self._name} in {self.folder}"
-        return disk_refused(text, self.folder, error, ErrorCode.KV_STORAGE_EXCEPTION)
+        refused = disk_refused(text, self.folder, error, ErrorCode.KV_STORAGE_EXCEPTION)
+        if refused.error_code == ErrorCode.KV_STORAGE_EXCEPTION and str(error).startswith(_DAMAGE):
+            return DamagedStoreError(refused.message, refused.error_code)
+        return refused
 
     def _not_as_left(self) -> FlussError:
-        return self._failed("open", ValueError("they are not as they were left"))
+        return self._failed("open", ValueError("Corruption: not as they were left"))
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the value of each key, or None; one call for all of them."""
@@ -243,7 +257,6 @@ class KvStore:
         with self._using("write") as db:
             db.write(batch, self._write_options)
             self.state = state
-            self._has_state = True
             if not self._grown:
                 self._grow(db)
 
@@ -255,14 +268,20 @@ class KvStore:
             self._grown = True
 
     def prefix(self, prefix: bytes) -> Iterator[bytes]:
-        """Return an iterator over the values whose keys begin with some bytes, in their order."""
+        """Return an iterator over the values whose keys begin with some bytes, in their order.
+
+        Raises
+        ------
+        FlussError
+            :class:`DamagedStoreError`, while iterating, where RocksDB's files are damaged.
+        """
         if not prefix:
             return self.scan()
         options = rocksdict.ReadOptions()
         end = prefix.rstrip(b"\xff")
         if end:
             options.set_iterate_upper_bound(end[:-1] + bytes([end[-1] + 1]))
-        return self._read(lambda db: db.values(from_key=prefix, read_opt=options))
+        return self._read(options, prefix)
 
     def scan(self) -> Iterator[bytes]:
         """Return an iterator over all values as they are now, in the order of their keys.
@@ -270,6 +289,11 @@ class KvStore:
         Not to be begun while another thread writes. A small store that rests is read beside its
         rest, which takes 3 ms where opening and closing it takes 12 (RocksDB writes what it knows
         again for whoever may write); so a scan of more stores than may be open does not open each.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`prefix`.
         """
         with self._guard:
             values = self._read_at_rest() if self.scans_at_rest else self._read_now()
@@ -280,38 +304,38 @@ class KvStore:
         options = self._resources.options()
         # all files at once: they stay readable when the store is opened meanwhile and drops them
         options.set_max_open_files(-1)
+        read_only = rocksdict.AccessType.read_only(False)
         try:
-            db = rocksdict.Rdict(
-                str(self.folder), options, access_type=rocksdict.AccessType.read_only(False)
-            )
+            db = rocksdict.Rdict(str(self.folder), options, access_type=read_only)
         except Exception as error:
             raise self._failed("open", error) from error
         try:
             stored = db.get(_STATE_KEY)
             if (KvState() if stored is None else KvState.unpack(stored)) != self.state:
                 raise self._not_as_left()
-            values = iter(db.values())
-            skipped = 1 if stored is not None else 0
+            rows = db.iter()
+            rows.seek(_FIRST_ROW_KEY)
             yield b""
-            try:
-                yield from itertools.islice(values, skipped, None)
-            except Exception as error:
-                raise self._failed("read", error) from error
-            finally:
-                del values
+            yield from _values(rows)
+        except FlussError:
+            raise
+        except Exception as error:
+            raise self._failed("read", error) from error
         finally:
             db.close()
 
     def _read_now(self) -> Iterator[bytes]:
         with self._using("read") as db:
-            values = iter(db.snapshot().values())
-            skipped = 1 if self._has_state else 0
+            rows = db.snapshot().iter()
+            rows.seek(_FIRST_ROW_KEY)
             yield b""
-            yield from itertools.islice(values, skipped, None)
+            yield from _values(rows)
 
-    def _read(self, begin: Callable[[rocksdict.Rdict], Iterable[bytes]]) -> Iterator[bytes]:
+    def _read(self, options: rocksdict.ReadOptions, first: bytes) -> Iterator[bytes]:
         with self._using("read") as db:
-            yield from begin(db)
+            rows = db.iter(options)
+            rows.seek(first)
+            yield from _values(rows)
 
     def flush(self) -> None:
         """Bring everything to the disk, synced."""
@@ -338,6 +362,45 @@ class KvStore:
             rocksdict.Checkpoint(db).create_checkpoint(str(folder))
 
 
+def _values(rows: rocksdict.RdictIter) -> Iterator[bytes]:
+    """Iterate over the values from where RocksDB's iterator is."""
+    value, step = rows.value, rows.next
+    while (found := value()) is not None:
+        yield found
+        step()
+    # RocksDB's iterators end without a word at a block that they cannot read
+    rows.status()
+
+
+def store_folder(bucket: Path) -> Path:
+    """Return the folder of a bucket's RocksDB: ``kv``, or ``kv-<n>`` after it was made again."""
+    return max(_store_folders(bucket), key=_number, default=bucket / _FOLDER)
+
+
+def next_store_folder(damaged: Path) -> Path:
+    """Return the folder for a RocksDB that takes the place of another one.
+
+    It has a name of its own: iterators may still read the other one, and RocksDB opens no folder
+    of a name that this process has open.
+    """
+    return damaged.with_name(f"{_FOLDER}-{_number(damaged) + 1}")
+
+
+def remove_older_stores(folder: Path) -> None:
+    """Remove those in whose place a RocksDB was made."""
+    for other in _store_folders(folder.parent):
+        if _number(other) < _number(folder):
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _store_folders(bucket: Path) -> list[Path]:
+    return [folder for folder in bucket.glob(f"{_FOLDER}*") if _FOLDER_NAME.fullmatch(folder.name)]
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.partition("-")[2] or 0)
+
+
 def read_store(folder: Path) -> tuple[KvState, dict[bytes, bytes]]:
     """Read everything that a store has on the disk, verifying its checksums.
 
@@ -354,11 +417,16 @@ def read_store(folder: Path) -> tuple[KvState, dict[bytes, bytes]]:
             rocksdict.Options(raw_mode=True),
             access_type=rocksdict.AccessType.read_only(False),
         )
-        options = rocksdict.ReadOptions()
-        options.set_verify_checksums(True)
-        items = cast(Iterator[tuple[bytes, bytes]], db.items(read_opt=options))
-        found = dict(items)
-        db.close()
+        try:
+            rows = db.iter()
+            rows.seek_to_first()
+            found: dict[bytes, bytes] = {}
+            while rows.valid():
+                found[rows.key()] = rows.value()
+                rows.next()
+            rows.status()
+        finally:
+            db.close()
     except Exception as error:
         raise FlussError(
             f"RocksDB cannot read {folder}: {error}", ErrorCode.KV_STORAGE_EXCEPTION

@@ -9,18 +9,23 @@ acknowledged. What RocksDB lacks when it is opened is replayed from the log.
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
-from fluss_df.embedded.kv_replay import NOT_COUNTED, ChangeReplay, Changes
-from fluss_df.embedded.kv_store import KvResources, KvState, KvStore
+from fluss_df.embedded.kv_loading import StoreLoader
+from fluss_df.embedded.kv_replay import NOT_COUNTED, Changes
+from fluss_df.embedded.kv_store import (
+    DamagedStoreError,
+    KvResources,
+    KvState,
+    KvStore,
+)
 from fluss_df.embedded.merge_engines import merge_engine
 from fluss_df.embedded.numbering import Numbering, check_targets
 from fluss_df.embedded.row_changes import (
@@ -42,12 +47,13 @@ from fluss_df.record.unaligned import Int64s
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 CHANGELOG_IMAGE: Final = "table.changelog.image"
 SEQUENCE_CACHE: Final = "table.auto-increment.cache-size"
 _SEQUENCE_CACHE: Final = 100_000
 # without a sync of its own, a log is synced when so much waits for it
 _PENDING_BYTES: Final = 32 << 20
-_REPLAY_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +102,8 @@ class KvTablet:
     Raises
     ------
     FlussError
-        ``STORAGE_EXCEPTION`` where RocksDB cannot be used and the changelog, whose beginning has
-        expired, does not hold all rows.
+        :class:`~fluss_df.embedded.files.DamagedError` where RocksDB cannot be used and the
+        changelog, whose beginning has expired, does not hold all rows.
     """
 
     def __init__(
@@ -112,9 +118,7 @@ class KvTablet:
     ) -> None:
         self.name = log.name
         self.log = log
-        self._folder = folder
         self._table = table
-        self._resources = resources
         self._reserve = reserve
         self._visible_when_synced = visible_when_synced
         properties = table.descriptor.properties
@@ -130,73 +134,53 @@ class KvTablet:
         self._overlay: Changes = {}
         self._made: TableCodec | None = None
         self.closed = False
-        self._store = self._open()
+        self._loader = StoreLoader(log, table, resources, self._codec, self._sequence_block)
+        self._store = self._loader.open(folder)
         self._newest = self._store.state
 
-    # ---- opening
+    # ---- damage
 
-    def _open(self) -> KvStore:
-        start, end = self.log.start_offset, self.log.end_offset
-        problem = None
-        store = None
-        try:
-            store = KvStore(self._folder, self.name, self._resources)
-            if not start <= store.state.applied <= end:
-                problem = (
-                    f"RocksDB is at offset {store.state.applied} of a changelog from {start} to"
-                    f" {end}"
-                )
-        except FlussError as error:
-            if error.error_code != ErrorCode.KV_STORAGE_EXCEPTION:
-                raise  # the disk is full, nothing is damaged
-            problem = error.message
-        if problem is not None:
-            if store is not None:
-                store.close()
-            if start:
-                raise FlussError(
-                    f"the rows of {self.name} are lost: {problem}, and the changelog below"
-                    f" {start} has expired. Restore the folder from a backup"
-                    f" ({self._folder})",
-                    ErrorCode.STORAGE_EXCEPTION,
-                )
-            logger.warning("%s: the rows are made again from the changelog: %s", self.name, problem)
-            shutil.rmtree(self._folder, ignore_errors=True)
-            store = KvStore(self._folder, self.name, self._resources)
-        assert store is not None
-        try:
-            self._replay(store, end)
-        except BaseException:
-            store.close()
-            raise
-        return store
+    def _repaired(self, error: DamagedStoreError, damaged: KvStore) -> None:
+        """Put a store that is made again in place of one that turned out to be damaged.
 
-    def _reopen(self, end: int) -> None:
-        """Open RocksDB again, and bring it to an offset."""
-        self._store.close()
-        store = KvStore(self._folder, self.name, self._resources)
-        try:
-            self._replay(store, end)
-        except BaseException:
-            store.close()
-            raise
-        self._store = store
+        Readers of the damaged one that are under way end with an error of their own.
 
-    def _replay(self, store: KvStore, end: int) -> None:
-        """Bring a store to an offset of the changelog."""
-        position = store.state.applied
-        if position == end:
-            return
-        replay = ChangeReplay(self._table, self._codec(), self._sequence_block)
-        while position < end:
-            piece = self.log.read(position, _REPLAY_BYTES, at_least_one=True)
-            assert piece is not None
-            changes: Changes = {}
-            state = store.state
-            for batch in replay.decode(piece.data, piece.headers, position):
-                state = replay.add(batch, changes, state)
-            position = piece.headers.end_offset or end
-            store.write(changes, replace(state, applied=position))
+        Raises
+        ------
+        FlussError
+            As :meth:`StoreLoader.made_again`.
+        """
+        with self._apply_lock:
+            if self._store is not damaged:
+                return  # another thread did it
+            self._require_open()
+            self.log.sync()
+            end = self.log.synced_offset
+            self._store = self._loader.made_again(error.message, damaged.folder, end)
+            damaged.close()
+            self._forget_pending(end)
+
+    def _on_sound_rows(self, use: Callable[[], T]) -> T:
+        """Use rows; where they turn out to be damaged, make them again and use them once more."""
+        store = self._store
+        try:
+            return use()
+        except DamagedStoreError as error:
+            self._repaired(error, store)
+        return use()
+
+    def _sound_values(self, store: KvStore, values: Iterator[bytes]) -> Iterator[bytes]:
+        """Iterate over values; where they turn out to be damaged, make them again for the next."""
+        try:
+            yield from values
+        except DamagedStoreError as error:
+            self._repaired(error, store)
+            # values of both cannot be put together
+            raise FlussError(
+                f"the rows of {self.name} were damaged and are made again from the changelog:"
+                f" read them again ({error.message})",
+                ErrorCode.KV_STORAGE_EXCEPTION,
+            ) from error
 
     # ---- state
 
@@ -271,6 +255,15 @@ class KvTablet:
             records = decode_kv_batch(data)
         except FlussError as error:
             raise self._corrupt(error) from error
+        return self._on_sound_rows(lambda: self._put_once(data, records, targets, overwrite))
+
+    def _put_once(
+        self,
+        data: memoryview,
+        records: KvRecords,
+        targets: tuple[int, ...] | None,
+        overwrite: bool,
+    ) -> PutResult:
         with self._lock:
             self._require_open()
             known = self.log.written(records.writer_id, records.sequence)
@@ -420,14 +413,22 @@ class KvTablet:
                 changes.update(entry.changes)
         try:
             self._store.write(changes, ready[-1].state)
+        except DamagedStoreError as error:
+            damaged = self._store
+            self._store = self._loader.made_again(error.message, damaged.folder, synced)
+            damaged.close()
         except FlussError as error:
             # it takes nothing more once it found no room, also where there is room by now
             logger.warning("%s: it is opened again", error.message)
-            self._reopen(synced)
+            self._store.close()
+            self._store = self._loader.reopened(self._store.folder, synced)
+        self._forget_pending(ready[-1].state.applied)
+
+    def _forget_pending(self, applied: int) -> None:
+        """Forget the changes that RocksDB has, up to an offset."""
         with self._lock:
-            for entry in ready:
-                self._pending.popleft()
-                self._pending_bytes -= entry.nbytes
+            while self._pending and self._pending[0].state.applied <= applied:
+                self._pending_bytes -= self._pending.popleft().nbytes
             self._overlay = {}
             for entry in self._pending:
                 self._overlay.update(entry.changes)
@@ -437,6 +438,9 @@ class KvTablet:
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the values of keys as readers see them; None where there is none."""
         self._require_open()
+        return self._on_sound_rows(lambda: self._get(keys))
+
+    def _get(self, keys: list[bytes]) -> list[bytes | None]:
         if self._visible_when_synced or not self._overlay:
             return self._store.get(keys)
         with self._lock:
@@ -445,12 +449,15 @@ class KvTablet:
     def prefix(self, prefix: bytes) -> Iterator[bytes]:
         """Return an iterator over the values whose keys begin with some bytes, in their order."""
         self._catch_up()
-        return self._store.prefix(prefix)
+        store = self._store
+        return self._sound_values(store, store.prefix(prefix))
 
     def scan(self) -> tuple[Iterator[bytes], int]:
         """Return an iterator over all values, and the offset of the changelog behind them."""
         with self._catch_up():
-            return self._store.scan(), self._store.state.applied
+            store = self._store
+            values, applied = store.scan(), store.state.applied
+        return self._sound_values(store, values), applied
 
     def _catch_up(self) -> threading.Lock:
         """Have RocksDB know what readers may see; return the lock that keeps it so."""
@@ -475,12 +482,18 @@ class KvTablet:
 
     def checkpoint(self, folder: Path) -> None:
         """Copy RocksDB, as it is now, to a folder that is not there."""
+        self._on_sound_rows(lambda: self._checkpoint(folder))
+
+    def _checkpoint(self, folder: Path) -> None:
         with self._catch_up():
             self._store.flush()
             self._store.checkpoint(folder)
 
     def flush(self) -> None:
         """Bring RocksDB to the disk: the changelog below is not needed for opening any more."""
+        self._on_sound_rows(self._flush)
+
+    def _flush(self) -> None:
         with self._apply_lock:
             self._require_open()
             self._store.flush()

@@ -10,9 +10,10 @@ from typing import Final
 
 import google_crc32c
 
+from fluss_df.embedded.files import DamagedError
 from fluss_df.embedded.segment import Segment, segment_offsets
 from fluss_df.embedded.writers import WriterStates, WrittenBatch
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import FlussError
 from fluss_df.record.headers import NO_WRITER_ID, LogHeaders, scan_headers, verify_crcs
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,8 @@ def load_log(folder: Path, name: str, synced: SyncedPoint | None) -> LoadedLog:
     Raises
     ------
     FlussError
-        ``STORAGE_EXCEPTION`` for damage below the synced point. Nothing is changed on the disk.
+        :class:`~fluss_df.embedded.files.DamagedError` for damage below the synced point. Nothing
+        is changed on the disk.
     """
     segments: list[Segment] = []
     writers = WriterStates()
@@ -121,10 +123,9 @@ def load_log(folder: Path, name: str, synced: SyncedPoint | None) -> LoadedLog:
 
 
 def _damage(name: str, path: Path, offset: int, what: str) -> FlussError:
-    return FlussError(
+    return DamagedError(
         f"the log of {name} is damaged at offset {offset}, below what was acknowledged: {what}"
-        f" ({path}). Nothing was changed; restore the folder from a backup",
-        ErrorCode.STORAGE_EXCEPTION,
+        f" ({path}). Nothing was changed; restore the folder from a backup"
     )
 
 

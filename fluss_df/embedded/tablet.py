@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from fluss_df.embedded.append_checks import check_batches
-from fluss_df.embedded.files import disk_refused, make_folder, sync_data, sync_folder
+from fluss_df.embedded.files import DamagedError, disk_refused, make_folder, sync_data, sync_folder
 from fluss_df.embedded.log_reads import Piece, Stretch, cut_piece, first_since
 from fluss_df.embedded.recovery import SyncedPoint, load_log, remember
 from fluss_df.embedded.segment import FileCopy, LogCopy, Segment
@@ -357,7 +357,7 @@ class Tablet:
                 return Piece(whole.data[:max_bytes], scan_headers(b"", require_progress=False))
             return cut_piece(stretch, offset, high, max_bytes, at_least_one)
         except (FlussError, struct.error) as error:
-            raise self.damaged(offset, error) from error
+            raise self.damaged(offset, segment.path, error) from error
 
     def stretches(self, offset: int) -> tuple[int, list[Stretch]]:
         """Return the high watermark, and the segments from the one on that holds an offset.
@@ -395,12 +395,11 @@ class Tablet:
             )
         return high
 
-    def damaged(self, offset: int, error: Exception) -> FlussError:
+    def damaged(self, offset: int, file: Path, error: Exception) -> FlussError:
         """Return the error for bytes that are not what was written."""
-        return FlussError(
-            f"the log of {self.name} is damaged near offset {offset}, below what was "
-            f"acknowledged: {error}. Restore the folder {self.folder} from a backup",
-            ErrorCode.STORAGE_EXCEPTION,
+        return DamagedError(
+            f"the log of {self.name} is damaged near offset {offset}, below what was"
+            f" acknowledged: {error} ({file}). Restore the folder from a backup"
         )
 
     def offset_for_time(self, timestamp: int) -> int:

@@ -118,7 +118,7 @@ def test_a_flipped_bit_is_refused_loudly(folder: Path, closed: bool) -> None:
     file.write_bytes(bytes(data))
     with pytest.raises(FlussError, match=r"damaged .*offset 3") as caught:
         open_and_read(folder)
-    assert caught.value.error_code == ErrorCode.STORAGE_EXCEPTION
+    assert caught.value.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert NAME in caught.value.message
     assert file.read_bytes() == bytes(data)
 

@@ -95,7 +95,7 @@ def test_damaged_statistics_hide_no_rows(folder: Path) -> None:
             request = fetch(connection.get_table(PATH))
         request.tables_req[0].filter_schema_id = 1
         request.tables_req[0].filter_predicate.CopyFrom(leaf(0, number(3 * ROWS)))
-        assert fetched(engine.address, request) == (ErrorCode.STORAGE_EXCEPTION, [], None)
+        assert fetched(engine.address, request) == (ErrorCode.UNKNOWN_SERVER_ERROR, [], None)
 
 
 def test_statistics_that_are_none_keep_their_batch() -> None:

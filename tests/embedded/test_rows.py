@@ -226,7 +226,7 @@ def test_without_the_changelog_lost_rows_are_lost_loudly(tmp_path: Path) -> None
     table = table.reopen()
     with pytest.raises(FlussError, match=r"rows of .* are lost.*Restore") as caught:
         table.rows()
-    assert caught.value.error_code == ErrorCode.STORAGE_EXCEPTION
+    assert caught.value.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     table.engine.close()
 
 
