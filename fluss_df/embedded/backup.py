@@ -21,7 +21,7 @@ from typing import IO, Final, cast
 
 import pyarrow as pa
 
-from fluss_df.embedded.engine import Engine
+from fluss_df.embedded.engine import COPIES, Engine
 from fluss_df.embedded.files import sync_folder
 from fluss_df.embedded.segment import LogCopy
 from fluss_df.errors import ErrorCode, FlussError
@@ -92,7 +92,8 @@ def back_up(engine: Engine, file: Path) -> int:
 
 def _write(engine: Engine, archive: tarfile.TarFile) -> None:
     # next to the data: RocksDB copies by hard links
-    copies = Path(tempfile.mkdtemp(prefix="backup-", dir=engine.folder))
+    (engine.folder / COPIES).mkdir(mode=0o700, exist_ok=True)
+    copies = Path(tempfile.mkdtemp(dir=engine.folder / COPIES))
     try:
         for number, bucket in enumerate(engine.all_buckets()):
             _write_bucket(engine, archive, bucket, copies / str(number))

@@ -1,24 +1,25 @@
 """Databases, tables, schemas and partitions: in memory, and durable before a change is answered.
 
-One JSON file for the databases and the counters, one for each table. A file is replaced atomically,
-so each change happens wholly or not at all; a table exists while its file does. Names never become
-file names: files and folders are named by ids, which are never used twice.
+One JSON file for the databases and the counters, one for each table, each kept twice. A file is
+replaced atomically, so each change happens wholly or not at all. Names never become file names:
+files and folders are named by ids, which are never used twice.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from fluss_df.embedded import validation
-from fluss_df.embedded.files import make_folder, read_json, sync_folder, write_json
-from fluss_df.embedded.tables import Database, Partition, Table, now_ms
+from fluss_df.embedded.catalog_files import CatalogFiles
+from fluss_df.embedded.files import DamagedError, damage_in
+from fluss_df.embedded.kept_json import KeptJson
+from fluss_df.embedded.tables import Database, Partition, Table, databases_from_json, now_ms
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import DatabaseDescriptor, TablePath, reading
+from fluss_df.metadata import DatabaseDescriptor, TablePath
 from fluss_df.schema import Schema, TableDescriptor
 
 logger = logging.getLogger(__name__)
@@ -34,14 +35,20 @@ class Catalog:
 
     Parameters
     ----------
-    folder
-        Where its files are; created where it is missing.
+    files
+        Where its files are; created where they are missing.
     default_buckets
         Buckets of tables that do not say.
+
+    Raises
+    ------
+    FlussError
+        :class:`~fluss_df.embedded.files.DamagedError` for files that are damaged and cannot be
+        made again from their copies.
     """
 
-    def __init__(self, folder: Path, default_buckets: int = 1) -> None:
-        self._folder = folder
+    def __init__(self, files: CatalogFiles, default_buckets: int = 1) -> None:
+        self._files = files
         self._default_buckets = default_buckets
         self._lock = threading.RLock()
         self._databases: dict[str, Database] = {}
@@ -50,44 +57,49 @@ class Catalog:
         self._partitions: dict[int, tuple[Table, Partition]] = {}
         self._next = {"table": 0, "partition": 0, "writer": 0}
         self._reserved = dict(self._next)
-        # the first file may not have come to the disk; with tables there, it is missed
-        if self._file.exists() or any(folder.glob("table-*.json")):
-            self._load()
-        else:
-            make_folder(folder)
-            now = now_ms()
-            self._databases[DEFAULT_DATABASE] = Database(DatabaseDescriptor(), now, now)
-            self._save()
+        self._root = files.databases()
+        self._kept: dict[int, KeptJson] = {}
+        files.make()
+        self._load()
 
     # ---- files
 
-    @property
-    def _file(self) -> Path:
-        return self._folder / "databases.json"
-
-    def _table_file(self, table: Table) -> Path:
-        return self._folder / f"table-{table.id}.json"
-
     def _load(self) -> None:
-        value = read_json(self._file)
-        with reading(str(self._file)):
-            self._databases = {
-                name: Database(
-                    DatabaseDescriptor(entry.get("comment"), entry["properties"]),
-                    entry["created"],
-                    entry.get("modified", entry["created"]),
+        files = self._files
+        value = self._root.load()
+        ids = files.table_ids()
+        if value is None:
+            if ids:
+                raise DamagedError(
+                    f"{self._root.first} and its copy {self._root.second} are lost: restore the"
+                    " folder from a backup"
                 )
-                for name, entry in value["databases"].items()
-            }
+            now = now_ms()
+            self._databases[DEFAULT_DATABASE] = Database(DatabaseDescriptor(), now, now)
+            self._save()
+            return
+        with damage_in(self._root.first):
+            self._databases = databases_from_json(value["databases"])
             self._next = {kind: int(value["next"][kind]) for kind in self._next}
-            self._reserved = dict(self._next)
-        for file in self._folder.glob("table-*.json"):
-            with reading(str(file)):
-                table = Table.from_json(read_json(file))
+        for table_id in ids:
+            kept = files.table(table_id)
+            stored = kept.load()
+            with damage_in(kept.first):
+                table = Table.from_json(stored)
             self._tables[table.path] = table
+            self._kept[table.id] = kept
             self._index(table)
-        for file in self._folder.glob("*.tmp"):
-            file.unlink()
+        # ids are never used twice, whatever became of the counters
+        highest = max(self._partitions, default=-1)
+        self._next["table"] = max(self._next["table"], files.highest_data_id() + 1, *self._by_id, 0)
+        self._next["partition"] = max(self._next["partition"], highest + 1)
+        self._reserved = dict(self._next)
+
+    def _store(self, table: Table) -> None:
+        """Bring a table to the disk."""
+        kept = self._kept.get(table.id) or self._files.table(table.id)
+        kept.save(table.to_json())
+        self._kept[table.id] = kept
 
     def _index(self, table: Table) -> None:
         self._by_id[table.id] = table
@@ -104,7 +116,7 @@ class Catalog:
             }
             for name, database in self._databases.items()
         }
-        write_json(self._file, {"databases": entries, "next": self._reserved})
+        self._root.save({"databases": entries, "next": self._reserved})
 
     def _id(self, kind: str) -> int:
         if self._next[kind] >= self._reserved[kind]:
@@ -217,7 +229,7 @@ class Catalog:
             schema = Schema.from_json(descriptor.schema.to_json())
             descriptor.schema = schema
             table = Table(self._id("table"), path, descriptor, now, now, {1: schema})
-            write_json(self._table_file(table), table.to_json())
+            self._store(table)
             self._tables[path] = table
             self._index(table)
             return table
@@ -230,20 +242,11 @@ class Catalog:
                 if ignore_if_not_exists:
                     return None
                 raise FlussError(f"Table {path} does not exist.", ErrorCode.TABLE_NOT_EXIST)
-            self._remove_file(table)
-            del self._tables[path], self._by_id[table.id]
+            self._files.drop(table.id)
+            del self._tables[path], self._by_id[table.id], self._kept[table.id]
             for partition in table.partitions.values():
                 del self._partitions[partition.id]
             return table
-
-    def _remove_file(self, table: Table) -> None:
-        try:
-            self._table_file(table).unlink(missing_ok=True)
-            sync_folder(self._folder)
-        except OSError as error:
-            raise FlussError(
-                f"cannot drop {table.path}: {error}", ErrorCode.STORAGE_EXCEPTION
-            ) from error
 
     def tables(self, database: str) -> list[str]:
         """Return the names of a database's tables."""
@@ -296,7 +299,7 @@ class Catalog:
             if descriptor.schema != table.schemas[table.schema_id]:
                 schemas = {**schemas, table.schema_id + 1: descriptor.schema}
             changed = replace(table, descriptor=descriptor, modified=now_ms(), schemas=schemas)
-            write_json(self._table_file(table), changed.to_json())
+            self._store(changed)
             # in place, as tablets refer to it
             table.descriptor, table.modified = descriptor, changed.modified
             table.schemas = schemas
@@ -307,7 +310,7 @@ class Catalog:
             first = table.sequence
             table.sequence = first + count
             try:
-                write_json(self._table_file(table), table.to_json())
+                self._store(table)
             except FlussError:
                 table.sequence = first
                 raise
@@ -351,7 +354,7 @@ class Catalog:
             partition = Partition(self._id("partition"), tuple(values))
             table.partitions[name] = partition
             try:
-                write_json(self._table_file(table), table.to_json())
+                self._store(table)
             except FlussError:
                 del table.partitions[name]
                 raise
@@ -379,10 +382,12 @@ class Catalog:
                     f"Partition '{_shown(keys, values)}' does not exist for table {path}",
                     ErrorCode.PARTITION_NOT_EXISTS,
                 )
+            table.dropped.append(partition.id)
             try:
-                write_json(self._table_file(table), table.to_json())
+                self._store(table)
             except FlussError:
                 table.partitions[partition.name] = partition
+                table.dropped.remove(partition.id)
                 raise
             del self._partitions[partition.id]
             return table, partition
@@ -419,11 +424,13 @@ class Catalog:
         """Return a partition and its table, or None."""
         return self._partitions.get(partition_id)
 
-    def bucket_folders(self) -> Iterator[str]:
-        """Iterate over the names of the folders that belong to tables, for what is left over."""
+    def forget_dropped(self, table: Table, removed: set[int]) -> None:
+        """Forget partitions that were dropped, as there is nothing left of them on the disk.
+
+        Stored with the next change of the table: to look for their folders once more harms nobody.
+        """
         with self._lock:
-            for table in self._tables.values():
-                yield str(table.id)
+            table.dropped = [each for each in table.dropped if each not in removed]
 
 
 def _shown(keys: tuple[str, ...], values: list[str]) -> str:

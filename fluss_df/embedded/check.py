@@ -6,15 +6,17 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from fluss_df.embedded.cluster_state import CLUSTER_FILE, ClusterState
-from fluss_df.embedded.files import FORMAT, FolderLock, read_json
+from fluss_df.embedded.catalog_files import SET_ASIDE, CatalogFiles
+from fluss_df.embedded.cluster_state import read_state
+from fluss_df.embedded.files import FORMAT, FolderLock, holds_data, read_format
+from fluss_df.embedded.kept_json import KeptJson
 from fluss_df.embedded.kv_replay import ChangeReplay
 from fluss_df.embedded.kv_store import KvState, read_store, store_folder
 from fluss_df.embedded.recovery import SyncedPoint
 from fluss_df.embedded.segment import segment_offsets
-from fluss_df.embedded.tables import Table
+from fluss_df.embedded.tables import Database, Table, databases_from_json
 from fluss_df.embedded.values_pool import TableCodec
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.headers import LogHeaders, scan_headers, verify_crcs
@@ -84,8 +86,7 @@ def check_folder(folder: Path) -> Report:
     FlussError
         ``STORAGE_EXCEPTION`` where the folder is in use, or no folder of an engine.
     """
-    marker = folder / "FORMAT"
-    if not marker.exists():
+    if not holds_data(folder):
         raise FlussError(f"{folder} holds no Fluss data", ErrorCode.STORAGE_EXCEPTION)
     lock = FolderLock(folder)
     try:
@@ -111,38 +112,62 @@ class _Checker:
             self._found("damage", where, message)
 
     def run(self) -> Report:
-        marker = self._folder / "FORMAT"
-        with self._damage(marker):
-            version = read_json(marker)["format"]
-            if version != FORMAT:
-                raise FlussError(f"storage format {version}; this version reads {FORMAT}")
-        catalog = self._folder / "catalog"
-        with self._damage(catalog / "databases.json"):
-            read_json(catalog / "databases.json")["databases"].items()
-        with self._damage(catalog / CLUSTER_FILE):
-            ClusterState(catalog)
-        tables: dict[str, Table] = {}
-        for file in sorted(catalog.glob("table-*.json")):
-            with self._damage(file):
-                table = Table.from_json(read_json(file))
-                tables[str(table.id)] = table
+        version = FORMAT
+        with self._damage(self._folder / "FORMAT"):
+            version = read_format(self._folder)
+        files = CatalogFiles(self._folder, plain=version < FORMAT)
+        databases: dict[str, Database] = {}
+        stored = self._kept(files.databases())
+        with self._damage(files.databases().first):
+            if stored is None and not self.report.findings:
+                raise FlussError(f"it and its copy {files.databases().second} are missing")
+            if stored is not None:
+                databases = databases_from_json(stored["databases"])
+        stored = self._kept(files.cluster())
+        with self._damage(files.cluster().first):
+            if stored is not None:
+                read_state(stored)
+        tables: dict[int, Table] = {}
+        for table_id in files.table_ids():
+            kept = files.table(table_id)
+            stored = self._kept(kept)
+            if stored is None:
+                continue  # both files are damaged, which is reported
+            with self._damage(kept.first):
+                table = Table.from_json(stored)
+                tables[table.id] = table
+                if databases and table.path.database_name not in databases:
+                    raise FlussError(f"there is no database of table {table.path}")
         self.report.tables = len(tables)
-        data = self._folder / "data"
-        for folder in sorted(data.iterdir()) if data.exists() else ():
-            known = tables.get(folder.name)
-            if known is None:
-                self._found("note", folder, "left over of a dropped table; removed when opened")
-            else:
-                self._table(known, folder)
+        for part in sorted(files.unknown(tables)):
+            self._found("note", part, "belongs to no table; set aside when opened")
+        for table in tables.values():
+            self._table(table, files)
+        for part in sorted((self._folder / SET_ASIDE).glob("*")):
+            self._found("note", part, "belonged to no table when the folder was opened")
         return self.report
 
-    def _table(self, table: Table, folder: Path) -> None:
-        parts = {str(p.id) for p in table.partitions.values()} | {"table"}
-        for part in sorted(folder.iterdir()):
-            if part.name not in parts:
-                self._found("note", part, "left over of a dropped partition; removed when opened")
-                continue
-            for bucket in sorted(part.iterdir(), key=lambda path: path.name):
+    def _kept(self, kept: KeptJson) -> Any:
+        """Return a value that is kept twice."""
+        value = None
+        with self._damage(kept.first):
+            value, problems = kept.read()
+            for problem in problems:
+                self._found("note", kept.first, f"{problem}; its copy is taken when opened")
+        return value
+
+    def _table(self, table: Table, files: CatalogFiles) -> None:
+        folder = files.data_folder(table.id)
+        parts = {str(p.id) for p in table.partitions.values()} if table.partitioned else {"table"}
+        for part in sorted(files.unknown_partitions(table.id, parts)):
+            left_over = part.name in map(str, table.dropped)
+            what = (
+                "left over of a dropped partition; removed" if left_over else "unknown; set aside"
+            )
+            self._found("note", part, f"{what} when opened")
+        for name in sorted(parts):
+            part = folder / name
+            for bucket in sorted(part.iterdir() if part.exists() else (), key=lambda p: p.name):
                 self.report.buckets += 1
                 with self._damage(bucket):
                     _Bucket(self, table, bucket).run()

@@ -1,22 +1,22 @@
 """What a cluster keeps beside its tables: producers' offsets, servers' tags, the last rebalance.
 
-One JSON file, replaced atomically, so that each change happens wholly or not at all.
+One JSON file, kept twice and replaced atomically, so that each change happens wholly or not at all.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from fluss_df.embedded.files import read_json, write_json
+from fluss_df.embedded.files import damage_in
+from fluss_df.embedded.kept_json import KeptJson
 from fluss_df.embedded.tables import now_ms
 from fluss_df.embedded.validation import name_problem
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import TableBucket, reading
+from fluss_df.metadata import TableBucket
 
-CLUSTER_FILE: Final = "cluster.json"
 _DEFAULT_TTL_MS: Final = 24 * 3600 * 1000
 _MAX_TIME: Final = 2**63 - 1
 
@@ -46,35 +46,42 @@ class ProducerOffsets:
         return cls(int(value["expires"]), offsets)
 
 
+State = tuple[dict[str, ProducerOffsets], dict[int, int], str | None]
+
+
+def read_state(value: Mapping[str, Any]) -> State:
+    """Return what is stored: offsets by producer, tags by server, the last rebalance."""
+    producers = {
+        name: ProducerOffsets.from_json(entry) for name, entry in value["producers"].items()
+    }
+    tags = {int(server): int(tag) for server, tag in value["tags"].items()}
+    return producers, tags, value["rebalance"]
+
+
 class ClusterState:
     """The state of a cluster of one server; thread safe, durable before a change is answered.
 
     Parameters
     ----------
-    folder
-        Where its file is; created with the first change.
+    kept
+        Its file; created with the first change.
 
     Raises
     ------
     FlussError
-        ``STORAGE_EXCEPTION`` for a file that cannot be read.
+        :class:`~fluss_df.embedded.files.DamagedError` for a file that cannot be read.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / CLUSTER_FILE
+    def __init__(self, kept: KeptJson) -> None:
+        self._kept = kept
         self._lock = threading.Lock()
         self._producers: dict[str, ProducerOffsets] = {}
         self._tags: dict[int, int] = {}
         self._rebalance: str | None = None
-        if self._file.exists():
-            value = read_json(self._file)
-            with reading(str(self._file)):
-                self._producers = {
-                    name: ProducerOffsets.from_json(entry)
-                    for name, entry in value["producers"].items()
-                }
-                self._tags = {int(server): int(tag) for server, tag in value["tags"].items()}
-                self._rebalance = value["rebalance"]
+        value = kept.load()
+        if value is not None:
+            with damage_in(kept.first):
+                self._producers, self._tags, self._rebalance = read_state(value)
 
     def _save(
         self,
@@ -91,7 +98,7 @@ class ClusterState:
             "tags": tags,
             "rebalance": rebalance,
         }
-        write_json(self._file, value)
+        self._kept.save(value)
         self._producers, self._tags, self._rebalance = producers, tags, rebalance
 
     # ---- producers

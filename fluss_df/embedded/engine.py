@@ -19,13 +19,9 @@ from typing import Final, Literal, TypeVar
 
 from fluss_df.embedded import options
 from fluss_df.embedded.catalog import Catalog
+from fluss_df.embedded.catalog_files import CatalogFiles
 from fluss_df.embedded.cluster_state import ClusterState
-from fluss_df.embedded.files import (
-    FolderLock,
-    TooManyFilesError,
-    disk_refused,
-    make_folder,
-)
+from fluss_df.embedded.files import FORMAT, FolderLock, TooManyFilesError, disk_refused
 from fluss_df.embedded.kv_store import KvResources, store_folder
 from fluss_df.embedded.kv_tablet import KvTablet
 from fluss_df.embedded.open_files import OpenFiles, allow_files
@@ -41,7 +37,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Durability = Literal["commit", "interval", "none"]
 
-_DATA: Final = "data"
+# of a backup that is being written
+COPIES: Final = ".backup-copies"
 _SYNC_INTERVAL_S: Final = 1.0
 _CHECK_INTERVAL_S: Final = 60.0
 # the newest segment, its map, and what is synced; RocksDB's own, and some files of rows
@@ -169,9 +166,13 @@ class Engine:
         self._closed = False
         self.lock = FolderLock(folder)
         try:
-            self.catalog = Catalog(folder / "catalog", self.settings.default_buckets)
-            self.cluster = ClusterState(folder / "catalog")
-            self._remove_leftovers()
+            self._catalog_files = CatalogFiles(folder, plain=self.lock.format < FORMAT)
+            self.catalog = Catalog(self._catalog_files, self.settings.default_buckets)
+            self.cluster = ClusterState(self._catalog_files.cluster())
+            if self.lock.format < FORMAT:
+                # now that every small file is written as this version does
+                self.lock.write_format()
+            self._tidy()
         except BaseException:
             self.lock.release()
             raise
@@ -179,23 +180,24 @@ class Engine:
         self._kv_resources: KvResources | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _remove_leftovers(self) -> None:
-        """Remove the folders of tables and partitions that were dropped, and of backups."""
-        for copy in self.folder.glob("backup-*"):
-            shutil.rmtree(copy, ignore_errors=True)
-        data = self.folder / _DATA
-        make_folder(data)
-        tables = {str(table.id): table for table in self.catalog.all_tables()}
-        for folder in data.iterdir():
-            table = tables.get(folder.name)
-            if table is None:
-                logger.info("removing %s, left over of a dropped table", folder)
-                shutil.rmtree(folder, ignore_errors=True)
-                continue
-            known = {str(p.id) for p in table.partitions.values()} | {"table"}
-            for part in folder.iterdir():
-                if part.name not in known:
-                    shutil.rmtree(part, ignore_errors=True)
+    def _tidy(self) -> None:
+        """Remove what is left of dropped tables and partitions; set aside what is not known."""
+        files = self._catalog_files
+        shutil.rmtree(self.folder / COPIES, ignore_errors=True)
+        files.remove_dropped()
+        tables = {table.id: table for table in self.catalog.all_tables()}
+        for part in list(files.unknown(tables)):
+            files.set_aside(part)
+        for table in tables.values():
+            known = {str(p.id) for p in table.partitions.values()}
+            known |= set() if table.partitioned else {"table"}
+            removed = set()
+            for partition_id in table.dropped:
+                shutil.rmtree(files.data_folder(table.id) / str(partition_id), ignore_errors=True)
+                removed.add(partition_id)
+            self.catalog.forget_dropped(table, removed)
+            for part in list(files.unknown_partitions(table.id, known)):
+                files.set_aside(part)
 
     # ---- buckets
 
@@ -335,7 +337,7 @@ class Engine:
 
     def _folder_of(self, bucket: TableBucket) -> Path:
         part = "table" if bucket.partition_id is None else str(bucket.partition_id)
-        return self.folder / _DATA / str(bucket.table_id) / part
+        return self._catalog_files.data_folder(bucket.table_id) / part
 
     def bucket_folder(self, bucket: TableBucket) -> Path:
         """Return the folder of a bucket."""
@@ -360,13 +362,14 @@ class Engine:
     def drop_table(self, table: Table) -> None:
         """Remove the data of a table that was dropped from the catalog."""
         self._drop(lambda bucket: bucket.table_id == table.id)
-        shutil.rmtree(self.folder / _DATA / str(table.id), ignore_errors=True)
+        self._catalog_files.remove_dropped()
 
     def drop_partition(self, table: Table, partition: Partition) -> None:
         """Remove the data of a partition that was dropped from the catalog."""
         self._drop(lambda bucket: bucket.partition_id == partition.id)
         folder = self._folder_of(TableBucket(table.id, 0, partition.id))
         shutil.rmtree(folder, ignore_errors=True)
+        self.catalog.forget_dropped(table, {partition.id})
 
     def _drop(self, wanted: Callable[[TableBucket], bool]) -> None:
         with self._lock:

@@ -7,18 +7,22 @@ import errno
 import json
 import os
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from fluss_df.embedded.open_files import allowed_files
 from fluss_df.errors import ErrorCode, FlussError
 
-FORMAT = 1
+# 2: small files have checksums and copies
+FORMAT = 2
+_READABLE = (1, FORMAT)
 # what may be there before the format is
 _OURS = {"LOCK", "FORMAT.tmp"}
 # no room on the disk, in the user's quota, or under the process's limit for a file
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# what it raises to read a value that is not what was written
+_NOT_AS_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _NO_FILES = {errno.EMFILE, errno.ENFILE}
 
 
@@ -133,8 +137,18 @@ def sync_data(fd: int) -> None:
         os.fsync(fd)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file so that after a crash it holds the old bytes or the new ones.
+
+    Parameters
+    ----------
+    path
+        The file.
+    data
+        Its bytes.
+    durable
+        Whether it survives a loss of power at once; else the operating system decides when, and
+        what is in the file after a loss of power is not known.
 
     Raises
     ------
@@ -148,34 +162,70 @@ def write_atomically(path: Path, data: bytes) -> None:
             written = 0
             while written < len(data):
                 written += os.pwrite(fd, data[written:], written)
-            os.fsync(fd)
+            if durable:
+                os.fsync(fd)
         finally:
             os.close(fd)
         os.replace(temporary, path)
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise disk_refused(f"cannot write {path.name}", path.parent, error) from error
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file atomically."""
-    write_atomically(path, json.dumps(value, separators=(",", ":")).encode())
+@contextlib.contextmanager
+def damage_in(path: Path) -> Iterator[None]:
+    """Raise what is wrong with the contents of a file as :class:`DamagedError`."""
+    try:
+        yield
+    except DamagedError:
+        raise
+    except (
+        FlussError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        text = error.message if isinstance(error, FlussError) else repr(error)
+        raise DamagedError(
+            f"{path} is damaged: {text}. Restore the folder from a backup"
+        ) from error
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
+def holds_data(folder: Path) -> bool:
+    """Whether a folder is one of an engine, even where one of its files is lost."""
+    names = ("FORMAT", "catalog/databases.json", "data/databases.json")
+    return any((folder / name).exists() for name in names)
+
+
+def read_format(folder: Path) -> int:
+    """Return the version of a folder's layout.
 
     Raises
     ------
     FlussError
-        ``STORAGE_EXCEPTION`` when it is not there or damaged.
+        :class:`DamagedError` where it cannot be read; ``STORAGE_EXCEPTION`` for one that this
+        version does not know.
     """
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise FlussError(f"cannot read {path}: {error}", ErrorCode.STORAGE_EXCEPTION) from error
+    marker = folder / "FORMAT"
+    if not marker.exists() and holds_data(folder):
+        return _READABLE[0]  # the file is lost: what follows is read as in any version
+    with damage_in(marker):
+        try:
+            version = json.loads(marker.read_bytes())["format"]
+        except OSError as error:
+            raise DamagedError(f"cannot read {marker}: {error}") from error
+    if version not in _READABLE:
+        raise FlussError(
+            f"the folder {folder} has storage format {version}; this version reads"
+            f" {' and '.join(map(str, _READABLE))}",
+            ErrorCode.STORAGE_EXCEPTION,
+        )
+    return int(version)
 
 
 class FolderInUseError(FlussError):
@@ -195,7 +245,14 @@ class FolderLock:
     FlussError
         ``STORAGE_EXCEPTION`` at once, when another engine has the folder (its process id is
         named), when the folder is something else, or of a newer format.
+
+    Attributes
+    ----------
+    format
+        The version of the folder's layout.
     """
+
+    format: int
 
     def __init__(self, folder: Path) -> None:
         _fcntl()
@@ -204,7 +261,7 @@ class FolderLock:
             fresh = not folder.exists() or not any(folder.iterdir())
             make_folder(folder.absolute())
             marker = folder / "FORMAT"
-            if not fresh and not marker.exists() and set(os.listdir(folder)) - _OURS:
+            if not fresh and not holds_data(folder) and set(os.listdir(folder)) - _OURS:
                 raise FlussError(
                     f"{folder} holds other files and no Fluss data: choose an empty folder",
                     ErrorCode.STORAGE_EXCEPTION,
@@ -241,15 +298,16 @@ class FolderLock:
                 ErrorCode.STORAGE_EXCEPTION,
             ) from None
         self.announce(None)
-        if not marker.exists():
-            write_json(marker, {"format": FORMAT, "kind": "fluss_df embedded"})
-        found = read_json(marker)
-        version = found.get("format") if isinstance(found, dict) else None
-        if version != FORMAT:
-            raise FlussError(
-                f"the folder {folder} has storage format {version}; this version reads {FORMAT}",
-                ErrorCode.STORAGE_EXCEPTION,
-            )
+        self._folder = folder
+        if not marker.exists() and not holds_data(folder):
+            self.write_format()
+        self.format = read_format(folder)
+
+    def write_format(self) -> None:
+        """Note that the folder has the layout of this version."""
+        value = {"format": FORMAT, "kind": "fluss_df embedded"}
+        write_atomically(self._folder / "FORMAT", json.dumps(value).encode())
+        self.format = FORMAT
 
     def announce(self, socket: str | None) -> None:
         """Write down who has the folder, and the Unix socket by which others use it."""

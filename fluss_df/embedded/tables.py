@@ -19,6 +19,19 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def as_id(value: object) -> int:
+    """Return an id out of a file; folders are named by it.
+
+    Raises
+    ------
+    ValueError
+        For whatever is not an integer from 0 on.
+    """
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is no id")
+    return value
+
+
 @dataclass(slots=True)
 class Database:
     """A database."""
@@ -53,6 +66,8 @@ class Table:
         Name -> partition; empty where the table has no partition keys.
     sequence
         The next number for the table's auto-increment column that no bucket has reserved.
+    dropped
+        The ids of partitions that were dropped, whose folders may still be there.
     """
 
     id: int
@@ -63,6 +78,7 @@ class Table:
     schemas: dict[int, Schema]
     partitions: dict[str, Partition] = field(default_factory=dict)
     sequence: int = 1
+    dropped: list[int] = field(default_factory=list)
     _layouts: dict[int, ColumnLayout] = field(default_factory=dict, repr=False)
 
     @property
@@ -121,14 +137,15 @@ class Table:
             "schemas": {str(key): schema.to_json() for key, schema in self.schemas.items()},
             "partitions": [[p.id, *p.values] for p in self.partitions.values()],
             "sequence": self.sequence,
+            "dropped": self.dropped,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Table:
         """Read what was stored."""
-        partitions = [Partition(row[0], tuple(row[1:])) for row in value["partitions"]]
+        partitions = [Partition(as_id(row[0]), tuple(row[1:])) for row in value["partitions"]]
         return cls(
-            value["id"],
+            as_id(value["id"]),
             TablePath(value["database"], value["name"]),
             TableDescriptor.from_json(json.dumps(value["descriptor"]).encode()),
             value["created"],
@@ -136,4 +153,17 @@ class Table:
             {int(key): Schema.from_json(schema) for key, schema in value["schemas"].items()},
             {partition.name: partition for partition in partitions},
             value.get("sequence", 1),
+            [as_id(each) for each in value.get("dropped", [])],
         )
+
+
+def databases_from_json(value: Mapping[str, Any]) -> dict[str, Database]:
+    """Read the databases that were stored, by name."""
+    return {
+        name: Database(
+            DatabaseDescriptor(entry.get("comment"), entry["properties"]),
+            entry["created"],
+            entry.get("modified", entry["created"]),
+        )
+        for name, entry in value.items()
+    }

@@ -122,11 +122,13 @@ def test_what_else_may_be_wrong(tmp_path: Path, what: str) -> None:
     logs = sorted(data.rglob("log"))
     damaged = True
     if what == "catalog":
-        (tmp_path / "d" / "catalog" / "databases.json").write_text("{")
+        for file in (tmp_path / "d").rglob("databases.json"):
+            file.write_text("{")
     elif what == "cluster":
         (tmp_path / "d" / "catalog" / "cluster.json").write_text('{"producers": [1]}')
     elif what == "table":
-        next((tmp_path / "d" / "catalog").glob("table-*.json")).write_text("[]")
+        (tmp_path / "d" / "catalog" / "table-1.json").write_text("[]")
+        (data / "1" / "table.json").write_text("[]")
     elif what == "segment":
         long = next(log for log in logs if len(list(log.glob("*.log"))) > 2)
         sorted(long.glob("*.log"))[1].unlink()

@@ -1,0 +1,177 @@
+"""Where the catalog is on the disk, and what opening a folder does with what it does not know.
+
+The second file of each is among the data: who loses ``catalog/`` loses nothing. A table that is
+dropped is first renamed, data and second file at once; that cannot be mistaken for a loss. What is
+in ``data/`` and belongs to no table is set aside, never deleted: it may be all that is left of a
+table whose files were both lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from fluss_df.embedded.files import disk_refused, make_folder, sync_folder
+from fluss_df.embedded.kept_json import KeptJson
+
+logger = logging.getLogger(__name__)
+
+CATALOG: Final = "catalog"
+DATA: Final = "data"
+SET_ASIDE: Final = "set-aside"
+_TABLE_FILE: Final = re.compile(r"table-(\d{1,18})\.json")
+_TABLE_COPY: Final = "table.json"
+_DROPPED: Final = re.compile(r"dropped-(\d{1,18})")
+_ID: Final = re.compile(r"\d{1,18}")
+
+
+class CatalogFiles:
+    """The files of a folder's catalog.
+
+    Parameters
+    ----------
+    folder
+        The folder of an engine.
+    plain
+        Whether files without checksums are taken, as format 1 has them.
+    """
+
+    def __init__(self, folder: Path, *, plain: bool = False) -> None:
+        self.folder = folder
+        self._catalog = folder / CATALOG
+        self._data = folder / DATA
+        self._plain = plain
+
+    def make(self) -> None:
+        """Create the folders, and forget files whose writing was interrupted."""
+        make_folder(self._catalog)
+        make_folder(self._data)
+        for file in self._catalog.glob("*.tmp"):
+            file.unlink()
+
+    def databases(self) -> KeptJson:
+        """Return the file of the databases and counters."""
+        return self._kept("databases.json", "next")
+
+    def cluster(self) -> KeptJson:
+        """Return the file of the state of the cluster."""
+        return self._kept("cluster.json", "producers")
+
+    def _kept(self, name: str, member: str) -> KeptJson:
+        def belongs(value: Any) -> bool:
+            return isinstance(value, dict) and member in value
+
+        first, second = self._catalog / name, self._data / name
+        return KeptJson(first, second, belongs=belongs, plain=self._plain)
+
+    def table(self, table_id: int) -> KeptJson:
+        """Return the file of a table."""
+
+        def belongs(value: Any) -> bool:
+            return isinstance(value, dict) and value.get("id") == table_id
+
+        return KeptJson(
+            self._catalog / f"table-{table_id}.json",
+            self.data_folder(table_id) / _TABLE_COPY,
+            belongs=belongs,
+            plain=self._plain,
+        )
+
+    def data_folder(self, table_id: int) -> Path:
+        """Return the folder of a table's data."""
+        return self._data / str(table_id)
+
+    def table_ids(self) -> list[int]:
+        """Return the ids of the tables that have a file here or there, ascending."""
+        dropped = {table_id for table_id, _ in self._dropped()}
+        found = {
+            int(match[1])
+            for path in self._catalog.glob("table-*.json")
+            if (match := _TABLE_FILE.fullmatch(path.name))
+        }
+        found |= {int(part.name) for part in self._numbered() if (part / _TABLE_COPY).exists()}
+        return sorted(found - dropped)
+
+    def highest_data_id(self) -> int:
+        """Return the highest id that a folder of data has, -1 where there is none."""
+        ids = [int(part.name) for part in self._numbered()]
+        return max(ids + [table_id for table_id, _ in self._dropped()], default=-1)
+
+    def _numbered(self) -> Iterator[Path]:
+        if self._data.exists():
+            yield from (part for part in self._data.iterdir() if _ID.fullmatch(part.name))
+
+    def _dropped(self) -> Iterator[tuple[int, Path]]:
+        for part in self._data.glob("dropped-*"):
+            match = _DROPPED.fullmatch(part.name)
+            if match is not None:
+                yield int(match[1]), part
+
+    # ---- dropping
+
+    def drop(self, table_id: int) -> None:
+        """Make a table be no more; its data goes with :meth:`remove_dropped`.
+
+        Works on a full disk: nothing is written.
+
+        Raises
+        ------
+        FlussError
+            ``STORAGE_EXCEPTION`` where the disk refuses; the table is as it was.
+        """
+        folder = self.data_folder(table_id)
+        dropped = self._data / f"dropped-{table_id}"
+        try:
+            if folder.exists():
+                os.rename(folder, dropped)
+            else:
+                dropped.mkdir(exist_ok=True)
+            try:
+                sync_folder(self._data)
+                self.table(table_id).first.unlink(missing_ok=True)
+                sync_folder(self._catalog)
+            except OSError:
+                os.rename(dropped, folder)
+                raise
+        except OSError as error:
+            raise disk_refused(f"cannot drop table {table_id}", self.folder, error) from error
+
+    def remove_dropped(self) -> None:
+        """Remove the data of dropped tables, also where a drop was interrupted."""
+        for table_id, part in list(self._dropped()):
+            self.table(table_id).first.unlink(missing_ok=True)
+            sync_folder(self._catalog)
+            shutil.rmtree(part, ignore_errors=True)
+
+    # ---- what is not known
+
+    def unknown(self, tables: Collection[int]) -> Iterator[Path]:
+        """Iterate over folders of data that belong to no table."""
+        for part in self._numbered():
+            if int(part.name) not in tables:
+                yield part
+
+    def unknown_partitions(self, table_id: int, known: Collection[str]) -> Iterator[Path]:
+        """Iterate over folders in a table's data that are of no partition, nor of the table."""
+        folder = self.data_folder(table_id)
+        for part in folder.iterdir() if folder.exists() else ():
+            if part.name not in known and (_ID.fullmatch(part.name) or part.name == "table"):
+                yield part
+
+    def set_aside(self, part: Path) -> None:
+        """Move what belongs to no table out of the way."""
+        name = "-".join(part.relative_to(self.folder).parts)
+        aside = self.folder / SET_ASIDE
+        make_folder(aside)
+        to = next(
+            path for number in range(10**6) if not (path := aside / f"{name}.{number}").exists()
+        )
+        os.rename(part, to)
+        sync_folder(aside)
+        sync_folder(part.parent)
+        logger.warning("%s belongs to no table: it is now %s", part, to)
