@@ -45,7 +45,7 @@ def backup(folder: Folder, file: Archive) -> None:
 
 def restore(file: Archive, folder: Folder) -> None:
     """Put a backup into a new folder, and verify it."""
-    from fluss_df.embedded.backup import restore as put_back
+    from fluss_df.embedded.restore import restore as put_back
 
     with errors_as_messages():
         put_back(file.expanduser(), folder.expanduser())

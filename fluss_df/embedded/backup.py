@@ -1,4 +1,4 @@
-"""Backups of a folder as one compressed archive, made while the engine runs, and put back.
+"""Backups of a folder as one compressed archive, made while the engine runs.
 
 A backup holds, of every bucket, all that was acknowledged when it was begun, in whole batches. The
 catalog is read last: it knows every schema that the batches refer to.
@@ -15,7 +15,6 @@ import struct
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final, cast
 
@@ -145,50 +144,6 @@ def _info(name: str, size: int) -> tarfile.TarInfo:
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(_info(name, len(data)), io.BytesIO(data))
-
-
-def restore(file: Path, folder: Path) -> None:
-    """Put a backup into a folder that is empty or not there.
-
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` where the folder holds something, or the backup is damaged or cut
-        off; the folder is then as it was.
-    """
-    codec = codec_of(file)
-    existed = folder.exists()
-    if existed and any(folder.iterdir()):
-        raise FlussError(
-            f"{folder} is not empty: restore to a new folder", ErrorCode.STORAGE_EXCEPTION
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with (
-            pa.OSFile(str(file), "r") as stream,
-            pa.CompressedInputStream(stream, codec) as unpacked,
-            tarfile.open(fileobj=cast(IO[bytes], unpacked), mode="r|") as archive,
-        ):
-            for member in archive:
-                if not (member.isfile() or member.isdir()):
-                    raise FlussError(f"there is a {member.name!r} in it that is no file")
-                archive.extract(member, folder, filter="data")
-        if not (folder / "FORMAT").exists():
-            raise FlussError("it is cut off")
-        for path in _files(folder):
-            with open(path, "rb") as restored:
-                os.fsync(restored.fileno())
-    except (OSError, tarfile.TarError, FlussError) as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if existed:
-            folder.mkdir()
-        raise FlussError(f"cannot restore {file}: {error}", ErrorCode.STORAGE_EXCEPTION) from error
-    for path in [folder, *(p for p in folder.rglob("*") if p.is_dir())]:
-        sync_folder(path)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file())
 
 
 def ask_owner(socket_path: str, file: Path) -> int:

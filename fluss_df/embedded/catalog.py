@@ -17,7 +17,14 @@ from fluss_df.embedded import validation
 from fluss_df.embedded.catalog_files import CatalogFiles
 from fluss_df.embedded.files import DamagedError, damage_in
 from fluss_df.embedded.kept_json import KeptJson
-from fluss_df.embedded.tables import Database, Partition, Table, databases_from_json, now_ms
+from fluss_df.embedded.tables import (
+    MAX_BUCKETS,
+    Database,
+    Partition,
+    Table,
+    databases_from_json,
+    now_ms,
+)
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import DatabaseDescriptor, TablePath
 from fluss_df.schema import Schema, TableDescriptor
@@ -345,10 +352,10 @@ class Catalog:
                     f" {validation.MAX_PARTITIONS} partitions.",
                     ErrorCode.PARTITION_MAX_NUM_EXCEPTION,
                 )
-            if (len(table.partitions) + 1) * table.buckets > validation.MAX_BUCKETS:
+            if (len(table.partitions) + 1) * table.buckets > MAX_BUCKETS:
                 raise FlussError(
                     f"Adding partition '{name}' would result in more than"
-                    f" {validation.MAX_BUCKETS} buckets for table {path}.",
+                    f" {MAX_BUCKETS} buckets for table {path}.",
                     ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
                 )
             partition = Partition(self._id("partition"), tuple(values))

@@ -6,12 +6,15 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from fluss_df.metadata import DatabaseDescriptor, TablePath
 from fluss_df.record.cut import ColumnLayout
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.types import wire_arrow_schema
+
+# of a table, or of each of its partitions, as in Apache Fluss
+MAX_BUCKETS: Final = 128_000
 
 
 def now_ms() -> int:
@@ -143,11 +146,14 @@ class Table:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Table:
         """Read what was stored."""
+        descriptor = TableDescriptor.from_json(json.dumps(value["descriptor"]).encode())
+        if not 1 <= (descriptor.bucket_count or 1) <= MAX_BUCKETS:
+            raise ValueError(f"{descriptor.bucket_count} buckets")
         partitions = [Partition(as_id(row[0]), tuple(row[1:])) for row in value["partitions"]]
         return cls(
             as_id(value["id"]),
             TablePath(value["database"], value["name"]),
-            TableDescriptor.from_json(json.dumps(value["descriptor"]).encode()),
+            descriptor,
             value["created"],
             value["modified"],
             {int(key): Schema.from_json(schema) for key, schema in value["schemas"].items()},

@@ -12,11 +12,11 @@ from fluss_df.embedded import options
 from fluss_df.embedded.merge_engines import DELETE_BEHAVIOR, MERGE_ENGINE
 from fluss_df.embedded.options import invalid_config
 from fluss_df.embedded.primary_keys import check_keys, check_primary_key_table, with_defaults
+from fluss_df.embedded.tables import MAX_BUCKETS
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import DataType, TypeRoot
 
-MAX_BUCKETS: Final = 128_000
 MAX_PARTITIONS: Final = 1000
 _MAX_NAME: Final = 200
 _NAME = re.compile(r"[A-Za-z0-9_-]*")

@@ -134,7 +134,7 @@ def test_both_files_of_a_table_are_lost(
     tmp_path: Path, whole: tuple[Path, Path, dict[str, Any]]
 ) -> None:
     """Its data is set aside, and its id is not used for another table."""
-    folder, _, expected = whole
+    folder, _, _ = whole
     shutil.copytree(folder, tmp_path / "d")
     highest = max(int(file.parent.name) for file in (tmp_path / "d/data").glob("*/table.json"))
     (tmp_path / "d" / "catalog" / f"table-{highest}.json").unlink()

@@ -20,8 +20,8 @@ import fluss_df as fluss
 from fluss_df.cli.main import app
 from fluss_df.client.embedded import back_up_folder
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.embedded.backup import restore
 from fluss_df.embedded.check import check_folder
+from fluss_df.embedded.restore import restore
 from fluss_df.errors import FlussError
 from tests.embedded.golden import GOLDEN, contents, fill
 
