@@ -63,7 +63,7 @@ def attach(folder: Path | str, config: Config | None = None) -> FlussConnection:
 def _socket_of(folder: Path | str) -> str:
     # not imported with the client: most programs use a cluster
     from fluss_df.embedded import EmbeddedFluss
-    from fluss_df.embedded.files import FolderInUseError
+    from fluss_df.embedded.ownership import FolderInUseError
     from fluss_df.embedded.server import owner_of
 
     global _owner
@@ -78,7 +78,7 @@ def _socket_of(folder: Path | str) -> str:
             return engine.socket_path
         key = _resolved(folder)
         running = _engines.get(key)
-        if running is not None and not running.closed:
+        if running is not None and not running.closed and running.engine.lock.lost is None:
             return running.socket_path
         until = time.monotonic() + _OPENING_S
         while True:
@@ -86,7 +86,9 @@ def _socket_of(folder: Path | str) -> str:
                 engine = _engines[key] = EmbeddedFluss(key)
             except FolderInUseError:
                 owner = owner_of(key)
-                if owner is not None and owner[1] and os.path.exists(owner[1]):
+                # an engine whose folder was renamed gives it up this moment
+                lost = {e.socket_path for e in _engines.values() if e.engine.lock.lost is not None}
+                if owner is not None and owner[1] not in {"", *lost} and os.path.exists(owner[1]):
                     _attached[owner[1]] = key
                     return owner[1]
                 # it is being opened, or was given up this moment

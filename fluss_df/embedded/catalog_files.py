@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,10 +39,19 @@ class CatalogFiles:
         The folder of an engine.
     plain
         Whether files without checksums are taken, as format 1 has them.
+    before_change
+        Called before a file is changed; raises where none may be.
     """
 
-    def __init__(self, folder: Path, *, plain: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        plain: bool = False,
+        before_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self.folder = folder
+        self._before_change = before_change
         self._catalog = folder / CATALOG
         self._data = folder / DATA
         self._plain = plain
@@ -67,7 +76,12 @@ class CatalogFiles:
             return isinstance(value, dict) and member in value
 
         first, second = self._catalog / name, self._data / name
-        return KeptJson(first, second, belongs=belongs, plain=self._plain)
+        return self._made(first, second, belongs)
+
+    def _made(self, first: Path, second: Path, belongs: Callable[[Any], bool]) -> KeptJson:
+        return KeptJson(
+            first, second, belongs=belongs, plain=self._plain, before_change=self._before_change
+        )
 
     def table(self, table_id: int) -> KeptJson:
         """Return the file of a table."""
@@ -75,12 +89,8 @@ class CatalogFiles:
         def belongs(value: Any) -> bool:
             return isinstance(value, dict) and value.get("id") == table_id
 
-        return KeptJson(
-            self._catalog / f"table-{table_id}.json",
-            self.data_folder(table_id) / _TABLE_COPY,
-            belongs=belongs,
-            plain=self._plain,
-        )
+        first = self._catalog / f"table-{table_id}.json"
+        return self._made(first, self.data_folder(table_id) / _TABLE_COPY, belongs)
 
     def data_folder(self, table_id: int) -> Path:
         """Return the folder of a table's data."""
@@ -124,6 +134,7 @@ class CatalogFiles:
         FlussError
             ``STORAGE_EXCEPTION`` where the disk refuses; the table is as it was.
         """
+        self._before_change()
         folder = self.data_folder(table_id)
         dropped = self._data / f"dropped-{table_id}"
         try:

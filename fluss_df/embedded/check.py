@@ -10,10 +10,11 @@ from typing import Any, Final, Literal
 
 from fluss_df.embedded.catalog_files import SET_ASIDE, CatalogFiles
 from fluss_df.embedded.cluster_state import read_state
-from fluss_df.embedded.files import FORMAT, FolderLock, holds_data, read_format
+from fluss_df.embedded.files import FORMAT, holds_data, read_format
 from fluss_df.embedded.kept_json import KeptJson
 from fluss_df.embedded.kv_replay import ChangeReplay
 from fluss_df.embedded.kv_store import KvState, read_store, store_folder
+from fluss_df.embedded.ownership import FolderLock
 from fluss_df.embedded.recovery import SyncedPoint
 from fluss_df.embedded.segment import segment_offsets
 from fluss_df.embedded.tables import Database, Table, databases_from_json

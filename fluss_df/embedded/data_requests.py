@@ -102,6 +102,7 @@ def _append_all(
     results: list[Appended | FlussError] = []
     for part, data in zip(request.buckets_req, records, strict=True):
         try:
+            engine.lock.verify()
             table, tablet = engine.bucket(_bucket(request.table_id, part))
             if table.has_primary_key:
                 raise FlussError(

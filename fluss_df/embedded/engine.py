@@ -21,10 +21,11 @@ from fluss_df.embedded import options
 from fluss_df.embedded.catalog import Catalog
 from fluss_df.embedded.catalog_files import CatalogFiles
 from fluss_df.embedded.cluster_state import ClusterState
-from fluss_df.embedded.files import FORMAT, FolderLock, TooManyFilesError, disk_refused
+from fluss_df.embedded.files import FORMAT, TooManyFilesError, disk_refused
 from fluss_df.embedded.kv_store import KvResources, store_folder
 from fluss_df.embedded.kv_tablet import KvTablet
 from fluss_df.embedded.open_files import OpenFiles, allow_files
+from fluss_df.embedded.ownership import FolderLock, FolderLostError
 from fluss_df.embedded.segment import may_expire
 from fluss_df.embedded.tables import Partition, Table, now_ms
 from fluss_df.embedded.tablet import Tablet, unknown_bucket
@@ -41,6 +42,7 @@ Durability = Literal["commit", "interval", "none"]
 COPIES: Final = ".backup-copies"
 _SYNC_INTERVAL_S: Final = 1.0
 _CHECK_INTERVAL_S: Final = 60.0
+_WATCH_INTERVAL_S: Final = 1.0
 # the newest segment, its map, and what is synced; RocksDB's own, and some files of rows
 _LOG_FILES: Final = 3
 _KV_FILES: Final = 13
@@ -166,7 +168,9 @@ class Engine:
         self._closed = False
         self.lock = FolderLock(folder)
         try:
-            self._catalog_files = CatalogFiles(folder, plain=self.lock.format < FORMAT)
+            self._catalog_files = CatalogFiles(
+                folder, plain=self.lock.format < FORMAT, before_change=self.lock.verify
+            )
             self.catalog = Catalog(self._catalog_files, self.settings.default_buckets)
             self.cluster = ClusterState(self._catalog_files.cluster())
             if self.lock.format < FORMAT:
@@ -281,8 +285,10 @@ class Engine:
         """Return a bucket that is open; ``files`` says whether it is about to use its files."""
         with self._lock:
             self._require_open()
+            self.lock.require()
             found = self._open.get(bucket)
             if found is None:
+                self.lock.verify()
                 try:
                     found = self._open_bucket(bucket)
                 except TooManyFilesError:
@@ -319,7 +325,7 @@ class Engine:
         if table is None or not table.has_primary_key:
             return _Open(tablet)
         if self._kv_resources is None:
-            self._kv_resources = KvResources()
+            self._kv_resources = KvResources(self.lock)
         try:
             reserve = functools.partial(self.catalog.sequence_range, table)
             kv = KvTablet(
@@ -387,6 +393,7 @@ class Engine:
         """Begin the background work; called on the event loop that serves the engine."""
         self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._tasks.append(asyncio.ensure_future(self._check_for_ever()))
+        self._tasks.append(asyncio.ensure_future(self._watch_folder()))
         if self.settings.durability == "interval":
             self._tasks.append(asyncio.ensure_future(self._sync_for_ever()))
 
@@ -413,6 +420,7 @@ class Engine:
         """
         opened = self._opened(bucket, files=False)
         if self.settings.durability != "commit" or opened.durable_offset >= end_offset:
+            self.lock.verify()
             self._wake(opened)
             return
         while opened.durable_offset < end_offset:
@@ -420,6 +428,7 @@ class Engine:
                 opened.syncing = asyncio.ensure_future(self._sync(opened))
             # a caller that goes away must not take the sync of the others along
             await asyncio.shield(opened.syncing)
+        self.lock.verify()
 
     async def _sync(self, opened: _Open) -> None:
         try:
@@ -452,6 +461,20 @@ class Engine:
                     except FlussError:
                         logger.exception("a sync failed")
 
+    async def _watch_folder(self) -> None:
+        """Notice that the folder is not where it was, also where nobody writes."""
+        try:
+            while True:
+                self.lock.verify()
+                await asyncio.sleep(_WATCH_INTERVAL_S)
+        except FolderLostError:
+            await self.run(self._give_up)
+
+    def _give_up(self) -> None:
+        """Leave the folder, wherever it is, to who opens it next."""
+        self._drop(lambda _bucket: True)
+        self.lock.release()
+
     async def _check_for_ever(self) -> None:
         from fluss_df.embedded.partitions import keep_partitions
 
@@ -471,6 +494,7 @@ class Engine:
         """
         deleted = 0
         now = now_ms()
+        self.lock.verify()
         for bucket in self.all_buckets():
             table = self.catalog.table_by_id(bucket.table_id)
             ttl = options.log_ttl_ms(table.descriptor.properties) if table else None
@@ -501,9 +525,12 @@ class Engine:
             self._open.clear()
         self.workers.close()
         problems: list[str] = []
+        with contextlib.suppress(FolderLostError):
+            self.lock.verify()
         for entry in opened:
             try:
-                entry.close()
+                # files at a path that leads elsewhere are another engine's
+                entry.close() if self.lock.lost is None else entry.abandon()
             except (FlussError, OSError) as error:
                 problems.append(str(error))
         self.lock.release()

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +16,6 @@ from fluss_df.errors import ErrorCode, FlussError
 # 2: small files have checksums and copies
 FORMAT = 2
 _READABLE = (1, FORMAT)
-# what may be there before the format is
-_OURS = {"LOCK", "FORMAT.tmp"}
 # no room on the disk, in the user's quota, or under the process's limit for a file
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # what it raises to read a value that is not what was written
@@ -26,7 +23,7 @@ _NOT_AS_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, Recursion
 _NO_FILES = {errno.EMFILE, errno.ENFILE}
 
 
-def _fcntl() -> ModuleType:
+def file_locks() -> ModuleType:
     """Return the module of file locks, which only Unix has.
 
     Raises
@@ -130,7 +127,7 @@ def sync_data(fd: int) -> None:
     if hasattr(os, "fdatasync"):
         os.fdatasync(fd)
         return
-    fcntl = _fcntl()
+    fcntl = file_locks()
     if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync leaves them in the drive's cache
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
@@ -226,113 +223,3 @@ def read_format(folder: Path) -> int:
             ErrorCode.STORAGE_EXCEPTION,
         )
     return int(version)
-
-
-class FolderInUseError(FlussError):
-    """Another engine has the folder."""
-
-
-class FolderLock:
-    """The one owner of an engine's folder, for as long as its process lives.
-
-    Parameters
-    ----------
-    folder
-        Created where it is missing.
-
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` at once, when another engine has the folder (its process id is
-        named), when the folder is something else, or of a newer format.
-
-    Attributes
-    ----------
-    format
-        The version of the folder's layout.
-    """
-
-    format: int
-
-    def __init__(self, folder: Path) -> None:
-        _fcntl()
-        self._path = folder / "LOCK"
-        try:
-            fresh = not folder.exists() or not any(folder.iterdir())
-            make_folder(folder.absolute())
-            marker = folder / "FORMAT"
-            if not fresh and not holds_data(folder) and set(os.listdir(folder)) - _OURS:
-                raise FlussError(
-                    f"{folder} holds other files and no Fluss data: choose an empty folder",
-                    ErrorCode.STORAGE_EXCEPTION,
-                )
-            # not inherited: a child must not keep the folder locked
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            way_out = ""
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                way_out = "; an engine writes to its folder: give this user the right, or copy it"
-            raise FlussError(
-                f"cannot use the folder {folder}: {error}{way_out}", ErrorCode.STORAGE_EXCEPTION
-            ) from error
-        try:
-            self._take(folder, marker)
-        except BaseException:
-            os.close(self._fd)
-            raise
-        self._released = False
-        _held.add(self)
-
-    def _take(self, folder: Path, marker: Path) -> None:
-        fcntl = _fcntl()
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            try:
-                owner = json.loads(os.pread(self._fd, 4096, 0))["pid"]
-            except (ValueError, LookupError, TypeError):
-                owner = "unknown"
-            raise FolderInUseError(
-                f"the folder {folder} is in use by process {owner}: close that engine, or connect"
-                " to its address",
-                ErrorCode.STORAGE_EXCEPTION,
-            ) from None
-        self.announce(None)
-        self._folder = folder
-        if not marker.exists() and not holds_data(folder):
-            self.write_format()
-        self.format = read_format(folder)
-
-    def write_format(self) -> None:
-        """Note that the folder has the layout of this version."""
-        value = {"format": FORMAT, "kind": "fluss_df embedded"}
-        write_atomically(self._folder / "FORMAT", json.dumps(value).encode())
-        self.format = FORMAT
-
-    def announce(self, socket: str | None) -> None:
-        """Write down who has the folder, and the Unix socket by which others use it."""
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "socket": socket}).encode(), 0)
-
-    def release(self) -> None:
-        """Give the folder up; a second call does nothing."""
-        if not self._released:
-            self._released = True
-            os.close(self._fd)
-
-
-_held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
-
-
-def _forget_locks() -> None:
-    """Let go of the parent's locks: a forked child would keep them when the parent has ended.
-
-    A lock belongs to what was opened, not to the process: closing it here leaves it to the parent.
-    """
-    for lock in list(_held):
-        with contextlib.suppress(OSError):
-            lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_locks)

@@ -53,6 +53,8 @@ class KeptJson:
         each is sound. All do by default.
     plain
         Whether files without a checksum are taken, as format 1 has them.
+    before_change
+        Called before a file is changed; raises where none may be.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class KeptJson:
         *,
         belongs: Callable[[Any], bool] = lambda _value: True,
         plain: bool = False,
+        before_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.first = first
         self.second = second
         self._belongs = belongs
         self._plain = plain
+        self._before_change = before_change
         self._generation = 0
 
     def read(self) -> tuple[Any, list[str]]:
@@ -143,6 +147,7 @@ class KeptJson:
         FlussError
             See :func:`~fluss_df.embedded.files.disk_refused`; the old value stays.
         """
+        self._before_change()
         data = _pack(Kept(self._generation + 1, value))
         write_atomically(self.first, data)
         self._generation += 1

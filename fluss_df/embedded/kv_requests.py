@@ -65,6 +65,7 @@ def _put_all(engine: Engine, request: pb.PutKvRequest) -> list[PutResult | Fluss
     targets = tuple(request.target_columns) or None
     for part in request.buckets_req:
         try:
+            engine.lock.verify()
             _, kv = engine.kv_bucket(_bucket(request.table_id, part))
             overwrite = request.agg_mode == _OVERWRITE
             results.append(kv.put(memoryview(part.records), targets, overwrite=overwrite))

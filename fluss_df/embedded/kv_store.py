@@ -21,6 +21,7 @@ from typing import Final
 import rocksdict
 
 from fluss_df.embedded.files import disk_refused
+from fluss_df.embedded.ownership import FolderLock
 from fluss_df.errors import ErrorCode, FlussError
 
 logger = logging.getLogger(__name__)
@@ -89,11 +90,26 @@ class KvState:
 
 
 class KvResources:
-    """What the stores of an engine share: the cache of blocks, the limit on memory tables."""
+    """What the stores of an engine share: the cache of blocks, the limit on memory tables.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    owned
+        The folder that they are in; None where it cannot be renamed meanwhile.
+    """
+
+    def __init__(self, owned: FolderLock | None = None) -> None:
+        self._owned = owned
         self.cache = rocksdict.Cache(_CACHE_BYTES)
         self.buffers = rocksdict.WriteBufferManager(4 * _MEMTABLE_BYTES, False)
+
+    def path_of(self, folder: Path) -> str:
+        """Return the path by which RocksDB is given a folder."""
+        return str(folder) if self._owned is None else self._owned.anchored(folder)
+
+    def readable(self, text: str) -> str:
+        """Return a message of RocksDB with the paths that users know."""
+        return text if self._owned is None else self._owned.readable(text)
 
     def options(self) -> rocksdict.Options:
         """Return the options of a store."""
@@ -158,7 +174,8 @@ class KvStore:
     def _open(self) -> tuple[rocksdict.Rdict, KvState | None]:
         """Open RocksDB; return it, and how far it is."""
         try:
-            db = rocksdict.Rdict(str(self.folder), self._resources.options())
+            path = self._resources.path_of(self.folder)
+            db = rocksdict.Rdict(path, self._resources.options())
             stored = db.get(_STATE_KEY)
         except Exception as error:
             raise self._failed("open", error) from error
@@ -229,6 +246,7 @@ class KvStore:
     def _failed(self, what: str, error: Exception) -> FlussError:
         text = f"RocksDB cannot {what} the rows of {self._name} in {self.folder}"
         refused = disk_refused(text, self.folder, error, ErrorCode.KV_STORAGE_EXCEPTION)
+        refused.message = self._resources.readable(refused.message)
         if refused.error_code == ErrorCode.KV_STORAGE_EXCEPTION and str(error).startswith(_DAMAGE):
             return DamagedStoreError(refused.message, refused.error_code)
         return refused

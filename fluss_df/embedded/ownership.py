@@ -1,0 +1,260 @@
+"""The one owner of a folder, for as long as its process lives and the folder stays where it is.
+
+The folder itself is locked, not only a file in it: who removes ``LOCK``, or renames the folder,
+lets nobody else in. Another folder may then stand in the old place, with an owner of its own: files
+are opened by their paths, so this owner has to stop before it touches them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import weakref
+from pathlib import Path
+
+from fluss_df.embedded.files import (
+    FORMAT,
+    file_locks,
+    holds_data,
+    make_folder,
+    read_format,
+    write_atomically,
+)
+from fluss_df.errors import ErrorCode, FlussError
+
+logger = logging.getLogger(__name__)
+
+# Linux has the process's open files there
+_DESCRIPTORS = "/proc/self/fd"
+# what may be there before the format is
+_OURS = {"LOCK", "FORMAT.tmp"}
+# what flock answers where it is not supported, as for folders on some network file systems
+_NO_LOCKS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EBADF}
+
+
+class FolderInUseError(FlussError):
+    """Another engine has the folder."""
+
+
+class FolderLostError(FlussError):
+    """The folder is not where it was: its engine answers nothing any more."""
+
+
+class FolderLock:
+    """The ownership of an engine's folder.
+
+    Parameters
+    ----------
+    folder
+        Created where it is missing.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` at once, when another engine has the folder (its process id is
+        named), when the folder is something else, of a newer format, or on a file system that has
+        no locks.
+
+    Attributes
+    ----------
+    format
+        The version of the folder's layout.
+    lost
+        Why the folder is owned no more; None while it is.
+    """
+
+    format: int
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lost: FolderLostError | None = None
+        self._path = folder / "LOCK"
+        self._announced: str | None = None
+        self._released = False
+        self._fd = self._folder_fd = -1
+        try:
+            self._open()
+        except OSError as error:
+            self.release()
+            way_out = ""
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                way_out = "; an engine writes to its folder: give this user the right, or copy it"
+            raise FlussError(
+                f"cannot use the folder {folder}: {error}{way_out}", ErrorCode.STORAGE_EXCEPTION
+            ) from error
+        except BaseException:
+            self.release()
+            raise
+        _held.add(self)
+
+    def _open(self) -> None:
+        file_locks()
+        folder = self.folder
+        fresh = not folder.exists() or not any(folder.iterdir())
+        make_folder(folder.absolute())
+        if not fresh and not holds_data(folder) and set(os.listdir(folder)) - _OURS:
+            raise FlussError(
+                f"{folder} holds other files and no Fluss data: choose an empty folder",
+                ErrorCode.STORAGE_EXCEPTION,
+            )
+        # not inherited: a child must not keep the folder locked
+        self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fd = self._open_file()
+        self._lock_folder = _lock(self._folder_fd)
+        if self._lock_folder is False:
+            raise self._in_use()
+        locked = _lock(self._fd)
+        if locked is False:
+            raise self._in_use()
+        if locked is None and self._lock_folder is None:
+            raise FlussError(
+                f"the file system of {folder} has no locks (flock), so two engines could write to"
+                " the folder at once: choose a folder on a local disk",
+                ErrorCode.STORAGE_EXCEPTION,
+            )
+        self.announce(None)
+        if not holds_data(folder):
+            self.write_format()
+        self.format = read_format(folder)
+
+    def _open_file(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _in_use(self) -> FolderInUseError:
+        try:
+            pid = int(json.loads(os.pread(self._fd, 4096, 0))["pid"])
+        except (ValueError, LookupError, TypeError):
+            owner = "another process"
+        else:
+            owner = f"process {pid}{_state(pid)}"
+        return FolderInUseError(
+            f"the folder {self.folder} is in use by {owner}: close that engine, or connect to its"
+            " address",
+            ErrorCode.STORAGE_EXCEPTION,
+        )
+
+    def write_format(self) -> None:
+        """Note that the folder has the layout of this version."""
+        value = {"format": FORMAT, "kind": "fluss_df embedded"}
+        write_atomically(self.folder / "FORMAT", json.dumps(value).encode())
+        self.format = FORMAT
+
+    def announce(self, socket: str | None) -> None:
+        """Write down who has the folder, and the Unix socket by which others use it."""
+        self._announced = socket
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "socket": socket}).encode(), 0)
+
+    def verify(self) -> None:
+        """Make sure that the folder's path still leads to the folder; takes about 5 us.
+
+        To be called before a file is changed, and before a change is acknowledged. A ``LOCK`` that
+        was removed is made again: nobody else can have come in.
+
+        Raises
+        ------
+        FolderLostError
+            Where it does not, now and at each later call.
+        """
+        if self.lost is not None:
+            raise self.lost
+        try:
+            if not os.path.samestat(os.stat(self.folder), os.fstat(self._folder_fd)):
+                self._lose("another folder is in its place")
+            if not os.path.samestat(os.stat(self._path), os.fstat(self._fd)):
+                self._take_file_again()
+        except FileNotFoundError:
+            if self.folder.exists():
+                self._take_file_again()
+            else:
+                deleted = os.fstat(self._folder_fd).st_nlink == 0
+                self._lose("it was deleted" if deleted else "it was renamed", deleted)
+        except OSError as error:
+            self._lose(str(error))
+
+    def _take_file_again(self) -> None:
+        """Make the lock file again, which was removed or replaced."""
+        fd = self._open_file()
+        if self._lock_folder is None or _lock(fd) is False:
+            os.close(fd)
+            self._lose("its file LOCK was removed or replaced")
+        # taken together: another thread may be here, too
+        old, self._fd = self._fd, fd
+        os.close(old)
+        self.announce(self._announced)
+        logger.warning("%s was removed while the folder was in use: it is made again", self._path)
+
+    def _lose(self, why: str, deleted: bool = False) -> None:
+        self.lost = FolderLostError(
+            f"the folder {self.folder} is not there any more, {why}: its engine stopped, and what"
+            " it had not acknowledged is not stored. Put the folder back, or open it where it is",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
+        # temporary folders are deleted before a program's end
+        logger.log(logging.DEBUG if deleted else logging.ERROR, "%s", self.lost.message)
+        raise self.lost
+
+    def anchored(self, path: Path) -> str:
+        """Return a path in the folder that leads there also after the folder was renamed.
+
+        For what opens files by itself, as RocksDB does in the background. The path as it is, where
+        the system has no such paths.
+        """
+        if not os.path.isdir(_DESCRIPTORS):
+            return str(path)
+        return f"{_DESCRIPTORS}/{self._folder_fd}/{path.relative_to(self.folder)}"
+
+    def readable(self, text: str) -> str:
+        """Return a text with the folder's own path in place of :meth:`anchored` ones."""
+        return text.replace(f"{_DESCRIPTORS}/{self._folder_fd}/", f"{self.folder}/")
+
+    def release(self) -> None:
+        """Give the folder up; a second call does nothing."""
+        if not self._released:
+            self._released = True
+            for fd in (self._fd, self._folder_fd):
+                if fd >= 0:
+                    os.close(fd)
+
+
+def _lock(fd: int) -> bool | None:
+    """Lock what a descriptor is of: True for done, False for taken, None for no such locks."""
+    fcntl = file_locks()
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return None
+        raise
+    return True
+
+
+def _state(pid: int) -> str:
+    """Return what to add about a process that does not run, where the system tells."""
+    with contextlib.suppress(OSError, IndexError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state in "Tt":
+            return " (which is stopped: end it, or let it go on with SIGCONT)"
+    return ""
+
+
+_held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+
+
+def _forget_locks() -> None:
+    """Let go of the parent's locks: a forked child would keep them when the parent has ended.
+
+    A lock belongs to what was opened, not to the process: closing it here leaves it to the parent.
+    """
+    for lock in list(_held):
+        with contextlib.suppress(OSError):
+            lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)

@@ -1,0 +1,198 @@
+"""A folder that is renamed, deleted or replaced under its owner: no two engines acknowledge."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df.client.connection import FlussConnection
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.embedded.check import check_folder
+from fluss_df.embedded.ownership import FolderInUseError
+from fluss_df.errors import FlussError
+
+LOG = fluss.TablePath("fluss", "log")
+ROWS = fluss.TablePath("fluss", "rows")
+SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
+
+
+def make(connection: FlussConnection) -> None:
+    admin = connection.get_admin()
+    for path, keys in ((LOG, None), (ROWS, ["n"])):
+        descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA, keys), bucket_count=1)
+        admin.create_table(path, descriptor)
+
+
+def write(connection: FlussConnection, path: fluss.TablePath, first: int, count: int = 10) -> None:
+    numbers = range(first, first + count)
+    rows = pa.table({"n": numbers, "text": [str(n) for n in numbers]}, schema=SCHEMA)
+    table = connection.get_table(path)
+    made = table.new_append() if path == LOG else table.new_upsert()
+    writer = made.create_writer()
+    writer.write_arrow(rows)
+    writer.flush()
+    writer.close()
+
+
+def numbers(connection: FlussConnection, path: fluss.TablePath) -> list[int]:
+    found = fluss.scan_fluss(path, connection=connection).collect()
+    return sorted(found["n"].to_list())
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[FlussConnection]:
+    """A connection to the engine that owns the folder ``d``."""
+    with EmbeddedFluss(tmp_path / "d") as engine, engine.connection() as connection:
+        make(connection)
+        write(connection, LOG, 0)
+        write(connection, ROWS, 0)
+        yield connection
+
+
+def stops(connection: FlussConnection) -> None:
+    """Every use of the engine fails at once, and says why."""
+    for path in (LOG, ROWS):
+        begun = time.monotonic()
+        with pytest.raises(FlussError, match="not there any more") as caught:
+            write(connection, path, 100)
+        assert not caught.value.is_retriable
+        assert time.monotonic() - begun < 5
+    with pytest.raises(FlussError, match="not there any more"):
+        numbers(connection, LOG)
+    with pytest.raises(FlussError, match="not there any more"):
+        connection.get_admin().create_database("other")
+    with pytest.raises(FlussError, match="not there any more"):
+        connection.get_admin().drop_table(LOG)
+
+
+def test_a_folder_that_was_renamed(tmp_path: Path, owner: FlussConnection) -> None:
+    os.rename(tmp_path / "d", tmp_path / "e")
+    # the owner's until it noticed
+    with (
+        contextlib.suppress(FolderInUseError),
+        EmbeddedFluss(tmp_path / "e") as engine,
+        engine.connection() as second,
+    ):
+        write(second, LOG, 10)
+    stops(owner)
+    assert os.listdir(tmp_path) == ["e"]
+
+
+def test_what_is_put_in_its_place(tmp_path: Path, owner: FlussConnection) -> None:
+    """The owner of the new folder goes on; nothing of either is changed by the other."""
+    os.rename(tmp_path / "d", tmp_path / "e")
+    shutil.copytree(tmp_path / "e", tmp_path / "d")
+    with EmbeddedFluss(tmp_path / "d") as engine, engine.connection() as second:
+        write(second, LOG, 10)
+        write(second, ROWS, 10)
+        stops(owner)
+        write(second, LOG, 20)
+        write(second, ROWS, 20)
+        for path in (LOG, ROWS):
+            assert numbers(second, path) == list(range(30))
+
+
+def test_the_folders_afterwards(tmp_path: Path) -> None:
+    """What was acknowledged is in the folder that acknowledged it."""
+    with EmbeddedFluss(tmp_path / "d") as engine, engine.connection() as connection:
+        make(connection)
+        write(connection, LOG, 0)
+        write(connection, ROWS, 0)
+        os.rename(tmp_path / "d", tmp_path / "e")
+        shutil.copytree(tmp_path / "e", tmp_path / "d")
+        (tmp_path / "d" / "mark").write_text("new")
+    before = {p: p.read_bytes() for p in (tmp_path / "d").rglob("*") if p.is_file()}
+    assert before
+    for folder in ("d", "e"):
+        assert check_folder(tmp_path / folder).sound
+        with EmbeddedFluss(tmp_path / folder) as again, again.connection() as connection:
+            for path in (LOG, ROWS):
+                assert numbers(connection, path) == list(range(10))
+            write(connection, ROWS, 10)
+            assert numbers(connection, ROWS) == list(range(20))
+
+
+def test_a_folder_that_was_deleted(tmp_path: Path, owner: FlussConnection) -> None:
+    shutil.rmtree(tmp_path / "d")
+    stops(owner)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_lock_that_was_removed(tmp_path: Path, owner: FlussConnection) -> None:
+    (tmp_path / "d" / "LOCK").unlink()
+    with pytest.raises(FlussError, match="in use"):
+        EmbeddedFluss(tmp_path / "d")
+    write(owner, LOG, 10)
+    assert numbers(owner, LOG) == list(range(20))
+    # it is made again, so that others find the owner
+    with pytest.raises(FlussError, match=f"in use by process {os.getpid()}"):
+        EmbeddedFluss(tmp_path / "d")
+    assert "socket" in (tmp_path / "d" / "LOCK").read_text()
+
+
+def test_an_idle_owner_notices(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with EmbeddedFluss(tmp_path / "d") as engine:
+        os.rename(tmp_path / "d", tmp_path / "e")
+        until = time.monotonic() + 10
+        while engine.engine.lock.lost is None and time.monotonic() < until:
+            time.sleep(0.05)
+        assert engine.engine.lock.lost is not None
+        with fluss.connect(tmp_path / "e") as connection:
+            assert connection.get_admin().list_databases() == ["fluss"]
+    assert caplog.text.count("not there any more") == 1
+
+
+def test_connecting_again_in_the_same_process(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    with fluss.connect(folder) as connection:
+        make(connection)
+        write(connection, LOG, 0)
+        os.rename(folder, tmp_path / "e")
+        with pytest.raises(FlussError, match="not there any more"):
+            write(connection, LOG, 10)
+        with fluss.connect(tmp_path / "e") as other:
+            assert numbers(other, LOG) == list(range(10))
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(_fd: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with pytest.raises(FlussError, match="has no locks"):
+        EmbeddedFluss(tmp_path / "d")
+
+
+def test_an_owner_that_is_stopped_is_named(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom fluss_df.embedded import EmbeddedFluss\n"
+        f"with EmbeddedFluss({str(tmp_path / 'd')!r}):\n"
+        "    print('ready', flush=True)\n    sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(
+            FlussError, match=rf"in use by process {process.pid} \(which is stopped"
+        ):
+            EmbeddedFluss(tmp_path / "d")
+        process.send_signal(signal.SIGCONT)
+    finally:
+        process.communicate("")
