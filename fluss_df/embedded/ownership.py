@@ -42,6 +42,9 @@ class FolderInUseError(FlussError):
 class FolderLostError(FlussError):
     """The folder is not where it was: its engine answers nothing any more."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ErrorCode.UNKNOWN_SERVER_ERROR)
+
 
 class FolderLock:
     """The ownership of an engine's folder.
@@ -70,7 +73,7 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.lost: FolderLostError | None = None
+        self.lost: str | None = None
         self._path = folder / "LOCK"
         self._announced: str | None = None
         self._released = False
@@ -159,8 +162,7 @@ class FolderLock:
         FolderLostError
             Where it does not, now and at each later call.
         """
-        if self.lost is not None:
-            raise self.lost
+        self.require()
         try:
             if not os.path.samestat(os.stat(self.folder), os.fstat(self._folder_fd)):
                 self._lose("another folder is in its place")
@@ -175,6 +177,11 @@ class FolderLock:
         except OSError as error:
             self._lose(str(error))
 
+    def require(self) -> None:
+        """Raise where an earlier :meth:`verify` did."""
+        if self.lost is not None:
+            raise FolderLostError(self.lost)
+
     def _take_file_again(self) -> None:
         """Make the lock file again, which was removed or replaced."""
         fd = self._open_file()
@@ -188,14 +195,13 @@ class FolderLock:
         logger.warning("%s was removed while the folder was in use: it is made again", self._path)
 
     def _lose(self, why: str, deleted: bool = False) -> None:
-        self.lost = FolderLostError(
+        self.lost = (
             f"the folder {self.folder} is not there any more, {why}: its engine stopped, and what"
-            " it had not acknowledged is not stored. Put the folder back, or open it where it is",
-            ErrorCode.UNKNOWN_SERVER_ERROR,
+            " it had not acknowledged is not stored. Put the folder back, or open it where it is"
         )
         # temporary folders are deleted before a program's end
-        logger.log(logging.DEBUG if deleted else logging.ERROR, "%s", self.lost.message)
-        raise self.lost
+        logger.log(logging.DEBUG if deleted else logging.ERROR, "%s", self.lost)
+        raise FolderLostError(self.lost)
 
     def anchored(self, path: Path) -> str:
         """Return a path in the folder that leads there also after the folder was renamed.

@@ -189,10 +189,11 @@ def test_an_owner_that_is_stopped_is_named(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         with pytest.raises(
             FlussError, match=rf"in use by process {process.pid} \(which is stopped"
         ):
             EmbeddedFluss(tmp_path / "d")
-        process.send_signal(signal.SIGCONT)
     finally:
+        process.send_signal(signal.SIGCONT)
         process.communicate("")
