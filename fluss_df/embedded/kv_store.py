@@ -324,7 +324,8 @@ class KvStore:
         options.set_max_open_files(-1)
         read_only = rocksdict.AccessType.read_only(False)
         try:
-            db = rocksdict.Rdict(str(self.folder), options, access_type=read_only)
+            path = self._resources.path_of(self.folder)
+            db = rocksdict.Rdict(path, options, access_type=read_only)
         except Exception as error:
             raise self._failed("open", error) from error
         try:
