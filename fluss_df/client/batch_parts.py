@@ -91,8 +91,8 @@ class BatchParts:
         if batch.uncertain:
             written = " (an earlier request with them was lost: they may be written)"
         return FlussError(
-            f"{where} does not take {batch.rows} rows at once, whose changes exceed a"
-            f" page of its server (server.buffer.page-size){written}: lower writer.batch-rows here,"
-            f" or raise it there; the server said: {error.message}",
+            f"{where} does not take {batch.rows} rows at once, whose changes are more than its"
+            f" server has room for (server.buffer.page-size){written}: lower writer.batch-rows"
+            f" here, or raise it there; the server said: {error.message}",
             error.error_code,
         )

@@ -145,11 +145,14 @@ class PutKv:
         return Written(-1, end, answer.pressure)
 
     def refuses_rows(self, error: FlussError) -> bool:
-        """Whether the changes of a batch exceed the page on which the server notes their kinds.
+        """Whether the changes of a batch are more than the server takes at once.
 
-        Servers up to 1.0 have no code for it. They make the whole changelog of a batch before they
-        write any of it.
+        Their kinds may exceed the page on which it notes them: servers up to 1.0 have no code for
+        that. Or their rows may be too large, for the embedded engine. All make the whole changelog
+        of a batch before they write any of it.
         """
+        if error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION:
+            return True
         unknown = error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         return unknown and _PAGE_IS_FULL.search(error.message) is not None
 

@@ -64,8 +64,9 @@ class EngineOptions:
     default_buckets
         Buckets of tables that do not say.
     answer_bytes
-        The most that one request may look up or scan by a limit; more is refused, as it would be
-        in memory at once.
+        The most that one request may look up or scan by a limit, and that the rows may have which
+        one batch of keys replaces, removes or makes; more is refused, as it would be in memory at
+        once.
     open_files
         How many files the buckets may have open, about; those that were not used for the longest
         time give theirs back. ``None``: half of what the process may have, whose own limit is
@@ -335,6 +336,7 @@ class Engine:
                 self._kv_resources,
                 reserve,
                 visible_when_synced=synced,
+                most_bytes=self.settings.answer_bytes,
             )
         except BaseException:
             tablet.abandon()

@@ -41,6 +41,7 @@ from fluss_df.embedded.tables import Table
 from fluss_df.embedded.tablet import Tablet, unknown_bucket
 from fluss_df.embedded.values_pool import Places, TableCodec, ValuePool
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.memory import give_memory_back
 from fluss_df.record.kv_batch import KvRecords, decode_kv_batch
 from fluss_df.record.log_batch import Compression
 from fluss_df.record.unaligned import Int64s
@@ -54,6 +55,12 @@ SEQUENCE_CACHE: Final = "table.auto-increment.cache-size"
 _SEQUENCE_CACHE: Final = 100_000
 # without a sync of its own, a log is synced when so much waits for it
 _PENDING_BYTES: Final = 32 << 20
+_MOST_BYTES: Final = 256 << 20
+# after a batch that looked up more, memory goes back to the system: each of the engine's threads
+# has an arena of its own, which would keep it (1.4 GB for deletes of 32 MB at a time, then 0.6)
+_TRIMMED_BYTES: Final = 16 << 20
+# looked up by one call to RocksDB, before their values are counted
+_KEYS_AT_ONCE: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,10 @@ class KvTablet:
         Reserves numbers for the table's auto-increment column: their count -> the first.
     visible_when_synced
         Whether readers see rows once they are on the disk (else: once they are written).
+    most_bytes
+        Of the rows that one batch replaces or removes, and of the changes that it makes: all are
+        in memory at once, some of them several times. A batch of more is refused, unless it has a
+        single row.
 
     Raises
     ------
@@ -115,12 +126,14 @@ class KvTablet:
         reserve: Callable[[int], int],
         *,
         visible_when_synced: bool = True,
+        most_bytes: int = _MOST_BYTES,
     ) -> None:
         self.name = log.name
         self.log = log
         self._table = table
         self._reserve = reserve
         self._visible_when_synced = visible_when_synced
+        self._most_bytes = most_bytes
         properties = table.descriptor.properties
         self._full_image = properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
         self._sequence_block = int(properties.get(SEQUENCE_CACHE, _SEQUENCE_CACHE))
@@ -130,6 +143,8 @@ class KvTablet:
         self._apply_lock = threading.Lock()
         self._pending: deque[_Pending] = deque()
         self._pending_bytes = 0
+        # bytes of the rows that the last batch found
+        self._looked_up = 0
         # the newest pending value of each key
         self._overlay: Changes = {}
         self._made: TableCodec | None = None
@@ -249,13 +264,18 @@ class KvTablet:
         FlussError
             ``CORRUPT_RECORD_EXCEPTION`` for bytes that are no valid batch,
             ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``SCHEMA_NOT_EXIST``, ``INVALID_TARGET_COLUMN``,
-            ``DELETION_DISABLED_EXCEPTION``, ``STORAGE_EXCEPTION``. Nothing is stored then.
+            ``DELETION_DISABLED_EXCEPTION``, ``RECORD_TOO_LARGE_EXCEPTION``,
+            ``STORAGE_EXCEPTION``. Nothing is stored then.
         """
         try:
             records = decode_kv_batch(data)
         except FlussError as error:
             raise self._corrupt(error) from error
-        return self._on_sound_rows(lambda: self._put_once(data, records, targets, overwrite))
+        try:
+            return self._on_sound_rows(lambda: self._put_once(data, records, targets, overwrite))
+        finally:
+            if self._looked_up > _TRIMMED_BYTES:
+                give_memory_back()
 
     def _put_once(
         self,
@@ -335,7 +355,7 @@ class KvTablet:
             none = Places.none(len(new))
             changes = RowChanges(none, new, np.full(len(new), UPDATE_AFTER, np.uint8))
         else:
-            old = pool.add(self._current(distinct))
+            old = pool.add(self._old_values(distinct, len(keys)))
             if engine.takes_new and not numbered:
                 changes = replaced(old, new, ids)
                 if blind:
@@ -345,6 +365,7 @@ class KvTablet:
                 if numbered:
                     changes = Numbering(pool, codec, self._numbers).fill(changes, ids)
         types, places = change_rows(changes, self._full_image)
+        self._require_room(int((places.ends - places.starts).sum()), len(keys))
         batch = change_batch(
             pool, types, places, self._compression, records.writer_id, records.sequence
         )
@@ -360,6 +381,34 @@ class KvTablet:
         self._pending_bytes += len(raw)
         self._overlay.update(made)
         return PutResult(appended.end_offset, appended.end_offset)
+
+    def _old_values(self, keys: list[bytes], rows: int) -> list[bytes | None]:
+        """Return the newest values of the keys of a batch of so many rows, if there is room."""
+        found: list[bytes | None] = []
+        size = 0
+        for at in range(0, len(keys), _KEYS_AT_ONCE):
+            some = self._current(keys[at : at + _KEYS_AT_ONCE])
+            size += sum(map(len, filter(None, some)))
+            self._looked_up = size
+            self._require_room(size, rows)
+            found += some
+        return found
+
+    def _require_room(self, size: int, rows: int) -> None:
+        """Refuse a batch whose rows would take too much memory.
+
+        Raises
+        ------
+        FlussError
+            ``RECORD_TOO_LARGE_EXCEPTION``; fluss_df's writers cut the batch and send it again.
+        """
+        if size > self._most_bytes and rows > 1:
+            raise FlussError(
+                f"the rows that a batch of {rows:,} rows changes in {self.name} have more than"
+                f" {self._most_bytes:,} bytes (EngineOptions.answer_bytes): write fewer at once"
+                " (writer.batch-rows, writer.batch-size)",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
 
     def _current(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the newest values, in RocksDB or on the way there."""

@@ -1,0 +1,92 @@
+"""Small batches of keys whose old rows are large: memory is bounded by what they change, too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df.client.connection import FlussConnection
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
+
+PATH = fluss.TablePath("fluss", "large")
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("n", pa.int64())])
+ROW_BYTES = 5_000
+ROWS = 2_000
+
+
+def fill(connection: FlussConnection, rows: int, size: int) -> None:
+    descriptor = fluss.TableDescriptor(
+        fluss.Schema(SCHEMA, ["id"]),
+        bucket_count=1,
+        properties={"table.log.arrow.compression.type": "NONE"},
+    )
+    connection.get_admin().create_table(PATH, descriptor)
+    with connection.get_table(PATH).new_upsert().create_writer() as writer:
+        for first in range(0, rows, 100):
+            ids = range(first, min(rows, first + 100))
+            texts = [f"{i:09}" * (size // 9) for i in ids]
+            writer.write_arrow(pa.table({"id": ids, "text": texts, "n": ids}, schema=SCHEMA))
+
+
+@pytest.mark.parametrize("what", ["delete", "update", "one key"])
+def test_old_rows_count(tmp_path: Path, what: str) -> None:
+    """A batch that is too much for the engine goes in parts, each change once and in order."""
+    options = EngineOptions(answer_bytes=1 << 20)
+    with (
+        EmbeddedFluss(tmp_path / "d", options=options) as engine,
+        engine.connection() as connection,
+    ):
+        fill(connection, ROWS, ROW_BYTES)
+        table = connection.get_table(PATH)
+        if what == "delete":
+            with table.new_upsert().create_writer() as writer:
+                writer.delete_arrow(pa.table({"id": range(ROWS)}))
+        else:
+            ids = list(range(ROWS)) if what == "update" else [7] * ROWS
+            rows = pa.table({"id": ids, "n": [i + 1 for i in range(ROWS)]})
+            with table.new_upsert().partial_update_by_name(["id", "n"]).create_writer() as writer:
+                writer.write_arrow(rows)
+        scan = table.new_scan().create_snapshot_scanner()
+        found = scan.to_arrow().sort_by("id").select(["id", "n"]).to_pylist()
+        changes = 2 * ROWS
+        if what == "delete":
+            assert found == []
+            changes = ROWS
+        elif what == "update":
+            assert [row["n"] for row in found] == [i + 1 for i in range(ROWS)]
+        else:
+            assert [row["n"] for row in found] == [ROWS if i == 7 else i for i in range(ROWS)]
+        assert list(scan.offsets.values()) == [ROWS + changes]
+
+
+def test_memory_of_a_delete(tmp_path: Path) -> None:
+    """Half a gigabyte of rows is deleted in much less memory than that."""
+    program = f"""
+import pyarrow as pa
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from tests.embedded.test_old_values import PATH, fill
+from tests.memory import PeakMemory
+options = EngineOptions(answer_bytes=32 << 20)
+with EmbeddedFluss({str(tmp_path / "d")!r}, options=options) as engine:
+    with engine.connection() as connection:
+        fill(connection, 6_500, 80_000)
+        table = connection.get_table(PATH)
+        with PeakMemory() as memory, table.new_upsert().create_writer() as writer:
+            writer.delete_arrow(pa.table({{"id": range(6_500)}}))
+            writer.flush()
+        left = table.new_scan().create_snapshot_scanner().to_arrow().num_rows
+        print(left, memory.grown >> 20)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    left, grown_mib = map(int, done.stdout.split())
+    assert left == 0
+    # RocksDB's cache and memory tables, and the 32 MiB as many times as they are copied
+    assert grown_mib < 1000
