@@ -139,7 +139,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             proposal = replace(proposal, read=asked.read, content=asked.content, table=asked.table)
             manifest = ledger.decide(batchId, proposal)
             fresh = manifest == proposal
-        check_same_batch(known[0].query_id, batchId, manifest, asked)
+        check_same_batch(known[0].query_id, batchId, manifest, asked, self._options)
         publisher.publish(batchId, manifest, fresh=fresh)
         ledger.clean(batchId)
 

@@ -188,14 +188,19 @@ def _lost(options: WriteOptions, text: str) -> None:
     logger.warning("%s; goes on, as 'fail.on.data.loss' says", text)
 
 
-def check_same_batch(query: str, batch: int, manifest: Manifest, asked: Identity) -> None:
+def check_same_batch(
+    query: str, batch: int, manifest: Manifest, asked: Identity, options: WriteOptions
+) -> None:
     """Refuse a batch of the number of another one that was written.
 
     Raises
     ------
     FlussError
-        When what was written under this number is not what comes now.
+        When what was written under this number is not what comes now; with
+        ``fail.on.data.loss=false``, not where only the rows say so, which a query may give
+        otherwise each time: then those that were decided are written.
     """
+    way_out = ""
     if manifest.read is not None and asked.read is not None:
         if manifest.read == asked.read:
             return
@@ -207,16 +212,27 @@ def check_same_batch(query: str, batch: int, manifest: Manifest, asked: Identity
         was, now = manifest.content, asked.content
         if was == now or was.rpartition(",")[2] != now.rpartition(",")[2]:
             return
+        if not options.fail_on_data_loss:
+            logger.warning(
+                "batch %d of query %s has other rows than were decided for table %s: those are"
+                " written, as 'fail.on.data.loss' says",
+                *(batch, query, asked.table),
+            )
+            return
         why = (
             "the query's checkpoint went back to an earlier state, or a copy of it ran; or the"
-            " query does not give the same rows again: then give its checkpointLocation as an"
-            " option, as a folder of this machine, by which its batches are known"
+            " query does not give the same rows again"
+        )
+        way_out = (
+            ". Where the query does not give the same rows again, option 'fail.on.data.loss' with"
+            " 'false' writes those of the first time; later batches are known by their offsets if"
+            " its checkpointLocation is given as an option, as a folder of this machine"
         )
     digest = hashlib.sha256(was.encode()).hexdigest()[:8]
     raise FlussError(
         f"batch {batch} of query {query} is in table {asked.table} with other rows, and these"
         f" would be lost: {why}. It was ({digest}) {was}; and is now {now}. Put back the newest"
         " checkpoint, or start over with another one, with starting.offsets behind what was"
-        " written",
+        f" written{way_out}",
         ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION,
     )

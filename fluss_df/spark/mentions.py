@@ -116,11 +116,11 @@ def find_mentions(
                 start, stop = start - len(_OPENING), stop - len(_OPENING)
             found = _mention(error, text, start, stop)
         # from here to where it stands in the query as it was given
-        moved = sum(
-            len(_relation(m, n)) - (m.stop - m.start)
-            for m, n in zip(mentions, names, strict=True)
-            if m.start < start
-        )
+        moved = 0
+        for m, n in sorted(zip(mentions, names, strict=True), key=lambda pair: pair[0].start):
+            if m.start + moved >= start:
+                break
+            moved += len(_relation(m, n)) - (m.stop - m.start)
         if any(m.start <= start - moved < m.stop for m in mentions):
             raise _unplaced(found.table)
         mentions.append(Mention(found.start - moved, found.stop - moved, found.table, found.alias))

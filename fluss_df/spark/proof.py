@@ -135,7 +135,7 @@ def _explained(found: DataFrame) -> str:
 
 
 def _comparable(text: str) -> list[str]:
-    """Return a plan without the numbers of its run, and the parts of conditions in any order."""
+    """Return the lines of a plan, without the numbers of its run."""
     seen: dict[str, str] = {}
     plain = _NUMBER.sub(lambda m: seen.setdefault(m[0], f"#{len(seen)}"), text)
     return plain.split("\n")

@@ -122,15 +122,16 @@ def run_sql(spark: SparkSession, query: str, options: Mapping[str, str]) -> Data
 
 def run_plan(spark: SparkSession, plan: SqlPlan, options: Mapping[str, str]) -> DataFrame:
     """Run what :func:`plan_sql` made of a query."""
-    for scan in plan.scans:
-        rows = _pruned(spark, options, scan, plan.tables[scan.table])
-        rows.createOrReplaceTempView(scan.view)
-    found = spark.sql(plan.query)
-    if not _is_remote(spark):
-        # a dataframe of a classic session has its plan, and looks at no name again
+    try:
         for scan in plan.scans:
-            spark.catalog.dropTempView(scan.view)
-    return found
+            rows = _pruned(spark, options, scan, plan.tables[scan.table])
+            rows.createOrReplaceTempView(scan.view)
+        return spark.sql(plan.query)
+    finally:
+        if not _is_remote(spark):
+            # a dataframe of a classic session has its plan, and looks at no name again
+            for scan in plan.scans:
+                spark.catalog.dropTempView(scan.view)
 
 
 def fluss_views(

@@ -66,6 +66,8 @@ TEXTS = [
     "SELECT max(label) OVER w FROM {b} WINDOW w AS (PARTITION BY k)",
     "SELECT 1 FROM {b} WHERE false",
     "SELECT '\U0001f600é', k FROM {b}",
+    # found by Spark from the inside out
+    "SELECT * FROM {a} x JOIN (SELECT (SELECT max(w) FROM {b}) AS m, c.k FROM {qb} c) d ON x.k = d.k",
     "(SELECT k FROM {b})",
     "SELECT k FROM {b};",
 ]  # fmt: skip

@@ -180,6 +180,22 @@ def test_a_checkpoint_that_lost_its_last_files(
     assert sink.found() == list(range(40))
 
 
+@pytest.mark.parametrize("step", ["decided", "sent in part"])
+def test_a_query_that_does_not_give_the_same_rows_again(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The rows that were decided are written: of a batch that is known by its offsets, always."""
+    die(monkeypatch, step, sink)
+    if not sink.checkpoint:
+        sink.refused("writes those of the first time", 3, 130, 140)
+        sink.batch(3, 130, 140, fail_on_data_loss="false")
+        assert sink.found() == list(range(40))
+        sink.batch(4, 40, 50)
+        assert sink.found() == list(range(50))
+        return
+    sink.refused("with other rows", 3, 130, 140, fail_on_data_loss="false")
+
+
 @pytest.mark.parametrize("back", [1, 2])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_checkpoint_put_back(
