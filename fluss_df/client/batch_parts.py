@@ -10,7 +10,7 @@ from fluss_df.client.bucket_queue import BucketQueue
 from fluss_df.client.write_api import WriteApi
 from fluss_df.client.write_batch import WriteBatch
 from fluss_df.client.writer_ids import WriterIds
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class BatchParts:
             batch = queue.waiting[0]
         return batch
 
-    def send_again(self, queue: BucketQueue, batch: WriteBatch) -> bool:
+    def send_again(self, queue: BucketQueue, batch: WriteBatch, error: FlussError) -> bool:
         """Have a batch sent again that is too many rows for the server; False where it cannot be.
 
         The server wrote nothing of it. Its parts go under a new writer id: under this one, a late
@@ -61,7 +61,9 @@ class BatchParts:
             # those before it come first: only then is it certain what was written
             queue.failed.append(batch)
         else:
-            self._rows = min(self._rows, (batch.rows + 1) // 2)
+            if error.error_code != ErrorCode.RECORD_TOO_LARGE_EXCEPTION:
+                # the number of rows is the reason; large rows are those of this batch alone
+                self._rows = min(self._rows, (batch.rows + 1) // 2)
             queue.failed += self._cut(batch)
             queue.refused_from = batch.sequence
             queue.renew_writer = self._ids.idempotent

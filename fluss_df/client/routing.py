@@ -79,10 +79,13 @@ class PartitionRouter:
         if not self._info.is_partitioned():
             return [(None, None, data)]
         parts = self._parts(data)
-        missing = {part.name: part.spec for part in parts if part.name not in self._ids}
-        if missing:
+        while True:
+            # another thread may learn meanwhile that a partition is gone
+            ids = self._ids
+            missing = {part.name: part.spec for part in parts if part.name not in ids}
+            if not missing:
+                return [(part.name, ids[part.name], part.data) for part in parts]
             self._find(missing)
-        return [(part.name, self._ids[part.name], part.data) for part in parts]
 
     def split_existing(self, data: pa.Table) -> list[tuple[str | None, int | None, pa.Table]]:
         """As :meth:`split`, without the rows of partitions that do not exist."""
@@ -91,7 +94,8 @@ class PartitionRouter:
         parts = self._parts(data)
         if any(part.name not in self._ids for part in parts):
             self._refresh()
-        return [(p.name, self._ids[p.name], p.data) for p in parts if p.name in self._ids]
+        ids = self._ids
+        return [(p.name, ids[p.name], p.data) for p in parts if p.name in ids]
 
     def known_id(self, name: str) -> int | None:
         """Return the id of a partition that was met before."""

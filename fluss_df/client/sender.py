@@ -418,7 +418,7 @@ class Sender:
         too_many = sent and self._api.refuses_rows(error)
         if sent and code in UNCERTAIN and not too_many:
             batch.uncertain = True
-        if too_many and self._parts.send_again(queue, batch):
+        if too_many and self._parts.send_again(queue, batch, error):
             self._resume_when_idle(queue)
             return
         if too_many:

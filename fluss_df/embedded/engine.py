@@ -184,6 +184,7 @@ class Engine:
         self.workers = Workers(8)
         self._kv_resources: KvResources | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._at_closing: list[Callable[[], None]] = []
 
     def _tidy(self) -> None:
         """Remove what is left of dropped tables and partitions; set aside what is not known."""
@@ -472,8 +473,17 @@ class Engine:
         except FolderLostError:
             await self.run(self._give_up)
 
+    def before_closing(self, function: Callable[[], None]) -> None:
+        """Have a function called before buckets are closed: to let go of what uses them."""
+        self._at_closing.append(function)
+
+    def _begin_closing(self) -> None:
+        for function in self._at_closing:
+            function()
+
     def _give_up(self) -> None:
         """Leave the folder, wherever it is, to who opens it next."""
+        self._begin_closing()
         self._drop(lambda _bucket: True)
         self.lock.release()
 
@@ -526,6 +536,7 @@ class Engine:
             opened = list(self._open.values())
             self._open.clear()
         self.workers.close()
+        self._begin_closing()
         problems: list[str] = []
         with contextlib.suppress(FolderLostError):
             self.lock.verify()

@@ -44,9 +44,15 @@ class Scans:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        engine.before_closing(self.close)
         self._scans: dict[bytes, _Scan] = {}
         self._expired: dict[bytes, float] = {}
         self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Give all scans up: RocksDB is not closed while one has an iterator."""
+        with self._lock:
+            self._scans.clear()
 
     def answer(self, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
         """Begin a scan, go on with one, or end one."""

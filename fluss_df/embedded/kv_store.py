@@ -42,6 +42,13 @@ _FOLDER: Final = "kv"
 _FOLDER_NAME: Final = re.compile(rf"{_FOLDER}(-\d+)?")
 # how RocksDB's messages begin where files are missing, cut off or changed
 _DAMAGE: Final = ("Corruption", "IO error")
+# a folder that is still in use, another user's, or on a disk that fails
+_NO_DAMAGE: Final = (
+    "lock hold by",
+    "No locks available",
+    "Permission denied",
+    "Input/output error",
+)
 
 
 class DamagedStoreError(FlussError):
@@ -247,6 +254,9 @@ class KvStore:
         text = f"RocksDB cannot {what} the rows of {self._name} in {self.folder}"
         refused = disk_refused(text, self.folder, error, ErrorCode.KV_STORAGE_EXCEPTION)
         refused.message = self._resources.readable(refused.message)
+        if any(text in str(error) for text in _NO_DAMAGE):
+            # the files may be sound: nothing is made again
+            return FlussError(refused.message, ErrorCode.STORAGE_EXCEPTION)
         if refused.error_code == ErrorCode.KV_STORAGE_EXCEPTION and str(error).startswith(_DAMAGE):
             return DamagedStoreError(refused.message, refused.error_code)
         return refused
@@ -369,6 +379,11 @@ class KvStore:
             self._closed = True
             self.scans_at_rest = False
             self._close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
 
     @property
     def deleted(self) -> bool:

@@ -177,12 +177,23 @@ class KvTablet:
 
     def _on_sound_rows(self, use: Callable[[], T]) -> T:
         """Use rows; where they turn out to be damaged, make them again and use them once more."""
+        if self._store.closed and not self.closed:
+            self._open_again()
         store = self._store
         try:
             return use()
         except DamagedStoreError as error:
             self._repaired(error, store)
         return use()
+
+    def _open_again(self) -> None:
+        """Open a store that could not be opened again when the disk was full."""
+        with self._apply_lock:
+            self._require_open()
+            if self._store.closed:
+                end = self.log.synced_offset
+                self._store = self._loader.reopened(self._store.folder, end)
+                self._forget_pending(end)
 
     def _sound_values(self, store: KvStore, values: Iterator[bytes]) -> Iterator[bytes]:
         """Iterate over values; where they turn out to be damaged, make them again for the next."""
@@ -271,6 +282,7 @@ class KvTablet:
             records = decode_kv_batch(data)
         except FlussError as error:
             raise self._corrupt(error) from error
+        self._looked_up = 0
         try:
             return self._on_sound_rows(lambda: self._put_once(data, records, targets, overwrite))
         finally:
@@ -497,12 +509,17 @@ class KvTablet:
 
     def prefix(self, prefix: bytes) -> Iterator[bytes]:
         """Return an iterator over the values whose keys begin with some bytes, in their order."""
-        self._catch_up()
+        if not prefix:
+            return self.scan()[0]
+        self._on_sound_rows(self._catch_up)
         store = self._store
         return self._sound_values(store, store.prefix(prefix))
 
     def scan(self) -> tuple[Iterator[bytes], int]:
         """Return an iterator over all values, and the offset of the changelog behind them."""
+        return self._on_sound_rows(self._scan)
+
+    def _scan(self) -> tuple[Iterator[bytes], int]:
         with self._catch_up():
             store = self._store
             values, applied = store.scan(), store.state.applied

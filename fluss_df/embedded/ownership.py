@@ -12,6 +12,7 @@ import errno
 import json
 import logging
 import os
+import threading
 import weakref
 from pathlib import Path
 
@@ -46,6 +47,17 @@ class FolderLostError(FlussError):
         super().__init__(message, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
+class _Anchor:
+    """A descriptor of a folder for paths by it; closed when nobody can use such a path any more."""
+
+    def __init__(self, folder: Path) -> None:
+        self.fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            os.close(self.fd)
+
+
 class FolderLock:
     """The ownership of an engine's folder.
 
@@ -77,6 +89,8 @@ class FolderLock:
         self._path = folder / "LOCK"
         self._announced: str | None = None
         self._released = False
+        # held by who looks closely whether the folder is lost, and makes the lock file again
+        self._closely = threading.Lock()
         self._fd = self._folder_fd = -1
         try:
             self._open()
@@ -105,6 +119,9 @@ class FolderLock:
             )
         # not inherited: a child must not keep the folder locked
         self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # of its own: RocksDB may outlive the lock, while an iterator is in use, and the number of
+        # this descriptor must not become that of another folder
+        self._anchor = _Anchor(folder)
         self._fd = self._open_file()
         self._lock_folder = _lock(self._folder_fd)
         if self._lock_folder is False:
@@ -163,6 +180,16 @@ class FolderLock:
             Where it does not, now and at each later call.
         """
         self.require()
+        with contextlib.suppress(OSError):
+            folder = os.path.samestat(os.stat(self.folder), os.fstat(self._folder_fd))
+            if folder and os.path.samestat(os.stat(self._path), os.fstat(self._fd)):
+                return
+        with self._closely:
+            self.require()
+            self._verify_closely()
+
+    def _verify_closely(self) -> None:
+        """As :meth:`verify`, one thread at a time: another may have put things right meanwhile."""
         try:
             if not os.path.samestat(os.stat(self.folder), os.fstat(self._folder_fd)):
                 self._lose("another folder is in its place")
@@ -188,7 +215,6 @@ class FolderLock:
         if self._lock_folder is None or _lock(fd) is False:
             os.close(fd)
             self._lose("its file LOCK was removed or replaced")
-        # taken together: another thread may be here, too
         old, self._fd = self._fd, fd
         os.close(old)
         self.announce(self._announced)
@@ -211,11 +237,11 @@ class FolderLock:
         """
         if not os.path.isdir(_DESCRIPTORS):
             return str(path)
-        return f"{_DESCRIPTORS}/{self._folder_fd}/{path.relative_to(self.folder)}"
+        return f"{_DESCRIPTORS}/{self._anchor.fd}/{path.relative_to(self.folder)}"
 
     def readable(self, text: str) -> str:
         """Return a text with the folder's own path in place of :meth:`anchored` ones."""
-        return text.replace(f"{_DESCRIPTORS}/{self._folder_fd}/", f"{self.folder}/")
+        return text.replace(f"{_DESCRIPTORS}/{self._anchor.fd}/", f"{self.folder}/")
 
     def release(self) -> None:
         """Give the folder up; a second call does nothing."""

@@ -106,9 +106,11 @@ def restore(file: Path, folder: Path, *, max_bytes: int | None = None) -> None:
         under_way.rmdir()
         sync_folder(folder)
     except (OSError, tarfile.TarError, FlussError, ValueError) as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if existed:
-            folder.mkdir()
+        for name in (_UNDER_WAY, DATA, CATALOG):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / "FORMAT").unlink(missing_ok=True)
+        if not existed:
+            folder.rmdir()
         what = f"cannot restore {file}"
         if isinstance(error, OSError):
             raise disk_refused(what, folder, error) from error

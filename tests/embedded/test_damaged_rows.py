@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable
@@ -102,6 +103,41 @@ def test_damaged_rows_are_made_again(
     assert check_folder(folder).sound
     with EmbeddedFluss(folder) as engine, engine.connection() as connection:
         assert rows_of(connection).num_rows == ROWS + 10
+
+
+@pytest.mark.parametrize("place", ["first block", "index", "footer"])
+def test_a_scan_that_cannot_begin(folder: Path, place: str) -> None:
+    """Also of a store that gave its files back, all of whose files are opened by a scan."""
+    options = EngineOptions(open_files=2)
+    with EmbeddedFluss(folder, options=options) as engine, engine.connection() as connection:
+        admin = connection.get_admin()
+        other = fluss.TablePath("fluss", "other")
+        schema = fluss.Schema(frame(0, 0).schema, primary_keys=["id"])
+        admin.create_table(other, fluss.TableDescriptor(schema, bucket_count=1))
+        assert rows_of(connection).equals(frame())
+        with connection.get_table(other).new_upsert().create_writer() as writer:
+            writer.write_arrow(frame(0, 10))
+        file = max(folder.rglob("*.sst"), key=lambda path: path.stat().st_size)
+        data = bytearray(file.read_bytes())
+        data[{"first block": 100, "index": len(data) - 400, "footer": len(data) - 20}[place]] ^= 4
+        file.write_bytes(bytes(data))
+        assert rows_of(connection).equals(frame())
+    with EmbeddedFluss(folder) as engine, engine.connection() as connection:
+        assert rows_of(connection).equals(frame())
+
+
+def test_a_scan_that_outlives_its_engine(folder: Path, tmp_path: Path) -> None:
+    """Its RocksDB is closed with the engine, and does not reach into the next engine's folder."""
+    shutil.copytree(folder, tmp_path / "other")
+    with EmbeddedFluss(folder) as engine, engine.connection() as connection:
+        batches = connection.get_table(PATH).new_scan().create_snapshot_scanner().batches()
+        next(batches)
+    for again in (tmp_path / "other", folder):
+        stores = sorted(path.name for path in again.rglob("kv*"))
+        with EmbeddedFluss(again) as engine, engine.connection() as connection:
+            assert rows_of(connection).equals(frame())
+        assert sorted(path.name for path in again.rglob("kv*")) == stores == ["kv"]
+    del batches
 
 
 def test_a_scan_under_way_is_not_short(folder: Path) -> None:

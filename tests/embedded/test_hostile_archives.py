@@ -135,6 +135,17 @@ def with_catalog(members: Members, change: Callable[[dict[str, Any]], None]) -> 
     return changed
 
 
+def test_a_folder_that_is_a_link(tmp_path: Path, members: Members) -> None:
+    """The folder that it leads to is as it was."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "d").symlink_to(tmp_path / "real")
+    bad = [*members, (tarfile.TarInfo("x"), b"x")]
+    refused(pack(tmp_path / "b.tar.zst", bad), tmp_path / "d")
+    assert (tmp_path / "d").is_symlink()
+    restore(pack(tmp_path / "b.tar.zst", members), tmp_path / "d")
+    assert check_folder(tmp_path / "real").findings == []
+
+
 NO_IDS = ["../../victim", "/victim", -1, 1.5, None, True, [0], 2**70]
 NO_COUNTS = ["../../victim", -1, 1.5, [0], 2**30]
 

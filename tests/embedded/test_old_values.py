@@ -64,6 +64,25 @@ def test_old_rows_count(tmp_path: Path, what: str) -> None:
         assert list(scan.offsets.values()) == [ROWS + changes]
 
 
+def test_later_batches_are_as_large_as_before(tmp_path: Path) -> None:
+    """That some rows were large says nothing of the rows that come then."""
+    options = EngineOptions(answer_bytes=1 << 20)
+    with (
+        EmbeddedFluss(tmp_path / "d", options=options) as engine,
+        engine.connection() as connection,
+    ):
+        fill(connection, 3, 900_000)
+        with connection.get_table(PATH).new_upsert().create_writer() as writer:
+            writer.delete_arrow(pa.table({"id": range(3)}))
+            writer.flush()
+            before = connection.metrics.requests
+            ids = range(2000)
+            rows = pa.table({"id": ids, "text": ["x"] * 2000, "n": ids}, schema=SCHEMA)
+            writer.write_arrow(rows)
+            writer.flush()
+            assert connection.metrics.requests - before < 20
+
+
 def test_memory_of_a_delete(tmp_path: Path) -> None:
     """Half a gigabyte of rows is deleted in much less memory than that."""
     program = f"""

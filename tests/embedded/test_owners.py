@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ import fluss_df as fluss
 from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.ownership import FolderInUseError
+from fluss_df.embedded.ownership import FolderInUseError, FolderLock
 from fluss_df.errors import FlussError
 
 LOG = fluss.TablePath("fluss", "log")
@@ -141,6 +142,21 @@ def test_a_lock_that_was_removed(tmp_path: Path, owner: FlussConnection) -> None
     with pytest.raises(FlussError, match=f"in use by process {os.getpid()}"):
         EmbeddedFluss(tmp_path / "d")
     assert "socket" in (tmp_path / "d" / "LOCK").read_text()
+
+
+def test_a_lock_that_was_removed_beside_many_threads(tmp_path: Path) -> None:
+    for number in range(20):
+        lock = FolderLock(tmp_path / str(number))
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                (tmp_path / str(number) / "LOCK").unlink()
+                for found in [pool.submit(lock.verify) for _ in range(200)]:
+                    found.result()
+            assert lock.lost is None
+            with pytest.raises(FolderInUseError):
+                FolderLock(tmp_path / str(number))
+        finally:
+            lock.release()
 
 
 def test_an_idle_owner_notices(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
