@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -38,7 +39,16 @@ class Both:
 
 
 @pytest.fixture(scope="module")
-def both(classic_spark: SparkSession, fluss_cluster: LocalCluster, make_table: MakeTable) -> Both:
+def both(
+    classic_spark: SparkSession, fluss_cluster: LocalCluster, make_table: MakeTable
+) -> Iterator[Both]:
+    with pytest.MonkeyPatch.context() as patch:
+        # as in a process that has no session of Spark Connect beside
+        patch.delenv("SPARK_CONNECT_MODE_ENABLED", raising=False)
+        yield _both(classic_spark, fluss_cluster, make_table)
+
+
+def _both(classic_spark: SparkSession, fluss_cluster: LocalCluster, make_table: MakeTable) -> Both:
     fluss, plain = classic_spark.newSession(), classic_spark.newSession()
     for session in (fluss, plain):
         session.conf.set("spark.sql.session.timeZone", "UTC")
