@@ -21,6 +21,7 @@ from polars.io.plugins import register_io_source
 from fluss_df.cli.guessing import SAMPLE, Guess
 from fluss_df.cli.texts import decoded, misfit, raw_type, typed
 from fluss_df.errors import FlussError
+from fluss_df.io.names import all_exact, exact
 from fluss_df.io.polars_reader import polars_text
 
 _SCANS: dict[str, Callable[..., pl.LazyFrame]] = {
@@ -232,7 +233,7 @@ class Source:
         """
         row = 0
         for frame in self.texts(kinds):
-            values = frame.select(typed(pl.col(n), kind).alias(n) for n, kind in kinds.items())
+            values = frame.select(typed(exact(n), kind).alias(n) for n, kind in kinds.items())
             for name, kind in kinds.items():
                 wrong = misfit(frame[name], values[name])
                 if wrong is not None:
@@ -265,7 +266,7 @@ class Source:
             batch_size: int | None,
         ) -> Iterator[pl.DataFrame]:
             for frame in self.frames(schema):
-                found = frame if with_columns is None else frame.select(with_columns)
+                found = frame if with_columns is None else frame.select(all_exact(with_columns))
                 yield found if predicate is None else found.filter(predicate)
 
         return register_io_source(source, schema=schema)

@@ -49,6 +49,8 @@ class Guess:
 
     def see(self, texts: pl.Series) -> int | None:
         """Take in more texts; return the first that is not what the first rows all were."""
+        # methods of a series look it up by its name, which may be a pattern
+        texts = texts.alias("texts")
         known = texts.drop_nulls()
         self._any = self._any or bool(known.len())
         if known.len() and self._left:

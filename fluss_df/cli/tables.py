@@ -19,6 +19,7 @@ from fluss_df.cli.options import AsJson, Connection, Table, open_table
 from fluss_df.client.connection import resolve_connection
 from fluss_df.errors import FlussError
 from fluss_df.io.checkpoint import Checkpoint
+from fluss_df.io.names import all_exact
 from fluss_df.io.offsets import bucket_offsets
 from fluss_df.io.scan import scan_fluss
 from fluss_df.metadata import TablePath
@@ -188,7 +189,7 @@ def lag(
 
 def _counted(rows: pl.LazyFrame, info: TableInfo) -> dict[str | None, int]:
     """Count rows by reading a column of them; by partition where there are partitions."""
-    keys = info.get_partition_keys()
+    keys = all_exact(info.get_partition_keys())
     if not keys:
         return {None: rows.select(pl.len()).collect().item()}
     found = rows.group_by(keys).len().sort(keys).collect()

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from fluss_df.io.names import exact, exact_fields
+
 _WRAPPED = '{"v":'
 _SUBSECOND = "%.f"
 
@@ -22,7 +24,7 @@ def json_lines(frame: pl.DataFrame) -> str:
 
 def for_csv(schema: pl.Schema) -> list[pl.Expr]:
     """Return the columns of a frame as CSV takes them."""
-    return [_csv_text(pl.col(name), kind).alias(name) for name, kind in schema.items()]
+    return [_csv_text(exact(name), kind).alias(name) for name, kind in schema.items()]
 
 
 def _csv_text(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
@@ -35,7 +37,7 @@ def _csv_text(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
 
 def _for_json(column: pl.Series) -> pl.Expr:
     finite = all(leaf.is_finite().all() for leaf in _leaves(column) if leaf.dtype.is_float())
-    return _plain(pl.col(column.name), column.dtype, finite=finite).alias(column.name)
+    return _plain(exact(column.name), column.dtype, finite=finite).alias(column.name)
 
 
 def _entries(kind: pl.Map) -> pl.List:
@@ -53,8 +55,8 @@ def _plain(value: pl.Expr, kind: pl.DataType, *, finite: bool) -> pl.Expr:
             return value.list.eval(_plain(pl.element(), _of(kind.inner), finite=finite))
         case pl.Struct():
             fields = [
-                _plain(value.struct.field(f.name), _of(f.dtype), finite=finite).alias(f.name)
-                for f in kind.fields
+                _plain(part, _of(f.dtype), finite=finite).alias(f.name)
+                for part, f in _parts(value, kind)
             ]
             return pl.when(value.is_not_null()).then(pl.struct(fields))
         case pl.Binary():
@@ -71,6 +73,11 @@ def _plain(value: pl.Expr, kind: pl.DataType, *, finite: bool) -> pl.Expr:
     return value.cast(pl.String) if kind.is_float() and not finite else value
 
 
+def _parts(value: pl.Expr, kind: pl.Struct) -> Iterator[tuple[pl.Expr, pl.Field]]:
+    """Give the fields of structs with what the type says of them."""
+    return zip(exact_fields(value, (f.name for f in kind.fields)), kind.fields, strict=True)
+
+
 def _of(kind: object) -> pl.DataType:
     assert isinstance(kind, pl.DataType)
     return kind
@@ -78,13 +85,15 @@ def _of(kind: object) -> pl.DataType:
 
 def _leaves(column: pl.Series) -> Iterator[pl.Series]:
     """Give a column, or of a nested one the columns that it is made of."""
+    # methods of a series look it up by its name, which may be a pattern
+    column = column.alias("v")
     if isinstance(column.dtype, pl.Map):
         yield from _leaves(column.cast(_entries(column.dtype)))
     elif isinstance(column.dtype, pl.List):
         yield from _leaves(column.list.explode(empty_as_null=False, keep_nulls=False))
     elif isinstance(column.dtype, pl.Struct):
-        for field in column.dtype.fields:
-            yield from _leaves(column.struct.field(field.name))
+        for field in column.struct.unnest().get_columns():
+            yield from _leaves(field)
     else:
         yield column
 
@@ -112,8 +121,8 @@ def raw_type(kind: pl.DataType) -> pl.DataType:
 def decoded(name: str, kind: pl.DataType) -> pl.Expr:
     """Return a column of CSV whose nested values are JSON as one of :func:`raw_type`."""
     if not kind.is_nested():
-        return pl.col(name)
-    wrapped = pl.lit(_WRAPPED) + pl.col(name) + pl.lit("}")
+        return exact(name)
+    wrapped = pl.lit(_WRAPPED) + exact(name) + pl.lit("}")
     made = wrapped.str.json_decode(pl.Struct({"v": raw_type(kind)}))
     return made.struct.field("v").alias(name)
 
@@ -126,9 +135,7 @@ def typed(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
         case pl.List():
             return value.list.eval(typed(pl.element(), _of(kind.inner)))
         case pl.Struct():
-            fields = [
-                typed(value.struct.field(f.name), _of(f.dtype)).alias(f.name) for f in kind.fields
-            ]
+            fields = [typed(part, _of(f.dtype)).alias(f.name) for part, f in _parts(value, kind)]
             return pl.when(value.is_not_null()).then(pl.struct(fields))
         case pl.Boolean():
             return value.str.to_lowercase().replace_strict(

@@ -22,6 +22,7 @@ import pytest
 from typer.testing import Result
 
 import fluss_df
+from fluss_df.io.names import all_exact
 from fluss_df.types import TypeRoot, from_arrow
 
 ROOT = Path(__file__).parents[2]
@@ -311,6 +312,69 @@ def test_dump_then_load_is_the_identity(
         # NaN is NaN
         assert one[column].equals(two[column], null_equal=True), column
         assert str(one[column].to_list()) == str(two[column].to_list()), column
+
+
+ODD = ["^b.*$", "b", "*", "^.*$", "^", "a b"]
+
+
+@pytest.mark.parametrize("ending", [".parquet", *TEXT_ENDINGS])
+def test_names_that_are_patterns(
+    at: Run, place: str, tmp_path: Path, table: str, ending: str
+) -> None:
+    rows = pl.DataFrame(
+        {
+            "k": [0, 1],
+            **{name: [10 * i, None] for i, name in enumerate(ODD)},
+            "^n.*$": [{name: f"{i}" for i, name in enumerate(ODD)}, None],
+            "n": [[{name: 0.5 + i for i, name in enumerate(ODD)}], []],
+            "^days$": [[dt.date(2024, 1, 1)], [None]],
+            "days": [[dt.date(1969, 1, 1)], None],
+            "^f.*$": [math.nan, 1.0],
+            "f": [0.5, 2.0],
+        }
+    )
+    first = tmp_path / "first.parquet"
+    rows.write_parquet(first)
+    ok(at("load", str(first), "--into", table, "--create", "--buckets", "1"))
+    again = f"{table}_2"
+    ok(at("load", str(first), "--into", again, "--create", "--buckets", "1"))
+    file = str(tmp_path / f"rows{ending}")
+    ok(at("dump", table, file))
+    ok(at("load", file, "--into", again))
+    found = fluss_df.read_fluss(again, connection=place).sort("k", maintain_order=True)
+    wanted = pl.concat([rows, rows]).sort("k", maintain_order=True)
+    assert str(found.rows(named=True)) == str(wanted.rows(named=True))
+    shown = [json.loads(line) for line in ok(at("head", table, "--json")).splitlines()]
+    assert [{name: row[name] for name in ODD} for row in shown] == rows.select(all_exact(ODD)).rows(
+        named=True
+    )
+    assert [row["^f.*$"] for row in shown] == ["NaN", "1.0"]
+    assert [row["f"] for row in shown] == [0.5, 2.0]
+    assert shown[0]["^n.*$"] == {name: f"{i}" for i, name in enumerate(ODD)}
+    assert shown[0]["n"] == [{name: 0.5 + i for i, name in enumerate(ODD)}]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".ndjson"])
+def test_types_of_columns_whose_names_are_patterns(
+    at: Run, tmp_path: Path, table: str, ending: str
+) -> None:
+    rows = pl.DataFrame(
+        {"^b.*$": ["1", "2"], "b": ["x", "y"], "*": ["p", "q"], "bc": ["1.5", None]}
+    )
+    file = tmp_path / f"a{ending}"
+    (rows.write_csv if ending == ".csv" else rows.write_ndjson)(file)
+    ok(at("load", str(file), "--into", table, "--create", "--partition-by", "*",
+          "--create-partitions"))  # fmt: skip
+    found = {name: kind.removesuffix(" NOT NULL") for name, kind in kinds(at, table).items()}
+    assert found == {"^b.*$": "bigint", "b": "string", "*": "string", "bc": "double"}
+    shown = sorted(ok(at("head", table, "--json")).splitlines())
+    assert [json.loads(line) for line in shown] == [
+        {"^b.*$": 1, "b": "x", "*": "p", "bc": 1.5}, {"^b.*$": 2, "b": "y", "*": "q", "bc": None},
+    ]  # fmt: skip
+    counts = ok(at("count", table, "--partitions", "--json")).splitlines()
+    assert [json.loads(line) for line in counts] == [
+        {"partition": "p", "rows": 1}, {"partition": "q", "rows": 1},
+    ]  # fmt: skip
 
 
 def test_one_column_of_nulls_comes_back(at: Run, tmp_path: Path, table: str) -> None:
