@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import csv
 import gzip
+import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +39,8 @@ TEXTS = (*_DELIMITERS, *LINES)
 ENDINGS = (*_SCANS, *TEXTS, *(f"{text}.gz" for text in TEXTS))
 
 _BLOCK = 4 << 20
+# of a value of CSV, in characters: as much as a C long has on all systems
+_LONGEST = (1 << 31) - 1
 # what readers and decompressors raise
 _UNREADABLE = (
     pl.exceptions.PolarsError,
@@ -309,10 +312,20 @@ def _check_utf8(source: Source) -> None:
             decoder.reset()
 
 
+@contextlib.contextmanager
+def _values_of_any_length() -> Iterator[None]:
+    before = csv.field_size_limit(_LONGEST)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
 def _records(source: Source) -> Iterator[int]:
     """Give the lines in which rows of CSV begin; raise for what is no row."""
-    with source.open() as file:
-        lines = codecs.getreader("utf-8")(file)
+    with source.open() as file, _values_of_any_length():
+        # lines end where those of CSV do, and not at all that Unicode has for an end
+        lines = io.TextIOWrapper(file, "utf-8", newline="")
         reader = csv.reader(lines, delimiter=_DELIMITERS[source.kind], strict=True)
         width: int | None = None
         begins = 1

@@ -14,14 +14,14 @@ _R = TypeRoot
 # so many rows say what a column is: what comes behind them and is something else is an error
 SAMPLE = 10_000
 
-_DAY = r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
-_CLOCK = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?"
+_DAY = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+_CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?"
 # in order of preference; a number that begins with a zero is a name, such as a post code
 _GUESSES: dict[str, tuple[str, pl.DataType]] = {
     "true or false": (r"(?i)^(?:true|false)$", pl.Boolean()),
-    "a whole number": (r"^[+-]?(?:0|[1-9]\d{0,17})$", pl.Int64()),
+    "a whole number": (r"^[+-]?(?:0|[1-9][0-9]{0,18})$", pl.Int64()),
     "a number": (
-        r"^[+-]?(?:(?:0|[1-9]\d{0,17})|(?:(?:0|[1-9]\d*)?\.\d+|(?:0|[1-9]\d*)\.?)(?:[eE][+-]?\d+)?"
+        r"^[+-]?(?:(?:0|[1-9][0-9]{0,17})|(?:(?:0|[1-9][0-9]*)?\.[0-9]+|(?:0|[1-9][0-9]*)\.?)(?:[eE][+-]?[0-9]+)?"
         r"|(?i:nan|inf|infinity))$",
         pl.Float64(),
     ),
@@ -29,12 +29,32 @@ _GUESSES: dict[str, tuple[str, pl.DataType]] = {
     "a time": (rf"^{_CLOCK}$", pl.Time()),
     "a timestamp": (rf"^{_DAY}[T ]{_CLOCK}$", pl.Datetime("us")),
     "a timestamp with a zone": (
-        rf"^{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d{{2}}:?\d{{2}})$",
+        rf"^{_DAY}[T ]{_CLOCK}(?:Z|[+-][0-9]{{2}}:?[0-9]{{2}})$",
         pl.Datetime("us", "UTC"),
     ),
 }
-_LONG_INTEGER = r"^[+-]?\d{19,}$"
-_NANOSECONDS = r"\.\d{7,9}"
+_LONG_INTEGER = r"^[+-]?[0-9]{19,}$"
+# what is said of a whole number that is too long for a guess
+_LIMITS = {
+    "a whole number": "a whole number that BIGINT holds",
+    "a number": "a number of at most 18 digits",
+}
+_NANOSECONDS = r"\.[0-9]{7,9}"
+
+
+def _fits(texts: pl.Series, guess: str) -> pl.Series:
+    """Return which texts are what a guess says; null for null."""
+    fits = texts.str.contains(_GUESSES[guess][0])
+    if guess not in _LIMITS:
+        return fits
+    long = texts.str.contains(_LONG_INTEGER)
+    if not long.any():
+        return fits
+    if guess == "a number":
+        # a float would lose digits of it
+        return fits & ~long
+    held = texts.cast(pl.Int64, strict=False).is_not_null() | texts.is_null()
+    return fits & held
 
 
 class Guess:
@@ -46,6 +66,8 @@ class Guess:
         self._rows = 0
         self._fine = False
         self._any = False
+        #: What the rows were before the first that is something else, in words.
+        self.expected = ""
 
     def see(self, texts: pl.Series) -> int | None:
         """Take in more texts; return the first that is not what the first rows all were."""
@@ -54,29 +76,29 @@ class Guess:
         known = texts.drop_nulls()
         self._any = self._any or bool(known.len())
         if known.len() and self._left:
-            if {"a number", "a whole number"} & set(self._left) and (
-                known.str.contains(_LONG_INTEGER).any()
-            ):
-                # a float would lose digits of it
-                self._left = [g for g in self._left if g not in ("a number", "a whole number")]
             self._fine = self._fine or bool(known.str.contains(_NANOSECONDS).any())
-            left = [g for g in self._left if known.str.contains(_GUESSES[g][0]).all()]
+            left = [g for g in self._left if _fits(known, g).all()]
             if self._sampled and not left:
-                regex = _GUESSES[self._sampled[0]][0]
-                if "a number" in self._sampled:
-                    regex = _GUESSES["a number"][0]
-                wrong = ~texts.str.contains(regex).fill_null(True)
-                return wrong.arg_max()
+                return self._misfit(texts)
             self._left = left
         self._rows += texts.len()
         if self._rows >= SAMPLE and self._any and not self._sampled:
             self._sampled = list(self._left)
         return None
 
-    @property
-    def expected(self) -> str:
-        """What the first rows were, in words."""
-        return "a number" if "a number" in self._sampled else self._sampled[0]
+    def _misfit(self, texts: pl.Series) -> int:
+        """Return the first row at which nothing is left that the column may be."""
+        ends: dict[str, int] = {}
+        for guess in self._left:
+            at = (~_fits(texts, guess).fill_null(True)).arg_max()
+            assert at is not None
+            ends[guess] = at
+        first = max(ends.values())
+        last = [guess for guess, at in ends.items() if at == first]
+        self.expected = "a number" if "a number" in last else last[0]
+        if texts[first : first + 1].str.contains(_LONG_INTEGER).item():
+            self.expected = _LIMITS.get(last[0], self.expected)
+        return first
 
     @property
     def kind(self) -> pl.DataType:

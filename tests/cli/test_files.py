@@ -63,6 +63,7 @@ def put(folder: Path, name: str, content: str | bytes) -> str:
 # ---- what is wrong, and where
 
 _MANY = "".join(f"{i},{i}\n" for i in range(20_000))
+_HALVES = "".join(f"{i},{i}.5\n" for i in range(20_000))
 _OBJECTS = "".join(f'{{"a": {i}}}\n' for i in range(20_000))
 WRONG: list[tuple[str, str | bytes, str]] = [
     ("empty.csv", "", "empty.csv: it is empty, and has no names of columns"),
@@ -77,6 +78,33 @@ WRONG: list[tuple[str, str | bytes, str]] = [
     ("quote.csv", 'a,b\n1,2\n2,"z\n', "line 3: the row cannot be read: unexpected end"),
     ("late.csv", f"a,b\n{_MANY}7,N/A\n", "line 20002, column 'b': 'N/A' is not a number"),
     ("late.csv.gz", f"a,b\n{_MANY}7,x\n", "line 20002, column 'b': 'x' is not a number"),
+    (
+        "huge.csv",
+        f"a,b\n{_MANY}7,9223372036854775808\n",
+        "line 20002, column 'b': '9223372036854775808' is not a whole number that BIGINT holds",
+    ),
+    (
+        "late_long.csv",
+        f"a,b\n{_HALVES}7,{2**62}\n{_HALVES}",
+        f"line 20002, column 'b': '{2**62}' is not a number of at most 18 digits",
+    ),
+    (
+        "half.csv",
+        f"a,b\n{_MANY}7,{2**62}\n8,0.5\n",
+        "line 20003, column 'b': '0.5' is not a whole number",
+    ),
+    (
+        "later_half.csv",
+        f"a,b\n{_MANY}7,{2**62}\n{_MANY * 60}8,0.5\n",
+        "line 1220003, column 'b': '0.5' is not a whole number",
+    ),
+    ("separators.csv", "a,b\nx\u2028y\x85z\x0c,1\n1,2,3\n", "line 3: the row has 3 values for 2"),
+    (
+        "separators.tsv",
+        "a\tb\n" + "x\u2028y\t1\n" * 20_000 + "x\tx\n",
+        "line 20002, column 'b': 'x' is not a number",
+    ),
+    ("wide.csv", f"a,b\n{'x' * 200_000},1\n1,2,3\n", "line 3: the row has 3 values for 2 columns"),
     ("cut.ndjson", '{"a": 1}\n\n{"a": 2', "line 3: no JSON object at character"),
     ("list.ndjson", '{"a": 1}\n[1]\n', "line 2: expected a JSON object, found"),
     ("cut.parquet", b"PAR1xyz", "cut.parquet: it cannot be read: "),
@@ -175,6 +203,22 @@ def test_columns_of_files_must_be_the_same(at: Run, tmp_path: Path, table: str) 
     assert "its columns are a, c" in message
 
 
+@pytest.mark.parametrize("ending", [".csv", ".tsv.gz", ".ndjson"])
+def test_texts_that_readers_stumble_on_are_loaded(
+    at: Run, tmp_path: Path, table: str, ending: str
+) -> None:
+    """Separators of lines that are none in files, long texts, and quotes that look like fields."""
+    texts = ["a\u2028b\u2029c\x85d\x0b\x0c\x1c", "x" * 200_000, '"b":1,"b":2', "\\", '{"k":1}']
+    rows = pl.DataFrame({"k": range(len(texts)), "b": texts})
+    if ending == ".ndjson":
+        content = rows.write_ndjson()
+    else:
+        content = rows.write_csv(separator="," if ending == ".csv" else "\t")
+    ok(at("load", put(tmp_path, f"a{ending}", content), "--into", table, "--create"))
+    found = [json.loads(line) for line in ok(at("head", table, "--json")).split("\n")[:-1]]
+    assert {row["k"]: row["b"] for row in found} == dict(enumerate(texts))
+
+
 # ---- types
 
 
@@ -194,6 +238,10 @@ FOUND_OUT = {
     "clock": ("12:30:00", "time(9)"),
     "truth": ("true", "boolean"),
     "post_code": ("00123", "string"),
+    "big": ("9223372036854775807", "bigint"),
+    "least": ("-9223372036854775808", "bigint"),
+    "beyond": ("9223372036854775808", "string"),
+    "elsewhere": ("١٢٣", "string"),
     "long": ("123456789012345678901234567890", "string"),
     "text": ("x", "string"),
 }
