@@ -9,7 +9,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -41,6 +41,8 @@ ENDINGS = (*_SCANS, *TEXTS, *(f"{text}.gz" for text in TEXTS))
 _BLOCK = 4 << 20
 # of a value of CSV, in characters: as much as a C long has on all systems
 _LONGEST = (1 << 31) - 1
+# a name of JSON with an escape, or with space before its colon
+_ODD_FIELD = r'(?:\\.[^"\\]*"\s*|"\s+):'
 # what readers and decompressors raise
 _UNREADABLE = (
     pl.exceptions.PolarsError,
@@ -82,6 +84,7 @@ class Source:
     path: Path
     null_values: tuple[str, ...] = ()
     kind: str = field(init=False)
+    _checked: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.kind = ending(self.path, ENDINGS).removesuffix(".gz")
@@ -176,7 +179,11 @@ class Source:
             if self._is_blank():
                 return {}
             frame = pl.scan_ndjson(self.path, infer_schema_length=None)
-            return dict(frame.collect_schema())
+            fields = dict(frame.collect_schema())
+            if not self._checked:
+                _check_fields(self, fields)
+            self._checked = True
+        return fields
 
     def _is_blank(self) -> bool:
         with self.open() as file:
@@ -346,6 +353,44 @@ def _records(source: Source) -> Iterator[int]:
             raise source.error(begins, None, f"the row cannot be read: {error}") from None
     if width is None:
         raise source.error(None, None, "it is empty, and has no names of columns")
+
+
+def _check_fields(source: Source, names: Iterable[str]) -> None:
+    """Raise for an object of JSON lines that has a field twice, of which readers drop one.
+
+    Lines in which a name may be there twice are found first, and read then: to read all of them
+    would double the time that loading takes. A field of a row within a row is found where its line
+    is read.
+    """
+    written = {json.dumps(name, ensure_ascii=False) for name in names}
+    fields = "|".join(map(pl.escape_regex, sorted(written)))
+    line = 0
+    with source.open() as file:
+        while lines := file.readlines(_BLOCK):
+            texts = pl.Series("lines", lines).cast(pl.String)
+            found = texts.str.extract_all(f"(?:{fields}):")
+            suspect = texts.str.contains(_ODD_FIELD) | (found.list.n_unique() != found.list.len())
+            for at in suspect.arg_true():
+                twice = _twice(lines[at])
+                if twice is not None:
+                    raise source.error(line + at + 1, twice, "the field stands there twice")
+            line += len(lines)
+
+
+def _twice(line: bytes) -> str | None:
+    """Return a name that an object of the line has twice."""
+    twice: list[str] = []
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(found)
+        if len(made) != len(found):
+            names = [name for name, _ in found]
+            twice.append(next(name for name in names if names.count(name) > 1))
+        return made
+
+    if line.strip():
+        json.loads(line.strip(), object_pairs_hook=pairs)
+    return twice[0] if twice else None
 
 
 def _objects(source: Source) -> Iterator[int]:

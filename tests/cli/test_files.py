@@ -105,6 +105,21 @@ WRONG: list[tuple[str, str | bytes, str]] = [
         "line 20002, column 'b': 'x' is not a number",
     ),
     ("wide.csv", f"a,b\n{'x' * 200_000},1\n1,2,3\n", "line 3: the row has 3 values for 2 columns"),
+    (
+        "field_twice.ndjson",
+        '{"a": 1}\n{"a": 1, "a": 2}\n',
+        "line 2, column 'a': the field stands there twice",
+    ),
+    (
+        "field_twice.jsonl.gz",
+        f'{_OBJECTS}{{"b": 1, "b" : null, "c": 2}}\n{_OBJECTS}',
+        "line 20001, column 'b': the field stands there twice",
+    ),
+    (
+        "escaped_twice.ndjson",
+        '{"ab": 1, "a\\u0062": 2}\n',
+        "line 1, column 'ab': the field stands there twice",
+    ),
     ("cut.ndjson", '{"a": 1}\n\n{"a": 2', "line 3: no JSON object at character"),
     ("list.ndjson", '{"a": 1}\n[1]\n', "line 2: expected a JSON object, found"),
     ("cut.parquet", b"PAR1xyz", "cut.parquet: it cannot be read: "),
