@@ -13,11 +13,13 @@ from fluss_df.schema import TableInfo
 _QUOTED = re.compile(r'"[^"]*"')
 # reductions of all rows; those of lists, texts and the like are of one row
 _REDUCTION = re.compile(
-    r"(?<!\.list)(?<!\.arr)(?<!\.str)(?<!\.bin)(?<!\.dt)(?<!\.cat)(?<!\.struct)"
+    r"(?<!\.list)(?<!\.arr)(?<!\.array)(?<!\.str)(?<!\.bin)(?<!\.dt)(?<!\.cat)(?<!\.struct)"
     r"(?:\.(?:sum|mean|median|min|max|count|len|n_unique|approx_n_unique|std|var|quantile|product"
     r"|first|null_count|arg_min|arg_max|implode|any|all|skew|kurtosis|entropy|mode|value_counts"
-    r"|cum_sum|cum_count|cum_min|cum_max|cum_prod|rank|reduce|over)|(?<![\w.])len)\("
+    r"|cum_sum|cum_count|cum_min|cum_max|cum_prod|cumulative_eval|rank|reduce|over)|(?<![\w.])len)\("
 )
+# what is computed from the elements of one list
+_OF_ELEMENTS = re.compile(r"\.(?:list|arr|array)\.(?:eval|agg)\(")
 _RESOLVED = re.compile(r", cached_resolves: \d+")
 # so much of a query is kept
 _TEXT = 20_000
@@ -37,6 +39,21 @@ def changed_line(before: str, now: str) -> str:
     return "one is longer"
 
 
+def _reduces(text: str) -> bool:
+    """Return whether expressions have a reduction of all rows."""
+    plain = _QUOTED.sub("", text)
+    while (found := _OF_ELEMENTS.search(plain)) is not None:
+        depth, end = 1, found.end()
+        while depth and end < len(plain):
+            depth += {"(": 1, ")": -1}.get(plain[end], 0)
+            end += 1
+        if depth:
+            # a name with a quote in it: what is not understood counts
+            break
+        plain = plain[: found.start()] + plain[end:]
+    return _REDUCTION.search(plain) is not None
+
+
 def replaced_results(frame: pl.LazyFrame) -> str | None:
     """Return what in a query makes a result of all rows, of which a batch has only some."""
     lines = frame.explain(optimized=False).replace("\0", "").splitlines()
@@ -45,15 +62,14 @@ def replaced_results(frame: pl.LazyFrame) -> str | None:
         if text.startswith("AGGREGATE["):
             text = lines[i + 1].strip() if i + 1 < len(lines) else text
             aggregates, _, _ = text.rpartition("] BY [")
-            plain = _QUOTED.sub("", aggregates)
             # the last row of a key is what replaces the one before
-            if _REDUCTION.search(plain):
+            if _reduces(aggregates):
                 return text[:200]
         elif text.startswith("ROW INDEX"):
             return text[:200]
         elif text.startswith(("SELECT [", "WITH_COLUMNS")):
             text = lines[i + 1].strip() if text.startswith("WITH_COLUMNS") else text
-            if _REDUCTION.search(_QUOTED.sub("", text)):
+            if _reduces(text):
                 return text[:200]
     return None
 

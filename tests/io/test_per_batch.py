@@ -35,6 +35,15 @@ REPLACING: dict[str, Query] = {
     "a count alone": lambda lf: lf.select(key=pl.lit(1, pl.Int64), value=pl.len().cast(pl.Int64)),
     "window": lambda lf: lf.with_columns(pl.col("value").cum_sum()),
     "over": lambda lf: lf.with_columns(value=pl.col("value").sum().over("key")),
+    "of rows beside lists": lambda lf: lf.with_columns(
+        value=pl.concat_list("value").list.agg(pl.element().sum()) + pl.col("value").sum()
+    ),
+    "of what lists gave": lambda lf: lf.with_columns(
+        value=pl.concat_list("value").list.agg((pl.element() + 1).sum()).sum()
+    ),
+    "up to each row": lambda lf: lf.with_columns(
+        value=pl.col("value").cumulative_eval(pl.element().last())
+    ),
     "sql": lambda lf: lf.sql("SELECT key, SUM(value) AS value FROM self GROUP BY key"),
     "row index": lambda lf: (
         lf.drop("key").with_row_index("key").select(pl.col("key").cast(pl.Int64), "value")
@@ -49,6 +58,21 @@ HARMLESS: dict[str, Query] = {
     "last of a key": lambda lf: lf.group_by("key").agg(pl.col("value").last()),
     "unique": lambda lf: lf.unique("key", keep="last"),
     "of lists": lambda lf: lf.with_columns(value=pl.concat_list("value", "value").list.sum()),
+    "of elements": lambda lf: lf.with_columns(
+        value=pl.concat_list("value", "value").list.agg(pl.element().sum())
+    ),
+    "of elements of elements": lambda lf: lf.with_columns(
+        value=pl.concat_list("value", "value")
+        .list.eval(((pl.element() + pl.element().max()) * 2).rank("dense"))
+        .list.len()
+        .cast(pl.Int64)
+    ),
+    "of elements of arrays": lambda lf: lf.with_columns(
+        value=pl.concat_list("value", "value").list.to_array(2).arr.agg(pl.element().sum())
+    ),
+    "of arrays": lambda lf: lf.with_columns(
+        value=pl.concat_list("value", "value").list.to_array(2).arr.sum()
+    ),
     "of a row": lambda lf: lf.with_columns(value=pl.max_horizontal("value", "key")),
     "a name like one": lambda lf: lf.select("key", pl.col("value").alias("x.sum()")).rename(
         {"x.sum()": "value"}
