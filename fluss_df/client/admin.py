@@ -23,7 +23,7 @@ from fluss_df.client.admin_requests import (
 )
 from fluss_df.client.cluster import path_message
 from fluss_df.client.facade import Ready, answered_at_once, blocking
-from fluss_df.client.leader_requests import bucket_offsets, bucket_row_counts
+from fluss_df.client.leader_requests import bucket_offsets, bucket_row_counts, offsets_by_clock
 from fluss_df.client.table_life import create_table, drop_table, require_noted
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import (
@@ -546,6 +546,22 @@ class FlussAdmin(Ready):
     ) -> dict[TableBucket, int]:
         """Return an offset of each bucket, of any partitions."""
         return await self.bucket_offsets(info, buckets, spec)
+
+    def _known_by_clock(
+        self, info: TableInfo, buckets: Sequence[TableBucket], timestamp_ms: int
+    ) -> dict[TableBucket, int | None] | None:
+        found = self._known_offsets(info, buckets, OffsetSpec.timestamp(timestamp_ms))
+        return None if found is None else dict(found)
+
+    @answered_at_once(_known_by_clock)
+    async def get_offsets_by_clock(
+        self, info: TableInfo, buckets: Sequence[TableBucket], timestamp_ms: int
+    ) -> dict[TableBucket, int | None]:
+        """Return the first offset of each bucket from a moment on, in milliseconds.
+
+        None where the moment is still to come by the clock of the bucket's server.
+        """
+        return await offsets_by_clock(self._cluster, info, buckets, timestamp_ms)
 
     # ---- the rest
 

@@ -140,18 +140,50 @@ async def bucket_offsets(
     """Return an offset of each bucket, of any partitions; a coroutine of the I/O thread."""
 
     async def ask(group: Sequence[TableBucket]) -> Iterable[tuple[int, int, str, int]]:
-        request = offsets_request(info, group, spec)
-        count = cluster.told_count(group[0])
-        if count is not None:
-            request.bucket_count = count
-        response = await cluster.request_leader(
-            info.table_path, group[0], api.LIST_OFFSETS, request
-        )
+        response = await _ask_offsets(cluster, info, group, spec)
         return [
             (b.bucket_id, b.error_code, b.error_message, b.offset) for b in response.buckets_resp
         ]
 
     return await ask_leaders(cluster, info, buckets, "offset", ask)
+
+
+async def offsets_by_clock(
+    cluster: Cluster, info: TableInfo, buckets: Iterable[TableBucket], timestamp_ms: int
+) -> dict[TableBucket, int | None]:
+    """Return the first offset of each bucket from a moment on; a coroutine of the I/O thread.
+
+    It is None where the moment is still to come by the clock of the bucket's server: that of one
+    server says nothing of the others.
+    """
+    spec = OffsetSpec.timestamp(timestamp_ms)
+    to_come = ErrorCode.INVALID_TIMESTAMP_EXCEPTION
+
+    async def ask(group: Sequence[TableBucket]) -> Iterable[tuple[int, int, str, int | None]]:
+        try:
+            response = await _ask_offsets(cluster, info, group, spec)
+        except FlussError as error:
+            if error.error_code != to_come:
+                raise
+            return [(bucket.bucket_id, 0, "", None) for bucket in group]
+        return [
+            (b.bucket_id, 0, "", None)
+            if b.error_code == to_come
+            else (b.bucket_id, b.error_code, b.error_message, b.offset)
+            for b in response.buckets_resp
+        ]
+
+    return await ask_leaders(cluster, info, buckets, "offset", ask)
+
+
+async def _ask_offsets(
+    cluster: Cluster, info: TableInfo, group: Sequence[TableBucket], spec: OffsetSpec
+) -> pb.ListOffsetsResponse:
+    request = offsets_request(info, group, spec)
+    count = cluster.told_count(group[0])
+    if count is not None:
+        request.bucket_count = count
+    return await cluster.request_leader(info.table_path, group[0], api.LIST_OFFSETS, request)
 
 
 async def bucket_row_counts(

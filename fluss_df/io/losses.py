@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import OffsetSpec, TableBucket
+from fluss_df.metadata import TableBucket
 from fluss_df.pushdown.plan import Bucket
 from fluss_df.schema import TableInfo
 
@@ -116,9 +116,10 @@ def not_put_back(
     """
     if clock is None or not known:
         return dict(known)
-    since = _offsets_at(connection, info, list(known), clock)
-    if since is None:
-        return dict(known)
+    # what a server does not know, as the moment is to come by its clock, stays as it was
+    found = _offsets_at(connection, info, list(known), clock)
+    since = dict(known)
+    since.update((bucket, offset) for bucket, offset in found.items() if offset is not None)
     other = [b for b, offset in known.items() if since[b] < offset <= last[b]]
     if other:
         losses.found(
@@ -143,21 +144,18 @@ def moment_after(
         return None
     clock = int(time.time() * 1000) + 1
     since = _offsets_at(connection, info, list(ends), clock)
-    if since is not None and any(since[bucket] < end for bucket, end in ends.items()):
+    if any(offset is not None and offset < ends[bucket] for bucket, offset in since.items()):
         return None
     return clock
 
 
 def _offsets_at(
     connection: FlussConnection, info: TableInfo, buckets: Sequence[Bucket], clock: int
-) -> dict[Bucket, int] | None:
-    """Return the first offsets committed from a moment on; None where it is still to come."""
+) -> dict[Bucket, int | None]:
+    """Return the first offsets committed from a moment on; None where it is still to come.
+
+    Each server has a clock of its own: one that is behind says nothing of the others.
+    """
     keys = {TableBucket(info.table_id, b.bucket_id, b.partition_id): b for b in buckets}
-    admin = connection.get_admin()
-    try:
-        found = admin.get_bucket_offsets(info, list(keys), OffsetSpec.timestamp(clock))
-    except FlussError as error:
-        if error.error_code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
-            raise
-        return None
+    found = connection.get_admin().get_offsets_by_clock(info, list(keys), clock)
     return {keys[key]: offset for key, offset in found.items()}

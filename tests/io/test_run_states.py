@@ -22,6 +22,7 @@ import pytest
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.client.embedded import _engines
+from fluss_df.embedded import data_requests
 from fluss_df.errors import FlussError
 from fluss_df.io import read_fluss, run, scan_fluss
 from fluss_df.io.checkpoint import Checkpoint
