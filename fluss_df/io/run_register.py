@@ -45,7 +45,8 @@ _SCHEMA = pa.schema(
 # so long one that came second may take to give a row back
 _GIVEN_BACK_S = 3.0
 _PAUSE_S = 0.02
-_NEW = (ChangeType.Insert.value, ChangeType.UpdateAfter.value)
+# a row before it was replaced tells of a claim that no lookup showed yet
+_ROWS = (ChangeType.Insert.value, ChangeType.UpdateBefore.value, ChangeType.UpdateAfter.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,6 @@ class RunRegister:
         self._info = connection.get_table(self.path).get_table_info()
         self._bucket = TableBucket(self._info.table_id, 0)
         self._lookuper = Lookuper(connection, self._info)
-        self._writer = UpsertWriter(connection, self._info)
         self._decoder = TableDecoder(
             connection,
             self._info,
@@ -132,18 +132,15 @@ class RunRegister:
             Metrics(parent=connection.metrics),
         )
         self._claimed: Link | None = None
-        # changes before it are known to :meth:`find`
-        self._seen = self._end()
+        self._writer = UpsertWriter(connection, self._info)
 
     def close(self) -> None:
         """Let go of the connection."""
         self._writer.close()
 
-    def _end(self) -> int:
+    def _end(self, spec: OffsetSpec = OffsetSpec.latest()) -> int:
         admin = self._connection.get_admin()
-        return admin.get_bucket_offsets(self._info, [self._bucket], OffsetSpec.latest())[
-            self._bucket
-        ]
+        return admin.get_bucket_offsets(self._info, [self._bucket], spec)[self._bucket]
 
     def find(self, run_id: str) -> Link | None:
         """Return the newest batch of a run."""
@@ -157,15 +154,16 @@ class RunRegister:
 
         Whoever is not the first for a batch leaves the row as the first one made it.
         """
+        # What others claim from here on is among the changes. What they claimed before is what the
+        # row is, or what the change that replaces it says it was.
+        begun = self._end()
         now = self._settled(names.run_id, expected)
         if now == link:
             return None
         if now != expected:
             return now
-        begun = self._seen
         self._put(names, link)
-        self._seen = self._end()
-        for found in self._changes(names.run_id, begun, self._seen):
+        for found in self._changes(names.run_id, begun, self._end()):
             if found == link:
                 self._claimed = link
                 return None
@@ -218,8 +216,17 @@ class RunRegister:
         self._writer.upsert(row)
         self._writer.flush()
 
-    def _changes(self, run_id: str, start: int, stop: int) -> Iterator[Link]:
-        """Yield the rows that a run had, in their order."""
+    def _changes(self, run_id: str, start: int, stop: int) -> list[Link]:
+        """Return the rows that a run had, in their order."""
+        try:
+            return list(self._read(run_id, start, stop))
+        except FlussError as error:
+            if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
+                raise
+        # the first of them have expired
+        return list(self._read(run_id, max(start, self._end(OffsetSpec.earliest())), stop))
+
+    def _read(self, run_id: str, start: int, stop: int) -> Iterator[Link]:
         if stop <= start:
             return
         position = Position(self._bucket, None, start, stop)
@@ -227,7 +234,7 @@ class RunRegister:
         for table in OrderedRead(self._connection, self._info, self._decoder, [position], metrics):
             kinds = pa.chunked_array([chunk.indices for chunk in table.column(4).chunks], pa.int8())
             wanted = pc.and_(
-                pc.equal(table.column(0), run_id), pc.is_in(kinds, pa.array(_NEW, pa.int8()))
+                pc.equal(table.column(0), run_id), pc.is_in(kinds, pa.array(_ROWS, pa.int8()))
             )
             for row in table.select(range(4)).filter(wanted).to_pylist():
                 yield Link(row["batch"], row["name"], json.loads(row["about"]))

@@ -325,18 +325,19 @@ class _IntoTable(_Target):
         anew = check_destination(checkpoint, where, batches.losses, connection, lambda: False)
         if not replace_aggregates:
             refuse_replaced_results(frame, info)
+        source = batches.connection.get_table(batches.table).get_table_info()
+        text = _described(batches, frame)
         register = None
         if ledger_database is not None:
             register = RunRegister(connection, ledger_database)
             self.stack.callback(register.close)
-        source = batches.connection.get_table(batches.table).get_table_info()
         names = RunNames(batches.run_id, table, info.table_id, batches.table, source.table_id)
         self._claims = Claims(
             register,
             names,
             info,
             Path(checkpoint.folder).resolve(),
-            _described(batches, frame),
+            text,
             batches.losses,
         )
         try:

@@ -527,15 +527,15 @@ def test_who_comes_second_gives_the_row_back(tmp_path: Path) -> None:
         seen = second.find("run")
         assert first.claim(names, links[1], links[0]) is None
         second.find = lambda run_id: seen  # type: ignore[method-assign]
-        end = second._end
+        put = second._put
 
-        def meanwhile() -> int:
-            second._end = end  # type: ignore[method-assign]
+        def meanwhile(*row: Any) -> None:
+            second._put = put  # type: ignore[method-assign]
+            put(*row)
             thread.start()
             time.sleep(0.2)
-            return end()
 
-        second._end = meanwhile  # type: ignore[method-assign]
+        second._put = meanwhile  # type: ignore[method-assign]
         found: list[Link | None] = []
         thread = threading.Thread(
             target=lambda: found.append(first.claim(names, links[2], links[1]))
@@ -548,6 +548,63 @@ def test_who_comes_second_gives_the_row_back(tmp_path: Path) -> None:
         assert first.find("run") == links[3]
         first.close()
         second.close()
+
+
+def test_a_claim_reads_what_came_since_it_began(tmp_path: Path) -> None:
+    """Not what other runs claimed before, of which the beginning may have expired."""
+    with FlussConnection.create(":memory:") as connection:
+        table = TablePath("io", "t")
+        idle, busy = (RunRegister(connection, "notes") for _ in range(2))
+        names, others = (RunNames(name, table, 1, table, 2) for name in ("idle", "busy"))
+        assert idle.claim(names, Link(0, "a"), None) is None
+        before = None
+        for number in range(20):
+            link = Link(number, f"busy {number}")
+            assert busy.claim(others, link, before) is None
+            before = link
+        ranges: list[int] = []
+        read = idle._read
+
+        def watched(run_id: str, start: int, stop: int) -> Any:
+            ranges.append(stop - start)
+            return read(run_id, start, stop)
+
+        idle._read = watched  # type: ignore[method-assign]
+        assert idle.claim(names, Link(1, "b"), Link(0, "a")) is None
+        # the row before, and the row behind it
+        assert ranges == [2]
+        # what is asked for from before the first offset there is
+        assert idle._changes("idle", -5, idle._end())[-1] == Link(1, "b")
+        idle.close()
+        busy.close()
+
+
+@pytest.mark.parametrize("lost", ["source", "target"])
+def test_a_run_that_cannot_begin_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    pipeline = Pipeline(tmp_path / "home", "log")
+    pipeline.batches(1)
+    opened: list[RunRegister] = []
+    closed: list[RunRegister] = []
+    init, close = RunRegister.__init__, RunRegister.close
+
+    def opens(self: RunRegister, *given: Any) -> None:
+        init(self, *given)
+        opened.append(self)
+
+    def closes(self: RunRegister) -> None:
+        closed.append(self)
+        close(self)
+
+    monkeypatch.setattr(RunRegister, "__init__", opens)
+    monkeypatch.setattr(RunRegister, "close", closes)
+    query = scan_fluss(pipeline.source, connection=pipeline.connection)
+    pipeline.connection.get_admin().drop_table(getattr(pipeline, lost))
+    with pytest.raises(FlussError, match="does not exist"):
+        pipeline.run(query=query)
+    assert opened == closed
+    pipeline.close()
 
 
 def test_batches_by_hand_of_the_checkpoint_of_a_run(pipeline: Pipeline) -> None:
@@ -645,6 +702,35 @@ def test_source_put_back(
     found = pipeline.found()
     assert len(found) == len(set(found))
     assert set(range(30, pipeline.written)) <= set(found)
+    pipeline.close()
+
+
+def test_clocks_of_servers_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of one is behind, and says nothing of one that is ahead: no log was put back."""
+    pipeline = Pipeline(tmp_path / "home", "log")
+    pipeline.feed(10, "a")
+    pipeline.feed(10, "b")
+    partitions = pipeline.connection.get_admin().list_partition_infos(pipeline.source)
+    names = {found.partition_id: found.partition_name for found in partitions}
+    ahead = {"a": -3_600_000, "b": 3_600_000}
+    answer = data_requests._offset
+
+    def by_its_clock(engine: Any, bucket: Any, request: Any) -> int:
+        name = names.get(bucket.partition_id)
+        if name is not None and request.HasField("start_timestamp"):
+            shifted = type(request)()
+            shifted.CopyFrom(request)
+            shifted.start_timestamp -= ahead[name]
+            request = shifted
+        return answer(engine, bucket, request)
+
+    monkeypatch.setattr(data_requests, "_offset", by_its_clock)
+    pipeline.run()
+    # the clock that was behind was set right
+    ahead["a"] = 0
+    pipeline.feed(10, "a")
+    pipeline.run()
+    whole(pipeline)
     pipeline.close()
 
 
