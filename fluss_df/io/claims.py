@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import logging
 from pathlib import Path
 
@@ -30,6 +32,8 @@ class Claims:
         The checkpoint's.
     query
         The query as text.
+    plan
+        What no other query has; None where it is not known.
     losses
         What is done where notes are gone.
 
@@ -48,6 +52,7 @@ class Claims:
         info: TableInfo,
         folder: Path,
         query: str,
+        plan: str | None,
         losses: Losses,
     ) -> None:
         self._register = register
@@ -55,6 +60,8 @@ class Claims:
         self._info = info
         self._folder = folder
         self._query = query
+        self._digest = hashlib.sha256(query.encode()).hexdigest()
+        self._plan = plan
         self._losses = losses
         self.link: Link | None = None
         self.told = False
@@ -122,7 +129,8 @@ class Claims:
         about = {
             "positions": positions(batch.planned.splits),
             "checkpoint": str(self._folder),
-            "query": self._query,
+            "query": self._digest,
+            "plan": self._plan,
         }
         link = Link(batch.number, name, about)
         if self._first:
@@ -141,15 +149,33 @@ class Claims:
             return
         assert self._register is not None
         for other in self._register.others(self._names):
-            if other.about.get("query") != self._query:
+            # notes of earlier releases have the text itself
+            if other.about.get("query") not in (self._digest, self._query):
                 continue
             twice = overlapping(other.about, batch.planned.splits)
-            if twice is not None:
-                self._losses.found(
-                    f"rows of table {self._names.source} that this query reads, {twice} among them,"
-                    f" are in table {self._names.target}: checkpoint"
-                    f" {other.about.get('checkpoint')} wrote up to batch {other.batch} of the same"
-                    " query; go on with it, or begin behind it with scan_fluss(start=...)",
-                    ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION,
+            if twice is None:
+                continue
+            text = (
+                f"rows of table {self._names.source} that this query reads, {twice} among them,"
+                f" are in table {self._names.target}: checkpoint"
+                f" {other.about.get('checkpoint')} wrote up to batch {other.batch} of"
+            )
+            begin = "go on with it, or begin behind it with scan_fluss(start=...)"
+            if self._plan is None or other.about.get("plan") != self._plan:
+                # the text does not show in-memory frames, functions, and more: it may be another
+                logger.warning(
+                    "%s a query that reads the same as text; where it is the same, rows are there"
+                    " twice: %s",
+                    text,
+                    begin,
                 )
-                return
+                continue
+            losses = dataclasses.replace(
+                self._losses,
+                way_out="on_data_loss='ignore' writes them a second time",
+            )
+            losses.found(
+                f"{text} the same query; {begin}",
+                ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION,
+            )
+            return

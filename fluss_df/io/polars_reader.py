@@ -10,8 +10,10 @@ What is relied on is named by the tests of this module.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import pickle
+import re
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -107,6 +109,12 @@ class FlussScan(LazyFrameResolver):
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
 
     def __getstate__(self) -> dict[str, Any]:
+        named = getattr(_copying, "named", None)
+        if named is not None:
+            named.append(self)
+            source = self.source
+            what = (source.partitions, source.buckets, source.stop, source.changes)
+            return {"table": str(source.table), "rows": repr(what)}
         copied = getattr(_copying, "scans", None)
         if copied is None:
             return {"source": self.source}
@@ -144,6 +152,8 @@ def polars_text(error: pl.exceptions.PolarsError) -> str:
 
 
 _copying = threading.local()
+# where a pickled object begins, as bytes and as a list of numbers
+_PICKLED = re.compile(rb"\xcc?\x80[\x04\x05]\xcc?\x95")
 
 
 def copy_with_scans(frame: pl.LazyFrame) -> tuple[pl.LazyFrame, list[FlussScan]]:
@@ -162,6 +172,25 @@ def copy_with_scans(frame: pl.LazyFrame) -> tuple[pl.LazyFrame, list[FlussScan]]
         raise FlussError(f"the query cannot be copied for its batches: {error}") from error
     finally:
         _copying.scans = None
+
+
+def plan_digest(frame: pl.LazyFrame) -> str | None:
+    """Return a digest of all that a query is, in-memory frames included, but for its start.
+
+    It is the same in every process for the same query, in one release of Polars. None for a query
+    with Python functions, of which the name says nothing, and for one that cannot be serialized.
+    """
+    # a plan notes the schemas of its scans once they were asked for
+    frame.collect_schema()
+    _copying.named = []
+    try:
+        plan = frame.serialize()
+        known = len(_copying.named)
+    except (pl.exceptions.PolarsError, pickle.PicklingError, AttributeError, TypeError):
+        return None
+    finally:
+        _copying.named = None
+    return None if len(_PICKLED.findall(plan)) != known else hashlib.sha256(plan).hexdigest()
 
 
 class FlussReaderBuilder(FileReaderBuilder):

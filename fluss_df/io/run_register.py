@@ -138,9 +138,10 @@ class RunRegister:
         """Let go of the connection."""
         self._writer.close()
 
-    def _end(self, spec: OffsetSpec = OffsetSpec.latest()) -> int:
+    def _end(self, spec: OffsetSpec | None = None) -> int:
         admin = self._connection.get_admin()
-        return admin.get_bucket_offsets(self._info, [self._bucket], spec)[self._bucket]
+        asked = spec or OffsetSpec.latest()
+        return admin.get_bucket_offsets(self._info, [self._bucket], asked)[self._bucket]
 
     def find(self, run_id: str) -> Link | None:
         """Return the newest batch of a run."""

@@ -24,6 +24,7 @@ from fluss_df.io.losses import OnDataLoss
 from fluss_df.io.micro_batches import MicroBatch, MicroBatches
 from fluss_df.io.parquet_folder import ParquetFolder
 from fluss_df.io.per_batch import changed_line, query_text, refuse_replaced_results
+from fluss_df.io.polars_reader import plan_digest
 from fluss_df.io.run_register import Link, RunNames, RunRegister
 from fluss_df.metadata import TablePath
 
@@ -212,13 +213,25 @@ def _described(batches: MicroBatches, frame: pl.LazyFrame) -> str:
 def _tell_changed_query(batches: MicroBatches, frame: pl.LazyFrame) -> None:
     """Log that a query is not the one that the checkpoint was begun with."""
     checkpoint = batches.checkpoint
-    now = {"text": _described(batches, frame), "polars": pl.__version__}
+    text, plan = _described(batches, frame), plan_digest(frame)
+    now = {"text": text, "plan": plan, "polars": pl.__version__}
     then = checkpoint.about.get("query")
-    if then is not None and then != now and then["polars"] == now["polars"]:
+    if then is None or then["polars"] != now["polars"]:
+        pass
+    elif then["text"] == text:
+        # what its text does not show: in-memory frames, the middle of long lists, some arguments
+        if None not in (plan, then.get("plan")) and plan != then["plan"]:
+            logger.warning(
+                "checkpoint %s: the query is another one than before, in what its text does not"
+                " show, like in-memory frames and long lists; batches from now on are of the new"
+                " one, and rows that were written stay as they are",
+                checkpoint.folder,
+            )
+    else:
         logger.warning(
             "checkpoint %s: the query is another one than before (%s); batches from now on are of"
             " the new one, and rows that were written stay as they are",
-            *(checkpoint.folder, changed_line(then["text"], now["text"])),
+            *(checkpoint.folder, changed_line(then["text"], text)),
         )
     checkpoint.amend(query=now)
 
@@ -338,6 +351,7 @@ class _IntoTable(_Target):
             info,
             Path(checkpoint.folder).resolve(),
             text,
+            plan_digest(frame),
             batches.losses,
         )
         try:

@@ -12,6 +12,7 @@ import pytest
 from fluss_df.errors import FlussError
 from fluss_df.io import read_fluss, run, scan_fluss
 from fluss_df.io.per_batch import replaced_results
+from fluss_df.io.polars_reader import plan_digest
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema
 from fluss_df.types import Column, from_arrow
@@ -105,6 +106,21 @@ def test_rows_of_their_own_are_not(name: str) -> None:
     frame = pl.DataFrame(schema={"key": pl.Int64, "value": pl.Int64}).lazy()
     assert replaced_results(HARMLESS[name](frame)) is None
     assert HARMLESS[name](frame).collect().is_empty()
+
+
+def unchanged(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame
+
+
+def test_a_digest_is_of_all_that_a_query_is() -> None:
+    def query(last: int) -> pl.LazyFrame:
+        found = pl.LazyFrame({"x": [1, last]})
+        return found.filter(pl.col("x").is_in([*range(50), last, *range(50)]))
+
+    assert plan_digest(query(7)) == plan_digest(query(7)) != plan_digest(query(8))
+    rounded = [query(7).select(pl.col("x").cast(pl.Float64).round(n)) for n in (1, 2)]
+    assert plan_digest(rounded[0]) != plan_digest(rounded[1])
+    assert plan_digest(query(7).map_batches(unchanged)) is None
 
 
 def test_what_adds_up_is_right(place: Place, tmp_path: Path) -> None:

@@ -309,6 +309,48 @@ def test_checkpoint_deleted(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch,
         assert set(pipeline.found()) == set(range(pipeline.written))
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_second_run_of_a_query_with_rows_of_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, same: bool
+) -> None:
+    """What the text of a query does not show makes it another one."""
+    pipeline = Pipeline(tmp_path / "home", "log")
+    pipeline.feed(10)
+
+    def query(first: int) -> pl.LazyFrame:
+        kept = pl.LazyFrame({"id": [first, 8]}, schema={"id": pl.Int64})
+        found = scan_fluss(pipeline.source, connection=pipeline.connection)
+        return found.join(kept, on="id", how="semi")
+
+    pipeline.run(query=query(1))
+    assert pipeline.found() == [1, 8]
+    shutil.move(pipeline.checkpoint, tmp_path / "first")
+    second = query(1 if same else 2)
+    if same:
+        # a query that was collected is the same one
+        assert second.collect().height == 2
+        with pytest.raises(FlussError, match=r"the same query; go on .*'ignore' writes them a sec"):
+            pipeline.run(query=second)
+        assert pipeline.found() == [1, 8]
+        pipeline.run(query=second, on_data_loss="ignore")
+        assert pipeline.found() == [1, 1, 8, 8]
+    else:
+        with caplog.at_level(logging.WARNING):
+            pipeline.run(query=second)
+        assert "that reads the same as text; where it is the same, rows are there twice" in (
+            caplog.text
+        )
+        assert pipeline.found() == [1, 2, 8, 8]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        pipeline.run(query=second, on_data_loss="ignore")
+    assert "is another one" not in caplog.text
+    with caplog.at_level(logging.WARNING):
+        pipeline.run(query=query(3))
+    assert "another one than before, in what its text does not show" in caplog.text
+    pipeline.close()
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_checkpoint_replaced(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, step: str, tmp_path: Path
