@@ -571,9 +571,9 @@ def test_who_comes_second_gives_the_row_back(tmp_path: Path) -> None:
         second.find = lambda run_id: seen  # type: ignore[method-assign]
         put = second._put
 
-        def meanwhile(*row: Any) -> None:
+        def meanwhile(names: RunNames, link: Link) -> None:
             second._put = put  # type: ignore[method-assign]
-            put(*row)
+            put(names, link)
             thread.start()
             time.sleep(0.2)
 
