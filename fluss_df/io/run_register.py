@@ -168,8 +168,9 @@ class RunRegister:
             if found == link:
                 self._claimed = link
                 return None
-            if found.batch >= link.batch:
-                return self._give_back(names, link, begun)
+            # a batch that was staged for a table that is gone is replaced by one of its number
+            if found.batch >= link.batch and found != expected:
+                return self._give_back(names, (link, expected), begun)
         raise FlussError(
             f"table {self.path} lost the note of batch {link.batch} of run {names.run_id}, which"
             " was acknowledged",
@@ -192,11 +193,11 @@ class RunRegister:
             now = self.find(run_id)
         return now
 
-    def _give_back(self, names: RunNames, link: Link, begun: int) -> Link:
+    def _give_back(self, names: RunNames, own: Sequence[Link | None], begun: int) -> Link:
         """Put the row as the others made it, who may go on meanwhile; return their newest."""
         given: Link | None = None
         while True:
-            others = [f for f in self._changes(names.run_id, begun, self._end()) if f != link]
+            others = [f for f in self._changes(names.run_id, begun, self._end()) if f not in own]
             newest = max(others, key=lambda found: found.batch)
             if newest == given:
                 return newest
