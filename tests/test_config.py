@@ -356,5 +356,5 @@ def test_copies_are_independent(secret: Config) -> None:
 def test_unknown_attributes_are_refused() -> None:
     with pytest.raises(AttributeError):
         Config().writer_ack = "1"  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError):
+    with pytest.raises(FlussError, match=r"'writer_ack'; did you mean 'writer\.acks'"):
         Config().copy(writer_ack="1")

@@ -25,7 +25,7 @@ def known(code: int) -> bool:
 
 
 def test_no_code_is_left_out() -> None:
-    assert sorted(constants().values()) == list(range(-2, 74))
+    assert sorted(constants().values()) == list(range(-2, 76))
 
 
 def test_codes_are_those_of_the_official_client() -> None:
