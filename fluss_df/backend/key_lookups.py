@@ -159,7 +159,7 @@ class KeyedScan(LazyFrameResolver):
                 columns=[n for n in self.schema() if n not in names],
                 connection=self._connection,
             ).select(all_exact(self.schema()))
-        values = (exact(name).is_in(keys[name].unique().implode()) for name in names)
+        values = (exact(name).is_in(keys[name].alias("key").unique().implode()) for name in names)
         rows = self._table.filter(functools.reduce(operator.and_, values))
         return rows if len(names) == 1 else rows.join(keys.lazy(), on=all_exact(names), how="semi")
 

@@ -65,7 +65,7 @@ class PartitionMoves:
         it is gone.
         """
         assert queue.partition_name is not None
-        while queue.in_flight or any(batch.encoded is None for batch in queue.waiting):
+        while queue.in_flight or _encoding(queue):
             await asyncio.sleep(_MOVE_PAUSE_S)
         old, name = queue.bucket, queue.partition_name
         try:
@@ -80,6 +80,9 @@ class PartitionMoves:
             had = self._sender.cluster.buckets_of(self._sender.info, old.partition_id)
             has = self._sender.cluster.buckets_of(self._sender.info, found.partition_id)
             if has != had:
+                # what came meanwhile was given its bucket by the old number, too
+                while _encoding(queue):
+                    await asyncio.sleep(_MOVE_PAUSE_S)
                 self._sender.fail_queue(
                     queue,
                     FlussError(
@@ -100,3 +103,8 @@ class PartitionMoves:
             await self._sender.rest_or_fail(queue, error)
         queue.moving = False
         self._sender.wake()
+
+
+def _encoding(queue: BucketQueue) -> bool:
+    """Whether a batch that waits is still being encoded."""
+    return any(batch.encoded is None for batch in queue.waiting)
