@@ -11,7 +11,7 @@ from fluss_df.types import Column, DataType, TypeRoot
 
 _R = TypeRoot
 
-# so many rows say what a column is: what comes behind them and is something else is an error
+# rows from which the type of a column is guessed: a later row of another type is an error
 SAMPLE = 10_000
 
 _DAY = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"

@@ -22,7 +22,7 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
 
-# What is known grows old while buckets are read: so many are asked for together.
+# Buckets that are asked for in one go: their offsets grow old while the buckets before are read.
 _TOGETHER = 1024
 _PARALLEL_REQUESTS = 16
 

@@ -84,7 +84,7 @@ class Asker:
         self._direct = DirectLookup(cluster, self._info, prefix=self._prefix)
 
     def after_fork(self) -> None:
-        """Start anew in a forked child."""
+        """Start again in a forked child."""
         self._reset()
 
     def ask_one(self, key: Row) -> Any:

@@ -395,7 +395,7 @@ class KvTablet:
         return PutResult(appended.end_offset, appended.end_offset)
 
     def _old_values(self, keys: list[bytes], rows: int) -> list[bytes | None]:
-        """Return the newest values of the keys of a batch of so many rows, if there is room."""
+        """Return the newest values of the keys of a batch with ``rows`` rows, if there is room."""
         found: list[bytes | None] = []
         size = 0
         for at in range(0, len(keys), _KEYS_AT_ONCE):

@@ -16,7 +16,7 @@ K = TypeVar("K")
 _WANTED: Final = 16_384
 # macOS takes no more, whatever it says that it does
 _AT_LEAST: Final = 10_240
-# so many that cannot rest now are asked at one use; the next use goes on behind them
+# busy entries that one use passes over at the most; the next use goes on behind them
 _BUSY_AT_ONCE: Final = 64
 
 

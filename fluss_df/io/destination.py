@@ -93,7 +93,7 @@ def check_destination(
     connection: FlussConnection,
     is_moved: Callable[[], bool],
 ) -> bool:
-    """Hold a destination against that of the checkpoint; return whether it was made anew.
+    """Hold a destination against that of the checkpoint; return whether it was created again.
 
     Raises
     ------

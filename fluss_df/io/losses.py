@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 OnDataLoss: TypeAlias = Literal["fail", "ignore"]
 
-# so many buckets are named in a message
+# buckets that a message names at the most
 _SHOWN = 4
 
 

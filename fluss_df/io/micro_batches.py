@@ -257,7 +257,7 @@ class MicroBatches:
     def _of_this_table(
         self, info: TableInfo, batch: BatchOffsets, offsets: dict[Bucket, int]
     ) -> dict[Bucket, int]:
-        """Return what is known of the table's buckets: nothing, where it was made anew."""
+        """Return what is known of the table's buckets: nothing, where it was created again."""
         if info.table_id == batch.table_id and batch.created in (None, info.created_time):
             return offsets
         gone = sorted(offsets, key=str)

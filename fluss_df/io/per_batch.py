@@ -21,7 +21,7 @@ _REDUCTION = re.compile(
 # what is computed from the elements of one list
 _OF_ELEMENTS = re.compile(r"\.(?:list|arr|array)\.(?:eval|agg)\(")
 _RESOLVED = re.compile(r", cached_resolves: \d+")
-# so much of a query is kept
+# characters of a query that are kept
 _TEXT = 20_000
 
 
