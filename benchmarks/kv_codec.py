@@ -48,7 +48,7 @@ def main() -> None:
         columns = [Column(f.name, from_arrow(f.type, f.name != "id0")) for f in table.schema]
         encoder = KvEncoder(1, columns, ["id0"])
         decoder = ValueDecoder({1: columns}, table.schema)
-        batch = encode_value_batch(encode_values(1, encoder.encode_rows(table)))
+        batch = encode_value_batch(list(encode_values(1, encoder.encode_rows(table))))
         size = encoder.encode(table).nbytes
         source = np.zeros(size, np.uint8)
         copying = best(source.copy)

@@ -13,7 +13,6 @@ from google.protobuf.message import DecodeError
 from fluss_df.client.kv_keys import key_columns, key_lake_format
 from fluss_df.embedded.answer_room import AnswerRoom
 from fluss_df.embedded.engine import Engine
-from fluss_df.embedded.kv_scans import value_batch
 from fluss_df.embedded.kv_tablet import KvTablet, PutResult
 from fluss_df.embedded.tables import Table
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
@@ -24,6 +23,7 @@ from fluss_df.protocol.wire import bytes_header
 from fluss_df.record.compacted import RowDecoder
 from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.unaligned import Blobs, Words, assemble, padded
+from fluss_df.record.values import encode_value_batch
 
 _OVERWRITE = 1
 _VALUES_FIELD = 5
@@ -255,7 +255,7 @@ def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixL
 def limit_rows(kv: KvTablet, limit: int, room: AnswerRoom) -> pb.LimitScanResponse:
     """Return the first rows of a bucket."""
     rows = room.rows(itertools.islice(kv.scan()[0], max(0, limit)))
-    return pb.LimitScanResponse(is_log_table=False, records=value_batch(rows))
+    return pb.LimitScanResponse(is_log_table=False, records=encode_value_batch(rows))
 
 
 def table_stats(engine: Engine, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:

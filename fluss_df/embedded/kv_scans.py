@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
@@ -9,19 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from fluss_df.embedded.engine import Engine, java_name
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.record.bytes_columns import EncodedRows
 from fluss_df.record.values import encode_value_batch
 
 _IDLE_S: Final = 600.0
 _PER_BUCKET: Final = 8
 _PER_SERVER: Final = 200
 _MAX_BATCH_BYTES: Final = 10 << 20
+_NO_LIMIT: Final = 1 << 62
+# values that are taken in one step: an answer may be larger than asked for by as many
+_TOGETHER: Final = 32
 
 
 @dataclass(slots=True)
@@ -183,20 +184,19 @@ class Scans:
 
 def _take(scan: _Scan, size: int) -> bytes:
     """Return a batch of the next values of a scan, at least one."""
-    values: list[bytes] = []
-    taken = 0
-    value = scan.next_value
-    while value is not None and scan.left and (not values or taken < size):
-        values.append(value)
-        taken += len(value) + 4
-        scan.left -= 1
-        value = next(scan.values, None)
-    scan.next_value = value if scan.left else None
-    return value_batch(values)
-
-
-def value_batch(values: list[bytes]) -> bytes:
-    """Return values as one batch."""
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum([len(value) for value in values], out=offsets[1:])
-    return encode_value_batch(EncodedRows(np.frombuffer(b"".join(values), np.uint8), offsets))
+    first = scan.next_value
+    if first is None:
+        return encode_value_batch([])
+    values = [first]
+    taken = len(first) + 4
+    left = (scan.left if scan.left >= 0 else _NO_LIMIT) - 1
+    while taken < size and left:
+        some = list(itertools.islice(scan.values, min(_TOGETHER, left)))
+        if not some:
+            break
+        values += some
+        left -= len(some)
+        taken += sum(map(len, some)) + 4 * len(some)
+    scan.left = left if scan.left >= 0 else -1
+    scan.next_value = next(scan.values, None) if left else None
+    return encode_value_batch(values)

@@ -8,6 +8,7 @@ acknowledged. What RocksDB lacks when it is opened is replayed from the log.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections import deque
@@ -195,10 +196,13 @@ class KvTablet:
                 self._store = self._loader.reopened(self._store.folder, end)
                 self._forget_pending(end)
 
-    def _sound_values(self, store: KvStore, values: Iterator[bytes]) -> Iterator[bytes]:
+    def _sound_values(self, store: KvStore, lists: Iterator[list[bytes]]) -> Iterator[bytes]:
         """Iterate over values; where they turn out to be damaged, make them again for the next."""
+        return itertools.chain.from_iterable(self._sound_lists(store, lists))
+
+    def _sound_lists(self, store: KvStore, lists: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
         try:
-            yield from values
+            yield from lists
         except DamagedStoreError as error:
             self._repaired(error, store)
             # values of both cannot be put together
@@ -522,8 +526,8 @@ class KvTablet:
     def _scan(self) -> tuple[Iterator[bytes], int]:
         with self._catch_up():
             store = self._store
-            values, applied = store.scan(), store.state.applied
-        return self._sound_values(store, values), applied
+            lists, applied = store.scan(), store.state.applied
+        return self._sound_values(store, lists), applied
 
     def _catch_up(self) -> threading.Lock:
         """Have RocksDB know what readers may see; return the lock that keeps it so."""

@@ -6,6 +6,7 @@ the fields of a row behind each other.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,6 +50,9 @@ class EncodedRows:
         if not 0 <= row < len(self):
             raise IndexError(row)
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self.__getitem__, range(len(self)))
 
 
 Keys = EncodedRows

@@ -157,7 +157,7 @@ def cases() -> Iterator[Case]:
         yield Case(name, base64.b64decode(captured[name]), read, name == "FETCH_LOG")
     # so many values that their chain is read as Parquet
     many = RowEncoder(columns).encode(pa.concat_tables([rows] * 30))
-    yield Case("MANY", encode_value_batch(encode_values(1, many)), values.decode_batch, False)
+    yield Case("MANY", encode_value_batch(list(encode_values(1, many))), values.decode_batch, False)
 
 
 def _spread(rows: list[object], there: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[object]:

@@ -112,7 +112,7 @@ def test_values_of_several_schemas_keep_their_order() -> None:
         {"id": -1, "name": "a longer name", "n": None},
         {"id": 1, "name": "a", "n": 5},
     ]
-    assert decoder.decode_batch(encode_value_batch(new)).equals(ROWS)
+    assert decoder.decode_batch(encode_value_batch(list(new))).equals(ROWS)
     assert decoder.decode_batch(b"").num_rows == 0
     with pytest.raises(FlussError) as caught:
         ValueDecoder({1: OLD}, ROWS.schema).decode_values([new[0]])
@@ -120,7 +120,7 @@ def test_values_of_several_schemas_keep_their_order() -> None:
 
 
 def test_value_batches_that_cannot_be() -> None:
-    raw = encode_value_batch(encode_values(2, RowEncoder(COLUMNS).encode(ROWS)))
+    raw = encode_value_batch(list(encode_values(2, RowEncoder(COLUMNS).encode(ROWS))))
     decoder = ValueDecoder({2: COLUMNS}, ROWS.schema)
     for count in (-1, 2, 4, 2**31 - 1):
         data = bytearray(raw)
