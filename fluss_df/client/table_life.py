@@ -4,7 +4,7 @@ The coordinator of Fluss 0.9.1 learns of a new table by watching ZooKeeper, and 
 often under load, misses one: its node is made empty and filled a moment later, and a watcher that
 reads it late takes the table for an old one. Such a table never has a leader, until the coordinator
 is restarted. (Servers from 1.0 on know this race.) Who has just created a table, beyond doubt, can
-drop it and create it anew without harm: it never had a leader, so nobody has written to it.
+drop it and create it again without harm: it never had a leader, so nobody has written to it.
 
 Where such a table is partitioned, its first partition is worse: the coordinator fails in the midst
 of a request to the tablet servers, and elects no leader for any new table any more. So partitions
@@ -79,11 +79,13 @@ async def create_table(
         if attempt == _ATTEMPTS or lost:
             return
         # without partitions there are no buckets whose leaders could be asked for
-        is_there = _is_noted if descriptor.partition_keys else _is_served
-        if await is_there(cluster, path):
+        if not descriptor.partition_keys and await _is_served(cluster, path):
+            return
+        # the leaders of a thousand buckets take longer than this waits: the table was not missed
+        if await _is_noted(cluster, path):
             return
         logger.warning(
-            "table %s was not served within %g s: the coordinator missed it, it is created anew",
+            "the coordinator does not know table %s after %g s: it is dropped and created again",
             path,
             _LEADER_WAIT_S,
         )
@@ -140,7 +142,7 @@ async def require_noted(cluster: Cluster, path: TablePath) -> None:
         raise FlussError(
             f"the coordinator took no note of table {path} when it was created (Fluss 0.9.1 misses"
             " one now and then); a partition of it would keep the coordinator from serving any new"
-            " table: drop the table and create it anew, or restart the coordinator",
+            " table: drop the table and create it again, or restart the coordinator",
             ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
         )
 

@@ -69,15 +69,37 @@ class NoLeaders(Rewriting):
                 bucket.ClearField("leader_id")
 
 
+class NotNoted(Rewriting):
+    """Has the coordinator say that it does not know the next tables that are created."""
+
+    def __init__(self, server: Beside, tables: int) -> None:
+        super().__init__(server.coordinator, tables)
+        self.created = 0
+
+    def _rewrite(self, api_key: int, frame: bytes) -> bytes:
+        assert self._plain is not None
+        self.created += api_key == CREATE_TABLE.key
+        if api_key != RELEASE_KV_SNAPSHOT_LEASE.key or self.created > self._left:
+            return self._plain(api_key, frame)
+        code = int(ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+        body = pb.ErrorResponse(error_code=code, error_message="changed on its way")
+        refused = frame[:4] + bytes([TYPE_ERROR]) + frame[5:]
+        return framed(refused, body.SerializeToString())
+
+
 @pytest.fixture(autouse=True)
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_life, "_LEADER_WAIT_S", 1.0)
 
 
-def test_such_a_table_is_created_anew(server: Beside, caplog: pytest.LogCaptureFixture) -> None:
+def test_such_a_table_is_created_again(server: Beside, caplog: pytest.LogCaptureFixture) -> None:
     path = server.tables.path()
     descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=2)
-    with fluss.connect(server.address) as connection, NoLeaders(server, 1) as seen:
+    with (
+        fluss.connect(server.address) as connection,
+        NoLeaders(server, 1) as seen,
+        NotNoted(server, 1),
+    ):
         with caplog.at_level(logging.WARNING, "fluss_df.client.table_life"):
             connection.get_admin().create_table(path, descriptor)
         table = connection.get_table(path)
@@ -90,10 +112,22 @@ def test_such_a_table_is_created_anew(server: Beside, caplog: pytest.LogCaptureF
 def test_it_ends_where_that_does_not_help(server: Beside) -> None:
     path = server.tables.path()
     descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1)
-    with fluss.connect(server.address) as connection, NoLeaders(server, 9) as seen:
+    with (
+        fluss.connect(server.address) as connection,
+        NoLeaders(server, 9) as seen,
+        NotNoted(server, 9),
+    ):
         connection.get_admin().create_table(path, descriptor)
         assert len(seen.missed) == 2
     assert server.direct.get_admin().table_exists(path)
+
+
+def test_a_table_whose_leaders_take_long_is_not_dropped(server: Beside) -> None:
+    path = server.tables.path()
+    descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=2)
+    with fluss.connect(server.address) as connection, NoLeaders(server, 1) as seen:
+        connection.get_admin().create_table(path, descriptor)
+    assert server.direct.get_table(path).get_table_info().table_id == seen.missed[0]
 
 
 def test_a_table_that_was_there_is_never_dropped(server: Beside) -> None:
@@ -128,9 +162,9 @@ def test_leaders_of_a_dropped_table_are_not_those_of_a_new_one(server: Beside) -
         admin.create_table(path, descriptor)
         old = connection.get_table(path).get_table_info().table_id
         admin.drop_table(path)
-        with StaleLeaders(server, old) as seen:
+        with StaleLeaders(server, old) as seen, NotNoted(server, 1):
             admin.create_table(path, descriptor)
-        # it was taken for one that the coordinator missed, and made anew
+        # it was taken for one that the coordinator missed, and made again
         assert set(seen.missed) == {old + 1}
         table = connection.get_table(path)
         assert table.get_table_info().table_id > old + 1
@@ -138,26 +172,8 @@ def test_leaders_of_a_dropped_table_are_not_those_of_a_new_one(server: Beside) -
             writer.append({"id": 1})
 
 
-class NotNoted(Rewriting):
-    """Has the coordinator say that it does not know the next tables that are created."""
-
-    def __init__(self, server: Beside, tables: int) -> None:
-        super().__init__(server.coordinator, tables)
-        self.created = 0
-
-    def _rewrite(self, api_key: int, frame: bytes) -> bytes:
-        assert self._plain is not None
-        self.created += api_key == CREATE_TABLE.key
-        if api_key != RELEASE_KV_SNAPSHOT_LEASE.key or self.created > self._left:
-            return self._plain(api_key, frame)
-        code = int(ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
-        body = pb.ErrorResponse(error_code=code, error_message="changed on its way")
-        refused = frame[:4] + bytes([TYPE_ERROR]) + frame[5:]
-        return framed(refused, body.SerializeToString())
-
-
 @pytest.mark.parametrize("primary_keys", [None, ["id", "day"]])
-def test_partitioned_tables_are_created_anew(
+def test_partitioned_tables_are_created_again(
     server: Beside, primary_keys: list[str] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = server.tables.path()
