@@ -7,12 +7,13 @@ import contextlib
 import csv
 import gzip
 import io
+import itertools
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import polars as pl
 import pyarrow as pa
@@ -355,26 +356,36 @@ def _records(source: Source) -> Iterator[int]:
         raise source.error(None, None, "it is empty, and has no names of columns")
 
 
-def _check_fields(source: Source, names: Iterable[str]) -> None:
+def _check_fields(source: Source, fields: dict[str, pl.DataType]) -> None:
     """Raise for an object of JSON lines that has a field twice, of which readers drop one.
 
     Lines in which a name may be there twice are found first, and read then: to read all of them
-    would double the time that loading takes. A field of a row within a row is found where its line
-    is read.
+    would double the time that loading takes.
     """
+    names = itertools.chain(fields, *map(_field_names, fields.values()))
     written = {json.dumps(name, ensure_ascii=False) for name in names}
-    fields = "|".join(map(pl.escape_regex, sorted(written)))
+    any_name = "|".join(map(pl.escape_regex, sorted(written)))
     line = 0
     with source.open() as file:
         while lines := file.readlines(_BLOCK):
             texts = pl.Series("lines", lines).cast(pl.String)
-            found = texts.str.extract_all(f"(?:{fields}):")
+            found = texts.str.extract_all(f"(?:{any_name}):")
             suspect = texts.str.contains(_ODD_FIELD) | (found.list.n_unique() != found.list.len())
             for at in suspect.arg_true():
                 twice = _twice(lines[at])
                 if twice is not None:
                     raise source.error(line + at + 1, twice, "the field stands there twice")
             line += len(lines)
+
+
+def _field_names(dtype: pl.DataType) -> Iterator[str]:
+    """Return the names of the fields of the rows within a type."""
+    if isinstance(dtype, pl.Struct):
+        for field in dtype.fields:
+            yield field.name
+            yield from _field_names(cast("pl.DataType", field.dtype))
+    elif isinstance(dtype, pl.List | pl.Array):
+        yield from _field_names(cast("pl.DataType", dtype.inner))
 
 
 def _twice(line: bytes) -> str | None:

@@ -120,6 +120,16 @@ WRONG: list[tuple[str, str | bytes, str]] = [
         '{"ab": 1, "a\\u0062": 2}\n',
         "line 1, column 'ab': the field stands there twice",
     ),
+    (
+        "nested_twice.ndjson",
+        '{"a": {"x": 1}}\n{"a": {"x": 1, "x": 2}}\n',
+        "line 2, column 'x': the field stands there twice",
+    ),
+    (
+        "listed_twice.ndjson",
+        '{"a": [{"x": {"y": 1}}, {"x": {"y": 2}}]}\n{"a": [{"x": {"y": 1, "y": 2}}]}\n',
+        "line 2, column 'y': the field stands there twice",
+    ),
     ("cut.ndjson", '{"a": 1}\n\n{"a": 2', "line 3: no JSON object at character"),
     ("list.ndjson", '{"a": 1}\n[1]\n', "line 2: expected a JSON object, found"),
     ("cut.parquet", b"PAR1xyz", "cut.parquet: it cannot be read: "),
