@@ -17,7 +17,7 @@ from ibis.backends.polars.rewrites import bind_unbound_table, rewrite_join
 from ibis.expr.rewrites import lower_stringslice, replace_parameter
 from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 
-from fluss_df.backend import rules, windows  # noqa: F401  # they add to the compiler
+from fluss_df.backend import relations, rules, windows  # noqa: F401  # they add to the compiler
 from fluss_df.backend.compiler import translate
 from fluss_df.backend.dialect import Fluss
 from fluss_df.backend.leaves import bind_fluss_tables

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _OPTIONS = re.compile(r"\+\s*OPTIONS\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 _PAIR = r"'([^']*)'\s*=\s*'([^']*)'"
+_PLAIN_PREFIX = "__fluss_name_"
+_PLAIN = re.compile(rf"{_PLAIN_PREFIX}((?:[0-9a-f]{{2}})+)")
 _PAIRS = re.compile(rf"\s*{_PAIR}\s*(,\s*{_PAIR}\s*)*")
 
 
@@ -147,6 +150,11 @@ class SqlScope:
             table.set("this", exp.to_identifier(key, quoted=True))
             table.set("db", None)
             table.comments = None
+        # Polars' SQL takes some names for patterns: it gets other ones, and the result these
+        for key, frame in frames.items():
+            frames[key] = _renamed(frame, _plain_name)
+        for identifier in tree.find_all(exp.Identifier):
+            identifier.set("this", _plain_name(identifier.name))
         prepare(tree, frames)
         if used != hints:
             raise FlussError(
@@ -159,10 +167,10 @@ class SqlScope:
             frame = pl.SQLContext(frames).execute(text, eager=False)
             frame.collect_schema()  # it is now that names and types are wrong
         except (pl.exceptions.PolarsError, pl.exceptions.SQLInterfaceError) as error:
-            reason = polars_reason(error)
+            reason = _PLAIN.sub(lambda name: _given_name(name[0]), polars_reason(error))
             place = _named(reason, tree) or f", in: {begins}"
             raise FlussError(f"SQL cannot be run: {reason}{place}") from error
-        return frame
+        return _renamed(frame, _given_name)
 
     def _key_sides(self, tree: exp.Query) -> tuple[dict[int, list[KeySide]], int]:
         """Take conditions ``key IN (SELECT ...)`` out of a query, for the scans of their tables.
@@ -257,6 +265,23 @@ class SqlScope:
             raise type(error)(f"{message}{spot(table)}", error.error_code) from None
 
 
+def _plain_name(name: str) -> str:
+    """Return what Polars' SQL calls a column, or what else has a name."""
+    return f"{_PLAIN_PREFIX}{name.encode().hex()}" if is_pattern(name) else name
+
+
+def _given_name(name: str) -> str:
+    """Return the name for which :func:`_plain_name` gave another one."""
+    plain = _PLAIN.fullmatch(name)
+    return bytes.fromhex(plain[1]).decode() if plain else name
+
+
+def _renamed(frame: pl.LazyFrame, new_name: Callable[[str], str]) -> pl.LazyFrame:
+    names = frame.collect_schema().names()
+    others = {name: other for name in names if (other := new_name(name)) != name}
+    return frame.rename(others) if others else frame
+
+
 def _named(reason: str, tree: exp.Expr) -> str:
     """Return where a statement has a name that Polars complains of, if it is found."""
     named = set(re.findall(r"[\"'`](\w+)[\"'`]", reason))
@@ -277,12 +302,6 @@ def polars_reason(error: pl.exceptions.PolarsError) -> str:
 
 
 def _refuse_what_polars_ignores(tree: exp.Expr) -> None:
-    for name in tree.find_all(exp.Identifier):
-        if is_pattern(name.name):
-            raise FlussError(
-                f"SQL cannot be run: Polars' SQL takes the name {name.sql(Fluss)} for a pattern;"
-                " read this column with scan_fluss, or by an Ibis expression"
-            )
     for part in tree.find_all(exp.Placeholder, exp.Parameter):
         raise FlussError(
             f"SQL cannot be run: there is no value for the parameter {part.sql(Fluss)}"
