@@ -113,9 +113,12 @@ def tried(extra: str, folder: Path) -> str | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("extras", nargs="*", default=list(TRIALS), help="only these")
+    parser.add_argument("extras", nargs="*", help=f"only these of {', '.join(filter(None, TRIALS))}")
+    given = parser.parse_args().extras or list(TRIALS)
+    if unknown := sorted(set(given) - set(TRIALS)):
+        parser.error(f"there is no extra {unknown[0]!r}")
     failed = 0
-    for extra in parser.parse_args().extras:
+    for extra in given:
         with tempfile.TemporaryDirectory() as folder:
             reason = tried(extra, Path(folder))
         name = f"fluss-df[{extra}]" if extra else "fluss-df"
