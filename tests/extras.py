@@ -113,7 +113,7 @@ def tried(extra: str, folder: Path) -> str | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("extras", nargs="*", help=f"only these of {', '.join(filter(None, TRIALS))}")
+    parser.add_argument("extras", nargs="*", help=f"of: {' '.join(TRIALS)}")
     given = parser.parse_args().extras or list(TRIALS)
     if unknown := sorted(set(given) - set(TRIALS)):
         parser.error(f"there is no extra {unknown[0]!r}")
