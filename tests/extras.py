@@ -53,8 +53,8 @@ TRIALS: dict[str, list[list[str]]] = {
             "-c",
             "import pandas as pd, fluss_df\n"
             "frame = pd.DataFrame({'a': [1]})\n"
-            "fluss_df.write_fluss(frame, 't', connection=':memory:', create_if_not_exists=True)\n"
-            "assert fluss_df.read_fluss('t', connection=':memory:').to_pandas()['a'][0] == 1\n",
+            "fluss_df.write_fluss(frame, 't', connection='./data', create_if_not_exists=True)\n"
+            "assert fluss_df.read_fluss('t', connection='./data').to_pandas()['a'][0] == 1\n",
         ],
     ],
     "spark": [

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from fluss_df.client import direct_questions
+from fluss_df.client.leader_requests import bucket_offsets, offsets_by_clock
 from fluss_df.client.log_decode import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.changes import table_columns
@@ -302,16 +303,10 @@ def offsets_since(
 ) -> Offsets:
     """Return the first offset of each bucket with a commit timestamp from a moment on."""
     by_key = {TableBucket(info.table_id, b.bucket_id, b.partition_id): b for b in buckets}
-    admin = source.connection.get_admin()
-    try:
-        found = admin.get_bucket_offsets(info, list(by_key), OffsetSpec.timestamp(since_ms))
-    except FlussError as error:
-        # A moment that has not come yet by the clock of the server; rows may have come by that of
-        # another one.
-        if error.error_code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
-            raise
-        return dict.fromkeys(buckets, 0)
-    return {by_key[bucket]: offset for bucket, offset in found.items()}
+    found = source.connection.get_admin().get_offsets_by_clock(info, list(by_key), since_ms)
+    # Where the moment has not come yet by the clock of the server, rows may have come by that of
+    # the bucket's last one.
+    return {by_key[bucket]: offset or 0 for bucket, offset in found.items()}
 
 
 class _BoundsQuestion:
@@ -325,15 +320,15 @@ class _BoundsQuestion:
         now = time.time()
         self._choices = [_absolute(choice, now) for choice in (source.start, source.stop)]
         moments = [OffsetSpec.timestamp(c[0]) for c in self._choices if isinstance(c, tuple)]
-        self.specs = dict.fromkeys([OffsetSpec.earliest(), OffsetSpec.latest(), *moments])
+        self.specs = list(dict.fromkeys([OffsetSpec.earliest(), OffsetSpec.latest(), *moments]))
 
-    def bounds(self, answers: Iterable[Mapping[TableBucket, int] | None]) -> Bounds:
+    def bounds(self, answers: Iterable[Mapping[TableBucket, int | None]]) -> Bounds:
         """Return the answer, given those for ``specs``; None for a moment that has not come yet."""
-        found = {
-            spec: None if answer is None else {self._buckets[key]: answer[key] for key in self.keys}
-            for spec, answer in zip(self.specs, answers, strict=True)
-        }
-        first, last = found[OffsetSpec.earliest()] or {}, found[OffsetSpec.latest()] or {}
+        found = dict(zip(self.specs, answers, strict=True))
+        first, last = (
+            {b: found[spec][key] or 0 for key, b in self._buckets.items()}
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        )
 
         def resolve(choice: OffsetChoice, default: Offsets) -> Offsets:
             if isinstance(choice, str):
@@ -344,9 +339,12 @@ class _BoundsQuestion:
                 given = dict(choice)
                 return {b: given.get((b.partition_name, b.bucket_id), default[b]) for b in last}
             assert isinstance(choice, tuple)
-            # a moment that has not come yet is behind all there is
             at = found[OffsetSpec.timestamp(choice[0])]
-            return last if at is None else at
+            # a moment that has not come yet, by the clock of a bucket's server, is behind all there
+            return {
+                b: last[b] if (offset := at[key]) is None else offset
+                for key, b in self._buckets.items()
+            }
 
         starts, stops = map(resolve, self._choices, (first, last))
         return first, last, starts, {b: min(stops[b], last[b]) for b in last}
@@ -373,19 +371,18 @@ def ask_bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -
 
 async def _bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -> Bounds:
     """Return what :func:`ask_bounds` returns, on the I/O thread."""
-    admin = source.connection.get_admin()
+    cluster = source.connection.cluster
     question = _BoundsQuestion(source, info, buckets)
 
-    async def ask(spec: OffsetSpec) -> dict[TableBucket, int] | None:
-        try:
-            return await admin.bucket_offsets(info, question.keys, spec)
-        except FlussError as error:
-            # of a moment that has not come yet
-            if error.error_code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
-                raise
-            return None
+    async def ask(spec: OffsetSpec) -> Mapping[TableBucket, int | None]:
+        if spec.timestamp_ms is not None:
+            return await offsets_by_clock(cluster, info, question.keys, spec.timestamp_ms)
+        return await bucket_offsets(cluster, info, question.keys, spec)
 
-    return question.bounds(await asyncio.gather(*map(ask, question.specs)))
+    # The ends are known before moments are asked for: a row that comes in between, when a moment
+    # has come, would be before the end, and not be read.
+    ends = await asyncio.gather(*map(ask, question.specs[:2]))
+    return question.bounds([*ends, *await asyncio.gather(*map(ask, question.specs[2:]))])
 
 
 def frame_schema(
