@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from fluss_df.embedded.bucket_register import BucketRegister
 from fluss_df.embedded.files import disk_refused, make_folder, sync_folder
 from fluss_df.embedded.kept_json import KeptJson
 
@@ -92,6 +93,11 @@ class CatalogFiles:
         first = self._catalog / f"table-{table_id}.json"
         return self._made(first, self.data_folder(table_id) / _TABLE_COPY, belongs)
 
+    def register(self, table_id: int) -> BucketRegister:
+        """Read which buckets of a table rows were written to."""
+        first = self._catalog / f"table-{table_id}.buckets"
+        return BucketRegister(table_id, first, self.data_folder(table_id) / "buckets")
+
     def data_folder(self, table_id: int) -> Path:
         """Return the folder of a table's data."""
         return self._data / str(table_id)
@@ -155,7 +161,8 @@ class CatalogFiles:
     def remove_dropped(self) -> None:
         """Remove the data of dropped tables, also where a drop was interrupted."""
         for table_id, part in list(self._dropped()):
-            self.table(table_id).first.unlink(missing_ok=True)
+            for name in (f"table-{table_id}.json", f"table-{table_id}.buckets"):
+                (self._catalog / name).unlink(missing_ok=True)
             sync_folder(self._catalog)
             shutil.rmtree(part, ignore_errors=True)
 

@@ -8,19 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from fluss_df.embedded.carry_over import buckets_on_disk
 from fluss_df.embedded.catalog_files import SET_ASIDE, CatalogFiles
 from fluss_df.embedded.cluster_state import read_state
-from fluss_df.embedded.files import FORMAT, holds_data, read_format
+from fluss_df.embedded.files import CHECKSUMS_SINCE, FORMAT, holds_data, read_format
 from fluss_df.embedded.kept_json import KeptJson
 from fluss_df.embedded.kv_replay import ChangeReplay
 from fluss_df.embedded.kv_store import KvState, read_store, store_folder
 from fluss_df.embedded.ownership import FolderLock
-from fluss_df.embedded.recovery import SyncedPoint
-from fluss_df.embedded.segment import segment_offsets
+from fluss_df.embedded.recovery import load_log
+from fluss_df.embedded.segment import Segment
+from fluss_df.embedded.synced_point import BucketIds
 from fluss_df.embedded.tables import Database, Table, databases_from_json
 from fluss_df.embedded.values_pool import TableCodec
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.record.headers import LogHeaders, scan_headers, verify_crcs
+from fluss_df.record.headers import LogHeaders, scan_headers
 from fluss_df.record.log_decode import LogDecoder
 from fluss_df.record.row_log import RowLogDecoder
 from fluss_df.types import arrow_schema
@@ -100,6 +102,7 @@ class _Checker:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.report = Report()
+        self.carried_over = True
 
     def _found(self, level: Level, where: Path, message: str) -> None:
         self.report.findings.append(Finding(level, where, message))
@@ -115,8 +118,11 @@ class _Checker:
     def run(self) -> Report:
         version = FORMAT
         with self._damage(self._folder / "FORMAT"):
-            version = read_format(self._folder)
-        files = CatalogFiles(self._folder, plain=version < FORMAT)
+            version, problem = read_format(self._folder)
+            if problem is not None:
+                self._found("note", self._folder / "FORMAT", f"{problem}; written when opened")
+        self.carried_over = version == FORMAT
+        files = CatalogFiles(self._folder, plain=version < CHECKSUMS_SINCE)
         databases: dict[str, Database] = {}
         stored = self._kept(files.databases())
         with self._damage(files.databases().first):
@@ -166,22 +172,33 @@ class _Checker:
                 "left over of a dropped partition; removed" if left_over else "unknown; set aside"
             )
             self._found("note", part, f"{what} when opened")
-        for name in sorted(parts):
-            part = folder / name
-            for bucket in sorted(part.iterdir() if part.exists() else (), key=lambda p: p.name):
-                self.report.buckets += 1
-                with self._damage(bucket):
-                    _Bucket(self, table, bucket).run()
+        register = files.register(table.id)
+        for problem in register.problems:
+            self._found("note", folder, f"{problem}; its copy is taken when opened")
+        buckets = dict(buckets_on_disk(files, table))
+        for owner, bucket in buckets.items():
+            self.report.buckets += 1
+            with self._damage(bucket):
+                _Bucket(self, table, bucket, owner, used=owner in register).run()
+        for owner in register:
+            name = "table" if owner.partition < 0 else str(owner.partition)
+            if owner not in buckets and name in parts:
+                where = folder / name / str(owner.bucket)
+                self._found("damage", where, "is missing, and rows were written to it")
 
 
 class _Bucket:
     """One bucket: its log, and the rows where the table has a primary key."""
 
-    def __init__(self, checker: _Checker, table: Table, folder: Path) -> None:
+    def __init__(
+        self, checker: _Checker, table: Table, folder: Path, owner: BucketIds, *, used: bool
+    ) -> None:
         self._checker = checker
         self._report = checker.report
         self._folder = folder
         self._log = folder / "log"
+        self._owner = owner
+        self._used = used
         self._table = table
         payload = {key: arrow_schema(schema.columns) for key, schema in table.schemas.items()}
         target = payload[table.schema_id]
@@ -196,85 +213,61 @@ class _Bucket:
         self._folded: dict[bytes, bytes | None] = {}
 
     def run(self) -> None:
-        bases = segment_offsets(self._log)
-        point = SyncedPoint.unpack((self._log / "synced").read_bytes()[:64])
-        if point is None:
-            self._checker._found("note", self._log / "synced", "torn; written anew when opened")
+        # as an engine opens it, but every byte is read
+        loaded = load_log(self._log, str(self._owner), self._owner, used=self._used, only_look=True)
+        for segment in loaded.segments:
+            segment.rest()
+        for problem in loaded.problems:
+            self._checker._found("note", self._log, f"{problem}, when opened")
+        start = loaded.start
         values: dict[bytes, bytes] | None = None
         if self._table.has_primary_key:
-            values = self._stored(bases[0] if bases else 0)
-        offset = bases[0] if bases else 0
-        for number, base in enumerate(bases):
-            path = self._log / f"{base:020d}.log"
-            if base != offset:
-                raise FlussError(f"offsets {offset} to {base} are missing before {path.name}")
-            offset, whole = self._segment(path, offset)
-            if whole < path.stat().st_size:
-                lost = path.stat().st_size - whole
-                if point is not None and offset < point.end_offset:
-                    raise FlussError(
-                        f"{path.name} is damaged at offset {offset}, byte {whole}; what was"
-                        f" acknowledged reaches to {point.end_offset}"
-                    )
-                self._checker._found(
-                    "note",
-                    path,
-                    f"{lost} bytes behind offset {offset} were not written to the"
-                    " end; cut off when opened",
-                )
-                if number < len(bases) - 1:
-                    self._checker._found("note", self._log, "later segments go with them")
-                break
-        if point is not None and offset < point.end_offset:
-            raise FlussError(f"records from {offset} to {point.end_offset} are missing")
+            end = loaded.segments[-1].end_offset if loaded.segments else 0
+            values = self._stored(start, end)
+        offset = start
+        for segment in loaded.segments:
+            self._compare_index(segment)
+            offset = self._segment(segment, offset)
         if values is not None:
-            self._compare(values, bases[0] if bases else 0, offset)
+            self._compare(values)
 
-    def _segment(self, path: Path, offset: int) -> tuple[int, int]:
-        """Verify a segment; return the offset behind it, and the bytes of whole batches."""
+    def _compare_index(self, segment: Segment) -> None:
+        """Compare a segment that was read with its index, by which its batches are verified."""
+        indexed = Segment(self._log, segment.base_offset)
+        try:
+            if indexed.load_index(self._owner) is None:
+                return
+        finally:
+            indexed.rest()
+        same = (indexed.size, indexed.digest, indexed.index) == (
+            segment.size,
+            segment.digest,
+            segment.index,
+        )
+        if not same:
+            raise FlussError(
+                f"the batches in {segment.path.name} are not those that were written, which"
+                f" {segment.index_path.name} tells"
+            )
+
+    def _segment(self, segment: Segment, offset: int) -> int:
+        """Decode the batches of a segment, which are whole; return the offset behind them."""
         self._report.segments += 1
-        size = path.stat().st_size
-        position = 0
-        chunk = _CHUNK
-        with open(path, "rb") as file:
-            while position < size:
-                file.seek(position)
-                data = memoryview(file.read(chunk))
-                whole, offset = self._batches(data, offset)
-                if not whole:
-                    if position + len(data) < size:
-                        chunk *= 4
-                        continue
-                    break
-                position += whole
-                chunk = _CHUNK
-        self._report.log_bytes += position
-        return offset, position
-
-    def _batches(self, data: memoryview, offset: int) -> tuple[int, int]:
-        """Verify whole batches; return their bytes and the offset behind them."""
-        taken = 0
-        while taken < len(data):
-            rest = data[taken:]
-            if len(rest) < 12:
-                break
-            size = 12 + int.from_bytes(rest[8:12], "little", signed=True)
-            if not 48 <= size <= len(rest):
-                break
-            one = rest[:size]
-            try:
-                headers = scan_headers(one)
-                verify_crcs(one, headers)
-            except FlussError:
-                break
-            if int(headers.base_offset[0]) != offset:
-                break
-            self._rows(one, headers, offset)
+        position, chunk = 0, _CHUNK
+        while position < segment.size:
+            data = segment.read(position, min(segment.size, position + chunk))
+            headers = scan_headers(data, require_progress=False)
+            if not len(headers):
+                chunk *= 4
+                continue
+            self._rows(data, headers, offset)
             self._report.records += headers.rows
-            assert headers.end_offset is not None
-            offset = headers.end_offset
-            taken += size
-        return taken, offset
+            offset = headers.end_offset or offset
+            position += headers.consumed
+            chunk = _CHUNK
+        segment.rest()
+        self._report.log_bytes += position
+        return offset
 
     def _rows(self, data: memoryview, headers: LogHeaders, offset: int) -> None:
         batches = self._decoder.decode(data, headers)
@@ -287,11 +280,18 @@ class _Bucket:
 
     # ---- rows
 
-    def _stored(self, start: int) -> dict[bytes, bytes] | None:
+    def _stored(self, start: int, end: int) -> dict[bytes, bytes] | None:
         """Return what RocksDB holds, where it can be compared with the changelog."""
         folder = store_folder(self._folder)
         try:
             self._state, values = read_store(folder)
+            owner = self._state.owner
+            if owner not in (None, self._owner):
+                raise FlussError(f"it has the rows of {owner}")
+            if not start <= self._state.applied <= end:
+                raise FlussError(
+                    f"it is at offset {self._state.applied} of a changelog from {start} to {end}"
+                )
         except FlussError as error:
             if start:
                 raise
@@ -307,17 +307,9 @@ class _Bucket:
         self._replay = ChangeReplay(self._table, codec, 1)
         return values
 
-    def _compare(self, values: dict[bytes, bytes], start: int, end: int) -> None:
+    def _compare(self, values: dict[bytes, bytes]) -> None:
         state = self._state
         if state is None or self._replay is None:
-            return
-        if state.applied > end:
-            self._checker._found(
-                "note",
-                store_folder(self._folder),
-                f"at offset {state.applied} of a changelog that ends at {end}; made again when"
-                " opened",
-            )
             return
         expected = {key: value for key, value in self._folded.items() if value is not None}
         decoder = TableCodec(self._table).decoder()

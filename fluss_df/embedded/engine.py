@@ -18,17 +18,20 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from fluss_df.embedded import options
+from fluss_df.embedded.carry_over import carry_over
 from fluss_df.embedded.catalog import Catalog
 from fluss_df.embedded.catalog_files import CatalogFiles
 from fluss_df.embedded.cluster_state import ClusterState
-from fluss_df.embedded.files import FORMAT, TooManyFilesError, disk_refused
+from fluss_df.embedded.files import CHECKSUMS_SINCE, FORMAT, TooManyFilesError, disk_refused
 from fluss_df.embedded.kv_store import KvResources, store_folder
 from fluss_df.embedded.kv_tablet import KvTablet
 from fluss_df.embedded.open_files import OpenFiles, allow_files
 from fluss_df.embedded.ownership import FolderLock, FolderLostError
-from fluss_df.embedded.segment import may_expire
+from fluss_df.embedded.retention import may_expire
+from fluss_df.embedded.synced_point import BucketIds
 from fluss_df.embedded.tables import Partition, Table, now_ms
 from fluss_df.embedded.tablet import Tablet, unknown_bucket
+from fluss_df.embedded.used_buckets import UsedBuckets, missing
 from fluss_df.embedded.workers import Workers
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
@@ -170,14 +173,18 @@ class Engine:
         self.lock = FolderLock(folder)
         try:
             self._catalog_files = CatalogFiles(
-                folder, plain=self.lock.format < FORMAT, before_change=self.lock.verify
+                folder,
+                plain=self.lock.format < CHECKSUMS_SINCE,
+                before_change=self.lock.verify,
             )
             self.catalog = Catalog(self._catalog_files, self.settings.default_buckets)
             self.cluster = ClusterState(self._catalog_files.cluster())
             if self.lock.format < FORMAT:
+                carry_over(self._catalog_files, self.catalog.all_tables())
                 # now that every small file is written as this version does
                 self.lock.write_format()
             self._tidy()
+            self._used = UsedBuckets(self._catalog_files, self.catalog)
         except BaseException:
             self.lock.release()
             raise
@@ -234,7 +241,11 @@ class Engine:
 
     def is_open(self, bucket: TableBucket) -> bool:
         """Return whether nothing is to be read to answer for a bucket: it is in use, or empty."""
-        return bucket in self._open or not self.bucket_folder(bucket).exists()
+        return bucket in self._open or not self._has_folder(bucket)
+
+    def _has_folder(self, bucket: TableBucket) -> bool:
+        """Whether a bucket has a folder, or should have one."""
+        return self.bucket_folder(bucket).exists() or self._used.has(BucketIds.of(bucket))
 
     def log_bounds(self, bucket: TableBucket) -> tuple[int, int]:
         """Return the first offset of a bucket's log, and the one behind the last visible record.
@@ -250,7 +261,7 @@ class Engine:
         with self._lock:
             self._require_open()
             # its folder is made when it is opened for the first time, which takes this lock
-            if bucket not in self._open and not self.bucket_folder(bucket).exists():
+            if bucket not in self._open and not self._has_folder(bucket):
                 return 0, 0
             tablet = self._opened(bucket, files=False).tablet
         return tablet.start_offset, tablet.high_watermark
@@ -315,13 +326,19 @@ class Engine:
             raise disk_refused(what, self.bucket_folder(bucket), error) from error
 
     def _load_bucket(self, bucket: TableBucket) -> _Open:
-        folder = self.bucket_folder(bucket)
+        folder, owner = self.bucket_folder(bucket), BucketIds.of(bucket)
+        used = self._used.has(owner)
+        if used and not folder.exists():
+            raise missing(java_name(bucket), folder)
         synced = self.settings.durability == "commit"
         tablet = Tablet(
             folder / "log",
             java_name(bucket),
             segment_bytes=self.settings.segment_bytes,
             visible_when_synced=synced,
+            owner=owner,
+            used=used,
+            before_first=functools.partial(self._used.note, owner),
         )
         table = self.catalog.table_by_id(bucket.table_id)
         if table is None or not table.has_primary_key:
@@ -353,14 +370,14 @@ class Engine:
         return self._folder_of(bucket) / str(bucket.bucket_id)
 
     def all_buckets(self) -> list[TableBucket]:
-        """Return all buckets that were ever used."""
+        """Return all buckets that were ever used, also where their folders are missing."""
         found = []
         for table in self.catalog.all_tables():
             parts: list[int | None] = [None]
             if table.partitioned:
                 parts = [partition.id for partition in list(table.partitions.values())]
             buckets = [TableBucket(table.id, i, p) for p in parts for i in range(table.buckets)]
-            found += [bucket for bucket in buckets if self.bucket_folder(bucket).exists()]
+            found += [bucket for bucket in buckets if self._has_folder(bucket)]
         return found
 
     def refusing_writes(self) -> int:
@@ -371,6 +388,7 @@ class Engine:
     def drop_table(self, table: Table) -> None:
         """Remove the data of a table that was dropped from the catalog."""
         self._drop(lambda bucket: bucket.table_id == table.id)
+        self._used.forget(table.id)
         self._catalog_files.remove_dropped()
 
     def drop_partition(self, table: Table, partition: Partition) -> None:

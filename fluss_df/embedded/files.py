@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import google_crc32c
+
 from fluss_df.embedded.open_files import allowed_files
 from fluss_df.errors import ErrorCode, FlussError
 
-# 2: small files have checksums and copies
-FORMAT = 2
-_READABLE = (1, FORMAT)
+# 2: small files have checksums and copies. 3: it is known which buckets have rows, and which
+# batches a log has
+FORMAT = 3
+CHECKSUMS_SINCE = 2
+_READABLE = (1, 2, FORMAT)
+_KIND = "fluss_df embedded"
 # no room on the disk, in the user's quota, or under the process's limit for a file
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # what it raises to read a value that is not what was written
@@ -199,27 +204,47 @@ def holds_data(folder: Path) -> bool:
     return any((folder / name).exists() for name in names)
 
 
-def read_format(folder: Path) -> int:
-    """Return the version of a folder's layout.
+def format_file(version: int) -> bytes:
+    """Return the contents of the file ``FORMAT``."""
+    value: dict[str, object] = {"format": version, "kind": _KIND}
+    value["crc32c"] = google_crc32c.value(json.dumps(value).encode())
+    return json.dumps(value).encode()
+
+
+def read_format(folder: Path) -> tuple[int, str | None]:
+    """Return the version of a folder's layout, and what is wrong with the file that says it.
+
+    Where the file is lost or damaged, it is read as in any version, that is 1.
 
     Raises
     ------
     FlussError
-        :class:`DamagedError` where it cannot be read; ``STORAGE_EXCEPTION`` for one that this
-        version does not know.
+        ``STORAGE_EXCEPTION`` for one that this version does not know.
     """
     marker = folder / "FORMAT"
-    if not marker.exists() and holds_data(folder):
-        return _READABLE[0]  # the file is lost: what follows is read as in any version
-    with damage_in(marker):
-        try:
-            version = json.loads(marker.read_bytes())["format"]
-        except OSError as error:
-            raise DamagedError(f"cannot read {marker}: {error}") from error
+    try:
+        value = json.loads(marker.read_bytes())
+        version = value["format"]
+        # versions before 3 wrote no checksum
+        sound = value.get("kind") == _KIND if version in (1, 2) else _is_intact(value)
+    except (OSError, *_NOT_AS_WRITTEN) as error:
+        if not holds_data(folder):
+            raise DamagedError(f"cannot read {marker}: {error!r}") from error
+        return _READABLE[0], f"{marker} cannot be read: {error!r}"
+    if not sound or type(version) is not int:
+        return _READABLE[0], f"{marker} is damaged: its checksum differs"
     if version not in _READABLE:
         raise FlussError(
             f"the folder {folder} has storage format {version}; this version reads"
-            f" {' and '.join(map(str, _READABLE))}",
+            f" {', '.join(map(str, _READABLE))}",
             ErrorCode.STORAGE_EXCEPTION,
         )
-    return int(version)
+    return version, None
+
+
+def _is_intact(value: dict[str, object]) -> bool:
+    """Whether the contents of a file are those that were written, as far as can be known."""
+    crc = value.pop("crc32c", None)
+    if crc is None and value.get("kind") is None:
+        return True  # of a later version, which may have another checksum
+    return bool(crc == google_crc32c.value(json.dumps(value).encode()))

@@ -11,7 +11,7 @@ from fluss_df.embedded.tablet import Tablet
 from fluss_df.errors import FlussError
 from fluss_df.protocol.frames import Buffer
 from fluss_df.pushdown.batch_filter import BatchFilter
-from fluss_df.record.headers import HEADER_SIZE, LogHeaders, scan_headers, verify_crcs
+from fluss_df.record.headers import HEADER_SIZE, LogHeaders, scan_headers
 
 _CHUNK: Final = 1 << 20
 # as much of a log is looked at in one request, before its client hears how far that was
@@ -124,12 +124,7 @@ def _visible(
             if visible < len(headers):
                 data = data[: int(headers.position[visible])]
                 headers = scan_headers(data, require_progress=False)
-            begin = stretch.position + at
-            behind = begin + headers.consumed
-            if behind > segment.verified:
-                verify_crcs(data, headers)
-                if begin <= segment.verified:
-                    segment.verified = max(segment.verified, behind)
+            stretch.verify(data, headers, at)
         except FlussError as error:
             raise tablet.damaged(offset, segment.path, error) from error
         if len(headers):

@@ -71,13 +71,17 @@ class StoreLoader:
         store = None
         try:
             store = KvStore(folder, self._log.name, self._resources)
-            if start <= store.state.applied <= end:
+            owner = store.state.owner
+            if owner not in (None, self._log.owner):
+                problem = f"{folder} has the rows of {owner}"
+            elif start <= store.state.applied <= end:
+                self._own(store)
                 self._replay(store, end)
                 remove_older_stores(folder)
                 return store
-            problem = (
-                f"RocksDB is at offset {store.state.applied} of a changelog from {start} to {end}"
-            )
+            else:
+                applied = store.state.applied
+                problem = f"RocksDB is at offset {applied} of a changelog from {start} to {end}"
         except FlussError as error:
             if store is not None:
                 store.close()
@@ -131,6 +135,7 @@ class StoreLoader:
         folder = next_store_folder(damaged)
         store = KvStore(folder, name, self._resources)
         try:
+            self._own(store)
             self._replay(store, end)
             store.flush()
         except BaseException:
@@ -140,6 +145,16 @@ class StoreLoader:
         sync_folder(folder.parent)
         remove_older_stores(folder)
         return store
+
+    def _own(self, store: KvStore) -> None:
+        """Note in a store whose rows it has."""
+        state = store.state
+        if state.owner is None:
+            if state.applied:
+                store.write({}, replace(state, owner=self._log.owner))
+            else:
+                # written with the first rows
+                store.state = replace(state, owner=self._log.owner)
 
     def _replay(self, store: KvStore, end: int) -> None:
         """Bring a store to an offset of the changelog."""

@@ -14,7 +14,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ import rocksdict
 
 from fluss_df.embedded.files import disk_refused
 from fluss_df.embedded.ownership import FolderLock
+from fluss_df.embedded.synced_point import NO_BUCKET, BucketIds
 from fluss_df.errors import ErrorCode, FlussError
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,10 @@ logger = logging.getLogger(__name__)
 # keys of rows have at least one byte; this one sorts before them all
 _STATE_KEY: Final = b""
 _FIRST_ROW_KEY: Final = b"\0"
-_STATE: Final = struct.Struct("<Bqqqq")
-_STATE_VERSION: Final = 1
+_STATE: Final = struct.Struct("<Bqqqqqqq")
+_STATE_VERSION: Final = 2
+# of formats 1 and 2, which do not say whose rows they are
+_OLD_STATE: Final = struct.Struct("<Bqqqq")
 # memory of a store that is written to; of one that has few changes, which may be one of hundreds:
 # RocksDB allocates a tenth of it at once
 _MEMTABLE_BYTES: Final = 64 << 20
@@ -71,18 +74,20 @@ class KvState:
         Rows in the store; -1 where they are not counted.
     sequence_next, sequence_end
         The next number for the auto-increment column, and the first that the bucket may not give.
+    owner
+        The bucket; None where the store does not say, as those of formats 1 and 2.
     """
 
     applied: int = 0
     rows: int = 0
     sequence_next: int = 0
     sequence_end: int = 0
+    owner: BucketIds | None = field(default=None, compare=False)
 
     def pack(self) -> bytes:
         """Return the bytes that are stored."""
-        return _STATE.pack(
-            _STATE_VERSION, self.applied, self.rows, self.sequence_next, self.sequence_end
-        )
+        numbers = self.applied, self.rows, self.sequence_next, self.sequence_end
+        return _STATE.pack(_STATE_VERSION, *numbers, *(self.owner or NO_BUCKET))
 
     @classmethod
     def unpack(cls, data: bytes) -> KvState:
@@ -93,11 +98,14 @@ class KvState:
         FlussError
             ``KV_STORAGE_EXCEPTION`` where it is something else.
         """
+        if len(data) == _OLD_STATE.size and data[0] == 1:
+            return cls(*_OLD_STATE.unpack(data)[1:])
         if len(data) != _STATE.size or data[0] != _STATE_VERSION:
             raise DamagedStoreError(
                 "the state of a store is damaged", ErrorCode.KV_STORAGE_EXCEPTION
             )
-        return cls(*_STATE.unpack(data)[1:])
+        _, applied, rows, first, end, *ids = _STATE.unpack(data)
+        return cls(applied, rows, first, end, BucketIds(*ids))
 
 
 class KvResources:

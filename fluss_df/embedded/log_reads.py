@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from fluss_df.embedded.batch_heads import digest_behind
 from fluss_df.embedded.segment import Segment
 from fluss_df.errors import ProtocolError
 from fluss_df.record.headers import LogHeaders, scan_headers, verify_crcs
@@ -38,11 +39,60 @@ class Stretch:
         Where the part begins in it.
     view
         Its bytes, a slice of the segment's memory map.
+    digest
+        Of the segment's batches up to there, see :mod:`~fluss_df.embedded.batch_heads`.
     """
 
     segment: Segment
     position: int
     view: memoryview
+    digest: int
+
+    def verify(self, data: memoryview, headers: LogHeaders, at: int) -> None:
+        """Verify batches that were not looked at since their segment was opened.
+
+        Parameters
+        ----------
+        data
+            Their bytes.
+        headers
+            Their headers.
+        at
+            Where they begin in :attr:`view`.
+
+        Raises
+        ------
+        FlussError
+            Where they are not what was written.
+        """
+        segment, begin = self.segment, self.position + at
+        end = begin + headers.consumed
+        if end <= segment.verified:
+            return
+        verify_crcs(data, headers)
+        self.verify_heads(at, at + headers.consumed)
+        if begin <= segment.verified:
+            segment.verified = max(segment.verified, end)
+
+    def verify_heads(self, begin: int, end: int) -> None:
+        """Verify the headers of batches, up to the next one whose digest is known.
+
+        Raises
+        ------
+        ProtocolError
+            Where they are not what was written.
+        """
+        index, last = self.segment.index, self.position + len(self.view)
+        start, digest = index.entry_before(self.position + begin)
+        known = index.entry_behind(self.position + end)
+        if known is None or known[0] > last:
+            known = last, self.digest
+        part = self.view[start - self.position : known[0] - self.position]
+        if digest_behind(part, digest) != known[1]:
+            raise ProtocolError(
+                f"headers of batches between bytes {start} and {known[0]} are not those that were"
+                " written"
+            )
 
 
 def cut_piece(
@@ -70,7 +120,7 @@ def cut_piece(
     FlussError, struct.error
         For bytes that are no batches.
     """
-    segment, position, view = stretch.segment, stretch.position, stretch.view
+    view = stretch.view
     at = 0
     while True:  # at most an index interval and a batch
         base, length = _HEAD.unpack_from(view, at)
@@ -95,23 +145,28 @@ def cut_piece(
         stop = int(headers.position[visible - 1] + headers.size[visible - 1])
         data = data[:stop]
         headers = scan_headers(data)
-    begin, end = position + at, position + at + headers.consumed
-    if end > segment.verified:
-        verify_crcs(data, headers)
-        if begin <= segment.verified:
-            segment.verified = max(segment.verified, end)
+    stretch.verify(data, headers, at)
     return Piece(data[: headers.consumed], headers)
 
 
-def first_since(view: memoryview, timestamp: int, high: int) -> int:
+def first_since(stretch: Stretch, timestamp: int, high: int) -> int:
     """Return the offset of the first batch that was committed at a time or later (ms).
 
     The high watermark, where there is none.
+
+    Raises
+    ------
+    FlussError
+        For headers that are not what was written.
     """
+    view = stretch.view
     chunk = _SEARCH_BYTES
     while True:
         headers = scan_headers(view[:chunk], require_progress=False)
         i = int(np.searchsorted(headers.timestamp, timestamp))
+        end = headers.consumed if i == len(headers) else int(headers.position[i]) + 1
+        if stretch.position + end > stretch.segment.verified:
+            stretch.verify_heads(0, end)
         if i < len(headers):
             return min(int(headers.base_offset[i]), high)
         if chunk >= len(view):

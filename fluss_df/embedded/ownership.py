@@ -19,6 +19,7 @@ from pathlib import Path
 from fluss_df.embedded.files import (
     FORMAT,
     file_locks,
+    format_file,
     holds_data,
     make_folder,
     read_format,
@@ -138,7 +139,9 @@ class FolderLock:
         self.announce(None)
         if not holds_data(folder):
             self.write_format()
-        self.format = read_format(folder)
+        self.format, problem = read_format(folder)
+        if problem is not None:
+            logger.warning("%s: it is written again", problem)
 
     def _open_file(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -158,8 +161,7 @@ class FolderLock:
 
     def write_format(self) -> None:
         """Note that the folder has the layout of this version."""
-        value = {"format": FORMAT, "kind": "fluss_df embedded"}
-        write_atomically(self.folder / "FORMAT", json.dumps(value).encode())
+        write_atomically(self.folder / "FORMAT", format_file(FORMAT))
         self.format = FORMAT
 
     def announce(self, socket: str | None) -> None:

@@ -4,64 +4,67 @@ from __future__ import annotations
 
 import logging
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import google_crc32c
-
+from fluss_df.embedded.batch_heads import heads_of
 from fluss_df.embedded.files import DamagedError
 from fluss_df.embedded.segment import Segment, segment_offsets
+from fluss_df.embedded.synced_point import (
+    POINT_FILE,
+    BucketIds,
+    FoundPoint,
+    SyncedPoint,
+    find_point,
+)
 from fluss_df.embedded.writers import WriterStates, WrittenBatch
 from fluss_df.errors import FlussError
-from fluss_df.record.headers import NO_WRITER_ID, LogHeaders, scan_headers, verify_crcs
+from fluss_df.record.headers import (
+    HEADER_SIZE,
+    NO_WRITER_ID,
+    OVERHEAD,
+    LogHeaders,
+    scan_headers,
+    verify_crcs,
+)
 
 logger = logging.getLogger(__name__)
 
 _CHUNK: Final = 16 << 20
-_RECORD: Final = struct.Struct("<8sqqq")
-_MAGIC: Final = b"FDFSYNC1"
-_CRC: Final = struct.Struct("<I")
-
-
-@dataclass(frozen=True, slots=True)
-class SyncedPoint:
-    """Up to where a log is known to be on the disk.
-
-    It is written after each sync and never before it: what is below was acknowledged, or may have
-    been, and must be there in full.
-    """
-
-    end_offset: int
-    segment: int
-    position: int
-
-    def pack(self) -> bytes:
-        """Return the bytes of the file, 36 in one sector."""
-        body = _RECORD.pack(_MAGIC, self.end_offset, self.segment, self.position)
-        return body + _CRC.pack(google_crc32c.value(body))
-
-    @classmethod
-    def unpack(cls, data: bytes) -> SyncedPoint | None:
-        """Read the file; None where it is empty or was torn while it was written."""
-        if len(data) != _RECORD.size + _CRC.size:
-            return None
-        body = data[: _RECORD.size]
-        magic, end_offset, segment, position = _RECORD.unpack(body)
-        if magic != _MAGIC or google_crc32c.value(body) != _CRC.unpack(data[_RECORD.size :])[0]:
-            return None
-        return cls(end_offset, segment, position)
 
 
 @dataclass(slots=True)
 class LoadedLog:
-    """What was found: the segments, whole batches only, and the writers."""
+    """What was found: whole batches only.
+
+    Attributes
+    ----------
+    segments
+        Ascending.
+    writers
+        As they are at the end.
+    found
+        What is known to be on the disk; without a point where its file is another bucket's.
+    start
+        The offset where the log begins.
+    problems
+        What is not as it should be and is put right: messages.
+    read
+        The first offsets of the segments that were read, as they have no index.
+    """
 
     segments: list[Segment]
     writers: WriterStates
+    found: FoundPoint
+    start: int = 0
+    problems: list[str] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
 
 
-def load_log(folder: Path, name: str, synced: SyncedPoint | None) -> LoadedLog:
+def load_log(
+    folder: Path, name: str, owner: BucketIds, *, used: bool, only_look: bool = False
+) -> LoadedLog:
     """Open the segments of a log, and cut off what a crash left unfinished.
 
     Segments with an index are taken as they are; all others are read and their checksums verified.
@@ -72,61 +75,142 @@ def load_log(folder: Path, name: str, synced: SyncedPoint | None) -> LoadedLog:
         Of the log.
     name
         Of the table and bucket, for messages.
-    synced
-        Up to where nothing may be missing or damaged.
+    owner
+        The bucket.
+    used
+        Whether it is known that rows were written to the bucket.
+    only_look
+        Change nothing on the disk, and read every segment.
 
     Raises
     ------
     FlussError
-        :class:`~fluss_df.embedded.files.DamagedError` for damage below the synced point. Nothing
-        is changed on the disk.
+        :class:`~fluss_df.embedded.files.DamagedError` for damage below what was acknowledged, or
+        may have been. Nothing is changed on the disk.
     """
-    segments: list[Segment] = []
-    writers = WriterStates()
-    bases = segment_offsets(folder)
+    found = find_point(folder, owner)
+    foreign = found.point if found.point and found.point.owner not in (None, owner) else None
+    if foreign is not None:
+        problem = f"{folder / POINT_FILE} is the file of {foreign.owner}"
+        found = FoundPoint(None, problem, 0, -1, found.start, found.noted_start)
+    loading = _Loading(folder, name, owner, found, only_look)
     try:
-        for number, base in enumerate(bases):
-            segment = Segment(folder, base)
-            segments.append(segment)
-            if number and segments[-2].end_offset != base:
-                raise _damage(name, folder, segments[-2].end_offset, "a segment is missing")
-            state = segment.load_index()
-            if state is not None:
-                writers = WriterStates.from_json(state)
-                continue
-            whole = _read(segment, writers)
-            if whole == segment.file_size():
-                continue
-            if synced is not None and segment.end_offset < synced.end_offset:
-                raise _damage(name, segment.path, segment.end_offset, "a batch is damaged")
-            lost = segment.file_size() - whole
-            logger.warning(
-                "%s: cut %d bytes behind offset %d that were not written to the end",
-                name,
-                lost,
-                segment.end_offset,
+        loaded = loading.load()
+        if foreign is not None and _is_of(loaded.segments, foreign):
+            raise DamagedError(
+                f"{folder} should have the log of {name}, and has that of {foreign.owner}: folders"
+                " were exchanged or renamed. Put them back; nothing was changed"
             )
-            segment.cut(whole)
-            for later in bases[number + 1 :]:
-                Segment(folder, later).delete()
-            break
-        end = segments[-1].end_offset if segments else 0
-        if synced is not None and end < synced.end_offset:
-            raise _damage(name, folder, end, f"batches up to {synced.end_offset} are missing")
+        loading.compare(used)
     except BaseException:
-        for segment in segments:
+        for segment in loading.segments:
             segment.rest()
         raise
-    for segment in segments[:-1]:
+    for segment in loaded.segments[:-1]:
         segment.rest()
-    return LoadedLog(segments, writers)
+    return loaded
 
 
-def _damage(name: str, path: Path, offset: int, what: str) -> FlussError:
-    return DamagedError(
-        f"the log of {name} is damaged at offset {offset}, below what was acknowledged: {what}"
-        f" ({path}). Nothing was changed; restore the folder from a backup"
-    )
+def _is_of(segments: list[Segment], point: SyncedPoint) -> bool:
+    """Whether a log is the one that a point was written for."""
+    for segment in segments:
+        if segment.base_offset == point.segment:
+            return (
+                point.end_offset > 0
+                and point.digest is not None
+                and segment.digest_at(point.position) == point.digest
+            )
+    return False
+
+
+class _Loading:
+    """Loads one log."""
+
+    def __init__(
+        self, folder: Path, name: str, owner: BucketIds, found: FoundPoint, only_look: bool
+    ) -> None:
+        self._folder = folder
+        self._name = name
+        self._owner = owner
+        self._found = found
+        self._only_look = only_look
+        self.segments: list[Segment] = []
+        self.loaded = LoadedLog(self.segments, WriterStates(), found, found.start or 0)
+
+    def load(self) -> LoadedLog:
+        """Take the segments in."""
+        bases = segment_offsets(self._folder)
+        start, loaded = self._found.start, self.loaded
+        if bases:
+            if start is not None and bases[0] > start:
+                raise self._damage(start, f"what was before offset {bases[0]} is missing")
+            loaded.start = bases[0]
+        for number, base in enumerate(bases):
+            segment = Segment(self._folder, base)
+            self.segments.append(segment)
+            if number and self.segments[-2].end_offset != base:
+                raise self._damage(self.segments[-2].end_offset, "a segment is missing")
+            writers = None if self._only_look else segment.load_index(self._owner)
+            if writers is not None:
+                loaded.writers = writers
+                continue
+            loaded.read.append(base)
+            if _read(segment, loaded.writers) < segment.file_size():
+                self._cut(segment, last=number == len(bases) - 1)
+            elif number < len(bases) - 1 and not self._only_look:
+                segment.save_index(loaded.writers, self._owner, durable=False)
+        return loaded
+
+    def _cut(self, segment: Segment, *, last: bool) -> None:
+        """Cut off what is no whole valid batch, if it cannot have been acknowledged."""
+        point, offset = self._found.point, segment.end_offset
+        if not last:
+            # a segment is on the disk before the next one is begun
+            raise self._damage(offset, "a batch is damaged", segment.path)
+        if point is None or self._found.problem is not None:
+            why = f"a batch is damaged, and {self._found.problem}"
+            raise self._damage(offset, why, segment.path)
+        if offset < point.end_offset:
+            raise self._damage(offset, "a batch is damaged", segment.path)
+        lost = segment.file_size() - segment.size
+        text = f"{lost} bytes behind offset {offset} were not written to the end: cut off"
+        self.loaded.problems.append(f"{segment.path}: {text}")
+        if not self._only_look:
+            logger.warning("%s: %s", self._name, text)
+            segment.cut(segment.size)
+
+    def compare(self, used: bool) -> None:
+        """Compare what is there with what must be there."""
+        found, loaded, segments = self._found, self.loaded, self.segments
+        end = segments[-1].end_offset if segments else 0
+        point = found.point
+        if point is None:
+            if used and not end:
+                raise self._damage(0, f"there are no batches, and {found.problem}")
+            if end:
+                loaded.problems.append(f"{found.problem}: it is made again from the log")
+            return
+        if found.problem is not None:
+            loaded.problems.append(f"{found.problem}: it is made again from the log")
+        if not segments and loaded.start == point.end_offset:
+            return  # all that was there has expired
+        if end < point.end_offset:
+            raise self._damage(end, f"batches up to {point.end_offset} are missing")
+        for segment in segments:
+            if (
+                segment.base_offset == point.segment
+                and point.digest is not None
+                and segment.digest_at(point.position) != point.digest
+            ):
+                what = "the batches are not those that were written"
+                raise self._damage(segment.base_offset, what, segment.path)
+
+    def _damage(self, offset: int, what: str, path: Path | None = None) -> FlussError:
+        return DamagedError(
+            f"the log of {self._name} is damaged at offset {offset}, below what was acknowledged:"
+            f" {what} ({path or self._folder}). Nothing was changed; restore the folder from a"
+            " backup"
+        )
 
 
 def _read(segment: Segment, writers: WriterStates) -> int:
@@ -134,20 +218,21 @@ def _read(segment: Segment, writers: WriterStates) -> int:
     end = segment.file_size()
     chunk = _CHUNK
     while segment.size < end:
-        view = segment.view(segment.size, min(end, segment.size + chunk))
-        headers = _valid(view, segment.end_offset)
+        behind = min(end, segment.size + chunk)
+        # a batch that is so large, or says so, is not to be in memory
+        get = segment.read if chunk == _CHUNK else segment.view
+        data = get(segment.size, behind)
+        headers = _valid(data, segment.end_offset) or _longest_valid(data, segment.end_offset)
         if headers is None:
-            # one by one up to the bad one
-            headers = _first_valid(view, segment.end_offset)
-            if headers is None:
-                break
+            break
         if not len(headers):
-            if segment.size + chunk >= end:
+            if behind == end:
                 break
             chunk *= 4  # a batch larger than a chunk
             continue
-        segment.take_in(headers)
+        segment.take_in(headers, heads_of(data, headers.position))
         remember(writers, headers)
+        chunk = _CHUNK
     return segment.size
 
 
@@ -167,14 +252,26 @@ def _valid(view: memoryview, offset: int) -> LogHeaders | None:
     return headers
 
 
-def _first_valid(view: memoryview, offset: int) -> LogHeaders | None:
-    """Return the header of the first batch in a view, or None when it is not valid."""
-    if len(view) < 12:
-        return None
-    size = 12 + struct.unpack_from("<i", view, 8)[0]
-    if not 12 < size <= len(view):
-        return None
-    return _valid(view[:size], offset)
+def _longest_valid(view: memoryview, offset: int) -> LogHeaders | None:
+    """Return the headers of the batches before the first that is not valid; None without any."""
+    edges = []
+    at = 0
+    while at + HEADER_SIZE <= len(view):
+        size = OVERHEAD + struct.unpack_from("<i", view, at + 8)[0]
+        if not HEADER_SIZE <= size <= len(view) - at:
+            break
+        at += size
+        edges.append(at)
+    found = None
+    low, high = 0, len(edges)
+    while low < high:
+        middle = (low + high + 1) // 2
+        headers = _valid(view[: edges[middle - 1]], offset)
+        if headers is None:
+            high = middle - 1
+        else:
+            low, found = middle, headers
+    return found
 
 
 def remember(writers: WriterStates, headers: LogHeaders) -> None:

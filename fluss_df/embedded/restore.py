@@ -17,9 +17,11 @@ from typing import IO, Final, cast
 import pyarrow as pa
 
 from fluss_df.embedded.backup import codec_of
+from fluss_df.embedded.carry_over import carry_over
 from fluss_df.embedded.catalog_files import CATALOG, DATA, CatalogFiles
 from fluss_df.embedded.cluster_state import read_state
 from fluss_df.embedded.files import (
+    CHECKSUMS_SINCE,
     FORMAT,
     damage_in,
     disk_refused,
@@ -153,7 +155,10 @@ def _read_catalog(folder: Path) -> None:
     FlussError
         Where it would not.
     """
-    files = CatalogFiles(folder, plain=read_format(folder) < FORMAT)
+    version, problem = read_format(folder)
+    if problem is not None:
+        raise FlussError(problem)
+    files = CatalogFiles(folder, plain=version < CHECKSUMS_SINCE)
     kept = files.databases()
     with damage_in(kept.first):
         databases_from_json(kept.read()[0]["databases"])
@@ -162,7 +167,11 @@ def _read_catalog(folder: Path) -> None:
         value = kept.read()[0]
         if value is not None:
             read_state(value)
+    tables = []
     for table_id in files.table_ids():
         kept = files.table(table_id)
         with damage_in(kept.first):
-            Table.from_json(kept.read()[0])
+            tables.append(Table.from_json(kept.read()[0]))
+    if version == FORMAT:
+        # an archive is whole or refused: the buckets that it has are those that have rows
+        carry_over(files, tables)

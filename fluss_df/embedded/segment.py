@@ -7,6 +7,7 @@ import contextlib
 import json
 import mmap
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,13 +17,18 @@ from typing import Any, Final
 import google_crc32c
 import numpy as np
 
-from fluss_df.embedded.files import disk_refused, write_atomically
-from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.record.headers import LogHeaders, scan_headers
+from fluss_df.embedded.batch_heads import HEAD_BYTES, digest_behind, extended
+from fluss_df.embedded.files import DamagedError, disk_refused, write_atomically
+from fluss_df.embedded.synced_point import BucketIds
+from fluss_df.embedded.writers import WriterStates
+from fluss_df.errors import FlussError
+from fluss_df.record.headers import LogHeaders
 
 # one index entry for about so many bytes of log
 _INDEX_INTERVAL: Final = 4096
 _SUFFIX: Final = ".log"
+_NAME: Final = re.compile(r"\d{20}\.log")
+_INDEX_VERSION: Final = 2
 # a map needs no descriptor, but before Python 3.13 it keeps one
 _MAP: Final[dict[str, Any]] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
@@ -32,27 +38,37 @@ class SparseIndex:
     """Offset, position and commit timestamp of some batches of a segment, ascending.
 
     Commit timestamps never run backwards, so one index serves searches for offsets and for times.
+    Each entry has the digest of the batches before it, see
+    :mod:`~fluss_df.embedded.batch_heads`.
     """
 
     offsets: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
+    digests: list[int] = field(default_factory=list)
 
-    def add(self, headers: LogHeaders, shift: int) -> None:
-        """Take in batches that begin at position ``shift`` of the segment."""
+    def add(self, headers: LogHeaders, shift: int, heads: bytes, digest: int) -> int:
+        """Take in batches that begin at position ``shift`` of the segment.
+
+        Returns
+        -------
+        int
+            The digest behind them; ``digest`` is the one before.
+        """
         last = self.positions[-1] if self.positions else -_INDEX_INTERVAL
+        done = 0
         for i in range(len(headers)):
             position = int(headers.position[i]) + shift
             if position - last >= _INDEX_INTERVAL:
+                digest = extended(digest, heads[done : i * HEAD_BYTES])
+                done = i * HEAD_BYTES
                 self.offsets.append(int(headers.base_offset[i]))
-                self.positions.append(position)
                 self.timestamps.append(int(headers.timestamp[i]))
+                self.digests.append(digest)
+                # last of all: other threads look for positions first
+                self.positions.append(position)
                 last = position
-
-    def cut(self, size: int) -> None:
-        """Forget batches from position ``size`` on."""
-        keep = bisect.bisect_left(self.positions, size)
-        del self.offsets[keep:], self.positions[keep:], self.timestamps[keep:]
+        return extended(digest, heads[done:])
 
     def before_offset(self, offset: int) -> int:
         """Return the position of a batch that begins at or before an offset."""
@@ -63,6 +79,16 @@ class SparseIndex:
         """Return the position of a batch before which all batches are older than a time."""
         i = bisect.bisect_left(self.timestamps, timestamp) - 1
         return self.positions[i] if i >= 0 else 0
+
+    def entry_before(self, position: int) -> tuple[int, int]:
+        """Return the position of the last entry at or before one, and the digest there."""
+        i = bisect.bisect_right(self.positions, position) - 1
+        return (self.positions[i], self.digests[i]) if i >= 0 else (0, 0)
+
+    def entry_behind(self, position: int) -> tuple[int, int] | None:
+        """Return the position of the first entry at or behind one, and the digest there."""
+        i = bisect.bisect_left(self.positions, position)
+        return (self.positions[i], self.digests[i]) if i < len(self.positions) else None
 
 
 class Segment:
@@ -83,16 +109,20 @@ class Segment:
         Bytes of whole batches.
     end_offset, last_timestamp
         The offset behind its last batch, and its commit timestamp (-1 where it is empty).
+    digest
+        Of its batches, see :mod:`~fluss_df.embedded.batch_heads`.
     verified
         Bytes from the beginning whose checksums were compared since the segment was opened.
     """
 
     def __init__(self, folder: Path, base_offset: int) -> None:
-        self.path = folder / f"{base_offset:020d}{_SUFFIX}"
+        self.path = segment_file(folder, base_offset)
+        self._file = str(self.path)
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.last_timestamp = -1
         self.size = 0
+        self.digest = 0
         self.verified = 0
         self.index = SparseIndex()
         self._fd: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -152,19 +182,56 @@ class Segment:
     def view(self, start: int, end: int) -> memoryview:
         """Return bytes of the file as a slice of its memory map.
 
-        Slices stay valid when the segment grows, is closed or deleted.
+        Slices stay valid when the segment grows, is closed or deleted. To touch one behind the end
+        of the file would end the process (SIGBUS): so the size of the file is looked at here, each
+        time. Nobody may cut a file of an engine that is open.
+
+        Raises
+        ------
+        FlussError
+            :class:`~fluss_df.embedded.files.DamagedError` where the file is shorter.
         """
+        if not end:
+            return memoryview(b"")
+        fd = self._fd
+        try:
+            size = os.stat(self._file if fd is None else fd).st_size
+        except OSError as error:
+            raise self._refused("read", error) from error
+        if size < end:
+            raise DamagedError(
+                f"{self.path} has {size:,} bytes, {end:,} of it were written: it was cut while it"
+                " was open, or is damaged. Restore the folder from a backup"
+            )
         if self._map is None or len(self._map) < end:
-            if not end:
-                return memoryview(b"")
-            with self._readable() as fd:
+            with self._readable() as opened:
                 try:
-                    self._map = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ, **_MAP))
-                except OSError as error:
-                    raise self._refused("read", error) from error
+                    self._map = memoryview(mmap.mmap(opened, 0, access=mmap.ACCESS_READ, **_MAP))
+                except (OSError, ValueError) as error:
+                    # a ValueError: the file was emptied meanwhile
+                    raise disk_refused(
+                        f"cannot read {self.path}", self.path.parent, error
+                    ) from error
         return self._map[start:end]
 
-    def append(self, batches: list[bytes | memoryview], headers: LogHeaders) -> None:
+    def read(self, start: int, end: int) -> memoryview:
+        """Return a copy of bytes of the file, fewer where it ends before."""
+        with self._readable() as fd:
+            try:
+                return memoryview(os.pread(fd, end - start, start))
+            except OSError as error:
+                raise self._refused("read", error) from error
+
+    def digest_at(self, position: int) -> int | None:
+        """Return the digest of the batches before a position; None where none ends there."""
+        if position == self.size:
+            return self.digest
+        if position > self.size:
+            return None
+        at, digest = self.index.entry_before(position)
+        return digest_behind(self.read(at, position), digest)
+
+    def append(self, batches: list[bytes | memoryview], headers: LogHeaders, heads: bytes) -> None:
         """Write batches at the end, or nothing at all.
 
         Parameters
@@ -173,6 +240,8 @@ class Segment:
             Their bytes.
         headers
             Their headers, as they are written; positions count from 0.
+        heads
+            The first bytes of each, see :mod:`~fluss_df.embedded.batch_heads`.
 
         Raises
         ------
@@ -194,16 +263,16 @@ class Segment:
         except BaseException:
             os.ftruncate(fd, self.size)
             raise
-        self.take_in(headers)
+        self.take_in(headers, heads)
 
     @property
     def torn(self) -> bool:
         """Whether the file has more than whole batches, after a write that was not undone."""
         return self.file_size() != self.size
 
-    def take_in(self, headers: LogHeaders) -> None:
+    def take_in(self, headers: LogHeaders, heads: bytes) -> None:
         """Count batches in that stand behind the last one in the file."""
-        self.index.add(headers, self.size)
+        self.digest = self.index.add(headers, self.size, heads, self.digest)
         # whoever takes batches in has verified them
         if self.verified == self.size:
             self.verified += headers.consumed
@@ -211,10 +280,6 @@ class Segment:
         self.end_offset = headers.end_offset or self.end_offset
         if len(headers):
             self.last_timestamp = int(headers.timestamp[-1])
-
-    def headers_from(self, position: int, end: int) -> LogHeaders:
-        """Read the headers of the batches in a part of the file; positions count from there."""
-        return scan_headers(self.view(position, end), require_progress=False)
 
     def cut(self, size: int) -> None:
         """Drop what is behind the last whole batch."""
@@ -230,43 +295,49 @@ class Segment:
         """The file of the index."""
         return self.path.with_suffix(".index")
 
-    def save_index(self, writers: dict[str, Any]) -> None:
+    def save_index(self, writers: WriterStates, owner: BucketIds, *, durable: bool = True) -> None:
         """Write the index of the whole segment, and the writers as they are at its end."""
         head = {
+            "version": _INDEX_VERSION,
+            "owner": list(owner),
+            "base": self.base_offset,
             "size": self.size,
+            "digest": self.digest,
             "entries": len(self.index.offsets),
             "end_offset": self.end_offset,
             "last_timestamp": self.last_timestamp,
-            "writers": writers,
+            "writers": writers.to_json(),
         }
         index = self.index
-        arrays = np.array([index.offsets, index.positions, index.timestamps], "<i8")
-        body = json.dumps(head).encode() + b"\n" + arrays.tobytes()
-        write_atomically(self.index_path, google_crc32c.value(body).to_bytes(4, "little") + body)
+        columns = [index.offsets, index.positions, index.timestamps, index.digests]
+        body = json.dumps(head).encode() + b"\n" + np.array(columns, "<i8").tobytes()
+        data = google_crc32c.value(body).to_bytes(4, "little") + body
+        write_atomically(self.index_path, data, durable=durable)
 
-    def load_index(self) -> dict[str, Any] | None:
+    def load_index(self, owner: BucketIds) -> WriterStates | None:
         """Take the index from its file; return the writers at the segment's end.
 
         None where there is no index of the file as it is now: the segment is to be read.
         """
         try:
             data = self.index_path.read_bytes()
-        except OSError:
+            # the checksum of nothing is 0, and so is an index that lost its bytes
+            if google_crc32c.value(data[4:]) != int.from_bytes(data[:4], "little") or not data:
+                return None
+            text, _, rest = data[4:].partition(b"\n")
+            head = json.loads(text)
+            # those of formats 1 and 2 have no version, and no digests
+            expected = (_INDEX_VERSION, list(owner), self.base_offset, self.file_size())
+            if tuple(head.get(k) for k in ("version", "owner", "base", "size")) != expected:
+                return None
+            arrays = np.frombuffer(rest, "<i8").reshape(4, head["entries"])
+            writers = WriterStates.from_json(head["writers"])
+            index = SparseIndex(*arrays.tolist())
+            numbers = [int(head[k]) for k in ("size", "digest", "end_offset", "last_timestamp")]
+        except (OSError, FlussError, ValueError, LookupError, TypeError, AttributeError):
             return None
-        if google_crc32c.value(data[4:]) != int.from_bytes(data[:4], "little"):
-            return None
-        text, _, rest = data[4:].partition(b"\n")
-        head = json.loads(text)
-        if head["size"] != self.file_size():
-            return None
-        arrays = np.frombuffer(rest, "<i8").reshape(3, head["entries"])
-        self.index = SparseIndex(*arrays.tolist())
-        self.size = head["size"]
-        self.end_offset = head["end_offset"]
-        self.last_timestamp = head["last_timestamp"]
-        writers = head["writers"]
-        if not isinstance(writers, dict):
-            raise FlussError(f"{self.index_path} is damaged", ErrorCode.STORAGE_EXCEPTION)
+        self.index = index
+        self.size, self.digest, self.end_offset, self.last_timestamp = numbers
         return writers
 
     def drop_index(self) -> None:
@@ -300,14 +371,9 @@ class LogCopy:
 
 def segment_offsets(folder: Path) -> list[int]:
     """Return the base offsets of the segments in a folder, ascending."""
-    return sorted(int(path.stem) for path in folder.glob("*" + _SUFFIX) if path.stem.isdigit())
+    return sorted(int(p.stem) for p in folder.glob("*" + _SUFFIX) if _NAME.fullmatch(p.name))
 
 
-def may_expire(folder: Path, now_ms: int, ttl_ms: int) -> bool:
-    """Whether a log that is not opened has a segment besides the newest that is so old."""
-    bases = segment_offsets(folder)
-    if len(bases) < 2:
-        return False
-    oldest = folder / f"{bases[0]:020d}{_SUFFIX}"
-    # it was not written to after its last batch
-    return oldest.stat().st_mtime_ns // 1_000_000 < now_ms - ttl_ms
+def segment_file(folder: Path, base_offset: int) -> Path:
+    """Return the file of a segment."""
+    return folder / f"{base_offset:020d}{_SUFFIX}"

@@ -11,16 +11,26 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from fluss_df.embedded.append_checks import check_batches
+from fluss_df.embedded.batch_heads import HEAD_BYTES
 from fluss_df.embedded.files import DamagedError, disk_refused, make_folder, sync_data, sync_folder
 from fluss_df.embedded.log_reads import Piece, Stretch, cut_piece, first_since
-from fluss_df.embedded.recovery import SyncedPoint, load_log, remember
+from fluss_df.embedded.recovery import load_log, remember
+from fluss_df.embedded.retention import expired
 from fluss_df.embedded.segment import FileCopy, LogCopy, Segment
+from fluss_df.embedded.synced_point import (
+    NO_BUCKET,
+    BucketIds,
+    PointFile,
+    SyncedPoint,
+    first_file,
+    write_start,
+)
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.checked import CheckedColumns
 from fluss_df.record.cut import ColumnLayout
@@ -31,7 +41,6 @@ logger = logging.getLogger(__name__)
 _BASE_OFFSET: Final = struct.Struct("<q")
 _TIMESTAMP: Final = struct.Struct("<q")
 _TIMESTAMP_AT: Final = 13
-_FIXED: Final = 21  # bytes of a header that the server may write to
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,15 @@ class Appended:
     end_offset: int
 
 
+class _Place(NamedTuple):
+    """The end of a batch: its offset, and where it is in which segment, with the digest there."""
+
+    offset: int
+    segment: int
+    position: int
+    digest: int
+
+
 class Tablet:
     """The log of one bucket.
 
@@ -63,56 +81,68 @@ class Tablet:
         A segment that has grown over this size is followed by a new one.
     visible_when_synced
         Whether readers see batches once they are on the disk (else: once they are written).
+    owner
+        The bucket, which the files of the log name.
+    used
+        Whether it is known that rows were written to the bucket.
+    before_first
+        Called before the first batch is written.
     """
 
     def __init__(
-        self, folder: Path, name: str, *, segment_bytes: int, visible_when_synced: bool = True
+        self,
+        folder: Path,
+        name: str,
+        *,
+        segment_bytes: int,
+        visible_when_synced: bool = True,
+        owner: BucketIds = NO_BUCKET,
+        used: bool = False,
+        before_first: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.folder = folder
         self._lock = threading.Lock()
         self._segment_bytes = segment_bytes
         self._visible_when_synced = visible_when_synced
+        self.owner = owner
+        self._before_first = before_first
         self._poison: str | None = None
         self.closed = False
         self.checked = CheckedColumns()
         make_folder(folder)
-        self._point_file: int | None = None
+        loaded = load_log(folder, name, owner, used=used)
+        for problem in loaded.problems:
+            logger.warning("%s: %s", name, problem)
+        self._segments = loaded.segments
+        self._writers = loaded.writers
+        self._point_file = PointFile(folder, loaded.found)
         try:
-            point = SyncedPoint.unpack(os.pread(self._point_fd, 64, 0))
-            loaded = load_log(folder, name, point)
-            self._segments = loaded.segments
-            self._writers = loaded.writers
             if not self._segments:
-                self._segments.append(Segment(folder, 0))
+                self._segments.append(Segment(folder, loaded.start))
                 sync_folder(folder)
             else:
                 # what was read again may be in the page cache only
                 sync_data(self._active.fd)
                 self._active.drop_index()
+            self._last_timestamp = max(s.last_timestamp for s in self._segments)
+            self._synced = self._end
+            self.synced_offset = self._synced.offset
+            self._save_point()
+            if loaded.start > (loaded.found.noted_start or 0):
+                write_start(folder, owner, loaded.start)
         except BaseException:
-            self._close_point()
+            self._give_up()
             raise
-        self._last_timestamp = max(s.last_timestamp for s in self._segments)
-        self.synced_offset = self._active.end_offset
-        self._save_point()
-
-    @property
-    def _point_fd(self) -> int:
-        """The descriptor of the file that says what is synced; opens it."""
-        if self._point_file is None:
-            path, flags = self.folder / "synced", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            self._point_file = os.open(path, flags, 0o600)
-        return self._point_file
-
-    def _close_point(self) -> None:
-        if self._point_file is not None:
-            fd, self._point_file = self._point_file, None
-            os.close(fd)
 
     @property
     def _active(self) -> Segment:
         return self._segments[-1]
+
+    @property
+    def _end(self) -> _Place:
+        active = self._active
+        return _Place(active.end_offset, active.base_offset, active.size, active.digest)
 
     @property
     def start_offset(self) -> int:
@@ -196,6 +226,8 @@ class Tablet:
             return Appended(duplicate, self.end_offset)
         # a clock that was set back must not make time run backwards in the log
         timestamp = max(self._last_timestamp, time.time_ns() // 1_000_000)
+        if not base:
+            self._before_first()
         if self._active.size >= self._segment_bytes:
             try:
                 self._roll()
@@ -203,18 +235,21 @@ class Tablet:
                 what = f"cannot begin a segment of {self.name}"
                 raise disk_refused(what, self.folder, error) from error
         parts: list[bytes | memoryview] = []
+        heads: list[bytes] = []
         offset = base
         for i in range(len(headers)):
             start, size = int(headers.position[i]), int(headers.size[i])
-            head = bytearray(records[start : start + _FIXED])
-            _BASE_OFFSET.pack_into(head, 0, offset)
-            _TIMESTAMP.pack_into(head, _TIMESTAMP_AT, timestamp)
-            parts += (bytes(head), records[start + _FIXED : start + size])
+            stamped = bytearray(records[start : start + HEAD_BYTES])
+            _BASE_OFFSET.pack_into(stamped, 0, offset)
+            _TIMESTAMP.pack_into(stamped, _TIMESTAMP_AT, timestamp)
+            head = bytes(stamped)
+            heads.append(head)
+            parts += (head, records[start + HEAD_BYTES : start + size])
             headers.base_offset[i] = offset
             headers.timestamp[i] = timestamp
             offset += int(headers.last_offset_delta[i]) + 1
         try:
-            self._active.append(parts, headers)
+            self._active.append(parts, headers, b"".join(heads))
         except OSError as error:
             if self._active.torn:
                 self._poison = f"a write failed and could not be undone: {error}"
@@ -245,7 +280,8 @@ class Tablet:
         """Begin a new segment; the old one is synced and gets its index."""
         old = self._active
         self._sync_file(old.fd)
-        old.save_index(self._writers.to_json())
+        old.save_index(self._writers, self.owner)
+        self._synced = self._end
         self._segments.append(Segment(self.folder, old.end_offset))
         old.rest()
         sync_folder(self.folder)
@@ -264,7 +300,7 @@ class Tablet:
             self._require_usable()
             if not self.dirty:
                 return
-            target = self.end_offset
+            target = self._end
             # a roll or close meanwhile must not take the file away
             try:
                 fd = os.dup(self._active.fd)
@@ -275,14 +311,17 @@ class Tablet:
         finally:
             os.close(fd)
         with self._lock:
-            self.synced_offset = max(self.synced_offset, target)
+            if target.offset >= self._synced.offset:
+                self._synced = target
+                self.synced_offset = target.offset
             if not self.closed:
                 self._save_point()
 
     def _sync_all(self) -> None:
         """Bring what was written to the disk; the lock is held."""
         self._sync_file(self._active.fd)
-        self.synced_offset = self.end_offset
+        self._synced = self._end
+        self.synced_offset = self._synced.offset
         self._save_point()
 
     def _sync_file(self, fd: int) -> None:
@@ -295,11 +334,11 @@ class Tablet:
                 f"cannot sync {self.name}: {error}", ErrorCode.STORAGE_EXCEPTION
             ) from error
 
+    def _point(self, start: int) -> SyncedPoint:
+        return SyncedPoint(self.owner, start, *self._synced)
+
     def _save_point(self) -> None:
-        active = self._active
-        synced = min(self.synced_offset, active.end_offset)
-        position = active.size if synced == active.end_offset else 0
-        os.pwrite(self._point_fd, SyncedPoint(synced, active.base_offset, position).pack(), 0)
+        self._point_file.write(self._point(self.start_offset))
 
     def _require_usable(self) -> None:
         if self.closed:
@@ -347,8 +386,7 @@ class Tablet:
             segment = next(s for s in reversed(self._segments) if s.base_offset <= offset)
             size = segment.size
             position = segment.index.before_offset(offset)
-            view = segment.view(position, size)
-        stretch = Stretch(segment, position, view)
+            stretch = self._stretch(segment, position, size)
         try:
             if partial and not at_least_one and max_bytes > 0:
                 whole = cut_piece(stretch, offset, high, max_bytes, at_least_one=True)
@@ -376,11 +414,17 @@ class Tablet:
             for segment in reversed(self._segments):
                 if offset < high and segment.base_offset < high:
                     position = segment.index.before_offset(offset)
-                    view = segment.view(position, segment.size)
-                    found.append(Stretch(segment, position, view))
+                    found.append(self._stretch(segment, position, segment.size))
                 if segment.base_offset <= offset:
                     break
             return high, found[::-1]
+
+    def _stretch(self, segment: Segment, position: int, size: int) -> Stretch:
+        """Return a part of a segment; the lock is held."""
+        try:
+            return Stretch(segment, position, segment.view(position, size), segment.digest)
+        except DamagedError as error:
+            raise self.damaged(segment.base_offset, segment.path, error) from error
 
     def _require_range(self, offset: int) -> int:
         """Return the high watermark, if readers may ask for an offset."""
@@ -411,11 +455,14 @@ class Tablet:
             for segment in self._segments:
                 if segment.last_timestamp >= timestamp:
                     position = segment.index.before_time(timestamp)
-                    view = segment.view(position, segment.size)
+                    stretch = self._stretch(segment, position, segment.size)
                     break
             else:
                 return high
-        return first_since(view, timestamp, high)
+        try:
+            return first_since(stretch, timestamp, high)
+        except FlussError as error:
+            raise self.damaged(segment.base_offset, segment.path, error) from error
 
     def last_records(self, limit: int) -> list[Piece]:
         """Return whole batches that hold at least the last ``limit`` visible records, if any."""
@@ -448,8 +495,9 @@ class Tablet:
                     FileCopy(segment.path.name, segment.open_again(), segment.size)
                     for segment in self._segments
                 )
-                point = SyncedPoint(active.end_offset, active.base_offset, active.size).pack()
-            yield LogCopy(files, point)
+                end = active.end_offset, active.base_offset, active.size, active.digest
+                point = SyncedPoint(self.owner, self.start_offset, *end)
+            yield LogCopy(files, first_file(point))
         finally:
             for file in files:
                 os.close(file.fd)
@@ -459,23 +507,31 @@ class Tablet:
     def may_expire(self, now_ms: int, ttl_ms: int) -> bool:
         """Whether there are segments that :meth:`expire` would delete."""
         with self._lock:
-            return len(self._segments) > 1 and self._segments[0].last_timestamp < now_ms - ttl_ms
+            return not self.closed and expired(self._segments, now_ms, ttl_ms) > 0
 
     def expire(self, now_ms: int, ttl_ms: int) -> int:
-        """Delete whole inactive segments that are older than a time to live; return how many."""
-        deleted = 0
+        """Delete whole inactive segments that are older than a time to live; return how many.
+
+        Raises
+        ------
+        FlussError
+            When the disk refuses.
+        """
         with self._lock:
             self._writers.expire(now_ms)
-            while (
-                not self.closed
-                and len(self._segments) > 1
-                and self._segments[0].last_timestamp < now_ms - ttl_ms
-            ):
+            count = 0 if self.closed else expired(self._segments, now_ms, ttl_ms)
+            if not count:
+                return 0
+            # first where the log begins: what is missing before is not lost then
+            start = self._segments[count].base_offset
+            self._point_file.write(self._point(start))
+            self._point_file.sync()
+            write_start(self.folder, self.owner, start)
+            for _ in range(count):
                 # the oldest goes first, so that a crash leaves no gap
                 self._segments.pop(0).delete()
                 sync_folder(self.folder)
-                deleted += 1
-        return deleted
+        return count
 
     def close(self) -> None:
         """Sync, write the index, and close; a second call does nothing."""
@@ -486,9 +542,9 @@ class Tablet:
             try:
                 if self._poison is None:
                     self._sync_all()
-                    os.fsync(self._point_fd)
+                    self._point_file.sync()
                     if self._active.size:
-                        self._active.save_index(self._writers.to_json())
+                        self._active.save_index(self._writers, self.owner)
             finally:
                 self._give_up()
 
@@ -502,7 +558,7 @@ class Tablet:
     def _give_up(self) -> None:
         for segment in self._segments:
             segment.rest()
-        self._close_point()
+        self._point_file.rest()
 
     def rest(self) -> bool:
         """Sync, and give back all files until they are needed, unless it is in use.

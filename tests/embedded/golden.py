@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import fluss_df as fluss
 
-GOLDEN: Final = Path(__file__).parent / "golden" / "format-1.tar.zst"
+GOLDEN: Final = Path(__file__).parent / "golden" / "format-2.tar.zst"
 _LOG = fluss.TablePath("fluss", "log")
 _ROWS = fluss.TablePath("fluss", "rows")
 _PARTED = fluss.TablePath("fluss", "parted")

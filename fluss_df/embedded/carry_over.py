@@ -1,0 +1,76 @@
+"""Folders of formats 1 and 2 become folders of this one, before anything else is done to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from fluss_df.embedded.catalog_files import CatalogFiles
+from fluss_df.embedded.files import write_atomically
+from fluss_df.embedded.segment import segment_file, segment_offsets
+from fluss_df.embedded.synced_point import (
+    POINT_FILE,
+    BucketIds,
+    SyncedPoint,
+    find_point,
+    first_file,
+)
+from fluss_df.embedded.tables import Table
+
+logger = logging.getLogger(__name__)
+
+
+def carry_over(files: CatalogFiles, tables: Iterable[Table]) -> None:
+    """Note which buckets have rows, and give each log its file ``synced``.
+
+    Done twice, or to a folder of this format, it changes nothing.
+
+    Raises
+    ------
+    FlussError
+        When the disk refuses.
+    """
+    for table in tables:
+        register = files.register(table.id)
+        for owner, folder in buckets_on_disk(files, table):
+            log = folder / "log"
+            bases = segment_offsets(log)
+            if any(base or segment_file(log, base).stat().st_size for base in bases):
+                register.add(owner)
+            found = find_point(log, owner)
+            point = found.point
+            if not bases or (point is not None and point.owner is not None):
+                continue
+            if point is None and found.problem is not None and _is_of_this_format(log):
+                continue
+            # a loss of power may have taken the file, in those formats
+            end = point or SyncedPoint(None, 0, bases[0], bases[0], 0, None)
+            start = found.start or bases[0]
+            made = SyncedPoint(owner, start, end.end_offset, end.segment, end.position, None)
+            write_atomically(log / POINT_FILE, first_file(made))
+
+
+def _is_of_this_format(log: Path) -> bool:
+    try:
+        return b"FDFSYNC2" in (log / POINT_FILE).read_bytes()
+    except OSError:
+        return False
+
+
+def buckets_on_disk(files: CatalogFiles, table: Table) -> list[tuple[BucketIds, Path]]:
+    """Return the buckets of a table that have a folder, in their order."""
+    parts = {-1: "table"}
+    if table.partitioned:
+        parts = {partition.id: str(partition.id) for partition in table.partitions.values()}
+    found = []
+    for number, name in sorted(parts.items()):
+        part = files.data_folder(table.id) / name
+        names = [path.name for path in part.iterdir()] if part.is_dir() else []
+        numbers = sorted({int(each) for each in names if each.isdecimal() and each.isascii()})
+        found += [
+            (BucketIds(table.id, number, bucket), part / str(bucket))
+            for bucket in numbers
+            if bucket < table.buckets and str(bucket) in names
+        ]
+    return found
