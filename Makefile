@@ -76,6 +76,7 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.embedded_kill
 	@"$(BIN)/python" -m tests.campaigns.embedded_power
 	@"$(BIN)/python" -m tests.campaigns.embedded_fuzz
+	@"$(BIN)/python" -m tests.campaigns.embedded_damage
 	@"$(BIN)/python" -m tests.campaigns.embedded_large
 	@FLUSS_TEST_SPARK_FULL=1 "$(BIN)/python" -m pytest -o timeout=1200 tests/spark
 	@FLUSS_TEST_SPARK_FULL=1 FLUSS_TEST_SPARK=connect "$(BIN)/python" -m pytest -o timeout=1200 tests/spark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from fluss_df.embedded.catalog_files import CatalogFiles
@@ -12,6 +13,7 @@ from fluss_df.embedded.segment import segment_file, segment_offsets
 from fluss_df.embedded.synced_point import (
     POINT_FILE,
     BucketIds,
+    FoundPoint,
     SyncedPoint,
     find_point,
     first_file,
@@ -38,17 +40,23 @@ def carry_over(files: CatalogFiles, tables: Iterable[Table]) -> None:
             bases = segment_offsets(log)
             if any(base or segment_file(log, base).stat().st_size for base in bases):
                 register.add(owner)
-            found = find_point(log, owner)
-            point = found.point
-            if not bases or (point is not None and point.owner is not None):
-                continue
-            if point is None and found.problem is not None and _is_of_this_format(log):
-                continue
-            # a loss of power may have taken the file, in those formats
-            end = point or SyncedPoint(None, 0, bases[0], bases[0], 0, None)
-            start = found.start or bases[0]
-            made = SyncedPoint(owner, start, end.end_offset, end.segment, end.position, None)
-            write_atomically(log / POINT_FILE, first_file(made))
+            point = old_point(log, owner).point
+            if bases and point is not None and point.owner is None:
+                end = point.end_offset, point.segment, point.position
+                made = SyncedPoint(owner, bases[0], *end, None)
+                write_atomically(log / POINT_FILE, first_file(made))
+
+
+def old_point(log: Path, owner: BucketIds) -> FoundPoint:
+    """Return what the file ``synced`` of a log says, in a folder of format 1 or 2.
+
+    There a loss of power may have taken the file: that is no damage.
+    """
+    found = find_point(log, owner)
+    bases = segment_offsets(log)
+    if found.point is not None or not bases or _is_of_this_format(log):
+        return found
+    return replace(found, problem=None, point=SyncedPoint(None, 0, bases[0], bases[0], 0, None))
 
 
 def _is_of_this_format(log: Path) -> bool:

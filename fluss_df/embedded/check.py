@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fluss_df.embedded.carry_over import buckets_on_disk
+from fluss_df.embedded.carry_over import buckets_on_disk, old_point
 from fluss_df.embedded.catalog_files import SET_ASIDE, CatalogFiles
 from fluss_df.embedded.cluster_state import read_state
 from fluss_df.embedded.files import CHECKSUMS_SINCE, FORMAT, holds_data, read_format
@@ -102,7 +102,7 @@ class _Checker:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.report = Report()
-        self.carried_over = True
+        self.old = False
 
     def _found(self, level: Level, where: Path, message: str) -> None:
         self.report.findings.append(Finding(level, where, message))
@@ -121,7 +121,7 @@ class _Checker:
             version, problem = read_format(self._folder)
             if problem is not None:
                 self._found("note", self._folder / "FORMAT", f"{problem}; written when opened")
-        self.carried_over = version == FORMAT
+        self.old = version < FORMAT
         files = CatalogFiles(self._folder, plain=version < CHECKSUMS_SINCE)
         databases: dict[str, Database] = {}
         stored = self._kept(files.databases())
@@ -214,7 +214,15 @@ class _Bucket:
 
     def run(self) -> None:
         # as an engine opens it, but every byte is read
-        loaded = load_log(self._log, str(self._owner), self._owner, used=self._used, only_look=True)
+        found = old_point(self._log, self._owner) if self._checker.old else None
+        loaded = load_log(
+            self._log,
+            str(self._owner),
+            self._owner,
+            used=self._used,
+            found=found,
+            only_look=True,
+        )
         for segment in loaded.segments:
             segment.rest()
         for problem in loaded.problems:

@@ -22,6 +22,7 @@ import rocksdict
 
 from fluss_df.embedded.files import disk_refused
 from fluss_df.embedded.ownership import FolderLock
+from fluss_df.embedded.sst_blocks import verify_other_blocks
 from fluss_df.embedded.synced_point import NO_BUCKET, BucketIds
 from fluss_df.errors import ErrorCode, FlussError
 
@@ -147,6 +148,8 @@ class KvResources:
         options.set_max_open_files(256)
         blocks = rocksdict.BlockBasedOptions()
         blocks.set_bloom_filter(10, False)
+        # `check` can compute it
+        blocks.set_checksum_type(rocksdict.ChecksumType.crc32c())
         blocks.set_block_cache(self.cache)
         options.set_block_based_table_factory(blocks)
         return options
@@ -490,11 +493,14 @@ def read_store(folder: Path) -> tuple[KvState, dict[bytes, bytes]]:
                 found[rows.key()] = rows.value()
                 rows.next()
             rows.status()
+            live = [Path(str(part["name"]).lstrip("/")).name for part in db.live_files()]
         finally:
             db.close()
     except Exception as error:
         raise FlussError(
             f"RocksDB cannot read {folder}: {error}", ErrorCode.KV_STORAGE_EXCEPTION
         ) from error
+    for name in live:
+        verify_other_blocks(folder / name)
     stored = found.pop(_STATE_KEY, None)
     return KvState() if stored is None else KvState.unpack(stored), found

@@ -63,7 +63,13 @@ class LoadedLog:
 
 
 def load_log(
-    folder: Path, name: str, owner: BucketIds, *, used: bool, only_look: bool = False
+    folder: Path,
+    name: str,
+    owner: BucketIds,
+    *,
+    used: bool,
+    found: FoundPoint | None = None,
+    only_look: bool = False,
 ) -> LoadedLog:
     """Open the segments of a log, and cut off what a crash left unfinished.
 
@@ -79,6 +85,8 @@ def load_log(
         The bucket.
     used
         Whether it is known that rows were written to the bucket.
+    found
+        What the file ``synced`` says; read here by default.
     only_look
         Change nothing on the disk, and read every segment.
 
@@ -88,7 +96,7 @@ def load_log(
         :class:`~fluss_df.embedded.files.DamagedError` for damage below what was acknowledged, or
         may have been. Nothing is changed on the disk.
     """
-    found = find_point(folder, owner)
+    found = found or find_point(folder, owner)
     foreign = found.point if found.point and found.point.owner not in (None, owner) else None
     if foreign is not None:
         problem = f"{folder / POINT_FILE} is the file of {foreign.owner}"
@@ -156,21 +164,25 @@ class _Loading:
                 continue
             loaded.read.append(base)
             if _read(segment, loaded.writers) < segment.file_size():
-                self._cut(segment, last=number == len(bases) - 1)
-            elif number < len(bases) - 1 and not self._only_look:
+                self._cut(segment, None if number == len(bases) - 1 else bases[number + 1])
+            if number < len(bases) - 1 and not self._only_look:
                 segment.save_index(loaded.writers, self._owner, durable=False)
         return loaded
 
-    def _cut(self, segment: Segment, *, last: bool) -> None:
-        """Cut off what is no whole valid batch, if it cannot have been acknowledged."""
+    def _cut(self, segment: Segment, behind: int | None) -> None:
+        """Cut off what is no whole valid batch, if it cannot have been acknowledged.
+
+        ``behind`` is where the next segment begins, if there is one.
+        """
         point, offset = self._found.point, segment.end_offset
-        if not last:
+        if behind is not None:
             # a segment is on the disk before the next one is begun
-            raise self._damage(offset, "a batch is damaged", segment.path)
-        if point is None or self._found.problem is not None:
+            if offset != behind:
+                raise self._damage(offset, "a batch is damaged", segment.path)
+        elif point is None or self._found.problem is not None:
             why = f"a batch is damaged, and {self._found.problem}"
             raise self._damage(offset, why, segment.path)
-        if offset < point.end_offset:
+        elif offset < point.end_offset:
             raise self._damage(offset, "a batch is damaged", segment.path)
         lost = segment.file_size() - segment.size
         text = f"{lost} bytes behind offset {offset} were not written to the end: cut off"

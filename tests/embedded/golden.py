@@ -1,6 +1,6 @@
 """A folder with every kind of table, written by a fixed program, and its backup.
 
-``python -m tests.embedded.golden`` writes the backup anew; that is for a new format only.
+``python -m tests.embedded.golden`` writes the backup of the current format: once for each format.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 import fluss_df as fluss
+from fluss_df.embedded.files import FORMAT
 
-GOLDEN: Final = Path(__file__).parent / "golden" / "format-2.tar.zst"
+_FOLDER: Final = Path(__file__).parent / "golden"
+#: a backup of each format that there was
+GOLDEN: Final = {version: _FOLDER / f"format-{version}.tar.zst" for version in range(1, FORMAT + 1)}
 _LOG = fluss.TablePath("fluss", "log")
 _ROWS = fluss.TablePath("fluss", "rows")
 _PARTED = fluss.TablePath("fluss", "parted")
@@ -84,15 +87,17 @@ def main() -> None:
     from fluss_df.embedded import EmbeddedFluss
     from fluss_df.embedded.backup import back_up
 
-    GOLDEN.parent.mkdir(exist_ok=True)
+    file = GOLDEN[FORMAT]
+    if file.exists():
+        sys.exit(f"{file} is there: folders of this format were made by versions before")
     with (
         tempfile.TemporaryDirectory() as folder,
         EmbeddedFluss(Path(folder) / "d") as engine,
         engine.connection() as connection,
     ):
         fill(connection)
-        size = back_up(engine.engine, GOLDEN)
-    sys.stdout.write(f"{GOLDEN}: {size} bytes\n")
+        size = back_up(engine.engine, file)
+    sys.stdout.write(f"{file}: {size} bytes\n")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -21,6 +22,7 @@ from fluss_df.cli.main import app
 from fluss_df.client.embedded import back_up_folder
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.embedded.check import check_folder
+from fluss_df.embedded.files import FORMAT, read_format
 from fluss_df.embedded.restore import restore
 from fluss_df.errors import FlussError
 from tests.embedded.golden import GOLDEN, contents, fill
@@ -250,9 +252,11 @@ def test_what_is_not_restored(tmp_path: Path) -> None:
     assert not (tmp_path / "outside").exists()
 
 
-def test_the_golden_folder(tmp_path: Path) -> None:
-    """A folder that the first version with rows wrote is opened by every later one."""
-    restore(GOLDEN, tmp_path / "d")
+@pytest.mark.parametrize("version", GOLDEN)
+def test_the_golden_folder(tmp_path: Path, version: int) -> None:
+    """A folder that an earlier version wrote is opened by every later one."""
+    restore(GOLDEN[version], tmp_path / "d")
+    assert read_format(tmp_path / "d") == (version, None)
     assert check_folder(tmp_path / "d").findings == []
     with EmbeddedFluss(tmp_path / "d") as engine, engine.connection() as connection:
         found = contents(connection)
@@ -265,7 +269,13 @@ def test_the_golden_folder(tmp_path: Path) -> None:
         connection.get_table(ROWS).new_upsert().create_writer() as writer,
     ):
         writer.upsert({"id": 1, "text": "new", "number": None})
-    assert check_folder(tmp_path / "d").sound
+    assert check_folder(tmp_path / "d").findings == []
+    # and is as safe as a new one
+    assert read_format(tmp_path / "d") == (FORMAT, None)
+    shutil.rmtree(tmp_path / "d" / "data" / "1" / "table" / "1")
+    report = check_folder(tmp_path / "d")
+    assert [finding.where.name for finding in report.findings] == ["1"]
+    assert not report.sound
 
 
 def test_the_package_needs_no_file_locks() -> None:
