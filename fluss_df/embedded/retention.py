@@ -25,13 +25,13 @@ _SLACK_MS: Final = 60_000
 def expired(segments: Sequence[Segment], now_ms: int, ttl_ms: int) -> int:
     """Return how many of the oldest segments are older than a time to live; never the last one."""
     count = 0
-    for segment in segments[:-1]:
+    for number, segment in enumerate(segments[:-1]):
         written = segment.last_timestamp
         if written > now_ms + _SLACK_MS:
+            # of all of them, so that they do not wait for each other
             written = _file_time(segment.path, now_ms)
-        if written >= now_ms - ttl_ms:
-            break
-        count += 1
+        if count == number and written < now_ms - ttl_ms:
+            count += 1
     return count
 
 
@@ -41,7 +41,11 @@ def may_expire(folder: Path, now_ms: int, ttl_ms: int) -> bool:
     if len(bases) < 2:
         return False
     # it was not written to after its last batch
-    return _file_time(segment_file(folder, bases[0]), now_ms) < now_ms - ttl_ms
+    oldest = _file_time(segment_file(folder, bases[0]), now_ms)
+    if oldest == now_ms:
+        for base in bases[1:-1]:
+            _file_time(segment_file(folder, base), now_ms)
+    return oldest < now_ms - ttl_ms
 
 
 def _file_time(file: Path, now_ms: int) -> int:
