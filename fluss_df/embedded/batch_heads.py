@@ -45,6 +45,8 @@ def digest_behind(data: memoryview, digest: int) -> int | None:
         Before them.
     """
     at, end = 0, len(data)
+    if not end:
+        return digest
     heads = bytearray()
     unpack = _START.unpack_from
     while at < end:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from fluss_df.embedded.batch_heads import digest_behind
+from fluss_df.embedded.batch_heads import digest_behind, extended, heads_of
 from fluss_df.embedded.segment import Segment
 from fluss_df.errors import ProtocolError
 from fluss_df.record.headers import LogHeaders, scan_headers, verify_crcs
@@ -70,12 +70,19 @@ class Stretch:
         if end <= segment.verified:
             return
         verify_crcs(data, headers)
-        self.verify_heads(at, at + headers.consumed)
+        self.verify_heads(at, at + headers.consumed, heads_of(data, headers.position))
         if begin <= segment.verified:
             segment.verified = max(segment.verified, end)
 
-    def verify_heads(self, begin: int, end: int) -> None:
+    def verify_heads(self, begin: int, end: int, heads: bytes) -> None:
         """Verify the headers of batches, up to the next one whose digest is known.
+
+        Parameters
+        ----------
+        begin, end
+            Where they are in :attr:`view`.
+        heads
+            Their first bytes, see :mod:`~fluss_df.embedded.batch_heads`.
 
         Raises
         ------
@@ -87,8 +94,12 @@ class Stretch:
         known = index.entry_behind(self.position + end)
         if known is None or known[0] > last:
             known = last, self.digest
-        part = self.view[start - self.position : known[0] - self.position]
-        if digest_behind(part, digest) != known[1]:
+        before = self.view[start - self.position : begin]
+        behind = self.view[end : known[0] - self.position]
+        found = digest_behind(before, digest)
+        if found is not None:
+            found = digest_behind(behind, extended(found, heads))
+        if found != known[1]:
             raise ProtocolError(
                 f"headers of batches between bytes {start} and {known[0]} are not those that were"
                 " written"
@@ -164,9 +175,8 @@ def first_since(stretch: Stretch, timestamp: int, high: int) -> int:
     while True:
         headers = scan_headers(view[:chunk], require_progress=False)
         i = int(np.searchsorted(headers.timestamp, timestamp))
-        end = headers.consumed if i == len(headers) else int(headers.position[i]) + 1
-        if stretch.position + end > stretch.segment.verified:
-            stretch.verify_heads(0, end)
+        if stretch.position + headers.consumed > stretch.segment.verified:
+            stretch.verify_heads(0, headers.consumed, heads_of(view, headers.position))
         if i < len(headers):
             return min(int(headers.base_offset[i]), high)
         if chunk >= len(view):

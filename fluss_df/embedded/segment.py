@@ -29,6 +29,8 @@ _INDEX_INTERVAL: Final = 4096
 _SUFFIX: Final = ".log"
 _NAME: Final = re.compile(r"\d{20}\.log")
 _INDEX_VERSION: Final = 2
+# that one call takes (IOV_MAX)
+_MOST_PARTS: Final = 1024
 # a map needs no descriptor, but before Python 3.13 it keeps one
 _MAP: Final[dict[str, Any]] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
@@ -252,6 +254,8 @@ class Segment:
         """
         fd = self.fd
         total = sum(len(part) for part in batches)
+        if len(batches) > _MOST_PARTS:
+            batches = [b"".join(batches)]
         try:
             written = os.pwritev(fd, batches, self.size)
             if written < total:

@@ -90,18 +90,23 @@ class SyncedPoint:
 
     def pack(self, generation: int) -> bytes:
         """Return the bytes of a slot."""
-        body = _POINT.pack(
-            _MAGIC,
-            generation,
-            *(self.owner or NO_BUCKET),
-            self.start,
-            self.end_offset,
-            self.segment,
-            self.position,
-            self.digest or 0,
-            0 if self.digest is None else _HAS_DIGEST,
-        )
-        return body + _CRC.pack(google_crc32c.value(body))
+        end = self.end_offset, self.segment, self.position, self.digest
+        return _pack(generation, self.owner or NO_BUCKET, self.start, *end)
+
+
+def _pack(
+    generation: int,
+    owner: BucketIds,
+    start: int,
+    end_offset: int,
+    segment: int,
+    position: int,
+    digest: int | None,
+) -> bytes:
+    flags = 0 if digest is None else _HAS_DIGEST
+    numbers = start, end_offset, segment, position, digest or 0, flags
+    body = _POINT.pack(_MAGIC, generation, *owner, *numbers)
+    return body + _CRC.pack(google_crc32c.value(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +229,14 @@ class PointFile:
     ----------
     folder
         Of the log.
+    owner
+        The bucket.
     found
         What the file says.
     """
 
-    def __init__(self, folder: Path, found: FoundPoint) -> None:
+    def __init__(self, folder: Path, owner: BucketIds, found: FoundPoint) -> None:
+        self._owner = owner
         self._path = folder / POINT_FILE
         self._generation = found.generation
         self._slot = found.slot
@@ -241,17 +249,23 @@ class PointFile:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         return self._file
 
-    def write(self, point: SyncedPoint) -> None:
-        """Write a point; it is on the disk when the file has none yet, else with :meth:`sync`."""
+    def write(self, start: int, end_offset: int, segment: int, position: int, digest: int) -> None:
+        """Write a point, see :class:`SyncedPoint`.
+
+        It is on the disk when the file has none yet, else with :meth:`sync`.
+        """
         if self._new:
             # what is there, if anything, cannot be read, or is of an older format
             self.rest()
+            point = SyncedPoint(self._owner, start, end_offset, segment, position, digest)
             write_atomically(self._path, first_file(point))
             self._generation, self._slot, self._new = 1, 0, False
             return
         self._slot = 1 - self._slot
         self._generation += 1
-        os.pwrite(self._fd, point.pack(self._generation), self._slot * _SECTOR)
+        end = end_offset, segment, position, digest
+        data = _pack(self._generation, self._owner, start, *end)
+        os.pwrite(self._fd, data, self._slot * _SECTOR)
 
     def sync(self) -> None:
         """Bring the file to the disk."""

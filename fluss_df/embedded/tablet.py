@@ -116,7 +116,7 @@ class Tablet:
             logger.warning("%s: %s", name, problem)
         self._segments = loaded.segments
         self._writers = loaded.writers
-        self._point_file = PointFile(folder, loaded.found)
+        self._point_file = PointFile(folder, owner, loaded.found)
         try:
             if not self._segments:
                 self._segments.append(Segment(folder, loaded.start))
@@ -334,11 +334,8 @@ class Tablet:
                 f"cannot sync {self.name}: {error}", ErrorCode.STORAGE_EXCEPTION
             ) from error
 
-    def _point(self, start: int) -> SyncedPoint:
-        return SyncedPoint(self.owner, start, *self._synced)
-
     def _save_point(self) -> None:
-        self._point_file.write(self._point(self.start_offset))
+        self._point_file.write(self.start_offset, *self._synced)
 
     def _require_usable(self) -> None:
         if self.closed:
@@ -490,13 +487,11 @@ class Tablet:
         try:
             with self._lock:
                 self._require_usable()
-                active = self._active
                 files.extend(
                     FileCopy(segment.path.name, segment.open_again(), segment.size)
                     for segment in self._segments
                 )
-                end = active.end_offset, active.base_offset, active.size, active.digest
-                point = SyncedPoint(self.owner, self.start_offset, *end)
+                point = SyncedPoint(self.owner, self.start_offset, *self._end)
             yield LogCopy(files, first_file(point))
         finally:
             for file in files:
@@ -524,7 +519,7 @@ class Tablet:
                 return 0
             # first where the log begins: what is missing before is not lost then
             start = self._segments[count].base_offset
-            self._point_file.write(self._point(start))
+            self._point_file.write(start, *self._synced)
             self._point_file.sync()
             write_start(self.folder, self.owner, start)
             for _ in range(count):
