@@ -14,12 +14,37 @@ from typing import Final
 import google_crc32c
 import numpy as np
 
-from fluss_df.record.headers import Bytes, Int64s
+from fluss_df.record.headers import Bytes, Int64s, LogHeaders
 
 # of each batch: up to behind its CRC, wherever that stands
 HEAD_BYTES: Final = 29
+_OFFSET: Final = struct.Struct("<q")
+_TIMESTAMP_AT: Final = 13
 _START: Final = struct.Struct("<qi")
 _LEAST_BATCH: Final = 48
+
+
+def stamped(
+    records: memoryview, headers: LogHeaders, offset: int, timestamp: int
+) -> list[bytes | memoryview]:
+    """Give batches their offsets and their commit timestamp, in their headers too.
+
+    Returns
+    -------
+    list
+        Of each batch the first bytes, which are new ones, and the rest, which is a slice.
+    """
+    parts: list[bytes | memoryview] = []
+    for i in range(len(headers)):
+        start, size = int(headers.position[i]), int(headers.size[i])
+        head = bytearray(records[start : start + HEAD_BYTES])
+        _OFFSET.pack_into(head, 0, offset)
+        _OFFSET.pack_into(head, _TIMESTAMP_AT, timestamp)
+        parts += (bytes(head), records[start + HEAD_BYTES : start + size])
+        headers.base_offset[i] = offset
+        headers.timestamp[i] = timestamp
+        offset += int(headers.last_offset_delta[i]) + 1
+    return parts
 
 
 def heads_of(data: Bytes, positions: Int64s) -> bytes:

@@ -234,29 +234,9 @@ class _Bucket:
             values = self._stored(start, end)
         offset = start
         for segment in loaded.segments:
-            self._compare_index(segment)
             offset = self._segment(segment, offset)
         if values is not None:
             self._compare(values)
-
-    def _compare_index(self, segment: Segment) -> None:
-        """Compare a segment that was read with its index, by which its batches are verified."""
-        indexed = Segment(self._log, segment.base_offset)
-        try:
-            if indexed.load_index(self._owner) is None:
-                return
-        finally:
-            indexed.rest()
-        same = (indexed.size, indexed.digest, indexed.index) == (
-            segment.size,
-            segment.digest,
-            segment.index,
-        )
-        if not same:
-            raise FlussError(
-                f"the batches in {segment.path.name} are not those that were written, which"
-                f" {segment.index_path.name} tells"
-            )
 
     def _segment(self, segment: Segment, offset: int) -> int:
         """Decode the batches of a segment, which are whole; return the offset behind them."""

@@ -50,8 +50,6 @@ class LoadedLog:
         The offset where the log begins.
     problems
         What is not as it should be and is put right: messages.
-    read
-        The first offsets of the segments that were read, as they have no index.
     """
 
     segments: list[Segment]
@@ -59,7 +57,6 @@ class LoadedLog:
     found: FoundPoint
     start: int = 0
     problems: list[str] = field(default_factory=list)
-    read: list[int] = field(default_factory=list)
 
 
 def load_log(
@@ -158,13 +155,17 @@ class _Loading:
             self.segments.append(segment)
             if number and self.segments[-2].end_offset != base:
                 raise self._damage(self.segments[-2].end_offset, "a segment is missing")
-            writers = None if self._only_look else segment.load_index(self._owner)
-            if writers is not None:
-                loaded.writers = writers
+            indexed = segment.read_index(self._owner)
+            size = segment.file_size()
+            if indexed is not None and indexed.size == size and not self._only_look:
+                segment.take_index(indexed)
+                loaded.writers = indexed.writers
                 continue
-            loaded.read.append(base)
-            if _read(segment, loaded.writers) < segment.file_size():
+            if _read(segment, loaded.writers) < size:
                 self._cut(segment, None if number == len(bases) - 1 else bases[number + 1])
+            if indexed is not None and segment.digest_at(indexed.size) != indexed.digest:
+                what = f"the batches are not those that were written, by {segment.index_path.name}"
+                raise self._damage(base, what, segment.path)
             if number < len(bases) - 1 and not self._only_look:
                 segment.save_index(loaded.writers, self._owner, durable=False)
         return loaded

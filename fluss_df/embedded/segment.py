@@ -93,6 +93,28 @@ class SparseIndex:
         return (self.positions[i], self.digests[i]) if i < len(self.positions) else None
 
 
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """What the index file of a segment has; true of its first ``size`` bytes for ever.
+
+    Attributes
+    ----------
+    size, digest, end_offset, last_timestamp
+        Of the segment when the file was written.
+    index
+        Where batches begin.
+    writers
+        As they were at the segment's end.
+    """
+
+    size: int
+    digest: int
+    end_offset: int
+    last_timestamp: int
+    index: SparseIndex
+    writers: WriterStates
+
+
 class Segment:
     """A file of batches, named by the offset of the first.
 
@@ -318,11 +340,8 @@ class Segment:
         data = google_crc32c.value(body).to_bytes(4, "little") + body
         write_atomically(self.index_path, data, durable=durable)
 
-    def load_index(self, owner: BucketIds) -> WriterStates | None:
-        """Take the index from its file; return the writers at the segment's end.
-
-        None where there is no index of the file as it is now: the segment is to be read.
-        """
+    def read_index(self, owner: BucketIds) -> IndexFile | None:
+        """Read the index file; None where it is missing, damaged, or of another segment."""
         try:
             data = self.index_path.read_bytes()
             # the checksum of nothing is 0, and so is an index that lost its bytes
@@ -331,18 +350,25 @@ class Segment:
             text, _, rest = data[4:].partition(b"\n")
             head = json.loads(text)
             # those of formats 1 and 2 have no version, and no digests
-            expected = (_INDEX_VERSION, list(owner), self.base_offset, self.file_size())
-            if tuple(head.get(k) for k in ("version", "owner", "base", "size")) != expected:
+            expected = (_INDEX_VERSION, list(owner), self.base_offset)
+            if tuple(head.get(key) for key in ("version", "owner", "base")) != expected:
                 return None
             arrays = np.frombuffer(rest, "<i8").reshape(4, head["entries"])
-            writers = WriterStates.from_json(head["writers"])
-            index = SparseIndex(*arrays.tolist())
-            numbers = [int(head[k]) for k in ("size", "digest", "end_offset", "last_timestamp")]
+            return IndexFile(
+                int(head["size"]),
+                int(head["digest"]),
+                int(head["end_offset"]),
+                int(head["last_timestamp"]),
+                SparseIndex(*arrays.tolist()),
+                WriterStates.from_json(head["writers"]),
+            )
         except (OSError, FlussError, ValueError, LookupError, TypeError, AttributeError):
             return None
-        self.index = index
-        self.size, self.digest, self.end_offset, self.last_timestamp = numbers
-        return writers
+
+    def take_index(self, found: IndexFile) -> None:
+        """Take an index for the segment's, which then need not be read."""
+        self.index, self.size, self.digest = found.index, found.size, found.digest
+        self.end_offset, self.last_timestamp = found.end_offset, found.last_timestamp
 
     def drop_index(self) -> None:
         """Remove the index file: the segment is about to grow."""

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from fluss_df.embedded.append_checks import check_batches
-from fluss_df.embedded.batch_heads import HEAD_BYTES
+from fluss_df.embedded.batch_heads import stamped
 from fluss_df.embedded.files import DamagedError, disk_refused, make_folder, sync_data, sync_folder
 from fluss_df.embedded.log_reads import Piece, Stretch, cut_piece, first_since
 from fluss_df.embedded.recovery import load_log, remember
@@ -37,10 +37,6 @@ from fluss_df.record.cut import ColumnLayout
 from fluss_df.record.headers import NO_WRITER_ID, LogHeaders, scan_headers
 
 logger = logging.getLogger(__name__)
-
-_BASE_OFFSET: Final = struct.Struct("<q")
-_TIMESTAMP: Final = struct.Struct("<q")
-_TIMESTAMP_AT: Final = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +216,7 @@ class Tablet:
 
     def _append(self, records: memoryview, headers: LogHeaders) -> Appended:
         base = self._active.end_offset
-        duplicate = self._duplicate(headers, base)
+        duplicate = self._writers.duplicate_of(self.name, headers, base)
         if duplicate is not None:
             # it may still be on its way to the disk
             return Appended(duplicate, self.end_offset)
@@ -234,22 +230,9 @@ class Tablet:
             except OSError as error:
                 what = f"cannot begin a segment of {self.name}"
                 raise disk_refused(what, self.folder, error) from error
-        parts: list[bytes | memoryview] = []
-        heads: list[bytes] = []
-        offset = base
-        for i in range(len(headers)):
-            start, size = int(headers.position[i]), int(headers.size[i])
-            stamped = bytearray(records[start : start + HEAD_BYTES])
-            _BASE_OFFSET.pack_into(stamped, 0, offset)
-            _TIMESTAMP.pack_into(stamped, _TIMESTAMP_AT, timestamp)
-            head = bytes(stamped)
-            heads.append(head)
-            parts += (head, records[start + HEAD_BYTES : start + size])
-            headers.base_offset[i] = offset
-            headers.timestamp[i] = timestamp
-            offset += int(headers.last_offset_delta[i]) + 1
+        parts = stamped(records, headers, base, timestamp)
         try:
-            self._active.append(parts, headers, b"".join(heads))
+            self._active.append(parts, headers, b"".join(parts[::2]))
         except OSError as error:
             if self._active.torn:
                 self._poison = f"a write failed and could not be undone: {error}"
@@ -257,24 +240,6 @@ class Tablet:
         self._last_timestamp = timestamp
         remember(self._writers, headers)
         return Appended(base, self.end_offset)
-
-    def _duplicate(self, headers: LogHeaders, base: int) -> int | None:
-        """Return the offset of a request that was written before; check the order of a new one."""
-        writer_id = int(headers.writer_id[0])
-        if writer_id == NO_WRITER_ID:
-            return None
-        if len(headers) > 1:
-            raise FlussError(
-                f"several batches of writer {writer_id} in one request for {self.name}",
-                ErrorCode.CORRUPT_RECORD_EXCEPTION,
-            )
-        sequence = int(headers.sequence[0])
-        known = self._writers.duplicate(writer_id, sequence)
-        if known is not None:
-            return known.base_offset
-        last = base + int(headers.last_offset_delta[0])
-        self._writers.check(self.name, writer_id, sequence, last)
-        return None
 
     def _roll(self) -> None:
         """Begin a new segment; the old one is synced and gets its index."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.headers import NO_WRITER_ID, LogHeaders
 
 _REMEMBERED = 5
 _LAST_SEQUENCE = 2**31 - 1
@@ -55,6 +56,38 @@ class WriterStates:
             "seq.)",
             ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
         )
+
+    def duplicate_of(self, bucket: str, headers: LogHeaders, base: int) -> int | None:
+        """Return the offset of a request that was written before; None for a new one.
+
+        Parameters
+        ----------
+        bucket
+            Its name, for messages.
+        headers
+            Of the batches of the request.
+        base
+            The offset that the first of them would get.
+
+        Raises
+        ------
+        FlussError
+            ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``CORRUPT_RECORD_EXCEPTION``.
+        """
+        writer_id = int(headers.writer_id[0])
+        if writer_id == NO_WRITER_ID:
+            return None
+        if len(headers) > 1:
+            raise FlussError(
+                f"several batches of writer {writer_id} in one request for {bucket}",
+                ErrorCode.CORRUPT_RECORD_EXCEPTION,
+            )
+        sequence = int(headers.sequence[0])
+        known = self.duplicate(writer_id, sequence)
+        if known is not None:
+            return known.base_offset
+        self.check(bucket, writer_id, sequence, base + int(headers.last_offset_delta[0]))
+        return None
 
     def add(self, writer_id: int, batch: WrittenBatch) -> None:
         """Take note of a batch that was appended."""

@@ -25,12 +25,14 @@ from fluss_df.embedded.kv_store import read_store
 from fluss_df.embedded.restore import restore
 from fluss_df.embedded.retention import may_expire
 from fluss_df.embedded.synced_point import BucketIds, SyncedPoint, first_file
+from fluss_df.embedded.tablet import Tablet
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
+from fluss_df.record.log_batch import Compression, encode_log_batch
 from tests.embedded.damage import Contents, make_filled, read_all
 from tests.embedded.test_damaged_rows import create, write
 from tests.embedded.test_damaged_rows import frame as rows_frame
-from tests.embedded.test_durability import batch, opened
+from tests.embedded.test_durability import batch, contents, opened
 
 OPTIONS = EngineOptions(segment_bytes=2500)
 LOGS = [TableBucket(0, 0), TableBucket(0, 1)]
@@ -207,33 +209,41 @@ def test_exchanged_files_that_can_be_made_again(
     assert check_folder(folder).findings == []
 
 
-def test_exchanged_segments_of_one_size(tmp_path: Path) -> None:
-    """Each batch has a checksum that is right."""
-    folder = tmp_path / "d"
-    schema = pa.schema([("n", pa.int64())])
-    path = fluss.TablePath("fluss", "log")
-    with EmbeddedFluss(folder) as engine, engine.connection() as connection:
-        descriptor = fluss.TableDescriptor(
-            fluss.Schema(schema),
-            bucket_count=2,
-            properties={"table.log.arrow.compression.type": "NONE"},
-        )
-        connection.get_admin().create_table(path, descriptor)
-        with connection.get_table(path).new_append().create_writer() as writer:
-            for n in range(2):
-                writer.write_arrow(pa.table([[n]], schema=schema))
-                writer.flush()
-    logs = sorted(folder.rglob("*.log"))
-    logs = [file for file in logs if file.parent.name == "log"]
-    if len({file.stat().st_size for file in logs}) == 1 and len(logs) == 2:
-        exchange(*logs)
-        assert not check_folder(folder).sound
-        with (
-            EmbeddedFluss(folder) as engine,
-            engine.connection() as connection,
-            pytest.raises(FlussError, match="damaged"),
-        ):
-            fluss.scan_fluss(path, connection=connection).collect()
+def log_of(folder: Path, number: int) -> Tablet:
+    owner = BucketIds(0, -1, number)
+    return Tablet(folder / str(number), "bucket", segment_bytes=300, owner=owner)
+
+
+def read_log(folder: Path, number: int) -> None:
+    tablet = log_of(folder, number)
+    try:
+        contents(tablet)
+    finally:
+        tablet.abandon()
+
+
+@pytest.mark.parametrize("index", [True, False], ids=["closed", "killed"])
+def test_exchanged_segments(tmp_path: Path, index: bool) -> None:
+    """Each batch has offsets and a checksum that are right, in files of one size or of two."""
+    for size in (0, 5):
+        folder = tmp_path / str(size)
+        for number in range(2):
+            tablet = log_of(folder, number)
+            for i in range(6):
+                rows = pa.record_batch({"a": pa.array([f"{number}{i}" + "x" * size * number])})
+                encoded = encode_log_batch(rows, schema_id=1, compression=Compression("none"))
+                encoded.stamp(-1, -1)
+                tablet.append(memoryview(encoded.to_bytes()), {1: None})
+            tablet.sync()
+            tablet.close() if index else tablet.abandon()
+        logs = [sorted((folder / str(number)).glob("*.log")) for number in range(2)]
+        assert [file.name for file in logs[0]] == [file.name for file in logs[1]]
+        for one, other in zip(*logs, strict=True):
+            exchange(one, other)
+            for number in range(2):
+                with pytest.raises(FlussError, match="damaged"):
+                    read_log(folder, number)
+            exchange(one, other)
 
 
 # ---- what cannot be read
@@ -538,7 +548,9 @@ from pathlib import Path
 sys.path.insert(0, ".")
 from fluss_df.embedded.engine import Engine, EngineOptions
 from fluss_df.errors import FlussError
+from fluss_df.embedded.tablet import Tablet
 from fluss_df.metadata import TableBucket
+from fluss_df.record.log_batch import Compression, encode_log_batch
 engine = Engine(Path(sys.argv[1]), EngineOptions(segment_bytes=2500))
 tablet = engine.bucket(TableBucket(0, 0))[1]
 uses = {
