@@ -267,7 +267,7 @@ def _valid(view: memoryview, offset: int) -> LogHeaders | None:
 
 def _longest_valid(view: memoryview, offset: int) -> LogHeaders | None:
     """Return the headers of the batches before the first that is not valid; None without any."""
-    edges = []
+    edges = [0]
     at = 0
     while at + HEADER_SIZE <= len(view):
         size = OVERHEAD + struct.unpack_from("<i", view, at + 8)[0]
@@ -275,16 +275,15 @@ def _longest_valid(view: memoryview, offset: int) -> LogHeaders | None:
             break
         at += size
         edges.append(at)
-    found = None
-    low, high = 0, len(edges)
+    low, high, behind = 0, len(edges) - 1, offset
     while low < high:
         middle = (low + high + 1) // 2
-        headers = _valid(view[: edges[middle - 1]], offset)
+        headers = _valid(view[edges[low] : edges[middle]], behind)
         if headers is None:
             high = middle - 1
         else:
-            low, found = middle, headers
-    return found
+            low, behind = middle, headers.end_offset or behind
+    return _valid(view[: edges[low]], offset) if low else None
 
 
 def remember(writers: WriterStates, headers: LogHeaders) -> None:

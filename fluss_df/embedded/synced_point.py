@@ -90,23 +90,10 @@ class SyncedPoint:
 
     def pack(self, generation: int) -> bytes:
         """Return the bytes of a slot."""
-        end = self.end_offset, self.segment, self.position, self.digest
-        return _pack(generation, self.owner or NO_BUCKET, self.start, *end)
-
-
-def _pack(
-    generation: int,
-    owner: BucketIds,
-    start: int,
-    end_offset: int,
-    segment: int,
-    position: int,
-    digest: int | None,
-) -> bytes:
-    flags = 0 if digest is None else _HAS_DIGEST
-    numbers = start, end_offset, segment, position, digest or 0, flags
-    body = _POINT.pack(_MAGIC, generation, *owner, *numbers)
-    return body + _CRC.pack(google_crc32c.value(body))
+        flags = 0 if self.digest is None else _HAS_DIGEST
+        end = self.end_offset, self.segment, self.position, self.digest or 0, flags
+        body = _POINT.pack(_MAGIC, generation, *(self.owner or NO_BUCKET), self.start, *end)
+        return body + _CRC.pack(google_crc32c.value(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +250,22 @@ class PointFile:
             return
         self._slot = 1 - self._slot
         self._generation += 1
-        end = end_offset, segment, position, digest
-        data = _pack(self._generation, self._owner, start, *end)
+        # written after each sync: no object is made of it
+        table, partition, bucket = self._owner
+        body = _POINT.pack(
+            _MAGIC,
+            self._generation,
+            table,
+            partition,
+            bucket,
+            start,
+            end_offset,
+            segment,
+            position,
+            digest,
+            _HAS_DIGEST,
+        )
+        data = body + _CRC.pack(google_crc32c.value(body))
         os.pwrite(self._fd, data, self._slot * _SECTOR)
 
     def sync(self) -> None:

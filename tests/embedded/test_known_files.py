@@ -368,10 +368,11 @@ def test_many_small_batches_before_a_bad_one(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(bytes(data))
-    began = time.monotonic()
+    # of this process: others may have the machine
+    began = time.process_time()
     with pytest.raises(FlussError, match="offset 119997, below what was acknowledged"):
         opened(folder)
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 # ---- the version, and rows
