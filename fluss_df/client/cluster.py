@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fluss_df.client.embedded import close_engines, engine_here
+from fluss_df.client.embedded import close_engines, engine_here, is_attached
 from fluss_df.client.io_thread import IOThread
 from fluss_df.client.lanes import lane_pool
 from fluss_df.client.metrics import Metrics
@@ -278,9 +278,12 @@ class Cluster:
         """Connect to a bootstrap server and learn the servers.
 
         A wrong address fails at once rather than being retried: it is what a user most often
-        gets wrong.
+        gets wrong. The engine of a folder may end meanwhile, and be followed by another one.
         """
-        await self._refresh_once((), ())
+        if all(is_attached(host) for host, _ in self.config.addresses()):
+            await retrying(lambda _: self._refresh_once((), ()), self.config.connect_timeout_ms)
+        else:
+            await self._refresh_once((), ())
 
     async def server_nodes(self) -> list[ServerNode]:
         """Return the servers that are alive, the coordinator first."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from fluss_df.client.sockets import local_host, local_path
 from fluss_df.config import Config
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, NetworkError
+from fluss_df.protocol.handshake import FolderSecret
 
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
@@ -23,6 +24,8 @@ HOME_VARIABLE: Final = "FLUSS_HOME"
 # how long the owner of a folder may take to open it, before others give up
 _OPENING_S: Final = 20.0
 _PAUSE_S: Final = 0.02
+#: before an owner that is ending is asked again
+ENDING_S: Final = 0.02
 
 _lock = threading.Lock()
 _engines: dict[Path, EmbeddedFluss] = {}
@@ -109,19 +112,67 @@ def _resolved(folder: Path) -> Path:
 
 
 def successor(socket_path: str) -> str | None:
-    """Return the socket of the engine that took over from one that is gone; None for none.
+    """Return the socket of the engine that took over from one that cannot be reached.
 
     A process that uses a folder through its owner goes on when the owner ends: with the engine of
-    whoever opened the folder next, or one of its own.
+    whoever opened the folder next, or one of its own. An owner that is ending has the folder for
+    another moment, and its socket is returned: ask again after :data:`ENDING_S`.
+
+    Returns
+    -------
+    str or None
+        None where nothing is known of the folder.
 
     Raises
     ------
     FlussError
-        ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached.
+        ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached, or when
+        there is no folder any more.
     """
+    from fluss_df.embedded.files import holds_data
+
     folder = _attached.get(socket_path)
-    found = None if folder is None else _socket_of(folder)
-    return None if found == socket_path else found
+    if folder is None:
+        return None
+    if not holds_data(folder):
+        # another one in its place would be empty
+        raise FlussError(
+            f"the folder {folder} is not there any more: its engine has ended. Put the folder back,"
+            " or connect to it where it is",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
+    return _socket_of(folder)
+
+
+def is_attached(host: str) -> bool:
+    """Whether a host stands for the engine of a folder that another process has, or had."""
+    path = local_path(host)
+    return path is not None and path in _attached
+
+
+def engine_credentials(socket_path: str) -> FolderSecret | None:
+    """Return what an engine in another process wants to be told; None for one that asks nothing.
+
+    Raises
+    ------
+    NetworkError
+        Where it cannot be read: the engine is ending.
+    """
+    # not imported with the client: most programs use a cluster
+    from fluss_df.embedded.runtime_folder import data_of
+    from fluss_df.embedded.server import secret_in
+
+    asks = data_of(socket_path)
+    if asks is None:
+        return None  # of an earlier version
+    for folder in dict.fromkeys((_attached.get(socket_path, asks), asks)):
+        secret = secret_in(folder, socket_path)
+        if secret is not None:
+            return FolderSecret(secret)
+    raise NetworkError(
+        f"cannot read {asks}/LOCK, which says how to connect to the engine at {socket_path}: it is"
+        " ending, or this user may not read the folder"
+    )
 
 
 def back_up_folder(folder: Path, file: Path) -> int:

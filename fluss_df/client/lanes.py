@@ -19,7 +19,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fluss_df.client.embedded import successor
+from fluss_df.client.embedded import ENDING_S, engine_credentials, is_attached, successor
+from fluss_df.client.local_peers import require_own
 from fluss_df.client.server_connection import Endpoint
 from fluss_df.client.sockets import local_path
 from fluss_df.errors import DeadlineExceededError, FlussError, NetworkError
@@ -32,7 +33,7 @@ from fluss_df.protocol.frames import (
     encode_request,
     parse_response,
 )
-from fluss_df.protocol.handshake import handshake
+from fluss_df.protocol.handshake import Credentials, FolderSecret, handshake
 from fluss_df.version import __version__
 
 if TYPE_CHECKING:
@@ -69,23 +70,38 @@ class Lane:
         self.failed = False
         self.apis = ServerApis(self.address, {API_VERSIONS.key: (0, 0)}, None)
         deadline = time.monotonic() + connect_timeout_ms / 1000
-        try:
-            self._socket = _connect(endpoint, connect_timeout_ms / 1000)
-        except TimeoutError:
-            raise DeadlineExceededError(
-                f"no connection to {self.address} within {connect_timeout_ms} ms"
-            ) from None
-        except OSError as error:
-            raise NetworkError(f"cannot connect to {self.address}: {error}") from error
-        try:
-            self._shake_hands(deadline)
-            self._set_receive_timeout()
-        except BaseException:
-            self.close()
-            raise
+        while True:
+            try:
+                self._socket, engine_path = _connect(endpoint, connect_timeout_ms / 1000)
+            except TimeoutError:
+                raise DeadlineExceededError(
+                    f"no connection to {self.address} within {connect_timeout_ms} ms"
+                ) from None
+            except OSError as error:
+                raise NetworkError(f"cannot connect to {self.address}: {error}") from error
+            try:
+                self._shake_hands(deadline, engine_path)
+                self._set_receive_timeout()
+            except NetworkError:
+                self.close()
+                # the engine of a folder ended meanwhile: there is a next one
+                if not is_attached(endpoint.host) or time.monotonic() > deadline:
+                    raise
+                time.sleep(ENDING_S)
+                self.failed = False
+                self._reader = ResponseReader(self.address)
+                self._in_flight = None
+            except BaseException:
+                self.close()
+                raise
+            else:
+                return
 
-    def _shake_hands(self, deadline: float) -> None:
-        steps = handshake(self.address, __version__, self.endpoint.credentials)
+    def _shake_hands(self, deadline: float, engine_path: str | None) -> None:
+        credentials: Credentials | FolderSecret | None = self.endpoint.credentials
+        if engine_path is not None:
+            credentials = engine_credentials(engine_path)
+        steps = handshake(self.address, __version__, credentials)
         api, message = next(steps)
         while True:
             self._socket.settimeout(max(0.001, deadline - time.monotonic()))
@@ -217,7 +233,8 @@ class Lane:
             self.close()
 
 
-def _connect(endpoint: Endpoint, timeout_s: float) -> socket.socket:
+def _connect(endpoint: Endpoint, timeout_s: float) -> tuple[socket.socket, str | None]:
+    """Return a socket, and the path of the engine's where it is a Unix socket."""
     path = local_path(endpoint.host)
     if path is None:
         connected = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
@@ -227,14 +244,18 @@ def _connect(endpoint: Endpoint, timeout_s: float) -> socket.socket:
         except BaseException:
             connected.close()
             raise
-        return connected
-    try:
-        return _connect_local(path, timeout_s)
-    except OSError:
-        later = successor(path)
-        if later is None:
-            raise
-        return _connect_local(later, timeout_s)
+        return connected, None
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            return _connect_local(path, timeout_s), path
+        except OSError:
+            later = successor(path)
+            if later is None or time.monotonic() > until:
+                raise
+            if later == path:
+                time.sleep(ENDING_S)
+            path = later
 
 
 def _connect_local(path: str, timeout_s: float) -> socket.socket:
@@ -242,6 +263,7 @@ def _connect_local(path: str, timeout_s: float) -> socket.socket:
     try:
         connected.settimeout(timeout_s)
         connected.connect(path)
+        require_own(connected, path)
     except BaseException:
         connected.close()
         raise

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluss_df.client.direct_transport import DirectTransport
-from fluss_df.client.embedded import successor
+from fluss_df.client.embedded import ENDING_S, engine_credentials, is_attached, successor
+from fluss_df.client.local_peers import require_own
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.sockets import local_path
 from fluss_df.config import Config
@@ -26,7 +27,7 @@ from fluss_df.protocol.frames import (
     encode_request,
     parse_response,
 )
-from fluss_df.protocol.handshake import Credentials, handshake
+from fluss_df.protocol.handshake import Credentials, FolderSecret, handshake
 from fluss_df.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -70,13 +71,16 @@ _RECEIVED_AT_ONCE = 16 * 1024
 
 async def _connect_local(connection: ServerConnection, path: str) -> asyncio.Transport:
     """Connect to an engine of this machine, or to the one that took over its folder."""
-    try:
-        return await _connect_engine(connection, path)
-    except OSError:
-        later = await asyncio.to_thread(successor, path)
-        if later is None:
-            raise
-        return await _connect_engine(connection, later)
+    while True:
+        try:
+            return await _connect_engine(connection, path)
+        except OSError:
+            later = await asyncio.to_thread(successor, path)
+            if later is None:
+                raise
+            if later == path:
+                await asyncio.sleep(ENDING_S)
+            path = later
 
 
 async def _connect_engine(connection: ServerConnection, path: str) -> asyncio.Transport:
@@ -88,6 +92,12 @@ async def _connect_engine(connection: ServerConnection, path: str) -> asyncio.Tr
         return DirectTransport(engine, connection)
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_unix_connection(lambda: _Protocol(connection), path)
+    try:
+        require_own(transport.get_extra_info("socket"), path)
+    except BaseException:
+        transport.abort()
+        raise
+    connection.engine_path = path
     return transport
 
 
@@ -164,6 +174,8 @@ class ServerConnection:
         self.address = endpoint.address
         self.apis = ServerApis(self.address, {API_VERSIONS.key: (0, 0)}, None)
         self.opened_at = time.monotonic()
+        # the Unix socket of an engine in another process
+        self.engine_path: str | None = None
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, _Asked] = {}
         self._next_id = 0
@@ -183,22 +195,13 @@ class ServerConnection:
             ``AUTHENTICATE_EXCEPTION`` and others of the handshake.
         """
         connection = cls(endpoint)
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                path = local_path(endpoint.host)
-                if path is not None:
-                    transport = await _connect_local(connection, path)
-                else:
-                    transport, _ = await loop.create_connection(
-                        lambda: _Protocol(connection), endpoint.host, endpoint.port
-                    )
-                    sock = transport.get_extra_info("socket")
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    # a peer that vanished without a word must not keep a connection for ever
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                connection._transport = transport
-                await connection._shake_hands(timeout_ms, metrics)
+                while not await connection._connect(timeout_ms, metrics):
+                    # the engine of a folder ended meanwhile: there is a next one
+                    connection.close()
+                    await asyncio.sleep(ENDING_S)
+                    connection = cls(endpoint)
         except TimeoutError:
             connection.close()
             raise DeadlineExceededError(
@@ -214,8 +217,34 @@ class ServerConnection:
         logger.debug("connected to %s", endpoint.address)
         return connection
 
+    async def _connect(self, timeout_ms: int, metrics: Metrics) -> bool:
+        """Connect and shake hands; return False where it is to be tried again."""
+        endpoint = self.endpoint
+        path = local_path(endpoint.host)
+        if path is not None:
+            self._transport = await _connect_local(self, path)
+        else:
+            loop = asyncio.get_running_loop()
+            self._transport, _ = await loop.create_connection(
+                lambda: _Protocol(self), endpoint.host, endpoint.port
+            )
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # a peer that vanished without a word must not keep a connection for ever
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            await self._shake_hands(timeout_ms, metrics)
+        except NetworkError:
+            if not is_attached(endpoint.host):
+                raise
+            return False
+        return True
+
     async def _shake_hands(self, timeout_ms: int, metrics: Metrics) -> None:
-        steps = handshake(self.address, __version__, self.endpoint.credentials)
+        credentials: Credentials | FolderSecret | None = self.endpoint.credentials
+        if self.engine_path is not None:
+            credentials = engine_credentials(self.engine_path)
+        steps = handshake(self.address, __version__, credentials)
         api, message = next(steps)
         while True:
             body = [message.SerializeToString()]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from fluss_df.embedded.workers import give_turn, paced
 from fluss_df.errors import ErrorCode, FlussError
 
 # keys that are read at once before anything is known of the size of their values; and at the most
 _FIRST_KEYS: Final = 256
 _MOST_KEYS: Final = 8192
+# of a value besides its bytes, while it is an object
+_OBJECT_BYTES: Final = 48
 
 Read = Callable[[list[bytes]], list[bytes | None]]
 
@@ -65,10 +68,12 @@ class AnswerRoom:
         found: list[bytes | None] = []
         step, largest = _FIRST_KEYS, 1
         while len(found) < len(wanted):
+            if len(found) >= _MOST_KEYS:
+                give_turn()
             part = read(wanted[len(found) : len(found) + step])
             found += part
             sizes = [len(value) for value in part if value is not None]
-            self.take(sum(sizes))
+            self.take(sum(sizes) + _OBJECT_BYTES * len(sizes))
             largest = max(largest, *sizes, 1)
             step = max(1, min(_MOST_KEYS, 4 * step, self._left // largest))
         if len(wanted) == len(keys):
@@ -88,8 +93,8 @@ class AnswerRoom:
             As :meth:`take`.
         """
         found = []
-        for value in values:
-            self.take(len(value))
+        for value in paced(values):
+            self.take(len(value) + _OBJECT_BYTES)
             found.append(value)
         return found
 

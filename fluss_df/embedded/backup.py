@@ -20,11 +20,16 @@ from typing import IO, Final, cast
 
 import pyarrow as pa
 
+from fluss_df.client.embedded import engine_credentials
+from fluss_df.client.local_peers import require_own
 from fluss_df.embedded.engine import COPIES, Engine
 from fluss_df.embedded.files import sync_folder
 from fluss_df.embedded.segment import LogCopy
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import AUTHENTICATE
+from fluss_df.protocol.handshake import FOLDER_PROTOCOL
 
 # a request of our own, which only the Unix socket takes
 BACKUP_KEY: Final = 30_001
@@ -154,22 +159,31 @@ def ask_owner(socket_path: str, file: Path) -> int:
     FlussError
         As :func:`back_up`; ``NETWORK_EXCEPTION`` where the owner does not answer.
     """
-    from fluss_df.protocol import messages_pb2 as pb
-
     body = str(file.absolute()).encode()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
             peer.connect(socket_path)
-            peer.sendall(_FRAME.pack(len(body) + 8, BACKUP_KEY, 0, 1) + body)
+            require_own(peer, socket_path)
+            known = engine_credentials(socket_path)
             with peer.makefile("rb") as stream:
-                size, kind, _ = _ANSWER.unpack(stream.read(_ANSWER.size))
-                answer = stream.read(size - 5)
+                if known is not None:
+                    token = known.secret.encode()
+                    asked = pb.AuthenticateRequest(protocol=FOLDER_PROTOCOL, token=token)
+                    _ask(peer, stream, AUTHENTICATE.key, asked.SerializeToString())
+                return int(_ask(peer, stream, BACKUP_KEY, body))
     except (OSError, struct.error) as error:
         raise FlussError(
             f"the engine that owns the folder does not answer: {error}",
             ErrorCode.NETWORK_EXCEPTION,
         ) from error
+
+
+def _ask(peer: socket.socket, stream: IO[bytes], key: int, body: bytes) -> bytes:
+    """Send a request and return its answer."""
+    peer.sendall(_FRAME.pack(len(body) + 8, key, 0, 1) + body)
+    size, kind, _ = _ANSWER.unpack(stream.read(_ANSWER.size))
+    answer = stream.read(size - 5)
     if kind:
         failed = pb.ErrorResponse.FromString(answer)
         raise FlussError(failed.error_message, failed.error_code)
-    return int(answer)
+    return answer

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -19,8 +19,10 @@ from fluss_df.embedded.engine import Engine, java_name
 from fluss_df.embedded.filtered_read import read_filtered
 from fluss_df.embedded.kv_requests import limit_rows
 from fluss_df.embedded.log_reads import Piece
+from fluss_df.embedded.row_requests import parse_rows
 from fluss_df.embedded.tables import Table
 from fluss_df.embedded.tablet import Appended
+from fluss_df.embedded.workers import paced
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
@@ -31,7 +33,6 @@ from fluss_df.protocol.fetch import (
     fetch_response_table,
 )
 from fluss_df.protocol.frames import Buffer
-from fluss_df.protocol.wire import BYTES, VARINT, fields, signed
 from fluss_df.pushdown.batch_filter import BatchFilter
 from fluss_df.record.cut import ColumnLayout, cut_columns, cut_size
 from fluss_df.record.headers import HEADER_SIZE, OVERHEAD, scan_headers
@@ -47,58 +48,26 @@ _MAX_WAIT_MS: Final = 600_000
 # so many times what a request asks for may be looked at where it lies, for some of its columns
 _PROJECTION_FACTOR: Final = 8
 _LENGTH_SIZE: Final = 4
+# of a request that waits: what is made of it is kept meanwhile
+_KEPT_BYTES: Final = 1 << 10
 
 
 # ---- produce
 
 
-def _parse_produce(body: pa.Buffer) -> tuple[pb.ProduceLogRequest, list[memoryview]]:
-    """Read a produce request; its records stay slices of the body."""
-    data = memoryview(body).cast("B")
-    request = pb.ProduceLogRequest()
-    records: list[memoryview] = []
-    for number, kind, value, length in fields(data, 0, len(data)):
-        if kind == VARINT and number == 1:
-            request.acks = _int32(value)
-        elif kind == VARINT and number == 2:
-            request.table_id = signed(value)
-        elif kind == VARINT and number == 3:
-            request.timeout_ms = _int32(value)
-        elif kind == BYTES and number == 4:
-            bucket = request.buckets_req.add(records=b"")
-            part = data[:0]
-            for inner, inner_kind, place, size in fields(data, value, value + length):
-                if inner_kind == VARINT and inner == 1:
-                    bucket.partition_id = signed(place)
-                elif inner_kind == VARINT and inner == 2:
-                    bucket.bucket_id = _int32(place)
-                elif inner_kind == BYTES and inner == 3:
-                    part = data[place : place + size]
-            records.append(part)
-    if not request.IsInitialized():
-        raise ProtocolError("a PRODUCE_LOG request lacks required fields")
-    return request, records
-
-
-def _int32(value: int) -> int:
-    number = signed(value)
-    if not -(2**31) <= number < 2**31:
-        raise ProtocolError(f"{number} is no 32-bit number")
-    return number
-
-
-async def produce_log(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
+async def produce_log(
+    engine: Engine, body: pa.Buffer, large: bool = False
+) -> Awaitable[list[Buffer]]:
     """Append; the awaitable that is returned waits for the disk and is the response."""
-    request, records = _parse_produce(body)
-    if request.acks not in (-1, 0, 1):
-        raise FlussError(f"Invalid required acks: {request.acks}", ErrorCode.INVALID_REQUIRED_ACKS)
-    results = await engine.run(_append_all, engine, request, records)
-    return _acknowledge(engine, request, results)
+    return _acknowledge(engine, *await engine.run(_append_all, engine, body))
 
 
 def _append_all(
-    engine: Engine, request: pb.ProduceLogRequest, records: Sequence[memoryview]
-) -> list[Appended | FlussError]:
+    engine: Engine, body: pa.Buffer
+) -> tuple[pb.ProduceLogRequest, list[Appended | FlussError]]:
+    request, records = parse_rows(pb.ProduceLogRequest(), "PRODUCE_LOG", 4, body)
+    if request.acks not in (-1, 0, 1):
+        raise FlussError(f"Invalid required acks: {request.acks}", ErrorCode.INVALID_REQUIRED_ACKS)
     results: list[Appended | FlussError] = []
     for part, data in zip(request.buckets_req, records, strict=True):
         try:
@@ -113,7 +82,7 @@ def _append_all(
             results.append(tablet.append(data, layouts))
         except FlussError as error:
             results.append(error)
-    return results
+    return request, results
 
 
 async def _acknowledge(
@@ -146,9 +115,14 @@ def _bucket(
 # ---- fetch
 
 
-async def fetch_log(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
+async def fetch_log(
+    engine: Engine, body: pa.Buffer, large: bool = False
+) -> Awaitable[list[Buffer]]:
     """Read; the awaitable that is returned waits for new records and is the response."""
-    return _fetch(engine, _parse_fetch(body))
+    if len(body) <= _KEPT_BYTES:
+        return _fetch(engine, engine.run, _parse_fetch(body))
+    run = engine.run_large if large else engine.run
+    return _fetch(engine, run, await run(_parse_fetch, body), body)
 
 
 def _parse_fetch(body: pa.Buffer) -> pb.FetchLogRequest:
@@ -178,28 +152,49 @@ def fetch_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
     return None if request.max_wait_ms else _read_all(engine, request, in_place=True)[0]
 
 
-async def _fetch(engine: Engine, request: pb.FetchLogRequest) -> list[Buffer]:
+_Run = Callable[..., Awaitable[tuple[list[Buffer], int, bool]]]
+
+
+async def _fetch(
+    engine: Engine, run: _Run, request: pb.FetchLogRequest, body: pa.Buffer | None = None
+) -> list[Buffer]:
+    """Answer a fetch; one of many buckets, whose body is given, is read again whenever it waited.
+
+    What is made of it takes ten times as much memory, and many peers may wait.
+    """
     wait = request.max_wait_ms if request.HasField("max_wait_ms") else 0
     wanted = request.min_bytes if request.HasField("min_bytes") else -1
     until = time.monotonic() + min(wait, _MAX_WAIT_MS) / 1000
-    buckets = [
-        _bucket(table.table_id, part) for table in request.tables_req for part in table.buckets_req
-    ]
-    parts, size, at_once = await engine.run(_read_all, engine, request)
+    parts, size, at_once = await run(_read_all, engine, request)
     if at_once or size >= wanted or time.monotonic() >= until:
         return parts
     event = asyncio.Event()
+    buckets = {
+        _bucket(table.table_id, part) for table in request.tables_req for part in table.buckets_req
+    }
+    read: Callable[[], Awaitable[tuple[list[Buffer], int, bool]]]
+    if body is None:
+        read = functools.partial(run, _read_all, engine, request)
+    else:
+        read = functools.partial(run, _parse_and_read, engine, body)
+        del request
     with engine.watching(buckets, event):
+        del buckets
         while True:
             # cleared before it is read, so that nothing new is missed between the two
             event.clear()
-            parts, size, at_once = await engine.run(_read_all, engine, request)
+            parts, size, at_once = await read()
             left = until - time.monotonic()
             if at_once or size >= wanted or left <= 0:
                 return parts
+            del parts
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await event.wait()
+
+
+def _parse_and_read(engine: Engine, body: pa.Buffer) -> tuple[list[Buffer], int, bool]:
+    return _read_all(engine, _parse_fetch(body))
 
 
 def _read_all(
@@ -216,7 +211,7 @@ def _read_all(
     at_once = False
     for asked in request.tables_req:
         parts: list[Buffer] = []
-        for part in asked.buckets_req:
+        for part in paced(asked.buckets_req):
             answer = pb.FetchLogResponseForBucket(bucket_id=part.bucket_id)
             if part.HasField("partition_id"):
                 answer.partition_id = part.partition_id
@@ -399,7 +394,7 @@ def list_offsets(engine: Engine, request: pb.ListOffsetsRequest) -> pb.ListOffse
     """Return offsets of buckets."""
     response = pb.ListOffsetsResponse()
     partition = request.partition_id if request.HasField("partition_id") else None
-    for bucket_id in request.bucket_id:
+    for bucket_id in paced(request.bucket_id):
         answer = response.buckets_resp.add(bucket_id=bucket_id)
         bucket = TableBucket(request.table_id, bucket_id, partition)
         try:

@@ -11,28 +11,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
 from fluss_df.embedded import data_requests, kv_requests
 from fluss_df.embedded.alter import altered, altered_database
+from fluss_df.embedded.answer_room import AnswerRoom
+from fluss_df.embedded.attempts import Attempts
 from fluss_df.embedded.backup import BACKUP_KEY, back_up
 from fluss_df.embedded.cluster_requests import SERVER, ClusterRequests
 from fluss_df.embedded.engine import Engine
 from fluss_df.embedded.kv_scans import Scans
 from fluss_df.embedded.partitions import keep_partitions
+from fluss_df.embedded.request_limits import check_entries, may_be_large, refuse_size
+from fluss_df.embedded.seldom import SeldomLogger
 from fluss_df.embedded.tables import Table
+from fluss_df.embedded.workers import paced
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Buffer, Request
+from fluss_df.protocol.handshake import FOLDER_PROTOCOL
 from fluss_df.protocol.text import replace_malformed
 
-logger = logging.getLogger(__name__)
+logger = SeldomLogger(logging.getLogger(__name__))
 
 Reply = tuple[int, list[Buffer]]
 # requests whose handlers read and write bytes, and wait on the event loop
 _BY_BYTES: Final = (api.PRODUCE_LOG, api.FETCH_LOG, api.PUT_KV, api.LOOKUP)
+
+# bytes of a request that is read on the event loop; and that is looked at there before it is read
+_READ_HERE: Final = 16 << 10
+_LOOKED_AT_HERE: Final = 1 << 20
+# about what a bucket in an answer takes in memory
+_BUCKET_BYTES: Final = 256
 
 # questions that are answered from memory, on any thread
 _AT_ONCE: Final = (api.GET_TABLE_INFO, api.LIST_PARTITION_INFOS, api.LIST_OFFSETS)
@@ -52,6 +65,12 @@ class Session:
         Who it is, once that is known.
     local
         Whether it is the user of this process, who may ask for backups.
+    secret
+        What a peer has to know that comes in by the Unix socket; None where there is no need.
+    address
+        Where the peer is; "" for one on this machine, not by TCP.
+    failures
+        How many wrong passwords it sent.
     """
 
     host: str
@@ -59,11 +78,14 @@ class Session:
     users: Mapping[str, str] | None = None
     user: str | None = None
     local: bool = False
+    secret: str | None = None
+    address: str = ""
+    failures: int = 0
 
     @property
     def trusted(self) -> bool:
         """Whether it may ask for everything."""
-        return self.users is None or self.user is not None
+        return (self.users is None and self.secret is None) or self.user is not None
 
 
 @dataclass(slots=True)
@@ -74,6 +96,7 @@ class Dispatcher:
     _handlers: dict[int, tuple[api.Api[Any, Any], Callable[..., Any]]] = field(init=False)
     _scans: Scans = field(init=False)
     _cluster: ClusterRequests = field(init=False)
+    _attempts: Attempts = field(init=False, default_factory=Attempts)
 
     def __post_init__(self) -> None:
         self._cluster = ClusterRequests(self.engine)
@@ -173,7 +196,7 @@ class Dispatcher:
     async def _begin(
         self, session: Session, request: Request
     ) -> list[Buffer] | Awaitable[list[Buffer]]:
-        if request.key == BACKUP_KEY and session.local:
+        if request.key == BACKUP_KEY and session.local and session.trusted:
             file = Path(bytes(request.body).decode())
             return [str(await self.engine.run(back_up, self.engine, file)).encode()]
         known = self._handlers.get(request.key)
@@ -183,29 +206,45 @@ class Dispatcher:
                 ErrorCode.UNSUPPORTED_VERSION,
             )
         kind, handler = known
+        if request.dropped:
+            raise refuse_size(kind, request.dropped)
         if not session.trusted and kind not in (api.API_VERSIONS, api.AUTHENTICATE):
             raise FlussError(
                 "The connection is not authenticated: send user and password first (SASL/PLAIN)",
                 ErrorCode.AUTHENTICATE_EXCEPTION,
             )
+        large = await self._is_large(kind, request.body)
         if kind in _BY_BYTES:
-            rest: Awaitable[list[Buffer]] = await handler(self.engine, request.body)
+            rest: Awaitable[list[Buffer]] = await handler(self.engine, request.body, large)
             return rest
-        try:
-            message = kind.request.FromString(bytes(request.body))
-        except DecodeError as error:
-            raise ProtocolError(f"a {kind.name} request cannot be read: {error}") from error
-        if not message.IsInitialized():
-            raise ProtocolError(f"a {kind.name} request lacks required fields")
-        replace_malformed(message)
-        if kind in (api.API_VERSIONS, api.AUTHENTICATE):
-            answer: Message = handler(session, message)
-        elif kind is api.GET_METADATA:
-            # it says where its peer reaches the server
-            answer = await self.engine.run(handler, message, session)
+        if kind is api.AUTHENTICATE:
+            asked = _parse(api.AUTHENTICATE, request.body)
+            return [(await self._authenticate(session, asked)).SerializeToString()]
+        if kind is api.API_VERSIONS:
+            return [_answer(self._api_versions, _parse(kind, request.body), session)]
+        # metadata says where its peer reaches the server
+        more = (session,) if kind is api.GET_METADATA else ()
+        if len(request.body) <= _READ_HERE:
+            message = _parse(kind, request.body)
+            return [await self.engine.run(_answer, handler, message, *more)]
+        run = self.engine.run_large if large else self.engine.run
+        return [await run(_parse_and_answer, kind, handler, request.body, *more)]
+
+    async def _is_large(self, kind: api.Api[Any, Any], body: pa.Buffer) -> bool:
+        """Whether a request is to be answered one at a time.
+
+        Raises
+        ------
+        FlussError
+            ``RECORD_TOO_LARGE_EXCEPTION`` for one that has too many entries.
+        """
+        if len(body) <= _LOOKED_AT_HERE:
+            large = may_be_large(kind, body)
         else:
-            answer = await self.engine.run(handler, message)
-        return [answer.SerializeToString()]
+            large = await self.engine.run(may_be_large, kind, body)
+        if large:
+            await self.engine.run_large(check_entries, kind, body)
+        return large
 
     def versions(self) -> dict[int, tuple[int, int]]:
         """Return the requests that are answered, with their oldest and newest versions."""
@@ -214,7 +253,7 @@ class Dispatcher:
     # ---- connection
 
     def _api_versions(
-        self, session: Session, request: pb.ApiVersionsRequest
+        self, request: pb.ApiVersionsRequest, session: Session
     ) -> pb.ApiVersionsResponse:
         # not said what kind of server it is: it is both, and official clients check it where it is
         response = pb.ApiVersionsResponse()
@@ -222,9 +261,18 @@ class Dispatcher:
             response.api_versions.add(api_key=key, min_version=oldest, max_version=newest)
         return response
 
-    def _authenticate(
+    async def _authenticate(
         self, session: Session, request: pb.AuthenticateRequest
     ) -> pb.AuthenticateResponse:
+        if session.secret is not None and request.protocol == FOLDER_PROTOCOL:
+            if hmac.compare_digest(request.token, session.secret.encode()):
+                session.user = ""
+                return pb.AuthenticateResponse()
+            session.failures += 1
+            raise FlussError(
+                "Authentication failed: this is not the secret in the folder of the engine",
+                ErrorCode.AUTHENTICATE_EXCEPTION,
+            )
         if session.users is None:
             raise FlussError(
                 "Authenticate protocol not match: protocol of server is 'PLAINTEXT' while protocol"
@@ -238,13 +286,18 @@ class Dispatcher:
                 ErrorCode.AUTHENTICATE_EXCEPTION,
             )
         parts = request.token.split(b"\0")
+        name = parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
+        await self._attempts.turn(session.address, name)
         if len(parts) == 3:
-            expected = session.users.get(parts[1].decode("utf-8", "replace"))
+            expected = session.users.get(name)
             # compared even for an unknown user, in the same time
             equal = hmac.compare_digest(parts[2], (expected or "").encode())
             if equal and expected is not None:
-                session.user = parts[1].decode()
+                session.user = name
                 return pb.AuthenticateResponse()
+        session.failures += 1
+        self._attempts.failed(session.address, name)
+        logger.warning("a wrong password for a user at %s", session.address)
         raise FlussError(
             "Authentication failed: Invalid username or password",
             ErrorCode.AUTHENTICATE_EXCEPTION,
@@ -388,19 +441,22 @@ class Dispatcher:
         node = pb.ServerNode(node_id=SERVER, host=session.host, port=session.port)
         response = pb.MetadataResponse(coordinator_server=node, tablet_servers=[node])
         catalog = self.engine.catalog
-        for path in request.table_path:
+        room = AnswerRoom(self.engine.settings.answer_bytes, "ask for fewer tables in one request")
+        for path in paced(request.table_path):
             table = catalog.table(_path(path))
+            text = table.descriptor.to_json()
+            room.take(len(text) + _BUCKET_BYTES * (1 + (not table.partitioned) * table.buckets))
             response.table_metadata.add(
                 table_path=path,
                 table_id=table.id,
                 schema_id=table.schema_id,
-                table_json=table.descriptor.to_json(),
+                table_json=text,
                 created_time=table.created,
                 modified_time=table.modified,
                 # the buckets of a partitioned table are those of its partitions
                 bucket_metadata=[] if table.partitioned else _buckets(table),
             )
-        for asked in request.partitions_path:
+        for asked in paced(request.partitions_path):
             table = catalog.table(TablePath(asked.database_name, asked.table_name))
             partition = table.partitions.get(asked.partition_name)
             if partition is None:
@@ -408,8 +464,9 @@ class Dispatcher:
                     f"Table partition '{table.path}(p={asked.partition_name})' does not exist.",
                     ErrorCode.PARTITION_NOT_EXISTS,
                 )
+            room.take(_BUCKET_BYTES * (1 + table.buckets))
             self._add_partition(response, table, partition.name, partition.id)
-        for partition_id in request.partitions_id:
+        for partition_id in paced(request.partitions_id):
             found = catalog.partition_by_id(partition_id)
             if found is None:
                 raise FlussError(
@@ -417,6 +474,7 @@ class Dispatcher:
                     " to access it.",
                     ErrorCode.PARTITION_NOT_EXISTS,
                 )
+            room.take(_BUCKET_BYTES * (1 + found[0].buckets))
             self._add_partition(response, found[0], found[1].name, found[1].id)
         return response
 
@@ -467,6 +525,27 @@ class Dispatcher:
         )
 
 
+def _parse(kind: api.Api[api.RequestT, Any], body: pa.Buffer) -> api.RequestT:
+    try:
+        message = kind.request.FromString(bytes(body))
+    except DecodeError as error:
+        raise ProtocolError(f"a {kind.name} request cannot be read: {error}") from error
+    if not message.IsInitialized():
+        raise ProtocolError(f"a {kind.name} request lacks required fields")
+    replace_malformed(message)
+    return message
+
+
+def _answer(handler: Callable[..., Message], message: Message, *more: object) -> bytes:
+    return handler(message, *more).SerializeToString()
+
+
+def _parse_and_answer(
+    kind: api.Api[Any, Any], handler: Callable[..., Message], body: pa.Buffer, *more: object
+) -> bytes:
+    return _answer(handler, _parse(kind, body), *more)
+
+
 def _path(path: pb.PathOfTable) -> TablePath:
     return TablePath(path.database_name, path.table_name)
 
@@ -488,7 +567,7 @@ def _error(error: Exception) -> Reply:
         if code == ErrorCode.CLIENT_ERROR:
             code = ErrorCode.UNKNOWN_SERVER_ERROR
     else:
-        logger.error("a request failed", exc_info=error)
+        logger.log(logging.ERROR, "a request failed", error=error)
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"
     response = pb.ErrorResponse(error_code=code, error_message=message)
     return TYPE_ERROR, [response.SerializeToString()]

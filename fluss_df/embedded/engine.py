@@ -189,6 +189,7 @@ class Engine:
             self.lock.release()
             raise
         self.workers = Workers(8)
+        self._large_requests = Workers(1)
         self._kv_resources: KvResources | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._at_closing: list[Callable[[], None]] = []
@@ -431,6 +432,10 @@ class Engine:
         """Run something that touches the disk on a worker thread."""
         return await asyncio.wrap_future(self.workers.submit(function, *args))
 
+    async def run_large(self, function: Callable[..., T], *args: object) -> T:
+        """Run a request of very many entries, one at a time: others have the threads meanwhile."""
+        return await asyncio.wrap_future(self._large_requests.submit(function, *args))
+
     async def acknowledged(self, bucket: TableBucket, end_offset: int) -> None:
         """Wait until a bucket is as durable as the settings ask, up to an offset.
 
@@ -554,6 +559,7 @@ class Engine:
             opened = list(self._open.values())
             self._open.clear()
         self.workers.close()
+        self._large_requests.close()
         self._begin_closing()
         problems: list[str] = []
         with contextlib.suppress(FolderLostError):

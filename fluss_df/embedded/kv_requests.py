@@ -14,7 +14,9 @@ from fluss_df.client.kv_keys import key_columns, key_lake_format
 from fluss_df.embedded.answer_room import AnswerRoom
 from fluss_df.embedded.engine import Engine
 from fluss_df.embedded.kv_tablet import KvTablet, PutResult
+from fluss_df.embedded.row_requests import parse_rows
 from fluss_df.embedded.tables import Table
+from fluss_df.embedded.workers import paced
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.protocol import messages_pb2 as pb
@@ -30,6 +32,10 @@ _VALUES_FIELD = 5
 _VALUE_FIELD = 1
 # bytes of a value from which on it costs less to send than to copy it
 _LARGE = 16 << 10
+# of an answer that is not put together on the event loop
+_MANY_VALUES = 16 << 10
+# about what a list of values takes in memory besides them
+_LIST_BYTES = 128
 
 
 def _bucket(
@@ -46,32 +52,28 @@ def _bucket(
 # ---- put
 
 
-async def put_kv(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
+async def put_kv(engine: Engine, body: pa.Buffer, large: bool = False) -> Awaitable[list[Buffer]]:
     """Write; the awaitable that is returned waits for the disk and is the response."""
-    try:
-        request = pb.PutKvRequest.FromString(bytes(body))
-    except DecodeError as error:
-        raise ProtocolError(f"a PUT_KV request cannot be read: {error}") from error
-    if not request.IsInitialized():
-        raise ProtocolError("a PUT_KV request lacks required fields")
+    return _acknowledge(engine, *await engine.run(_put_all, engine, body))
+
+
+def _put_all(
+    engine: Engine, body: pa.Buffer
+) -> tuple[pb.PutKvRequest, list[PutResult | FlussError]]:
+    request, records = parse_rows(pb.PutKvRequest(), "PUT_KV", 5, body)
     if request.acks not in (-1, 0, 1):
         raise FlussError(f"Invalid required acks: {request.acks}", ErrorCode.INVALID_REQUIRED_ACKS)
-    results = await engine.run(_put_all, engine, request)
-    return _acknowledge(engine, request, results)
-
-
-def _put_all(engine: Engine, request: pb.PutKvRequest) -> list[PutResult | FlussError]:
     results: list[PutResult | FlussError] = []
     targets = tuple(request.target_columns) or None
-    for part in request.buckets_req:
+    overwrite = request.agg_mode == _OVERWRITE
+    for part, data in zip(request.buckets_req, records, strict=True):
         try:
             engine.lock.verify()
             _, kv = engine.kv_bucket(_bucket(request.table_id, part))
-            overwrite = request.agg_mode == _OVERWRITE
-            results.append(kv.put(memoryview(part.records), targets, overwrite=overwrite))
+            results.append(kv.put(data, targets, overwrite=overwrite))
         except FlussError as error:
             results.append(error)
-    return results
+    return request, results
 
 
 async def _acknowledge(
@@ -104,22 +106,24 @@ class _Found:
     end_offset: int = 0
 
 
-async def lookup(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
+async def lookup(engine: Engine, body: pa.Buffer, large: bool = False) -> Awaitable[list[Buffer]]:
     """Look keys up, and insert those that are missing where that is asked for."""
+    run = engine.run_large if large else engine.run
+    return _found(engine, *await run(_lookup_all, engine, body))
+
+
+def _lookup_all(
+    engine: Engine, body: pa.Buffer
+) -> tuple[pb.LookupRequest, list[_Found | FlussError]]:
     try:
         request = pb.LookupRequest.FromString(bytes(body))
     except DecodeError as error:
         raise ProtocolError(f"a LOOKUP request cannot be read: {error}") from error
     if not request.IsInitialized():
         raise ProtocolError("a LOOKUP request lacks required fields")
-    results = await engine.run(_lookup_all, engine, request)
-    return _found(engine, request, results)
-
-
-def _lookup_all(engine: Engine, request: pb.LookupRequest) -> list[_Found | FlussError]:
     results: list[_Found | FlussError] = []
     room = _lookup_room(engine)
-    for part in request.buckets_req:
+    for part in paced(request.buckets_req):
         try:
             table, kv = engine.kv_bucket(_bucket(request.table_id, part))
             keys = list(part.keys)
@@ -129,7 +133,7 @@ def _lookup_all(engine: Engine, request: pb.LookupRequest) -> list[_Found | Flus
             results.append(found)
         except FlussError as error:
             results.append(error)
-    return results
+    return request, results
 
 
 def _lookup_room(engine: Engine) -> AnswerRoom:
@@ -153,7 +157,12 @@ async def _found(
                     _, kv = engine.kv_bucket(bucket)
                     room = _lookup_room(engine)
                     result.values = await engine.run(room.values, kv.get, list(part.keys))
-                values = lookup_values(result.values)
+                many = len(result.values) > _MANY_VALUES
+                values = (
+                    await engine.run_large(lookup_values, result.values)
+                    if many
+                    else lookup_values(result.values)
+                )
             except FlussError as error:
                 result = error
         if isinstance(result, FlussError):
@@ -230,7 +239,7 @@ def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixL
         engine.settings.answer_bytes,
         "look up fewer prefixes in one request, or scan the table with a filter",
     )
-    for part in request.buckets_req:
+    for part in paced(request.buckets_req):
         answer = response.buckets_resp.add(bucket_id=part.bucket_id)
         if part.HasField("partition_id"):
             answer.partition_id = part.partition_id
@@ -243,7 +252,8 @@ def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixL
                     ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
                 )
             _, kv = engine.kv_bucket(bucket)
-            for prefix in part.keys:
+            for prefix in paced(part.keys):
+                room.take(_LIST_BYTES)
                 answer.value_lists.add(values=room.rows(kv.prefix(prefix)))
         except FlussError as error:
             answer.ClearField("value_lists")
@@ -261,7 +271,7 @@ def limit_rows(kv: KvTablet, limit: int, room: AnswerRoom) -> pb.LimitScanRespon
 def table_stats(engine: Engine, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
     """Return the number of rows of buckets."""
     response = pb.GetTableStatsResponse()
-    for part in request.buckets_req:
+    for part in paced(request.buckets_req):
         answer = response.buckets_resp.add(bucket_id=part.bucket_id)
         if part.HasField("partition_id"):
             answer.partition_id = part.partition_id

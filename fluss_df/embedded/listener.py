@@ -6,18 +6,30 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final
 
 from fluss_df.embedded.dispatch import Dispatcher, Reply, Session
 from fluss_df.embedded.memory_limit import MemoryLimit, Room
+from fluss_df.embedded.open_files import allowed_files
+from fluss_df.embedded.request_limits import most_bytes
+from fluss_df.embedded.seldom import SeldomLogger
 from fluss_df.errors import FlussError
-from fluss_df.protocol.api import LIMIT_SCAN, LOOKUP, PREFIX_LOOKUP, SCAN_KV
+from fluss_df.protocol.api import (
+    API_VERSIONS,
+    AUTHENTICATE,
+    FETCH_LOG,
+    GET_METADATA,
+    LIMIT_SCAN,
+    LOOKUP,
+    PREFIX_LOOKUP,
+    SCAN_KV,
+)
 from fluss_df.protocol.frames import Buffer, Request, RequestReader, encode_response
 
-logger = logging.getLogger(__name__)
+logger = SeldomLogger(logging.getLogger(__name__))
 
 # requests that wait for their turn, before no more is received
 _QUEUED: Final = 16
@@ -25,8 +37,27 @@ _QUEUED: Final = 16
 _UNTRUSTED_BYTES: Final = 64 << 10
 # requests whose answers are made in memory, and are large at times
 _MADE: Final = {LOOKUP.key, PREFIX_LOOKUP.key, LIMIT_SCAN.key, SCAN_KV.key}
+# what is said before anything is asked for
+_GREETINGS: Final = {API_VERSIONS.key, AUTHENTICATE.key}
 # of an answer, given to a socket at once
 _STEP_BYTES: Final = 256 << 10
+# requests and answers so small wait for no room: those of others wait for it for long at times
+_SMALL_BYTES: Final = 64 << 10
+_SMALL_HELD: Final = 256 << 10
+# so many times its bytes a request takes as it waits, or its answer: a fetch of many buckets, the
+# metadata of many tables
+_FETCH_GROWTH: Final = 10
+_METADATA_GROWTH: Final = 64
+_GROWS_FROM: Final = 1 << 10
+# a connection may be closed for another one that long after its last byte: where it asked for
+# nothing yet, and where it did
+_NEW_S: Final = 1.0
+_IDLE_S: Final = 10.0
+_CLOSED_AT_ONCE: Final = 16
+# of the descriptors that the process may have, the part for connections: a quarter
+_FILES_PART: Final = 4
+_LEAST_CONNECTIONS: Final = 8
+_SWEEP_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +67,22 @@ class Limits:
     Parameters
     ----------
     connections
-        At most so many at once; further ones are closed at once.
+        At most so many at once by TCP, and as many by the Unix socket; fewer where a quarter of
+        the files that the process may open are fewer. For a further one, the connection is closed
+        that has done nothing for the longest time, if it asked for nothing in the second since it
+        came, or for nothing in 10 s; where there is none, the further one is closed.
+    connections_per_address
+        At most so many from one address; None for three quarters of ``connections``.
     request_bytes
-        The largest request; a larger one ends its connection.
+        The largest request; a larger one ends its connection. Requests that carry no rows are
+        refused at 4 MB, lookups at 32 MB.
     unauthenticated_s
-        How long a peer may take to say who it is.
+        How long a peer may take to say who it is, or to send its first request.
+    attempts
+        Wrong passwords of one connection, which ends it. After three, a user's passwords from an
+        address are tried one a second.
+    idle_s
+        A peer that asks for nothing, or takes no answers, for so long is closed.
     in_flight
         Requests of one connection whose answer is not sent; more are not received meanwhile.
     connection_bytes
@@ -56,8 +98,11 @@ class Limits:
     """
 
     connections: int = 1000
+    connections_per_address: int | None = None
     request_bytes: int = 128 << 20
     unauthenticated_s: float = 30.0
+    attempts: int = 3
+    idle_s: float = 600.0
     in_flight: int = 256
     connection_bytes: int = 64 << 20
     total_bytes: int = 1 << 30
@@ -73,6 +118,94 @@ class Connections:
         self.open: set[Connection] = set()
         self.memory = MemoryLimit(limits.total_bytes)
         self.answers = MemoryLimit(limits.total_bytes)
+        # by the peer's address; "" is this machine's Unix socket
+        self._counts: Counter[str] = Counter()
+        most = min(limits.connections, max(_LEAST_CONNECTIONS, allowed_files() // _FILES_PART))
+        self._most = most
+        self._most_of_one = limits.connections_per_address or most - most // 4
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def admit(self, address: str) -> bool:
+        """Whether another connection of an address may come in; another one is closed for it."""
+        if not address:
+            return self._counts[""] < self._most
+        if self._counts[address] >= self._most_of_one and not self.make_room(address):
+            logger.warning(
+                "a connection from %s was closed: %s are open from there (Limits)",
+                address,
+                self._counts[address],
+            )
+            return False
+        if self._counts.total() - self._counts[""] >= self._most and not self.make_room(""):
+            logger.warning(
+                "a connection from %s was closed: %s are open (Limits)", address, self._most
+            )
+            return False
+        return True
+
+    def make_room(self, address: str) -> bool:
+        """Close connections that do nothing, of one address or of any ("").
+
+        Returns
+        -------
+        bool
+            Whether one was closed.
+        """
+        now = asyncio.get_running_loop().time()
+        new: list[tuple[float, Connection]] = []
+        idle: list[tuple[float, Connection]] = []
+        for connection in self.open:
+            if not connection.address or address not in ("", connection.address):
+                continue
+            seconds = connection.idle_s(now)
+            if not connection.proven and seconds > _NEW_S:
+                new.append((seconds, connection))
+            elif connection.proven and seconds > _IDLE_S:
+                idle.append((seconds, connection))
+        new.sort(key=lambda entry: entry[0], reverse=True)
+        closed = (
+            new[:_CLOSED_AT_ONCE] or [max(idle, key=lambda entry: entry[0])] if new or idle else []
+        )
+        for _, connection in closed:
+            logger.warning(
+                "a connection from %s that did nothing was closed: another one came",
+                connection.address,
+            )
+            connection.close()
+            self.leave(connection)
+        return bool(closed)
+
+    def enter(self, connection: Connection) -> None:
+        """Count a connection in."""
+        self.open.add(connection)
+        self._counts[connection.address] += 1
+        if self._sweeping is None:
+            self._sweep_later()
+
+    def leave(self, connection: Connection) -> None:
+        """Count a connection out, once."""
+        if connection in self.open:
+            self.open.discard(connection)
+            self._counts[connection.address] -= 1
+            if not self._counts[connection.address]:
+                del self._counts[connection.address]
+
+    def _sweep_later(self) -> None:
+        seconds = min(_SWEEP_S, self.limits.idle_s / 4)
+        self._sweeping = asyncio.get_running_loop().call_later(seconds, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close peers that have been idle for long."""
+        self._sweeping = None
+        now = asyncio.get_running_loop().time()
+        for connection in list(self.open):
+            if connection.address and connection.idle_s(now) > self.limits.idle_s:
+                logger.log(
+                    logging.DEBUG, "a peer at %s that was idle was closed", connection.address
+                )
+                connection.close()
+        if self.open:
+            self._sweep_later()
 
     @property
     def crowded(self) -> bool:
@@ -81,6 +214,8 @@ class Connections:
 
     async def close(self) -> None:
         """Close all; what is being done is finished first, for a moment."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         open_now = list(self.open)
         for connection in open_now:
             connection.stop_reading()
@@ -104,7 +239,14 @@ class Connection(asyncio.BufferedProtocol):
         self._connections = connections
         self._session = session
         limit = connections.limits.request_bytes
-        self._reader = RequestReader(limit if session.trusted else min(limit, _UNTRUSTED_BYTES))
+        self._reader = RequestReader(
+            limit if session.trusted else min(limit, _UNTRUSTED_BYTES), most_bytes
+        )
+        # where its peer is; "" for one by the Unix socket
+        self.address = session.address
+        # whether it asked for anything
+        self.proven = False
+        self._begun = self._working = False
         self._queue: deque[Request] = deque()
         self._more = asyncio.Event()
         self._writable = asyncio.Event()
@@ -140,22 +282,26 @@ class Connection(asyncio.BufferedProtocol):
         if peer.family != socket.AF_UNIX:
             # asyncio leaves sockets of a listener that it was given as they are
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connections = self._connections
-        if len(connections.open) >= connections.limits.connections:
-            logger.warning("a connection too many was closed")
+        connections, loop = self._connections, asyncio.get_running_loop()
+        if not connections.admit(self.address):
             transport.abort()
             return
-        connections.open.add(self)
+        self._moved = loop.time()
+        connections.enter(self)
         self.worker = asyncio.ensure_future(self._work())
-        if not self._session.trusted:
-            self._timer = asyncio.get_running_loop().call_later(
-                connections.limits.unauthenticated_s, self._too_late
-            )
+        self._timer = loop.call_later(connections.limits.unauthenticated_s, self._too_late)
 
     def _too_late(self) -> None:
-        if not self._session.trusted:
-            logger.warning("a peer did not authenticate in time")
+        if not self._session.trusted or (self.address and not self._begun):
+            logger.warning(
+                "a peer at %s did not say in time who it is, or what it wants", self.address
+            )
             self.close()
+
+    def idle_s(self, now: float) -> float:
+        """Return for how long it has waited for its peer; 0 while the peer waits for it."""
+        asked = self._working or self._queue or self.tasks
+        return 0.0 if asked and self._writable.is_set() else now - self._moved
 
     # ---- what comes in
 
@@ -174,6 +320,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if request is not None:
             self._announced = 0
+            self._begun = True
             self._queue.append(request)
             self._more.set()
         elif self._reader.announced and not self._announced:
@@ -189,7 +336,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._held and self._held + size > self._connections.limits.connection_bytes:
             return
         self._asking = True
-        if self._connections.memory.take(size, self._admitted):
+        if size <= _SMALL_BYTES and self._held <= _SMALL_HELD:
+            self._connections.memory.force(size)
+            self._admitted()
+        elif self._connections.memory.take(size, self._admitted):
             self._admitted()
         else:
             self._watch()
@@ -265,6 +415,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Send answers again."""
         self._writable.set()
+        self._moved = asyncio.get_running_loop().time()
         unsent, self._unsent = self._unsent, 0
         self._give(unsent)
 
@@ -274,7 +425,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up what is still being done."""
-        self._connections.open.discard(self)
+        self._connections.leave(self)
         for timer in (self._timer, self._stall):
             if timer is not None:
                 timer.cancel()
@@ -305,53 +456,82 @@ class Connection(asyncio.BufferedProtocol):
             await self._writable.wait()
 
     async def _work(self) -> None:
-        limits = self._connections.limits
         with contextlib.suppress(asyncio.CancelledError):
             while True:
                 while not self._queue:
                     self._more.clear()
                     await self._more.wait()
-                # a peer that does not read its answers gets no further ones
-                await self._may_send()
-                likely = self._likely if self._queue[0].key in _MADE else 0
-                while self.tasks and (
-                    len(self.tasks) >= limits.in_flight
-                    or self._held + self._expected + likely > limits.connection_bytes
-                ):
-                    await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED)
-                    likely = min(likely, self._likely)
-                room = await self._room(likely) if likely else None
-                request = self._queue.popleft()
-                size = len(request.body)
-                begun = False
+                self._working = True
                 try:
-                    reply = await self._connections.dispatcher.begin(self._session, request)
-                    if isinstance(reply, tuple):
-                        held = self._made(reply, room)
-                        size += held
-                        self._hold(held)
-                        await self._send(request.request_id, reply)
-                    else:
-                        self._expected += likely
-                        task = asyncio.ensure_future(self._finish(request, reply, room))
-                        self.tasks[task] = size
-                        task.add_done_callback(self._finished)
-                        if room is not None:
-                            task.add_done_callback(room.leave)
-                        begun = True
+                    if not await self._work_on(self._queue[0]):
+                        return
                 finally:
-                    if not begun:
-                        self._give(size)
-                        if room is not None:
-                            room.leave()
-                del request, reply
-                if self._session.trusted:
-                    self._reader.max_bytes = limits.request_bytes
-                self._read_or_not()
+                    self._working = False
+
+    async def _work_on(self, request: Request) -> bool:
+        """Begin the first of the requests that wait; return whether to go on with the next."""
+        limits = self._connections.limits
+        # a peer that does not read its answers gets no further ones
+        await self._may_send()
+        size = len(request.body)
+        likely = self._likely_bytes(request)
+        growth = 0
+        if request.key == FETCH_LOG.key and size > _GROWS_FROM:
+            growth = _FETCH_GROWTH * size
+        while self.tasks and (
+            len(self.tasks) >= limits.in_flight
+            or self._held + self._expected + likely + growth > limits.connection_bytes
+        ):
+            await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED)
+            likely = min(likely, self._likely_bytes(request))
+        room = await self._room(likely) if likely else None
+        self._queue.popleft()
+        if growth:
+            size += growth
+            self._hold(growth)
+        begun = False
+        try:
+            reply = await self._connections.dispatcher.begin(self._session, request)
+            if isinstance(reply, tuple):
+                held = self._made(reply, room)
+                size += held
+                self._hold(held)
+                await self._send(request.request_id, reply)
+            else:
+                self._expected += likely
+                task = asyncio.ensure_future(self._finish(request, reply, room))
+                self.tasks[task] = size
+                task.add_done_callback(self._finished)
+                if room is not None:
+                    task.add_done_callback(room.leave)
+                begun = True
+        finally:
+            if not begun:
+                self._give(size)
+                if room is not None:
+                    room.leave()
+        if self._session.trusted:
+            self._reader.max_bytes = limits.request_bytes
+            self.proven = self.proven or request.key not in _GREETINGS
+        elif self._session.failures >= limits.attempts:
+            logger.warning("a peer at %s was closed: wrong passwords", self.address)
+            if self._transport is not None:
+                self._transport.close()
+            return False
+        self._read_or_not()
+        return True
+
+    def _likely_bytes(self, request: Request) -> int:
+        """Return how large an answer that is made in memory may be; 0 for small ones."""
+        if request.key in _MADE:
+            return self._likely
+        if request.key == GET_METADATA.key and len(request.body) > _GROWS_FROM:
+            return _METADATA_GROWTH * len(request.body)
+        return 0
 
     async def _room(self, likely: int) -> Room:
         """Wait until there is room for an answer that is made in memory."""
-        room = Room(self._connections.answers, likely)
+        room = Room(self._connections.answers, likely, at_once=likely <= _SMALL_HELD)
         if room.waits:
             self._watch()
         await room.entered()
@@ -364,6 +544,7 @@ class Connection(asyncio.BufferedProtocol):
         if room is not None:
             room.resize(size)
             self._likely = max(size, self._likely // 2)
+        self._moved = asyncio.get_running_loop().time()
         return size
 
     async def _finish(self, request: Request, rest: Awaitable[Reply], room: Room | None) -> None:

@@ -12,6 +12,7 @@ import errno
 import json
 import logging
 import os
+import secrets
 import threading
 import weakref
 from pathlib import Path
@@ -80,6 +81,8 @@ class FolderLock:
         The version of the folder's layout.
     lost
         Why the folder is owned no more; None while it is.
+    secret
+        What stands in the folder for those who may read it, another one for each owner.
     """
 
     format: int
@@ -89,6 +92,8 @@ class FolderLock:
         self.lost: str | None = None
         self._path = folder / "LOCK"
         self._announced: str | None = None
+        # whoever connects by the Unix socket proves by it that it may read the folder
+        self.secret = secrets.token_hex(32)
         self._released = False
         # held by who looks closely whether the folder is lost, and makes the lock file again
         self._closely = threading.Lock()
@@ -167,8 +172,10 @@ class FolderLock:
     def announce(self, socket: str | None) -> None:
         """Write down who has the folder, and the Unix socket by which others use it."""
         self._announced = socket
+        value = {"pid": os.getpid(), "socket": socket, "secret": self.secret}
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "socket": socket}).encode(), 0)
+        os.fchmod(self._fd, 0o600)
+        os.pwrite(self._fd, json.dumps(value).encode(), 0)
 
     def verify(self) -> None:
         """Make sure that the folder's path still leads to the folder; takes about 5 us.

@@ -15,13 +15,15 @@ import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fluss_df.client.sockets import local_host
+from fluss_df.embedded.accepting import Acceptor
 from fluss_df.embedded.channel import Channel
 from fluss_df.embedded.dispatch import Dispatcher, Reply, Session
 from fluss_df.embedded.engine import Engine, EngineOptions
 from fluss_df.embedded.listener import Connection, Connections, Limits
+from fluss_df.embedded.runtime_folder import PREFIX, RuntimeFolder
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.frames import Request
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
 
 T = TypeVar("T")
-# macOS takes 103 bytes, Linux 107
-_MAX_SOCKET_PATH: Final = 103
 
 
 class EmbeddedFluss:
@@ -81,27 +81,29 @@ class EmbeddedFluss:
         options: EngineOptions | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self._temporary = tempfile.mkdtemp(prefix="fluss-df-") if path is None else None
+        self._temporary = tempfile.mkdtemp(prefix=PREFIX) if path is None else None
         self.folder = Path(self._temporary or path or "").expanduser().absolute()
         self._users = dict(sasl) if sasl else None
         self._address: str | None = None
         self._closed = False
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         self._requests: set[asyncio.Task[Any]] = set()
-        self._socket_folder = _socket_folder()
+        self._runtime: RuntimeFolder | None = None
         try:
+            self._runtime = RuntimeFolder()
             self.engine = Engine(self.folder, options)
         except BaseException:
             self._remove_temporary()
             raise
         self._connections = Connections(Dispatcher(self.engine), limits or Limits())
         self._loop = asyncio.new_event_loop()
-        self.socket_path = os.path.join(self._socket_folder, "s")
+        self.socket_path = self._runtime.socket_path
         # of requests that come without a connection
         self._session = Session(*local_host(self.socket_path), local=True)
         self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
         self._thread.start()
         try:
+            self._runtime.name_data(self.folder)
             self._run(self._start(host, port))
             self.engine.lock.announce(self.socket_path)
         except BaseException as error:
@@ -121,27 +123,29 @@ class EmbeddedFluss:
 
     async def _start(self, host: str, port: int | None) -> None:
         self.engine.start()
-        loop = asyncio.get_running_loop()
         unix_host, unix_port = local_host(self.socket_path)
-        self._servers.append(
-            await loop.create_unix_server(
-                lambda: Connection(self._connections, Session(unix_host, unix_port, local=True)),
-                self.socket_path,
-            )
-        )
-        os.chmod(self.socket_path, 0o600)
-        if port is None:
+        secret = self.engine.lock.secret
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            local.bind(self.socket_path)
+            os.chmod(self.socket_path, 0o600)
+            listening = None if port is None else socket.create_server((host, port))
+        except BaseException:
+            local.close()
+            raise
+        self._accept(local, lambda _: Session(unix_host, unix_port, local=True, secret=secret))
+        if listening is None:
             return
-        listening = socket.create_server((host, port))
         bound = int(listening.getsockname()[1])
         shown = "127.0.0.1" if host in ("0.0.0.0", "") else host
-        self._servers.append(
-            await loop.create_server(
-                lambda: Connection(self._connections, Session(shown, bound, self._users)),
-                sock=listening,
-            )
-        )
+        self._accept(listening, lambda address: Session(shown, bound, self._users, address=address))
         self._address = f"{shown}:{bound}"
+
+    def _accept(self, listening: socket.socket, session: Callable[[str], Session]) -> None:
+        connections = self._connections
+        self._acceptors.append(
+            Acceptor(listening, connections, lambda peer: Connection(connections, session(peer)))
+        )
 
     @property
     def address(self) -> str:
@@ -284,8 +288,8 @@ class EmbeddedFluss:
                 self._remove_temporary()
 
     async def _stop(self) -> None:
-        for server in self._servers:
-            server.close()
+        for acceptor in self._acceptors:
+            await acceptor.close()
         await self._connections.close()
         requests = list(self._requests)
         for task in requests:
@@ -295,7 +299,8 @@ class EmbeddedFluss:
         await self.engine.stop()
 
     def _remove_temporary(self) -> None:
-        shutil.rmtree(self._socket_folder, ignore_errors=True)
+        if self._runtime is not None:
+            self._runtime.remove()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -313,21 +318,6 @@ class EmbeddedFluss:
     def __repr__(self) -> str:
         state = "closed" if self._closed else (self._address or "open")
         return f"EmbeddedFluss({str(self.folder)!r}, {state})"
-
-
-def _socket_folder() -> str:
-    """Return a new folder for a Unix socket, whose path may only be short: not the data's."""
-    try:
-        folder = tempfile.mkdtemp(prefix="fluss-df-")
-        if len(os.fsencode(folder)) > _MAX_SOCKET_PATH - len("/s"):
-            os.rmdir(folder)
-            folder = tempfile.mkdtemp(prefix="fluss-df-", dir="/tmp")
-        return folder
-    except OSError as error:
-        raise FlussError(
-            f"cannot make a Unix socket: {error}; set TMPDIR to a folder that can be written to",
-            ErrorCode.STORAGE_EXCEPTION,
-        ) from error
 
 
 _open: weakref.WeakSet[EmbeddedFluss] = weakref.WeakSet()
@@ -356,4 +346,14 @@ def owner_of(folder: Path) -> tuple[int, str] | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         value = json.loads((folder / "LOCK").read_bytes())
         return int(value["pid"]), str(value["socket"])
+    return None
+
+
+def secret_in(folder: Path, socket_path: str) -> str | None:
+    """Return the secret that a folder has of the engine with a socket; None where it has none."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        value = json.loads((folder / "LOCK").read_bytes())
+        # the folder may have another owner by now
+        if value["socket"] == socket_path:
+            return str(value["secret"])
     return None

@@ -9,11 +9,33 @@ from __future__ import annotations
 import concurrent.futures
 import queue
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 _Job = Callable[[], None]
+# of a long loop: how many steps before others get a turn, and for how long
+_STEPS: Final = 256
+_SHORT: Final = 4096
+_TURN_S: Final = 0.0002
+
+
+def paced(items: Iterable[T]) -> Iterator[T]:
+    """Iterate; where there are thousands of items, other threads get to run in between.
+
+    A thread that only computes gives others a turn every 5 ms, and an answer to another peer needs
+    several turns.
+    """
+    for number, item in enumerate(items):
+        if number >= _SHORT and not number % _STEPS:
+            give_turn()
+        yield item
+
+
+def give_turn() -> None:
+    """Let other threads run for a moment."""
+    time.sleep(_TURN_S)
 
 
 class Workers:

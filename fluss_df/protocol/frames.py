@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -163,12 +163,20 @@ class Request:
         What its response repeats.
     body
         The rest of the frame; owns its memory.
+    dropped
+        The bytes of a body that was larger than its kind of request may be: it was dropped as it
+        came, and ``body`` is empty.
     """
 
     key: int
     version: int
     request_id: int
     body: pa.Buffer
+    dropped: int = 0
+
+
+# where a body goes that is not kept
+_DROPPED_AT_ONCE = 64 << 10
 
 
 class RequestReader:
@@ -178,10 +186,17 @@ class RequestReader:
     ----------
     max_bytes
         The largest frame that is accepted; may be changed between frames.
+    most_bytes
+        Returns how large the body of a kind of request may be, None for no such limit; a larger one
+        is dropped as it comes, and told in :attr:`Request.dropped`.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(
+        self, max_bytes: int, most_bytes: Callable[[int], int | None] | None = None
+    ) -> None:
         self.max_bytes = max_bytes
+        self._most_bytes = most_bytes
+        self._dropped = self._dropping = 0
         self._header = bytearray(_REQUEST_HEADER.size)
         self._body: pa.Buffer | None = None
         self._fields = (0, 0, 0)
@@ -190,7 +205,7 @@ class RequestReader:
     @property
     def announced(self) -> int:
         """The bytes of the body that is being received; 0 between frames."""
-        return 0 if self._body is None else len(self._body)
+        return 0 if self._body is None or self._dropped else len(self._body)
 
     def buffer(self) -> memoryview:
         """Return the non-empty place for the next bytes: the rest of the header or body."""
@@ -213,12 +228,25 @@ class RequestReader:
             if size < 0 or size > self.max_bytes:
                 raise ProtocolError(f"a request of {length} bytes; {self.max_bytes} are accepted")
             self._fields = (fields[0], fields[1], fields[2])
+            most = None if self._most_bytes is None else self._most_bytes(fields[0])
+            if most is not None and size > most:
+                self._dropped = self._dropping = size
+                size = min(size, _DROPPED_AT_ONCE)
             self._body = allocate(size)
             if size:
                 self._rest = memoryview(self._body).cast("B")
                 return None
-        request = Request(*self._fields, self._body)
+        if self._dropping:
+            self._dropping -= len(self._body)
+            if self._dropping:
+                self._rest = memoryview(self._body).cast("B")[: self._dropping]
+                if len(self._rest) < len(self._body):
+                    self._body = self._body.slice(0, len(self._rest))
+                return None
+            self._body = pa.py_buffer(b"")
+        request = Request(*self._fields, self._body, self._dropped)
         self._body = None
+        self._dropped = 0
         self._rest = memoryview(self._header)
         return request
 

@@ -32,11 +32,21 @@ class Credentials:
         return b"\0" + self.username.encode() + b"\0" + self.password.encode()
 
 
+@dataclass(frozen=True, slots=True)
+class FolderSecret:
+    """What proves to an embedded engine on this machine that one may read its folder."""
+
+    secret: str = field(repr=False)
+
+
+# how it is called on the wire
+FOLDER_PROTOCOL = "FOLDER"
+
 Step = tuple[Api[Any, Any], Message]
 
 
 def handshake(
-    address: str, version: str, credentials: Credentials | None
+    address: str, version: str, credentials: Credentials | FolderSecret | None
 ) -> Generator[Step, Message, ServerApis]:
     """Yield requests, take their responses, return what the server can do.
 
@@ -59,10 +69,11 @@ def handshake(
             f"the server at {address} knows no authentication; connect without user and password",
             ErrorCode.SECURITY_DISABLED_EXCEPTION,
         )
-    answer = yield (
-        AUTHENTICATE,
-        pb.AuthenticateRequest(protocol="PLAIN", token=credentials.plain_token),
-    )
+    if isinstance(credentials, FolderSecret):
+        protocol, token = FOLDER_PROTOCOL, credentials.secret.encode()
+    else:
+        protocol, token = "PLAIN", credentials.plain_token
+    answer = yield AUTHENTICATE, pb.AuthenticateRequest(protocol=protocol, token=token)
     assert isinstance(answer, pb.AuthenticateResponse)
     if answer.HasField("challenge") and answer.challenge:
         raise FlussError(

@@ -77,22 +77,32 @@ def fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, i
     """
     position = start
     while position < end:
-        key, position = _varint(data, position, end)
-        field, wire_type = key >> 3, key & 7
-        if wire_type == VARINT:
-            value, position = _varint(data, position, end)
-            yield field, wire_type, value, 0
-        elif wire_type == BYTES:
-            length, position = _varint(data, position, end)
-            if length > end - position:
-                raise ProtocolError(f"field {field} of a response reaches beyond its end")
-            yield field, wire_type, position, length
-            position += length
-        elif wire_type in (FIXED32, FIXED64):
-            width = 4 if wire_type == FIXED32 else 8
-            if width > end - position:
-                raise ProtocolError(f"field {field} of a response reaches beyond its end")
-            yield field, wire_type, int.from_bytes(data[position : position + width], "little"), 0
-            position += width
-        else:
-            raise ProtocolError(f"field {field} of a response has wire type {wire_type}")
+        field, wire_type, value, length, position = next_field(data, position, end)
+        yield field, wire_type, value, length
+
+
+def next_field(data: memoryview, position: int, end: int) -> tuple[int, int, int, int, int]:
+    """Return one of what :func:`fields` yields, and where the next one begins.
+
+    Raises
+    ------
+    ProtocolError
+        As :func:`fields`.
+    """
+    key, position = _varint(data, position, end)
+    field, wire_type = key >> 3, key & 7
+    if wire_type == VARINT:
+        value, position = _varint(data, position, end)
+        return field, wire_type, value, 0, position
+    if wire_type == BYTES:
+        length, position = _varint(data, position, end)
+        if length > end - position:
+            raise ProtocolError(f"field {field} of a message reaches beyond its end")
+        return field, wire_type, position, length, position + length
+    if wire_type in (FIXED32, FIXED64):
+        width = 4 if wire_type == FIXED32 else 8
+        if width > end - position:
+            raise ProtocolError(f"field {field} of a message reaches beyond its end")
+        number = int.from_bytes(data[position : position + width], "little")
+        return field, wire_type, number, 0, position + width
+    raise ProtocolError(f"field {field} of a message has wire type {wire_type}")

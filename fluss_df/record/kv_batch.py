@@ -352,6 +352,15 @@ class KvRecords:
         return len(self.key_starts)
 
 
+def claimed_rows(data: Bytes) -> int:
+    """Return how many rows a kv batch says that it has; no more than its bytes can hold."""
+    view = byte_view(data)
+    if len(view) < KV_HEADER_SIZE:
+        return 0
+    most = (len(view) - KV_HEADER_SIZE) // (_LENGTH_SIZE + _LEAST_RECORD)
+    return max(0, min(int(_HEADER.unpack_from(view)[-1]), most))
+
+
 def decode_kv_batch(data: Bytes) -> KvRecords:
     """Read a kv batch that fills ``data``; rows are left to a RowDecoder.
 
