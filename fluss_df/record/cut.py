@@ -35,6 +35,10 @@ _METADATA: Final = struct.Struct(
 )
 _NODES_AT: Final = 92
 _PADDING: Final = bytes(8)
+_VALIDITY: Final = -1
+_OFFSETS: Final = 1
+# of metadata besides the nodes and buffers that a message should have
+_MORE_METADATA: Final = 64 << 10
 # of a message besides its nodes, buffers and body
 _CUT_HEAD: Final = 8 + _METADATA.size + 8
 
@@ -62,8 +66,17 @@ class ArrowMessage:
     body: int
 
 
-def read_message(data: memoryview, start: int, end: int) -> ArrowMessage:
+def read_message(
+    data: memoryview, start: int, end: int, layout: ColumnLayout | None = None
+) -> ArrowMessage:
     """Read the metadata of the Arrow message in ``data[start:end]``.
+
+    Parameters
+    ----------
+    data, start, end
+        The bytes of the message.
+    layout
+        The columns that it should have, where it may be hostile: more metadata is not read.
 
     Raises
     ------
@@ -76,6 +89,8 @@ def read_message(data: memoryview, start: int, end: int) -> ArrowMessage:
         body = start + prefix + size
         if size < 8 or body > end:
             raise struct.error("the metadata is longer than the message")
+        if layout is not None and size > _MORE_METADATA + layout.metadata:
+            raise struct.error(f"its metadata has {size:,} bytes")
         metadata = data[start + prefix : body]
         message = FlatTable(metadata, struct.unpack_from("<I", metadata)[0])
         batch = message.table(2)
@@ -117,16 +132,26 @@ class ColumnLayout:
     --------
     >>> ColumnLayout(pa.schema([("a", pa.int32()), ("b", pa.string())])).buffers
     [0, 2, 5]
+
+    Attributes
+    ----------
+    needs
+        Of each buffer: its node, the bits of an item, and what it is: 1 for offsets, which are one
+        more than rows, -1 for the bits of what is null, 0 for values.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
         self.nodes = [0]
         self.buffers = [0]
+        self.needs: list[tuple[int, int, int]] = []
         for field in schema:
             nodes, buffers = _shape(field.type)
+            self.needs += _needs(field.type, self.nodes[-1])
             self.nodes.append(self.nodes[-1] + nodes)
             self.buffers.append(self.buffers[-1] + buffers)
         self.columns = len(schema)
+        # twice the bytes of the nodes and buffers
+        self.metadata = 32 * (self.nodes[-1] + self.buffers[-1])
 
     def check(self, message: ArrowMessage, rows: int) -> None:
         """Raise a ProtocolError where a message is not one of this schema, or has other rows."""
@@ -159,6 +184,31 @@ def _shape(kind: pa.DataType) -> tuple[int, int]:
         if pa.types.is_map(kind):
             break
     return nodes, buffers
+
+
+_OFFSET_BITS: Final = 32
+
+
+def _needs(kind: pa.DataType, node: int) -> list[tuple[int, int, int]]:
+    """Return what the buffers of a column need, see :attr:`ColumnLayout.needs`."""
+    needs = [(node, 1, _VALIDITY)]
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        # how many bytes there are of texts is known only when the offsets are read
+        needs += [(node, _OFFSET_BITS, _OFFSETS), (node, 0, 0)]
+    elif pa.types.is_list(kind) or pa.types.is_map(kind):
+        needs.append((node, _OFFSET_BITS, _OFFSETS))
+    elif not pa.types.is_struct(kind):
+        needs.append((node, kind.bit_width, 0))
+    node += 1
+    for i in range(kind.num_fields):
+        child = kind.field(i).type
+        if pa.types.is_map(kind):
+            child = pa.struct([kind.key_field, kind.item_field])
+        needs += _needs(child, node)
+        node += _shape(child)[0]
+        if pa.types.is_map(kind):
+            break
+    return needs
 
 
 def cut_columns(

@@ -116,6 +116,7 @@ def scan_headers(
     magic1_has_statistics: bool = True,
     require_progress: bool = True,
     ascending: bool = True,
+    most: int | None = None,
 ) -> LogHeaders:
     """Walk the chain of log batches and read their headers.
 
@@ -130,6 +131,8 @@ def scan_headers(
         Refuse bytes that do not hold one whole batch; a server always returns one.
     ascending
         Refuse offsets that run backwards; in what a writer sends, every batch begins at 0.
+    most
+        Refuse more batches; None for no limit.
 
     Raises
     ------
@@ -138,7 +141,7 @@ def scan_headers(
         backwards. A batch cut off at the end is none: it is left out.
     """
     view = byte_view(records)
-    positions, sizes, magics = _walk(view)
+    positions, sizes, magics = _walk(view, most)
     if not positions and len(view) and require_progress:
         raise ProtocolError(f"{len(view)} bytes of a log do not hold one whole batch")
     n = len(positions)
@@ -185,7 +188,7 @@ _FIELDS = (
 )
 
 
-def _walk(view: memoryview) -> tuple[list[int], list[int], list[int]]:
+def _walk(view: memoryview, most: int | None) -> tuple[list[int], list[int], list[int]]:
     positions: list[int] = []
     sizes: list[int] = []
     magics: list[int] = []
@@ -200,6 +203,8 @@ def _walk(view: memoryview) -> tuple[list[int], list[int], list[int]]:
             raise ProtocolError(f"a log batch of {size} bytes at byte {at}, less than its header")
         if at + size > end:
             break
+        if len(positions) == most:
+            raise ProtocolError(f"more than {most} log batches")
         positions.append(at)
         sizes.append(size)
         magics.append(magic)
