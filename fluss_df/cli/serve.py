@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +13,8 @@ import typer
 
 from fluss_df.errors import FlussError
 
+SASL_VARIABLE = "FLUSS_SASL_USERS"
+
 
 def serve(
     dir: Annotated[Path, typer.Option("--dir", help="The folder with the data.")],
@@ -18,7 +22,19 @@ def serve(
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     sasl: Annotated[
         list[str] | None,
-        typer.Option("--sasl", help="USER:PASSWORD of who may connect; may be given repeatedly."),
+        typer.Option(
+            "--sasl",
+            help="USER:PASSWORD of who may connect. Other users of the machine see it in the list"
+            " of processes: use --sasl-file.",
+        ),
+    ] = None,
+    sasl_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--sasl-file",
+            help="A file with USER:PASSWORD of who may connect, one a line; without it the"
+            f" environment variable {SASL_VARIABLE} is read, in the same form.",
+        ),
     ] = None,
     durability: Annotated[
         str, typer.Option("--durability", help="commit, interval or none: when a write counts.")
@@ -27,12 +43,9 @@ def serve(
     """Serve a folder as a single-node Fluss, until SIGINT or SIGTERM."""
     from fluss_df.embedded import EmbeddedFluss, EngineOptions
 
-    users: dict[str, str] = {}
-    for entry in sasl or []:
-        user, colon, password = entry.partition(":")
-        if not (user and colon and password):
-            raise typer.BadParameter("expected USER:PASSWORD", param_hint="--sasl")
-        users[user] = password
+    users = _users(sasl or [], sasl_file)
+    # RocksDB creates its files by it
+    os.umask(0o077)
     ended = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: ended.set())
@@ -51,3 +64,47 @@ def serve(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _users(given: list[str], file: Path | None) -> dict[str, str]:
+    """Return the passwords of users: from the arguments, and a file or the environment."""
+    users: dict[str, str] = {}
+    if given:
+        typer.echo(
+            "fluss-df serve: warning: passwords of --sasl are shown to all users of this machine"
+            f" (ps): put them into a file, --sasl-file, or into {SASL_VARIABLE}",
+            err=True,
+        )
+    for entry in given:
+        users.update([_user(entry, "--sasl")])
+    lines: list[str] = []
+    where = SASL_VARIABLE
+    if file is not None:
+        where = f"--sasl-file {file}"
+        try:
+            text = file.read_text()
+            mode = stat.S_IMODE(file.stat().st_mode)
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(str(error), param_hint="--sasl-file") from None
+        if mode & 0o077:
+            typer.echo(
+                f"fluss-df serve: warning: other users may read {file}: chmod 600 {file}", err=True
+            )
+        lines = text.splitlines()
+        if not any(map(str.strip, lines)):
+            # everybody would be let in
+            raise typer.BadParameter(f"there is no user in {file}", param_hint="--sasl-file")
+    elif SASL_VARIABLE in os.environ:
+        # not for processes that this one starts
+        lines = os.environ.pop(SASL_VARIABLE).splitlines()
+        if not any(map(str.strip, lines)):
+            raise typer.BadParameter("there is no user in it", param_hint=SASL_VARIABLE)
+    users.update(_user(line, where) for line in lines if line.strip())
+    return users
+
+
+def _user(entry: str, where: str) -> tuple[str, str]:
+    user, colon, password = entry.partition(":")
+    if not (user and colon and password):
+        raise typer.BadParameter("expected USER:PASSWORD", param_hint=where)
+    return user, password

@@ -24,6 +24,7 @@ from fluss_df.client.embedded import engine_credentials
 from fluss_df.client.local_peers import require_own
 from fluss_df.embedded.engine import COPIES, Engine
 from fluss_df.embedded.files import sync_folder
+from fluss_df.embedded.private_files import FILE
 from fluss_df.embedded.segment import LogCopy
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
@@ -73,6 +74,10 @@ def back_up(engine: Engine, file: Path) -> int:
     codec = codec_of(file)
     partial = file.with_name(file.name + ".part")
     try:
+        # no other user may read what is in it
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE)
+        os.fchmod(fd, FILE)
+        os.close(fd)
         with (
             pa.OSFile(str(partial), "w") as stream,
             pa.CompressedOutputStream(stream, codec) as packed,
@@ -123,7 +128,10 @@ def _write_bucket(
         with tablet.copy() as log:
             if table.has_primary_key:
                 for path in sorted(copy.iterdir()):
-                    archive.add(path, f"{name}/kv/{path.name}")
+                    info = archive.gettarinfo(path, f"{name}/kv/{path.name}")
+                    info.mode = FILE
+                    with open(path, "rb") as stream:
+                        archive.addfile(info, stream)
             _write_log(archive, f"{name}/log", log)
     except FlussError as error:
         if error.error_code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
@@ -142,7 +150,7 @@ def _write_log(archive: tarfile.TarFile, name: str, log: LogCopy) -> None:
 def _info(name: str, size: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.size = size
-    info.mode = 0o600
+    info.mode = FILE
     info.mtime = time.time()
     return info
 

@@ -147,7 +147,7 @@ class CatalogFiles:
             if folder.exists():
                 os.rename(folder, dropped)
             else:
-                dropped.mkdir(exist_ok=True)
+                dropped.mkdir(0o700, exist_ok=True)
             try:
                 sync_folder(self._data)
                 self.table(table_id).first.unlink(missing_ok=True)

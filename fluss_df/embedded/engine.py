@@ -27,6 +27,7 @@ from fluss_df.embedded.kv_store import KvResources, store_folder
 from fluss_df.embedded.kv_tablet import KvTablet
 from fluss_df.embedded.open_files import OpenFiles, allow_files
 from fluss_df.embedded.ownership import FolderLock, FolderLostError
+from fluss_df.embedded.private_files import make_private
 from fluss_df.embedded.retention import may_expire
 from fluss_df.embedded.synced_point import BucketIds
 from fluss_df.embedded.tables import Partition, Table, now_ms
@@ -172,6 +173,7 @@ class Engine:
         self._closed = False
         self.lock = FolderLock(folder)
         try:
+            make_private(folder)
             self._catalog_files = CatalogFiles(
                 folder,
                 plain=self.lock.format < CHECKSUMS_SINCE,
@@ -179,6 +181,10 @@ class Engine:
             )
             self.catalog = Catalog(self._catalog_files, self.settings.default_buckets)
             self.cluster = ClusterState(self._catalog_files.cluster())
+            for part in folder.iterdir():
+                # of earlier versions, and of who made them by hand
+                if part.is_dir() and not part.is_symlink():
+                    make_private(part)
             if self.lock.format < FORMAT:
                 carry_over(self._catalog_files, self.catalog.all_tables())
                 # now that every small file is written as this version does

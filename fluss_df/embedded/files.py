@@ -13,6 +13,7 @@ from types import ModuleType
 import google_crc32c
 
 from fluss_df.embedded.open_files import allowed_files
+from fluss_df.embedded.private_files import FOLDER
 from fluss_df.errors import ErrorCode, FlussError
 
 # 2: small files have checksums and copies. 3: it is known which buckets have rows, and which
@@ -116,14 +117,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder, with those above it that are missing, so that they survive."""
+    """Create a folder, with those above it that are missing, so that they survive.
+
+    No other user may use them.
+    """
     missing = []
     at = folder
     while not at.exists():
         missing.append(at)
         at = at.parent
     for made in reversed(missing):
-        made.mkdir(exist_ok=True)
+        made.mkdir(FOLDER, exist_ok=True)
         sync_folder(made.parent)
 
 

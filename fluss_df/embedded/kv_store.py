@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import shutil
 import struct
@@ -22,6 +23,7 @@ import rocksdict
 
 from fluss_df.embedded.files import disk_refused
 from fluss_df.embedded.ownership import FolderLock
+from fluss_df.embedded.private_files import FOLDER, make_private
 from fluss_df.embedded.sst_blocks import verify_other_blocks
 from fluss_df.embedded.synced_point import NO_BUCKET, BucketIds
 from fluss_df.errors import ErrorCode, FlussError
@@ -197,7 +199,9 @@ class KvStore:
         """Open RocksDB; return it, and how far it is."""
         try:
             path = self._resources.path_of(self.folder)
+            os.makedirs(path, FOLDER, exist_ok=True)
             db = rocksdict.Rdict(path, self._resources.options())
+            self._make_private()
             stored = db.get(_STATE_KEY)
         except Exception as error:
             raise self._failed("open", error) from error
@@ -206,6 +210,10 @@ class KvStore:
         except FlussError:
             db.close()
             raise
+
+    def _make_private(self) -> None:
+        # by the path that leads nowhere else after the folder was renamed
+        make_private(Path(self._resources.path_of(self.folder)))
 
     @contextlib.contextmanager
     def _using(self, what: str) -> Iterator[rocksdict.Rdict]:
@@ -260,6 +268,7 @@ class KvStore:
             db, self._db, self._grown = self._db, None, False
             try:
                 db.close()
+                self._make_private()
             except Exception as error:
                 # it flushes as it closes
                 level = logging.DEBUG if self.deleted else logging.WARNING
@@ -387,6 +396,7 @@ class KvStore:
             return  # it was, before it rested
         with self._using("flush") as db:
             db.flush(True)
+        self._make_private()
 
     def close(self) -> None:
         """Close; what was not flushed comes from the changelog again."""
@@ -409,6 +419,7 @@ class KvStore:
         """Make a consistent copy in another folder, which must not be there, by hard links."""
         with self._using("copy") as db:
             rocksdict.Checkpoint(db).create_checkpoint(str(folder))
+        make_private(folder)
 
 
 def _value_lists(rows: rocksdict.RdictIter) -> Iterator[list[bytes]]:

@@ -136,7 +136,7 @@ def _unpack(archive: tarfile.TarFile, folder: Path, room: int) -> None:
         content = archive.extractfile(member)
         assert content is not None
         path = folder / member.name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         # a name that comes twice is refused
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(fd, "wb") as target:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,8 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.headers import NO_WRITER_ID, LogHeaders
 
 _REMEMBERED = 5
+# of one log; writer ids are made up by peers, and those that write are among the last
+_MOST_WRITERS = 16 << 10
 _LAST_SEQUENCE = 2**31 - 1
 # as long as Apache Fluss remembers a writer that writes no more
 EXPIRATION_MS = 7 * 24 * 3600 * 1000
@@ -26,10 +27,14 @@ class WrittenBatch:
 
 
 class WriterStates:
-    """The last five batches of each writer of one log; guarded by the tablet's lock."""
+    """The last five batches of each writer of one log; guarded by the tablet's lock.
+
+    Of more than 16,384 writers, those are forgotten that did not write for the longest time.
+    """
 
     def __init__(self) -> None:
-        self._writers: dict[int, deque[WrittenBatch]] = {}
+        # who wrote last is the last; the batches from the oldest on
+        self._writers: dict[int, tuple[WrittenBatch, ...]] = {}
 
     def duplicate(self, writer_id: int, sequence: int) -> WrittenBatch | None:
         """Return the batch that was written under this sequence, if it is remembered."""
@@ -91,7 +96,10 @@ class WriterStates:
 
     def add(self, writer_id: int, batch: WrittenBatch) -> None:
         """Take note of a batch that was appended."""
-        self._writers.setdefault(writer_id, deque(maxlen=_REMEMBERED)).append(batch)
+        before = self._writers.pop(writer_id, ())
+        self._writers[writer_id] = (*before[1 - _REMEMBERED :], batch)
+        if len(self._writers) > _MOST_WRITERS:
+            del self._writers[next(iter(self._writers))]
 
     def expire(self, now_ms: int) -> None:
         """Forget writers that wrote nothing for seven days."""

@@ -237,9 +237,13 @@ def test_a_fetch_waits_for_what_is_new(engine: EmbeddedFluss) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serve(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-c", "from fluss_df.cli.main import app; app()", "serve"]
-    arguments = ["--dir", str(tmp_path / "d"), "--port", "0", "--sasl", "alice:secret"]
+    arguments = ["--dir", str(tmp_path / "d"), "--port", "0"]
     process = subprocess.Popen(
-        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"FLUSS_SASL_USERS": "alice:secret\nbob:other\n"},
     )
     assert process.stdout is not None
     try:
