@@ -190,9 +190,16 @@ def back_up_folder(folder: Path, file: Path) -> int:
         raise FlussError(f"{folder} holds no Fluss data", ErrorCode.STORAGE_EXCEPTION)
     key = _resolved(folder)
     before = _engines.get(key)
-    path = _socket_of(folder)
+    until = time.monotonic() + _OPENING_S
     try:
-        return ask_owner(path, file)
+        while True:
+            try:
+                return ask_owner(_socket_of(folder), file)
+            except FlussError as error:
+                # an owner that is ending has the folder for another moment
+                if error.error_code != ErrorCode.NETWORK_EXCEPTION or time.monotonic() > until:
+                    raise
+                time.sleep(ENDING_S)
     finally:
         # an engine that was started for the backup alone ends with it
         started = _engines.get(key)

@@ -19,7 +19,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.record.claims import check_claims
 from fluss_df.record.cut import ColumnLayout, read_message
 from fluss_df.record.headers import scan_headers
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.log_batch import Codec, Compression, encode_log_batch
 from tests.client.support import Tables
 from tests.embedded.raw import RawClient
 
@@ -28,7 +28,7 @@ ROWS = pa.record_batch([range(1000), [f"row {i}" for i in range(1000)]], schema=
 GB = 1 << 30
 
 
-def encoded(codec: str, batch: pa.RecordBatch = ROWS) -> bytearray:
+def encoded(codec: Codec, batch: pa.RecordBatch = ROWS) -> bytearray:
     made = encode_log_batch(batch, schema_id=1, compression=Compression(codec))
     made.stamp(-1, -1)
     return bytearray(made.to_bytes())
@@ -50,7 +50,7 @@ def claims(data: bytes | bytearray) -> list[int]:
     return [message.body + offset for offset, length in message.buffers if length]
 
 
-def with_claims(codec: str, claim: Callable[[int], int]) -> bytes:
+def with_claims(codec: Codec, claim: Callable[[int], int]) -> bytes:
     data = encoded(codec)
     for at in claims(data):
         (said,) = struct.unpack_from("<q", data, at)
@@ -196,7 +196,7 @@ def value(choose: random.Random, kind: pa.DataType) -> object:
 
 @pytest.mark.parametrize("codec", ["none", "lz4_frame", "zstd"])
 @pytest.mark.parametrize("nulls", [0.0, 0.3, 1.0])
-def test_what_arrow_writes_is_taken(codec: str, nulls: float) -> None:
+def test_what_arrow_writes_is_taken(codec: Codec, nulls: float) -> None:
     """Each type, small and large batches: no claim of a writer that is in order is refused."""
     choose = random.Random(3)
     layout = ColumnLayout(EVERY_TYPE)
