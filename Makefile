@@ -78,6 +78,8 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.embedded_fuzz
 	@"$(BIN)/python" -m tests.campaigns.embedded_damage
 	@"$(BIN)/python" -m tests.campaigns.embedded_large
+	@"$(BIN)/python" -m tests.campaigns.embedded_owners
+	@"$(BIN)/python" -m tests.campaigns.embedded_attacks
 	@FLUSS_TEST_SPARK_FULL=1 "$(BIN)/python" -m pytest -o timeout=1200 tests/spark
 	@FLUSS_TEST_SPARK_FULL=1 FLUSS_TEST_SPARK=connect "$(BIN)/python" -m pytest -o timeout=1200 tests/spark
 	@"$(BIN)/python" -m tests.campaigns.spark_pipeline
