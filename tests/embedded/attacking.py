@@ -29,13 +29,13 @@ from tests.embedded.raw import RawClient
 MB: Final = 1 << 20
 ROWS = fluss.TablePath("fluss", "rows")
 LOG = fluss.TablePath("fluss", "log")
-PEER: Final = ("alice", "secret of alice")
+PEER: Final = ("carol", "secret of carol")
 _KEYS: Final = 50_000
 _SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 _SERVER = """
 import sys
 from fluss_df.embedded import EmbeddedFluss
-users = {"alice": "secret of alice"} if sys.argv[2] else None
+users = {"alice": "secret of alice", "carol": "secret of carol"} if sys.argv[2] else None
 with EmbeddedFluss(sys.argv[1], port=0, sasl=users) as engine:
     print(engine.address, flush=True)
     sys.stdin.read()
@@ -65,9 +65,25 @@ class Attack:
     sasl: bool = False
 
 
+_begun = threading.Event()
+
+
+def _begins() -> None:
+    """Say once that everything is made, and the attack begins."""
+    if not _begun.is_set():
+        _begun.set()
+        print("begun", flush=True)
+
+
+def _nothing(address: str, rows: int, log: int) -> None:
+    _begins()
+    time.sleep(0.1)
+
+
 def _send(key: int, body: bytes, times: int = 20) -> Callable[[str, int, int], None]:
     def run(address: str, rows: int, log: int) -> None:
         with RawClient(address, 120) as client:
+            _begins()
             for _ in range(times):
                 client.send(key, 0, body)
                 client.receive()
@@ -197,6 +213,7 @@ def _claims(rows: int, log: int) -> bytes:
 def _sockets(address: str, rows: int, log: int) -> None:
     """Open as many connections as there may be and leave them be."""
     host, _, port = address.rpartition(":")
+    _begins()
     with contextlib.ExitStack() as peers:
         for _ in range(1500):
             with contextlib.suppress(OSError):
@@ -207,6 +224,7 @@ def _sockets(address: str, rows: int, log: int) -> None:
 def _passwords(address: str, rows: int, log: int) -> None:
     with RawClient(address, 60) as client:
         client.hello()
+        _begins()
         for number in range(100):
             client.authenticate("alice", str(number))
 
@@ -216,7 +234,7 @@ def _writer_ids(rows: int, log: int) -> bytes:
 
 
 ATTACKS: Final = (
-    Attack("nothing", lambda *_: time.sleep(0.1), threads=1),
+    Attack("nothing", _nothing, threads=1),
     Attack("LIST_OFFSETS of 20 MB", _of(1021, _offsets(20 * MB))),
     Attack("LIST_OFFSETS, as many as may be", _of(1021, _offsets(130_000))),
     Attack("FETCH_LOG of 20 MB", _of(1015, _fetch(MB))),
@@ -285,20 +303,21 @@ def _connected(address: str, sasl: bool) -> fluss.FlussConnection:
 
 def attack_for(attack: Attack, address: str, rows: int, log: int, seconds: float) -> None:
     """Attack for some time, whatever the server does about it."""
-    until = time.monotonic() + seconds
 
     def go_on() -> None:
-        while time.monotonic() < until:
+        while not _begun.is_set() or time.monotonic() < until[0]:
             try:
                 attack.run(address, rows, log)
             except (OSError, EOFError, AssertionError):
                 time.sleep(0.01)
 
     threads = [threading.Thread(target=go_on, daemon=True) for _ in range(attack.threads)]
+    until = [0.0]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(seconds + 5)
+    _begun.wait()
+    until[0] = time.monotonic() + seconds
+    time.sleep(seconds)
     os._exit(0)
 
 
@@ -364,11 +383,13 @@ def measure(attack: Attack, folder: Path, seconds: float) -> Beside:
             attacker = subprocess.Popen(
                 [sys.executable, "-c", program],
                 cwd=str(Path(__file__).parents[2]),
+                stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                text=True,
             )
-            # until it has imported what it needs, and begins
-            time.sleep(1.5)
             try:
+                assert attacker.stdout is not None
+                assert attacker.stdout.readline() == "begun\n"
                 begun = time.monotonic()
                 next_new = begun
                 while time.monotonic() < begun + seconds - 1:
@@ -387,7 +408,7 @@ def measure(attack: Attack, folder: Path, seconds: float) -> Beside:
                     time.sleep(0.005)
             finally:
                 attacker.kill()
-                attacker.wait()
+                attacker.communicate()
                 done.set()
                 watcher.join()
     times.sort()

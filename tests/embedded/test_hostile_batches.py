@@ -73,7 +73,7 @@ def with_rows(count: int) -> bytes:
 
 def with_frame(codec: int, frame: bytes, claim: int) -> bytes:
     """Put another frame in the place of the last buffer, where it fits."""
-    data = encoded({0: "lz4_frame", 1: "zstd"}[codec])
+    data = encoded("zstd" if codec else "lz4_frame")
     at = claims(data)[-1]
     assert at + 8 + len(frame) <= len(data)
     struct.pack_into("<q", data, at, claim)

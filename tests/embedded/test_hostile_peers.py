@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -124,7 +125,7 @@ def test_large_requests_of_good_peers(engine: EmbeddedFluss) -> None:
     """Thousands of buckets, and keys."""
     rows, log = make(engine, 4000)
     many = range(4000)
-    asked: list[tuple[api.Api[Message, Message], Message, str]] = [
+    asked: list[tuple[api.Api[Any, Any], Message, str]] = [
         (
             api.LIST_OFFSETS,
             pb.ListOffsetsRequest(

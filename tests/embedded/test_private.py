@@ -258,9 +258,10 @@ def ending(folder: Path, path: Path, listens: bool, begun: threading.Event) -> N
         until = time.monotonic() + 0.8
         while time.monotonic() < until:
             try:
-                peer, _ = unused.accept() if listens else (None, time.sleep(0.05))
-                if peer is not None:
-                    peer.close()
+                if listens:
+                    unused.accept()[0].close()
+                else:
+                    time.sleep(0.05)
             except TimeoutError:
                 pass
         lock.release()

@@ -262,6 +262,53 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
         assert "made" in connection.get_admin().list_databases()
 
 
+def served(tmp_path: Path, *arguments: str) -> tuple[str, str]:
+    """Serve a folder for a moment; return what it says when alice has come in by her password."""
+    command = [sys.executable, "-c", "from fluss_df.cli.main import app; app()", "serve"]
+    folder = ["--dir", str(tmp_path / "d"), "--port", "0"]
+    process = subprocess.Popen(
+        [*command, *folder, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "FLUSS_SASL_USERS"},
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if line:
+            fluss.connect(f"fluss://alice:secret@{line.split()[-1]}").close()
+            process.send_signal(signal.SIGTERM)
+        err = process.communicate(timeout=20)[1]
+    finally:
+        process.kill()
+        process.wait()
+    return line, err
+
+
+def test_passwords_of_serve(tmp_path: Path) -> None:
+    """They come from a file; on the command line everybody sees them, and it says so."""
+    file = tmp_path / "users"
+    file.write_text("alice:secret\n\nbob:with:colon\n")
+    file.chmod(0o600)
+    line, err = served(tmp_path, "--sasl-file", str(file))
+    assert line.startswith("listening")
+    assert err == ""
+    file.chmod(0o644)
+    line, err = served(tmp_path, "--sasl-file", str(file))
+    assert line.startswith("listening")
+    assert f"chmod 600 {file}" in err
+    line, err = served(tmp_path, "--sasl", "alice:secret")
+    assert line.startswith("listening")
+    assert "--sasl-file" in err
+    for text in ("", "alice", "alice:", ":secret"):
+        file.write_text(text)
+        line, err = served(tmp_path, "--sasl-file", str(file))
+        assert not line
+        assert "--sasl-file" in err
+    assert "missing" in served(tmp_path, "--sasl-file", str(tmp_path / "missing"))[1]
+
+
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
