@@ -214,6 +214,9 @@ class Dispatcher:
                 ErrorCode.AUTHENTICATE_EXCEPTION,
             )
         large = await self._is_large(kind, request.body)
+        if kind is api.PUT_KV:
+            # of other processes by TCP, by how many rows there are
+            large = not session.local
         if kind in _BY_BYTES:
             rest: Awaitable[list[Buffer]] = await handler(self.engine, request.body, large)
             return rest

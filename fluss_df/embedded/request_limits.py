@@ -41,6 +41,8 @@ _CONTINUED: Final = 0x80
 _CHANCE: Final = 16 << 10
 _TEXTS: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 _DEPTH: Final = 100
+# looked at at once
+_STEP_BYTES: Final = 256 << 10
 
 
 def most_bytes(key: int) -> int | None:
@@ -119,17 +121,18 @@ def may_be_large(kind: api.Api[Any, Any], body: pa.Buffer) -> bool:
     shape = _shape(kind.request.DESCRIPTOR)
     if not shape.tags:
         return False
-    data = np.frombuffer(body, np.uint8)
-    if shape.packed and np.count_nonzero(data < _CONTINUED) > LARGE:
-        return True
     # every entry has a byte with its tag, which may be written longer than needed
-    found = sum(
-        int(np.count_nonzero(data == byte))
-        for tag in shape.tags
-        for byte in (tag, tag | _CONTINUED)
-    )
-    by_chance = size * 2 * len(shape.tags) >> 8
-    return found > LARGE + min(_CHANCE, by_chance)
+    tags = [byte for tag in shape.tags for byte in (tag, tag | _CONTINUED)]
+    most = LARGE + min(_CHANCE, size * len(tags) >> 8)
+    numbers = found = 0
+    for at in range(0, size, _STEP_BYTES):
+        data = np.frombuffer(body, np.uint8, min(_STEP_BYTES, size - at), at)
+        if shape.packed:
+            numbers += int(np.count_nonzero(data < _CONTINUED))
+        found += sum(int(np.count_nonzero(data == tag)) for tag in tags)
+        if numbers > LARGE or found > most:
+            return True
+    return False
 
 
 def check_entries(kind: api.Api[Any, Any], body: pa.Buffer) -> None:
