@@ -161,7 +161,7 @@ def test_large_requests_of_good_peers(engine: EmbeddedFluss) -> None:
 
 
 def test_a_large_fetch_that_waits_gets_what_comes(engine: EmbeddedFluss) -> None:
-    _, log = make(engine)
+    _, log = make(engine, 1)
     request = pb.FetchLogRequest.FromString(attacking._fetch(4000)(0, log))
     request.max_wait_ms = 30_000
     request.min_bytes = 1
