@@ -1,25 +1,25 @@
 """Where a query in Spark SQL mentions tables of Fluss, as Spark itself finds it.
 
-Spark analyses the query, and says of the first name that it cannot resolve where that stands. So
-views, common table expressions and whatever else hides a name are Spark's to decide, and of the
-query's text nothing changes but the names.
+Spark analyses the query, and says of the names that it cannot resolve where they stand: a classic
+session of all names at once, in its plan; Spark Connect of the first one, in an error. So views,
+common table expressions and whatever else hides a name are Spark's to decide, and of the query's
+text nothing changes but the names.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import AnalysisException, ParseException
 
 from fluss_df.errors import FlussError
+from fluss_df.spark.analysis import is_classic, quietly, require_parsed, unresolved
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _NOT_FOUND: Final = "TABLE_OR_VIEW_NOT_FOUND"
 # what Spark says of fluss.x, because there is a data source of this name
@@ -79,7 +79,7 @@ def quoted(name: str) -> str:
 
 def find_mentions(
     spark: SparkSession, query: str, stand_in: Callable[[str], str]
-) -> tuple[list[Mention], list[str]]:
+) -> tuple[list[Mention], list[str], DataFrame | None]:
     """Return the mentions of tables that Spark does not know, and what stands in for each.
 
     Parameters
@@ -91,20 +91,34 @@ def find_mentions(
     stand_in
         Makes a relation with the columns of a table of a name, and returns its name.
 
+    Returns
+    -------
+    tuple
+        The mentions, the relations in their place, and the query over these; None in its place
+        where Spark analysed it only as a part of another.
+
     Raises
     ------
     FlussError
         For what is no query, and for a mention that cannot be placed.
     """
-    head = _head(query)
-    mentions: list[Mention] = []
-    names: list[str] = []
+    wrapped = _head(query) in _PERHAPS
+    if wrapped and is_classic(spark):
+        try:
+            require_parsed(spark, _wrapped(query))
+        except ParseException as error:
+            raise _unread(error, ()) from None
+        wrapped = False
+    mentions = [
+        _mention(name.relation, query, name.start, name.stop) for name in unresolved(spark, query)
+    ]
+    names = [stand_in(mention.table) for mention in mentions]
     while True:
         text = placed(query, mentions, names)
         try:
-            with _quietly():
-                spark.sql(_wrapped(text) if head in _PERHAPS else text)
-            return mentions, names
+            with quietly():
+                found = spark.sql(_wrapped(text) if wrapped else text)
+            return mentions, names, None if wrapped else found
         except ParseException as error:
             raise _unread(error, mentions) from None
         except AnalysisException as error:
@@ -112,9 +126,10 @@ def find_mentions(
             if span is None:
                 raise
             start, stop = span
-            if head in _PERHAPS:
+            if wrapped:
                 start, stop = start - len(_OPENING), stop - len(_OPENING)
-            found = _mention(error, text, start, stop)
+            named = (error.getMessageParameters() or {}).get("relationName", "")
+            there = _mention(named, text, start, stop)
         # from here to where it stands in the query as it was given
         moved = 0
         for m, n in sorted(zip(mentions, names, strict=True), key=lambda pair: pair[0].start):
@@ -122,9 +137,9 @@ def find_mentions(
                 break
             moved += len(_relation(m, n)) - (m.stop - m.start)
         if any(m.start <= start - moved < m.stop for m in mentions):
-            raise _unplaced(found.table)
-        mentions.append(Mention(found.start - moved, found.stop - moved, found.table, found.alias))
-        names.append(stand_in(found.table))
+            raise _unplaced(there.table)
+        mentions.append(Mention(there.start - moved, there.stop - moved, there.table, there.alias))
+        names.append(stand_in(there.table))
 
 
 _OPENING: Final = "SELECT * FROM (\n"
@@ -166,9 +181,9 @@ def _span(error: AnalysisException) -> tuple[int, int] | None:
     return None
 
 
-def _mention(error: AnalysisException, text: str, start: int, stop: int) -> Mention:
+def _mention(named: str, text: str, start: int, stop: int) -> Mention:
+    """Return the mention at a place of a text, of the relation that Spark says is there."""
     written = text[start:stop]
-    named = (error.getMessageParameters() or {}).get("relationName", "")
     match = _NAME.fullmatch(written)
     parts = _parts(named or written)
     if match is None and not (named and written.upper().startswith("IDENTIFIER")):
@@ -205,31 +220,3 @@ def _unread(error: ParseException, mentions: Sequence[Mention]) -> FlussError:
             " version, WITH (...)); options of reads are arguments of sql()"
         )
     return FlussError(f"the query cannot be read: {reason}")
-
-
-# ---- what pyspark logs of each error, though it is expected here
-
-_expecting = threading.local()
-
-
-class _Unexpected:
-    """Passes over records of the threads that expect them."""
-
-    def filter(self, _: Any) -> bool:
-        return not getattr(_expecting, "errors", False)
-
-
-_unexpected = _Unexpected()
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    from pyspark.logger import PySparkLogger
-
-    PySparkLogger.getLogger("SQLQueryContextLogger").addFilter(_unexpected)
-    before = getattr(_expecting, "errors", False)
-    _expecting.errors = True
-    try:
-        yield
-    finally:
-        _expecting.errors = before

@@ -25,11 +25,13 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.pushdown.predicate import UnsupportedExpression
+from fluss_df.spark.analysis import is_classic
 from fluss_df.spark.mentions import Mention, find_mentions, placed
 from fluss_df.spark.options import ReadOptions
 from fluss_df.spark.planning import TableScan
-from fluss_df.spark.proof import Plan, make_stand_in
+from fluss_df.spark.proof import Plan
 from fluss_df.spark.sql_filter import SqlConditions
+from fluss_df.spark.stand_ins import StandIns, named_column, null_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,7 +130,7 @@ def run_plan(spark: SparkSession, plan: SqlPlan, options: Mapping[str, str]) -> 
             rows.createOrReplaceTempView(scan.view)
         return spark.sql(plan.query)
     finally:
-        if not _is_remote(spark):
+        if is_classic(spark):
             # a dataframe of a classic session has its plan, and looks at no name again
             for scan in plan.scans:
                 spark.catalog.dropTempView(scan.view)
@@ -171,32 +173,25 @@ def plan_sql(spark: SparkSession, query: str, options: Mapping[str, str]) -> Sql
     """Return what :func:`sql` makes of a query, without running it."""
     run = f"fluss_{uuid.uuid4().hex[:12]}_"
     tables: dict[str, TableScan] = {}
-    made: list[str] = []
+    made = StandIns(spark, run)
 
     def stand_in(table: str) -> str:
         if table not in tables:
             tables[table] = _table(table, options)
-        made.append(f"{run}{len(made)}")
-        make_stand_in(spark, made[-1], tables[table].schema)
-        return made[-1]
+        return made.add(tables[table].schema)
 
     try:
-        mentions, stand_ins = find_mentions(spark, query, stand_in)
+        mentions, stand_ins, found = find_mentions(spark, query, stand_in)
         views = [f"{name}v" for name in stand_ins]
-        needs = _needs(spark, query, mentions, stand_ins, tables) if mentions else []
+        plan = Plan(spark, query, mentions, made, found)
+        needs = _needs(spark, query, mentions, stand_ins, tables, plan) if mentions else []
     finally:
-        for name in made:
-            spark.catalog.dropTempView(name)
+        made.drop()
     scans = [
         SqlScan(view, mention.table, columns, condition)
         for view, mention, (columns, condition) in zip(views, mentions, needs, strict=True)
     ]
     return SqlPlan(placed(query, mentions, views), tuple(scans), tables)
-
-
-def _is_remote(spark: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect."""
-    return not hasattr(spark, "_jsparkSession")
 
 
 def _options(connection: str | None, options: Mapping[str, Any]) -> dict[str, str]:
@@ -215,7 +210,7 @@ def _table(table: str, options: Mapping[str, str]) -> TableScan:
         ) from None
 
 
-# sessions that have the data source: registering it anew costs each query a moment
+# sessions that have the data source: registering it again costs each query a moment
 _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -231,8 +226,6 @@ def _pruned(
     spark: SparkSession, options: Mapping[str, str], scan: SqlScan, table: TableScan
 ) -> DataFrame:
     """Return all columns of a table in their order, those that are not read as nulls."""
-    from pyspark.sql import functions as sf
-
     _register(spark)
     schema = table.schema
     read = [i for i, name in enumerate(schema.names) if name in scan.columns]
@@ -249,7 +242,7 @@ def _pruned(
     numbered = found.toDF(*names)
     return numbered.select(
         *(
-            (sf.col(f"c{i}") if i in read else sf.lit(None).cast(item.dataType)).alias(item.name)
+            named_column(spark, f"c{i}", item.name) if i in read else null_column(spark, item)
             for i, item in enumerate(schema.fields)
         )
     )
@@ -277,9 +270,9 @@ def _needs(
     mentions: Sequence[Mention],
     stand_ins: Sequence[str],
     tables: Mapping[str, TableScan],
+    plan: Plan,
 ) -> list[tuple[tuple[str, ...], str | None]]:
     """Return for each mention the columns that are read, and the condition on its rows."""
-    plan = Plan(spark, query, mentions, stand_ins)
     schemas = [tables[mention.table].arrow_schema for mention in mentions]
     conditions = _proven(plan, _candidates(spark, query, mentions, stand_ins, schemas))
     found = []

@@ -119,6 +119,10 @@ class Conditions:
     def leaf(self, name: str, kind: str) -> str:
         """Return a condition on one column."""
         rng = self.rng
+        if rng.random() < 0.15:
+            # the same column, written otherwise
+            table, dot, column = name.rpartition(".")
+            name = table + dot + rng.choice([f"`{column}`", column.upper(), f"`{column.upper()}`"])
 
         def value() -> str:
             return self.literal(kind)
@@ -151,6 +155,22 @@ class Conditions:
         if kind == "bool":
             forms += [lambda: name, lambda: f"NOT {name}",
                       lambda: f"{name} IS {rng.choice(['TRUE', 'NOT FALSE', 'UNKNOWN'])}"]  # fmt: skip
+        if kind in ("ntz", "ltz"):
+            # what a clock shows depends on the zone, and twice a year on the hour
+            forms += [
+                lambda: f"hour({name}) {op} {rng.choice(['1', '2', '3'])}",
+                lambda: f"CAST({name} AS DATE) {op} {self.literal('date')}",
+                lambda: f"date_trunc('HOUR', {name}) {op} {value()}",
+                lambda: f"{name} + INTERVAL '1' HOUR {op} {value()}",
+                lambda: f"{name} - INTERVAL '1' DAY > {value()}",
+                lambda: f"to_utc_timestamp({name}, 'Europe/Berlin') {op} {value()}",
+                lambda: f"CAST({name} AS STRING) LIKE '2024-%:30:00'",
+            ]
+        if kind == "date":
+            forms += [
+                lambda: f"{name} + 1 {op} {value()}",
+                lambda: f"CAST({name} AS TIMESTAMP) {op} {self.literal('ltz')}",
+            ]
         if kind == "int":
             forms += [lambda: f"{name} % 3 = 1", lambda: f"{name} + 1 > 2", lambda: f"-{name} < 0"]
         return rng.choice(forms)()
@@ -189,8 +209,21 @@ class Queries(Conditions):
         body = self.select(0)
         if rng.random() < 0.15:
             n = rng.choice([1, 2])
-            op = rng.choice(["UNION", "UNION ALL", "INTERSECT", "EXCEPT", "MINUS"])
+            op = rng.choice(
+                [
+                    "UNION",
+                    "UNION ALL",
+                    "INTERSECT",
+                    "EXCEPT",
+                    "MINUS",
+                    "INTERSECT ALL",
+                    "EXCEPT ALL",
+                ]
+            )
             body = f"{self._plain(n)} {op} {self._plain(n)}"
+            if rng.random() < 0.3:
+                other = rng.choice(["UNION", "EXCEPT"])
+                body = f"({body}) {other} {self._plain(n)}"
         space = rng.choice([" ", " /* {b} */ ", "\n-- FROM nothing '\n"])
         return head + body.replace(" FROM ", f"{space}FROM ", 1)
 
@@ -268,7 +301,7 @@ class Queries(Conditions):
         for _ in range(rng.choice([0, 0, 0, 1, 1, 2])):
             kind = rng.choice(
                 ["JOIN", "INNER JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL OUTER JOIN", "LEFT SEMI JOIN",
-                 "LEFT ANTI JOIN", "CROSS JOIN", "USING", "NATURAL JOIN", ","]
+                 "LEFT ANTI JOIN", "CROSS JOIN", "USING", "NATURAL JOIN", ",", "LATERAL"]
             )  # fmt: skip
             other = self.relation(depth)
             theirs = {f"{other.alias}.{n}": k for n, k in other.columns.items()}
@@ -278,7 +311,7 @@ class Queries(Conditions):
                 ]
                 if not shared or len(visible) != len(first.columns):
                     continue
-                side = rng.choice(["", "LEFT ", "FULL "])
+                side = rng.choice(["", "LEFT ", "RIGHT ", "FULL "])
                 text += f" {side}JOIN {other.text} USING ({shared[0]})"
                 visible |= theirs
             elif kind == "NATURAL JOIN":
@@ -286,6 +319,14 @@ class Queries(Conditions):
                     continue
                 text += f" NATURAL {rng.choice(['', 'LEFT '])}JOIN {other.text}"
                 visible |= theirs
+            elif kind == "LATERAL":
+                ints = [n for n, k in visible.items() if k == "int"]
+                if not ints:
+                    continue
+                inner, alias = self._alias(), self._alias()
+                source = f"{{qb}} {inner} WHERE {inner}.k = {rng.choice(ints)}"
+                text += f" {rng.choice(['', 'LEFT '])}JOIN LATERAL (SELECT max({inner}.w) AS lw, count(*) AS n FROM {source}) {alias}"
+                visible = visible | {f"{alias}.lw": "int", f"{alias}.n": "int"}
             elif kind in ("CROSS JOIN", ","):
                 text += f"{kind if kind == ',' else ' ' + kind} {other.text}"
                 if kind == ",":
@@ -382,8 +423,23 @@ class Queries(Conditions):
             return f"SELECT {group}, {call} AS n FROM {rest} GROUP BY {how}{having}"
         if form < 0.75:
             order = ", ".join(names)
-            call = rng.choice(["row_number()", "rank()", "dense_rank()", "count(*)"])
-            return f"SELECT {', '.join(some)}, {call} OVER (PARTITION BY {some[0]} ORDER BY {order}) AS r FROM {rest}"
+            call = rng.choice(
+                [
+                    "row_number()",
+                    "rank()",
+                    "dense_rank()",
+                    "count(*)",
+                    f"lag({names[0]})",
+                    f"max({names[-1]})",
+                ]
+            )
+            frame = rng.choice(["", "", " ROWS BETWEEN 1 PRECEDING AND CURRENT ROW"])
+            if frame and not call.startswith(("count", "max")):
+                frame = ""
+            window = f"PARTITION BY {some[0]} ORDER BY {order}{frame}"
+            if rng.random() < 0.2 and " WINDOW " not in rest:
+                return f"SELECT {', '.join(some)}, {call} OVER w9 AS r FROM {rest} WINDOW w9 AS ({window})"
+            return f"SELECT {', '.join(some)}, {call} OVER ({window}) AS r FROM {rest}"
         if form < 0.82:
             ints = [n for n in names if visible[n] == "int"]
             if ints:

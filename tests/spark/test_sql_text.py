@@ -1,9 +1,13 @@
 # ruff: noqa: E501
 """Queries run as they were written: what Spark makes of them, it makes of them here."""
 
+from pathlib import Path
+from typing import Any
+
 import polars as pl
 import pyarrow as pa
 import pytest
+from py4j.clientserver import JavaClient  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from fluss_df.client.connection import FlussConnection
@@ -154,3 +158,70 @@ def test_temporary_views_are_gone(both: Both) -> None:
     rows = sql(both.fluss, "SELECT k FROM {b}".format(**both.names), **both.options)
     assert {table.name for table in both.fluss.catalog.listTables()} == before
     assert rows.where("k = 1").count() == 2
+
+
+def test_tables_of_the_database_fluss_are_found_at_once(
+    both: Both, fluss_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Spark takes fluss.x for files in a format; a catalog that has the name keeps it."""
+    spark, address = both.fluss, fluss_cluster.bootstrap_servers
+    options = {"connection": address}
+    spark.sql(f"CREATE DATABASE fluss LOCATION '{tmp_path}'")
+    with FlussConnection.create(address) as connection:
+        admin = connection.get_admin()
+        paths = [TablePath("fluss", name) for name in ("found_1", "found_2")]
+        try:
+            spark.sql("CREATE VIEW fluss.of_spark AS SELECT 7 AS x")
+            for path in paths:
+                schema = Schema(pa.schema({"x": pa.int32()}))
+                admin.create_table(path, TableDescriptor(schema), ignore_if_exists=True)
+            for text, tables in [
+                ("SELECT 'fluss.found_2' FROM fluss.found_1", ["fluss.found_1"]),
+                ("SELECT * FROM `fluss` /* a */ . found_1 NATURAL JOIN fluss.`found_2`",
+                 ["fluss.found_1", "fluss.found_2"]),
+                ("SELECT fluss.x FROM fluss.found_1 fluss, io.{b} x", ["fluss.found_1", "io.{b}"]),
+                ("WITH fluss AS (SELECT x FROM fluss.found_2) SELECT fluss.x FROM fluss",
+                 ["fluss.found_2"]),
+                ("SELECT * FROM IDENTIFIER('fluss.found_1')", ["fluss.found_1"]),
+                ("SELECT x FROM fluss.of_spark", []),
+                ("SELECT x FROM fluss.of_spark NATURAL JOIN fluss.found_1", ["fluss.found_1"]),
+            ]:  # fmt: skip
+                plan = plan_sql(spark, text.format(**both.names), options)
+                expected = [table.format(**both.names) for table in tables]
+                assert sorted(scan.table for scan in plan.scans) == expected, text
+            rows = sql(spark, "SELECT x FROM fluss.of_spark", connection=address)
+            assert rows.collect()[0][0] == 7
+            with pytest.raises(FlussError, match=r"table FLUSS\.found_1 does not exist"):
+                plan_sql(spark, "SELECT x FROM FLUSS.found_1", options)
+        finally:
+            spark.sql("DROP DATABASE fluss CASCADE")
+            for path in paths:
+                admin.drop_table(path, ignore_if_not_exists=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT k FROM {qa} WHERE v > 1 AND name = 'n1'",
+        "WITH c AS (SELECT k FROM {qb}) SELECT x.id FROM {qa} x JOIN c ON x.k = c.k"
+        " WHERE x.k IN (SELECT w FROM {qb} WHERE f > 0)",
+    ],
+)
+def test_a_plan_costs_few_calls_to_java(
+    both: Both, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of Spark costs 200 calls, and a relation as many; each call costs 0.1 ms."""
+    query = text.format(qa=f"io.{both.names['a']}", qb=f"io.{both.names['b']}")
+    plan_sql(both.fluss, query, both.options)
+    calls = 0
+    send = JavaClient.send_command
+
+    def counted(self: Any, command: str, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        # objects that Python no longer needs are given back at any time
+        calls += not command.startswith("m\nd\n")
+        return send(self, command, *args, **kwargs)
+
+    monkeypatch.setattr(JavaClient, "send_command", counted)
+    plan = plan_sql(both.fluss, query, both.options)
+    assert calls < 60 + 40 * len(plan.scans)
