@@ -146,12 +146,12 @@ class SnapshotScanner(Ready):
             )
         return dict(self._offsets)
 
-    def offset_of(self, bucket: TableBucket) -> int:
-        """Return the offset at which a bucket is read whose scan has begun.
+    def offset_of(self, bucket: TableBucket) -> int | None:
+        """Return the offset at which a bucket is read whose scan has begun; None for others.
 
         It may be another when a bucket is begun anew, which happens before its first rows only.
         """
-        return self._offsets[bucket]
+        return self._offsets.get(bucket)
 
     # ---- reading
 

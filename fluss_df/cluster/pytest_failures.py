@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from fluss_df.cluster.errors import ClusterError
 from fluss_df.cluster.local import LocalCluster
 from fluss_df.errors import FlussError
 
@@ -73,7 +74,7 @@ class Failures:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, bool, bool]:
         """End the run behind a failure after which no new table is served."""
         done = yield
-        if self._failed and self.shared is not None and self.shared.status().health != "stopped":
+        if self._failed and self.shared is not None and _is_running(self.shared):
             problem = not_served(self.shared)
             if problem is not None:
                 self._ended = (problem, keep_logs(self.shared))
@@ -94,6 +95,14 @@ class Failures:
         for cluster in self._clusters:
             with contextlib.suppress(FlussError, OSError):
                 yield from sorted((cluster.dir / "logs").glob("*.log"))
+
+
+def _is_running(cluster: LocalCluster) -> bool:
+    """Whether any server runs; behind the last test of a session the cluster is gone."""
+    try:
+        return cluster.status().health != "stopped"
+    except ClusterError:
+        return False
 
 
 def _warnings(log: Path, start: int) -> str:

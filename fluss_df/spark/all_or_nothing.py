@@ -18,7 +18,7 @@ from fluss_df.spark.exactly_once import StagedMessage, coerced, encoded_pieces, 
 from fluss_df.spark.ledger import Ledger
 from fluss_df.spark.options import WriteOptions, invalid
 from fluss_df.spark.publish import Publisher
-from fluss_df.spark.writing import check_write, refuse_overwrite
+from fluss_df.spark.writing import check_write, refuse_overwrite, require_same_target, table_id
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,7 @@ class AllOrNothingWriter(DataSourceArrowWriter):
                 f"option 'all.or.nothing' is for log tables, and table {target.path} has a primary"
                 " key: a write that failed is completed by writing the same rows once more"
             )
+        self._table_id = table_id(target)
         # it travels to the tasks with this object; by the time in it, what is left over is known
         self._name = write_name(time.time())
         self._ledger().create()
@@ -86,6 +87,7 @@ class AllOrNothingWriter(DataSourceArrowWriter):
         """Publish what the tasks staged."""
         known = [message for message in messages if isinstance(message, StagedMessage)]
         target = check_write(self._options, self._schema)
+        require_same_target(target, self._table_id)
         assert target.info is not None
         ledger = self._ledger()
         publisher = Publisher(target.connection, target.info, ledger)

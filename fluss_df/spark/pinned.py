@@ -23,6 +23,7 @@ from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Position
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.reader import OrderedRead
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, ChangeType, TableBucket
 from fluss_df.pushdown.plan import Split
 from fluss_df.schema import TableInfo
@@ -43,6 +44,11 @@ def pinned_rows(
 
     Tables that :func:`can_pin` says no of are read as they are. Memory is that of what changed
     since.
+
+    Raises
+    ------
+    FlussError
+        ``PARTITION_NOT_EXISTS`` where the partition was dropped since, or created again.
     """
     keys = [column.name for column in key_columns(info)]
     names = list(dict.fromkeys([*columns, *keys]))
@@ -54,9 +60,17 @@ def pinned_rows(
     batches = scanner.batches()
     first = list(itertools.islice(batches, 1))
     # known once the scan has begun
+    at = scanner.offset_of(bucket)
+    if at is None:
+        # the scanner looks for partitions by their names
+        raise FlussError(
+            f"table {info.table_path}: partition '{split.partition_name}' (id {split.partition_id})"
+            " was dropped and created again since the query was planned; run the query again",
+            ErrorCode.PARTITION_NOT_EXISTS,
+        )
     moved = Moved(connection, info, names, bucket, split.partition_name)
     if can_pin(info):
-        moved.read(scanner.offset_of(bucket), split.stop)
+        moved.read(at, split.stop)
     for batch in itertools.chain(first, batches):
         yield moved.kept(pa.Table.from_batches([batch])).select(list(columns))
     if moved.rows.num_rows:

@@ -148,11 +148,32 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
+def table_id(target: Target) -> int:
+    """Return which table a write began with."""
+    assert target.info is not None
+    return target.info.table_id
+
+
+def require_same_target(target: Target, began_with: int) -> None:
+    """Raise when the table of a write was dropped and created again since the write began.
+
+    Its tasks that were done before wrote into a table that is gone: the write must not succeed.
+    """
+    if table_id(target) != began_with:
+        raise FlussError(
+            f"table {target.path} was dropped and made anew while it was written (its id was"
+            f" {began_with}, and is {table_id(target)}): rows that were written before are gone"
+            " with it; run the write again",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+
+
 def write_rows(
-    options: WriteOptions, schema: StructType, batches: Iterable[pa.RecordBatch]
+    options: WriteOptions, schema: StructType, batches: Iterable[pa.RecordBatch], began_with: int
 ) -> Written:
     """Write a task's rows, and wait until every one is acknowledged."""
     target = check_write(options, schema)
+    require_same_target(target, began_with)
     with Writing(target, create_partitions=options.create_partitions, progress=None) as writing:
         for table in gathered(batches):
             writing.write_arrow(prepared(target, table))
@@ -185,16 +206,19 @@ class FlussWriter(DataSourceArrowWriter):
                 " whole, or not at all"
             )
         target = check_write(options, schema)
+        self._table_id = table_id(target)
         if overwrite:
             refuse_overwrite(options, target.path)
 
     @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task."""
-        return write_rows(self._options, self._schema, iterator)
+        return write_rows(self._options, self._schema, iterator, self._table_id)
 
+    @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: all rows are acknowledged."""
+        """Make sure that the rows, which are acknowledged, went into the table that is there."""
+        require_same_target(check_write(self._options, self._schema), self._table_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: rows that were acknowledged stay."""
@@ -224,6 +248,7 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
                 " 'delivery.guarantee'"
             )
         target = check_write(options, schema)
+        self._table_id = table_id(target)
         if overwrite and target.mode == "append":
             raise FlussError(
                 f"output mode 'complete': table {target.path} is a log, which cannot be replaced;"
@@ -234,10 +259,12 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task."""
-        return write_rows(self._options, self._schema, iterator)
+        return write_rows(self._options, self._schema, iterator, self._table_id)
 
+    @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: all rows are acknowledged."""
+        """Make sure that the rows, which are acknowledged, went into the table that is there."""
+        require_same_target(check_write(self._options, self._schema), self._table_id)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: rows that were acknowledged stay."""
