@@ -38,6 +38,7 @@ _READ: Final = (
     "rows.per.task",
     "max.offsets.per.trigger",
     "fail.on.data.loss",
+    "push.filters",
     "truncate.nanoseconds",
 )
 _WRITE: Final = (
@@ -177,6 +178,7 @@ class ReadOptions:
     max_offsets: int | None = None
     fail_on_data_loss: bool = True
     truncate_nanoseconds: bool = False
+    push_filters: bool = False
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> ReadOptions:
@@ -207,6 +209,7 @@ class ReadOptions:
             max_offsets=None if most is None else _positive("max.offsets.per.trigger", most),
             fail_on_data_loss=_flag(left, "fail.on.data.loss", True),
             truncate_nanoseconds=_flag(left, "truncate.nanoseconds", False),
+            push_filters=_flag(left, "push.filters", False),
         )
 
 

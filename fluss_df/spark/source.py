@@ -117,6 +117,11 @@ class FlussReader(DataSourceReader):
         """What Spark calls with its filters, where it pushes them."""
         return _PushFilters(self)
 
+    @property
+    def takes_filters(self) -> bool:
+        """Whether filters of Spark are used."""
+        return self._options.push_filters
+
     @called_by_spark
     def push(self, filters: Sequence[Filter]) -> None:
         """Take the filters that are understood."""
@@ -152,6 +157,11 @@ class _PushFilters:
     Spark 4.3 refuses every read of a class that overrides ``pushFilters`` while
     ``spark.sql.python.filterPushdown.enabled`` is false, its default; it recognises that by the
     function behind the method, which is here the one that is not overridden.
+
+    Spark 4.3 plans the scans of one dataframe once: all of them get the tasks that were made with
+    the filters of the last. Of ``v WHERE k = 1 UNION ALL v WHERE k = 2`` only the rows of the
+    second were found. So filters are taken only where the option ``push.filters`` says that the
+    dataframe is used once in each query.
     """
 
     def __init__(self, reader: FlussReader) -> None:
@@ -163,5 +173,6 @@ class _PushFilters:
 
     def __call__(self, filters: Sequence[Filter]) -> Iterable[Filter]:
         """Return all filters: Spark evaluates them again."""
-        self._reader.push(filters)
+        if self._reader.takes_filters:
+            self._reader.push(filters)
         return filters

@@ -146,13 +146,29 @@ def test_filters_equal_those_of_spark_itself(
     assert 0 < expected.height < 1500
     by_option = load(spark, fluss_cluster, flights, filter=condition)
     assert_same(by_option, expected)
-    assert_same(load(spark, fluss_cluster, flights).where(condition), expected)
+    for pushed in ("false", "true"):
+        found = load(spark, fluss_cluster, flights, push_filters=pushed).where(condition)
+        assert_same(found, expected)
     key = "spark.sql.python.filterPushdown.enabled"
     try:
         spark.conf.set(key, "false")
         assert_same(load(spark, fluss_cluster, flights).where(condition), expected)
     finally:
         spark.conf.set(key, "true")
+
+
+def test_scans_of_one_dataframe_do_not_share_their_filters(
+    spark: SparkSession, fluss_cluster: LocalCluster, flights: TablePath
+) -> None:
+    """Spark pushes the filters of each, and plans all of them with those of the last."""
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    rows = load(spark, fluss_cluster, flights, "x bigint, origin string")
+    both = rows.where("x = 1").union(rows.where("x = 2"))
+    assert sorted(row.x for row in both.collect()) == [1, 2]
+    a, b = rows.alias("a"), rows.where("origin = 'JFK' and x < 20").alias("b")
+    expected = FRAME.filter(pl.col("origin").eq("JFK") & (pl.col("x") < 20)).height * FRAME.height
+    assert expected > 0
+    assert a.crossJoin(b).count() == expected
 
 
 @pytest.mark.parametrize(

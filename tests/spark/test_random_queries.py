@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -110,7 +111,8 @@ def test_random_queries(both: Both) -> None:
         except PySparkException as error:
             found = [str(error)]
         if found != expected:
-            wrong.append((seed, query, plan, expected[:2], found[:2]))
+            missing, more = Counter(expected) - Counter(found), Counter(found) - Counter(expected)
+            wrong.append((seed, query, plan, len(expected), missing, len(found), more))
     for case in wrong:
         print(*case, sep="\n")
     print(f"{run} queries, {refused} refused by Spark, {pruned} of {read} scans pruned")

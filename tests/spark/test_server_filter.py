@@ -51,6 +51,7 @@ def test_batches_are_left_out(
     batches: int,
 ) -> None:
     options = {"path": str(table), "bootstrap.servers": str(connection.config.bootstrap_servers)}
+    options["push.filters"] = "true"
     parsed = ReadOptions.parse(options | ({} if filter is None else {"filter": filter}))
     reader = FlussReader(parsed, TableScan(parsed).schema)
     reader.pushFilters(pushed)

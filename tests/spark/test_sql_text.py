@@ -74,6 +74,9 @@ TEXTS = [
     "SELECT * FROM {a} x JOIN (SELECT (SELECT max(w) FROM {b}) AS m, c.k FROM {qb} c) d ON x.k = d.k",
     "(SELECT k FROM {b})",
     "SELECT k FROM {b};",
+    # one scan has a condition, and another of the same table has not
+    "WITH c AS (SELECT * FROM {b}) SELECT x.k, y.w FROM c x CROSS JOIN c y WHERE x.w <> 4",
+    "WITH c AS (SELECT k FROM {b}) SELECT * FROM c WHERE k = 0 UNION ALL SELECT * FROM c WHERE k = 7",
 ]  # fmt: skip
 
 
