@@ -49,8 +49,8 @@ _SMALL_HELD: Final = 256 << 10
 _FETCH_GROWTH: Final = 10
 _METADATA_GROWTH: Final = 64
 _GROWS_FROM: Final = 1 << 10
-# a connection may be closed for another one that long after its last byte: where it asked for
-# nothing yet, and where it did
+# how long after its last byte a connection is closed for another one: where it asked for nothing
+# yet, in which case it may be closed sooner where all are so young, and where it did
 _NEW_S: Final = 1.0
 _IDLE_S: Final = 10.0
 _CLOSED_AT_ONCE: Final = 16
@@ -69,8 +69,8 @@ class Limits:
     connections
         At most so many at once by TCP, and as many by the Unix socket; fewer where a quarter of
         the files that the process may open are fewer. For a further one, the connection is closed
-        that has done nothing for the longest time, if it asked for nothing in the second since it
-        came, or for nothing in 10 s; where there is none, the further one is closed.
+        that has done nothing for the longest time, if it has asked for nothing yet, or for nothing
+        in 10 s; where there is none, the further one is closed.
     connections_per_address
         At most so many from one address; None for three quarters of ``connections``.
     request_bytes
@@ -158,14 +158,16 @@ class Connections:
             if not connection.address or address not in ("", connection.address):
                 continue
             seconds = connection.idle_s(now)
-            if not connection.proven and seconds > _NEW_S:
+            if not connection.proven:
                 new.append((seconds, connection))
             elif connection.proven and seconds > _IDLE_S:
                 idle.append((seconds, connection))
         new.sort(key=lambda entry: entry[0], reverse=True)
-        closed = (
-            new[:_CLOSED_AT_ONCE] or [max(idle, key=lambda entry: entry[0])] if new or idle else []
-        )
+        idle.sort(key=lambda entry: entry[0], reverse=True)
+        closed = [entry for entry in new[:_CLOSED_AT_ONCE] if entry[0] > _NEW_S]
+        # Where all are young, someone opens connections faster than anyone can use them: the one
+        # that came now is likelier to be used than the oldest of these.
+        closed = closed or new[:1] or idle[:1]
         for _, connection in closed:
             logger.warning(
                 "a connection from %s that did nothing was closed: another one came",

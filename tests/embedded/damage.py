@@ -495,9 +495,9 @@ def _look(place: Path, template: Template) -> Contents:
 
 def run(templates: dict[str, Template], place: Path, seeds: range) -> Counts:
     """Do trials; each seed is a trial of one folder."""
-    logging.disable(logging.ERROR)
     counts = Counts()
     names = sorted(templates)
+    logging.disable(logging.ERROR)
     for seed in seeds:
         name = names[seed % len(names)]
         try:
@@ -505,6 +505,7 @@ def run(templates: dict[str, Template], place: Path, seeds: range) -> Counts:
         except Exception as error:
             counts.trials += 1
             counts.failures.append(f"seed {seed}, {name}: {type(error).__name__}: {error}")
+    logging.disable(logging.NOTSET)
     return counts
 
 
