@@ -167,7 +167,7 @@ class SqlScope:
             frame = pl.SQLContext(frames).execute(text, eager=False)
             frame.collect_schema()  # it is now that names and types are wrong
         except (pl.exceptions.PolarsError, pl.exceptions.SQLInterfaceError) as error:
-            reason = _PLAIN.sub(lambda name: _given_name(name[0]), polars_reason(error))
+            reason = _given_name(polars_reason(error))
             place = _named(reason, tree) or f", in: {begins}"
             raise FlussError(f"SQL cannot be run: {reason}{place}") from error
         return _renamed(frame, _given_name)
@@ -271,9 +271,11 @@ def _plain_name(name: str) -> str:
 
 
 def _given_name(name: str) -> str:
-    """Return the name for which :func:`_plain_name` gave another one."""
-    plain = _PLAIN.fullmatch(name)
-    return bytes.fromhex(plain[1]).decode() if plain else name
+    """Return a name or message with the names for which :func:`_plain_name` gave other ones.
+
+    Polars adds to a name that a result would have twice.
+    """
+    return _PLAIN.sub(lambda plain: bytes.fromhex(plain[1]).decode(), name)
 
 
 def _renamed(frame: pl.LazyFrame, new_name: Callable[[str], str]) -> pl.LazyFrame:

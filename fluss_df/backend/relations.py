@@ -6,6 +6,7 @@ columns.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,6 @@ import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import polars as pl
 from ibis.formats.polars import PolarsType
-from ibis.util import gen_name
 
 from fluss_df.backend.compiler import rule, translate
 from fluss_df.io.names import all_exact, exact
@@ -33,7 +33,10 @@ def aggregate(op: ops.Aggregate, **kw: Any) -> pl.LazyFrame:
     ]
     if not op.groups:
         return frame.select(metrics)
-    names = {gen_name("group"): name for name in op.groups}
+    # The same names each time: Polars computes a group that a query has twice once.
+    known = {*op.parent.schema, *op.metrics}
+    free = (name for i in itertools.count() if (name := f"__fluss_group_{i}") not in known)
+    names = dict(zip(free, op.groups, strict=False))
     groups = [
         translate(value, **kw).alias(name)
         for name, value in zip(names, op.groups.values(), strict=True)
@@ -76,3 +79,22 @@ def fill_null(op: ops.FillNull, **kw: Any) -> pl.LazyFrame:
             column = column.fill_nan(fill)
         filled.append(column.fill_null(fill))
     return frame.with_columns(filled)
+
+
+@rule(ops.CountDistinct, ops.ApproxCountDistinct)
+def count_distinct(op: ops.CountDistinct | ops.ApproxCountDistinct, **kw: Any) -> pl.Expr:
+    """Count the different values; a null is none."""
+    value: pl.Expr = translate(op.arg, **kw)
+    if op.where is not None:
+        value = value.filter(translate(op.where, **kw))
+    value = value.drop_nulls()
+    return value.n_unique() if isinstance(op, ops.CountDistinct) else value.approx_n_unique()
+
+
+@rule(ops.CountDistinctStar)
+def count_distinct_rows(op: ops.CountDistinctStar, **kw: Any) -> pl.Expr:
+    """Count the different rows."""
+    row = pl.struct(exact(name).alias(f"f{at}") for at, name in enumerate(op.arg.schema))
+    if op.where is not None:
+        row = row.filter(translate(op.where, **kw))
+    return row.n_unique()

@@ -21,7 +21,7 @@ _PER_BUCKET: Final = 8
 _PER_SERVER: Final = 200
 _MAX_BATCH_BYTES: Final = 10 << 20
 _NO_LIMIT: Final = 1 << 62
-# values that are taken in one step: an answer may be larger than asked for by as many
+# values that are taken in one step, at the most
 _TOGETHER: Final = 32
 
 
@@ -191,7 +191,9 @@ def _take(scan: _Scan, size: int) -> bytes:
     taken = len(first) + 4
     left = (scan.left if scan.left >= 0 else _NO_LIMIT) - 1
     while taken < size and left:
-        some = list(itertools.islice(scan.values, min(_TOGETHER, left)))
+        # as many as fit, if they are as large as those before
+        fit = (size - taken) * len(values) // taken + 1
+        some = list(itertools.islice(scan.values, min(_TOGETHER, left, fit)))
         if not some:
             break
         values += some

@@ -151,6 +151,9 @@ def cut_piece(
     if headers.end_offset is not None and headers.end_offset > high:
         ends = headers.base_offset + headers.last_offset_delta + 1
         visible = int(np.searchsorted(ends, high, "right"))
+        if not visible and offset < high:
+            # readers see whole batches, so that the end of what they see is one of a batch
+            raise ProtocolError(f"the batch of offset {base} ends behind offset {high}")
         if not visible:
             return None
         stop = int(headers.position[visible - 1] + headers.size[visible - 1])

@@ -73,6 +73,9 @@ def unresolved(spark: SparkSession, text: str) -> list[UnresolvedName]:
             found = _unresolved(plan)
             if other is None:
                 return found
+            if any(other in name.relation[len(other) :] for name in found):
+                # the word stands behind a catalog: Spark knows the table by its own name alone
+                return []
             meant = [_meant(name, text, other) for name in found if _begins(name, other)]
             if any(spark.catalog.tableExists(name.relation) for name in meant):
                 # by the other name, Spark could not find it

@@ -119,7 +119,8 @@ def _no_files(spark: SparkSession) -> list[str]:
     if not folder.exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return [folder.as_uri()]
+    # Hadoop's paths are not URIs: a space stands for itself
+    return [f"file:{folder}"]
 
 
 def null_column(spark: SparkSession, field: StructField) -> Column:

@@ -159,11 +159,24 @@ def require_same_target(target: Target, began_with: int) -> None:
 
     Its tasks that were done before wrote into a table that is gone: the write must not succeed.
     """
-    if table_id(target) != began_with:
+    _require_same_table(target.path, table_id(target), began_with)
+
+
+def require_still_there(options: WriteOptions, began_with: int) -> None:
+    """Raise as :func:`require_same_target`, whatever columns the table has by now."""
+    connection = options.connection.open()
+    info = connection.get_table(
+        TablePath.parse(options.table, connection.default_database)
+    ).get_table_info()
+    _require_same_table(info.table_path, info.table_id, began_with)
+
+
+def _require_same_table(path: TablePath, found: int, began_with: int) -> None:
+    if found != began_with:
         raise FlussError(
-            f"table {target.path} was dropped and made anew while it was written (its id was"
-            f" {began_with}, and is {table_id(target)}): rows that were written before are gone"
-            " with it; run the write again",
+            f"table {path} was dropped and created again while it was written (its id was"
+            f" {began_with}, and is {found}): rows that were written before are gone with it; run"
+            " the write again",
             ErrorCode.TABLE_NOT_EXIST,
         )
 
@@ -218,7 +231,7 @@ class FlussWriter(DataSourceArrowWriter):
     @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make sure that the rows, which are acknowledged, went into the table that is there."""
-        require_same_target(check_write(self._options, self._schema), self._table_id)
+        require_still_there(self._options, self._table_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: rows that were acknowledged stay."""
@@ -264,7 +277,7 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Make sure that the rows, which are acknowledged, went into the table that is there."""
-        require_same_target(check_write(self._options, self._schema), self._table_id)
+        require_still_there(self._options, self._table_id)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: rows that were acknowledged stay."""
