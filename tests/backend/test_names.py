@@ -93,6 +93,25 @@ def test_statements(named: Backend) -> None:
     assert named.raw_sql("SELECT * FROM keyed").rows() == [(1, 101, 100)]
 
 
+def test_names_that_a_result_would_have_twice(named: Backend) -> None:
+    both = named.raw_sql('SELECT a."*", b."*" FROM t a JOIN t b ON a.k = b.k')
+    assert [name.partition(":")[0] for name in both.columns] == ["*", "*"]
+    counted = named.sql('SELECT count("*"), count(DISTINCT "*") FROM t').schema()
+    assert [name.partition(":")[0] for name in counted] == ["*", "*"]
+
+
+def test_different_rows_and_values(named: Backend) -> None:
+    table = named.table("t")
+    assert table.nunique().to_polars() == 2
+    assert table.nunique(where=table["*"] == ROWS["*"][0]).to_polars() == 1
+    # a null is no value
+    one = table["*"].nullif(ROWS["*"][0])
+    found = table.aggregate(
+        one=one.nunique(), about=one.approx_nunique(), some=one.nunique(where=table.k == 1)
+    ).to_polars()
+    assert found.row(0) == (1, 1, 0)
+
+
 def test_errors_have_the_names_as_given(named: Backend) -> None:
     with pytest.raises(FlussError, match=re.escape('"^none$"; valid columns: ["k", "*"')):
         named.raw_sql('SELECT "^none$" FROM t')

@@ -188,6 +188,8 @@ def test_tables_of_the_database_fluss_are_found_at_once(
                 ("SELECT * FROM IDENTIFIER('fluss.found_1')", ["fluss.found_1"]),
                 ("SELECT x FROM fluss.of_spark", []),
                 ("SELECT x FROM fluss.of_spark NATURAL JOIN fluss.found_1", ["fluss.found_1"]),
+                ("SELECT x FROM spark_catalog.fluss.of_spark NATURAL JOIN fluss.found_1",
+                 ["fluss.found_1"]),
             ]:  # fmt: skip
                 plan = plan_sql(spark, text.format(**both.names), options)
                 expected = [table.format(**both.names) for table in tables]
