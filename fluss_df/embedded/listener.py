@@ -50,7 +50,7 @@ _FETCH_GROWTH: Final = 10
 _METADATA_GROWTH: Final = 64
 _GROWS_FROM: Final = 1 << 10
 # how long after its last byte a connection is closed for another one: where it asked for nothing
-# yet, in which case it may be closed sooner where all are so young, and where it did
+# yet (one that did not say who it is may be closed sooner), and where it did
 _NEW_S: Final = 1.0
 _IDLE_S: Final = 10.0
 _CLOSED_AT_ONCE: Final = 16
@@ -166,8 +166,9 @@ class Connections:
         idle.sort(key=lambda entry: entry[0], reverse=True)
         closed = [entry for entry in new[:_CLOSED_AT_ONCE] if entry[0] > _NEW_S]
         # Where all are young, someone opens connections faster than anyone can use them: the one
-        # that came now is likelier to be used than the oldest of these.
-        closed = closed or new[:1] or idle[:1]
+        # that came now is likelier to be used than the oldest that did not even say who it is.
+        silent = [entry for entry in new if not entry[1].greeted]
+        closed = closed or silent[:1] or idle[:1]
         for _, connection in closed:
             logger.warning(
                 "a connection from %s that did nothing was closed: another one came",
@@ -299,6 +300,11 @@ class Connection(asyncio.BufferedProtocol):
                 "a peer at %s did not say in time who it is, or what it wants", self.address
             )
             self.close()
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the peer said what it speaks, and who it is where that matters."""
+        return self._begun and self._session.trusted
 
     def idle_s(self, now: float) -> float:
         """Return for how long it has waited for its peer; 0 while the peer waits for it."""
