@@ -12,7 +12,7 @@ from fluss_df.errors import ErrorCode, FlussError
 _FREE: Final = 3
 _TURN_S: Final = 1.0
 _WAITING: Final = 5
-# after so long without a wrong one, it begins again
+# seconds without a wrong password, after which a user's wrong passwords are forgotten
 _FORGOTTEN_S: Final = 60.0
 _KNOWN: Final = 4096
 

@@ -44,8 +44,8 @@ _STEP_BYTES: Final = 256 << 10
 # requests and answers so small wait for no room: those of others wait for it for long at times
 _SMALL_BYTES: Final = 64 << 10
 _SMALL_HELD: Final = 256 << 10
-# so many times its bytes a request takes as it waits, or its answer: a fetch of many buckets, the
-# metadata of many tables
+# memory of a request that waits, or of its answer, in multiples of the request's bytes: of a fetch
+# of many buckets, and of a question for the metadata of many tables
 _FETCH_GROWTH: Final = 10
 _METADATA_GROWTH: Final = 64
 _GROWS_FROM: Final = 1 << 10

@@ -21,7 +21,7 @@ _WORD: Final = struct.Struct("<I")
 _LZ4_MAGIC: Final = 0x184D2204
 _LZ4_BLOCKS: Final = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 _LZ4_STORED: Final = 1 << 31
-# a byte of a block of LZ4 says no more than so many repeated ones
+# one byte of a block of LZ4 stands for at most this number of bytes
 _LZ4_RATIO: Final = 255
 
 _ZSTD_MAGIC: Final = 0xFD2FB528

@@ -32,7 +32,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 LOG = fluss.TablePath("fluss", "log")
 WRITERS: Final = 6
 EACH: Final = 10_000_000
-# an acknowledgement is noted so much later at the most
+# seconds between an acknowledgement and its note, at the most
 _LATE_S: Final = 1.0
 HOWS: Final = ("rename", "delete", "copy", "unlock", "replace")
 
