@@ -27,6 +27,7 @@ from fluss_df.protocol.api import (
     GET_KV_SNAPSHOT_METADATA,
     GET_LATEST_KV_SNAPSHOTS,
 )
+from fluss_df.record.rocks_rows import take_values
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -236,35 +237,26 @@ def snapshot_entries(
         with closing(database):
             rows = database.iter()
             rows.seek_to_first()
-            yield from _entries(rows, keys=keys)
-            try:
-                # RocksDB's iterators end without a word at a block that they cannot read
-                rows.status()
-            except Exception as error:
-                raise ProtocolError(
-                    f"snapshot {snapshot.snapshot_id} of {snapshot.bucket} is damaged: {error};"
-                    " wait for the next snapshot (kv.snapshot.interval)"
-                ) from error
+            yield from _entries(snapshot, rows, keys=keys)
 
 
-def _entries(rows: RdictIter, *, keys: bool) -> Iterator[tuple[pa.Array | None, list[bytes]]]:
+def _entries(
+    snapshot: KvSnapshot, rows: RdictIter, *, keys: bool
+) -> Iterator[tuple[pa.Array | None, list[bytes]]]:
     """Iterate over keys, if asked for, and values, in lists of a few MB."""
-    key, value, step = rows.key, rows.value, rows.next
     count = _FIRST_ROWS
     while True:
-        some: list[bytes] = []
-        values: list[bytes] = []
-        for _ in range(count):
-            found = value()
-            if found is None:
-                break
-            if keys:
-                some.append(key())
-            values.append(found)
-            step()
+        some: list[bytes] | None = [] if keys else None
+        try:
+            values = take_values(rows, count, some)
+        except Exception as error:
+            raise ProtocolError(
+                f"snapshot {snapshot.snapshot_id} of {snapshot.bucket} is damaged: {error};"
+                " wait for the next snapshot (kv.snapshot.interval)"
+            ) from error
         if not values:
             return
-        yield pa.array(some, pa.large_binary()) if keys else None, values
+        yield None if some is None else pa.array(some, pa.large_binary()), values
         some_values = values[:: len(values) // _FIRST_ROWS + 1]
         size = sum(map(len, some_values)) // len(some_values) + 1
         count = min(8 * count, max(1, _PIECE_BYTES // size), _PIECE_ROWS)

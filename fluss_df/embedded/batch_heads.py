@@ -14,14 +14,13 @@ from typing import Final
 import google_crc32c
 import numpy as np
 
-from fluss_df.record.headers import Bytes, Int64s, LogHeaders
+from fluss_df.record.headers import HEADER_SIZE, Bytes, Int64s, LogHeaders
 
 # of each batch: up to behind its CRC, wherever that stands
 HEAD_BYTES: Final = 29
 _OFFSET: Final = struct.Struct("<q")
 _TIMESTAMP_AT: Final = 13
 _START: Final = struct.Struct("<qi")
-_LEAST_BATCH: Final = 48
 
 
 def stamped(
@@ -75,10 +74,10 @@ def digest_behind(data: memoryview, digest: int) -> int | None:
     heads = bytearray()
     unpack = _START.unpack_from
     while at < end:
-        if at + _LEAST_BATCH > end:
+        if at + HEADER_SIZE > end:
             return None
         size = unpack(data, at)[1] + _START.size
-        if size < _LEAST_BATCH or at + size > end:
+        if size < HEADER_SIZE or at + size > end:
             return None
         heads += data[at : at + HEAD_BYTES]
         at += size

@@ -66,8 +66,6 @@ def _append_all(
     engine: Engine, body: pa.Buffer
 ) -> tuple[pb.ProduceLogRequest, list[Appended | FlussError]]:
     request, records = parse_rows(pb.ProduceLogRequest(), "PRODUCE_LOG", 4, body)
-    if request.acks not in (-1, 0, 1):
-        raise FlussError(f"Invalid required acks: {request.acks}", ErrorCode.INVALID_REQUIRED_ACKS)
     results: list[Appended | FlussError] = []
     for part, data in zip(request.buckets_req, records, strict=True):
         try:

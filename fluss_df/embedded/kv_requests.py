@@ -74,8 +74,6 @@ def _put_all(
     engine: Engine, body: pa.Buffer
 ) -> tuple[pb.PutKvRequest, list[PutResult | FlussError]]:
     request, records = parse_rows(pb.PutKvRequest(), "PUT_KV", 5, body)
-    if request.acks not in (-1, 0, 1):
-        raise FlussError(f"Invalid required acks: {request.acks}", ErrorCode.INVALID_REQUIRED_ACKS)
     results: list[PutResult | FlussError] = []
     targets = tuple(request.target_columns) or None
     overwrite = request.agg_mode == _OVERWRITE

@@ -27,6 +27,7 @@ from fluss_df.embedded.private_files import FOLDER, make_private
 from fluss_df.embedded.sst_blocks import verify_other_blocks
 from fluss_df.embedded.synced_point import NO_BUCKET, BucketIds
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.rocks_rows import take_values
 
 logger = logging.getLogger(__name__)
 
@@ -428,27 +429,11 @@ def _value_lists(rows: rocksdict.RdictIter) -> Iterator[list[bytes]]:
     One generator step a list, and not one a value, makes a scan a fifth quicker. The lists grow:
     who wants a few values makes few.
     """
-    value, step = rows.value, rows.next
     count = _FIRST_LIST_VALUES
-    while True:
-        values: list[bytes] = []
-        add = values.append
-        for _ in range(count):
-            found = value()
-            if found is None:
-                break
-            add(found)
-            step()
-        else:
-            few = sum(map(len, values)) < _LIST_BYTES // 2
-            yield values
-            count = min(2 * count, _MOST_LIST_VALUES) if few else max(1, count // 2)
-            continue
-        if values:
-            yield values
-        break
-    # RocksDB's iterators end without a word at a block that they cannot read
-    rows.status()
+    while values := take_values(rows, count):
+        few = sum(map(len, values)) < _LIST_BYTES // 2
+        yield values
+        count = min(2 * count, _MOST_LIST_VALUES) if few else max(1, count // 2)
 
 
 def store_folder(bucket: Path) -> Path:
@@ -500,10 +485,10 @@ def read_store(folder: Path) -> tuple[KvState, dict[bytes, bytes]]:
             rows = db.iter()
             rows.seek_to_first()
             found: dict[bytes, bytes] = {}
-            while rows.valid():
-                found[rows.key()] = rows.value()
-                rows.next()
-            rows.status()
+            keys: list[bytes] = []
+            while values := take_values(rows, _MOST_LIST_VALUES, keys):
+                found.update(zip(keys, values, strict=True))
+                keys.clear()
             live = [Path(str(part["name"]).lstrip("/")).name for part in db.live_files()]
         finally:
             db.close()

@@ -160,7 +160,7 @@ class Connections:
             seconds = connection.idle_s(now)
             if not connection.proven:
                 new.append((seconds, connection))
-            elif connection.proven and seconds > _IDLE_S:
+            elif seconds > _IDLE_S:
                 idle.append((seconds, connection))
         new.sort(key=lambda entry: entry[0], reverse=True)
         idle.sort(key=lambda entry: entry[0], reverse=True)

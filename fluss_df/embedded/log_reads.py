@@ -11,11 +11,10 @@ import numpy as np
 from fluss_df.embedded.batch_heads import digest_behind, extended, heads_of
 from fluss_df.embedded.segment import Segment
 from fluss_df.errors import ProtocolError
-from fluss_df.record.headers import LogHeaders, scan_headers, verify_crcs
+from fluss_df.record.headers import HEADER_SIZE, LogHeaders, scan_headers, verify_crcs
 
 _BASE_OFFSET: Final = struct.Struct("<q")
 _HEAD: Final = struct.Struct("<qi")
-_LEAST_BATCH: Final = 48
 _SEARCH_BYTES: Final = 1 << 18
 
 
@@ -139,10 +138,10 @@ def cut_piece(
         next_base = (
             _BASE_OFFSET.unpack_from(view, at + size)[0] if at + size + 8 <= len(view) else None
         )
-        if size < _LEAST_BATCH or next_base is None or next_base > offset:
+        if size < HEADER_SIZE or next_base is None or next_base > offset:
             break
         at += size
-    if base > offset or size < _LEAST_BATCH:
+    if base > offset or size < HEADER_SIZE:
         raise ProtocolError(f"there is a batch of offset {base} and {size} bytes")
     if size > max_bytes and not at_least_one:
         return None

@@ -29,12 +29,6 @@ def make_private(folder: Path) -> None:
                         _restrict(entry.path, FILE)
 
 
-def restrict_folder(folder: Path) -> None:
-    """Take the rights of others from a folder alone."""
-    with contextlib.suppress(OSError):
-        _restrict(folder, FOLDER)
-
-
 def _restrict(path: str | Path, mode: int) -> None:
     if stat.S_IMODE(os.lstat(path).st_mode) & _OTHERS:
         os.chmod(path, mode)

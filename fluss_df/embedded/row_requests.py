@@ -40,7 +40,7 @@ def parse_rows(
     ------
     FlussError
         :class:`ProtocolError` where the bytes are not such a message;
-        ``RECORD_TOO_LARGE_EXCEPTION`` where it has too many fields.
+        ``RECORD_TOO_LARGE_EXCEPTION`` where it has too many fields; ``INVALID_REQUIRED_ACKS``.
     """
     data = memoryview(body).cast("B")
     others: list[memoryview] = []
@@ -82,6 +82,8 @@ def parse_rows(
         raise ProtocolError(f"a {name} request cannot be read: {error}") from error
     if not request.IsInitialized():
         raise ProtocolError(f"a {name} request lacks required fields")
+    if request.acks not in (-1, 0, 1):
+        raise FlussError(f"Invalid required acks: {request.acks}", ErrorCode.INVALID_REQUIRED_ACKS)
     return request, records
 
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from tests.embedded.forking import ForkingProcess
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 LOG = fluss.TablePath("fluss", "killed")
@@ -118,26 +118,15 @@ class Written:
     rows: int = 0
 
 
-class Killed:
+class Killed(ForkingProcess):
     """Writers that are killed, each a fork of one process."""
 
     def __init__(self) -> None:
-        program = "from tests.embedded.crashing import serve_forks; serve_forks()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=str(Path(__file__).parents[2]),
-        )
+        super().__init__("tests.embedded.crashing")
 
     def kill_once(self, folder: Path, start: Written, lines: int, seconds: float) -> Written:
         """Run a writer and kill it some seconds after some acknowledgements; return those."""
-        asked, said = self._process.stdin, self._process.stdout
-        assert asked is not None
-        assert said is not None
-        asked.write(f"{folder}\t{start.log}\t{start.rows}\n")
-        asked.flush()
+        said = self._tell(f"{folder}\t{start.log}\t{start.rows}")
         kind, _, number = said.readline().partition(" ")
         assert kind == "pid"
         pid = int(number)
@@ -159,16 +148,6 @@ class Killed:
             assert line, "the process that forks has ended"
             take(line)
         return found
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-        self._process.stdout.close()
 
 
 def serve_forks() -> None:

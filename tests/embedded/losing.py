@@ -12,14 +12,13 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import pyarrow as pa
 
@@ -27,6 +26,7 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.embedded.check import check_folder
 from fluss_df.errors import FlussError
+from tests.embedded.forking import ForkingProcess
 
 SCHEMA = pa.schema([("n", pa.int64())])
 LOG = fluss.TablePath("fluss", "log")
@@ -76,26 +76,14 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
 
 
-class Writers:
+class Writers(ForkingProcess):
     """Processes that write, each a fork of one that has imported everything."""
 
     def __init__(self) -> None:
-        program = "from tests.embedded.losing import serve_forks; serve_forks()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=str(Path(__file__).parents[2]),
-        )
+        super().__init__("tests.embedded.losing")
 
     def _ask(self, line: str) -> list[str]:
-        asked, said = self._process.stdin, self._process.stdout
-        assert asked is not None
-        assert said is not None
-        asked.write(line + "\n")
-        asked.flush()
-        return said.readline().split()
+        return self._tell(line).readline().split()
 
     def start(self, folder: Path, notes: Path) -> list[int]:
         """Begin to write; return the process ids."""
@@ -104,16 +92,6 @@ class Writers:
     def reap(self) -> None:
         """Wait for those that were killed."""
         assert self._ask("reap") == ["reaped"]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(20)
-        self._process.stdout.close()
 
 
 def serve_forks() -> None:
