@@ -15,6 +15,8 @@ _WAITING: Final = 5
 # seconds without a wrong password, after which a user's wrong passwords are forgotten
 _FORGOTTEN_S: Final = 60.0
 _KNOWN: Final = 4096
+# of a user's name: a peer that is not known decides how long it is
+_NAME: Final = 256
 
 
 @dataclass(slots=True)
@@ -41,9 +43,10 @@ class Attempts:
         Raises
         ------
         FlussError
-            ``AUTHENTICATE_EXCEPTION`` where too many wait already.
+            ``RETRIABLE_AUTHENTICATE_EXCEPTION`` where too many wait already: the password may be
+            right.
         """
-        known = self._failures.get((address, user))
+        known = self._failures.get((address, user[:_NAME]))
         now = asyncio.get_running_loop().time()
         if known is None or known.count < _FREE or now - known.last > _FORGOTTEN_S:
             return
@@ -51,7 +54,7 @@ class Attempts:
         if begins - now > _WAITING * _TURN_S:
             raise FlussError(
                 f"too many wrong passwords for this user from {address}: try again in a minute",
-                ErrorCode.AUTHENTICATE_EXCEPTION,
+                ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION,
             )
         known.next = begins + _TURN_S
         await asyncio.sleep(begins - now)
@@ -59,12 +62,19 @@ class Attempts:
     def failed(self, address: str, user: str) -> None:
         """Take note of a wrong password."""
         now = asyncio.get_running_loop().time()
-        known = self._failures.pop((address, user), None)
+        known = self._failures.pop((address, user[:_NAME]), None)
         if known is None or now - known.last > _FORGOTTEN_S:
             known = _Failures(0, now, now)
         known.count += 1
         known.last = now
         # the one that failed last is the last
-        self._failures[address, user] = known
-        if len(self._failures) > _KNOWN:
-            del self._failures[next(iter(self._failures))]
+        self._failures[address, user[:_NAME]] = known
+        while True:
+            oldest = next(iter(self._failures))
+            if len(self._failures) <= _KNOWN and now - self._failures[oldest].last <= _FORGOTTEN_S:
+                break
+            del self._failures[oldest]
+
+    def succeeded(self, address: str, user: str) -> None:
+        """Forget the wrong passwords of a user who gave the right one."""
+        self._failures.pop((address, user[:_NAME]), None)

@@ -17,7 +17,14 @@ from typing import Final
 
 import google_crc32c
 
-from fluss_df.embedded.files import disk_refused, sync_data, sync_folder, write_atomically
+from fluss_df.embedded.files import (
+    DamagedError,
+    disk_refused,
+    read_bytes,
+    sync_data,
+    sync_folder,
+    write_atomically,
+)
 from fluss_df.embedded.synced_point import BucketIds
 from fluss_df.errors import FlussError
 
@@ -61,11 +68,9 @@ class BucketRegister:
 
     def _read(self, path: Path) -> set[tuple[int, int]]:
         try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return set()
-        except OSError as error:
-            self.problems.append(f"cannot read {path}: {error}")
+            data = read_bytes(path) or b""
+        except DamagedError as error:
+            self.problems.append(error.message)
             return set()
         found = set()
         whole = len(data) - len(data) % _RECORD.size

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fluss_df.embedded.bucket_register import BucketRegister
-from fluss_df.embedded.files import disk_refused, make_folder, sync_folder
+from fluss_df.embedded.files import disk_refused, make_folder, names_in, sync_folder
 from fluss_df.embedded.kept_json import KeptJson
 
 logger = logging.getLogger(__name__)
@@ -61,8 +61,11 @@ class CatalogFiles:
         """Create the folders, and forget files whose writing was interrupted."""
         make_folder(self._catalog)
         make_folder(self._data)
-        for file in self._catalog.glob("*.tmp"):
-            file.unlink()
+        # they may be there since a time that ended before their names were on the disk
+        sync_folder(self.folder)
+        for name in names_in(self._catalog):
+            if name.endswith(".tmp"):
+                (self._catalog / name).unlink()
 
     def databases(self) -> KeptJson:
         """Return the file of the databases and counters."""
@@ -107,8 +110,8 @@ class CatalogFiles:
         dropped = {table_id for table_id, _ in self._dropped()}
         found = {
             int(match[1])
-            for path in self._catalog.glob("table-*.json")
-            if (match := _TABLE_FILE.fullmatch(path.name))
+            for name in names_in(self._catalog)
+            if (match := _TABLE_FILE.fullmatch(name))
         }
         found |= {int(part.name) for part in self._numbered() if (part / _TABLE_COPY).exists()}
         return sorted(found - dropped)
@@ -119,14 +122,13 @@ class CatalogFiles:
         return max(ids + [table_id for table_id, _ in self._dropped()], default=-1)
 
     def _numbered(self) -> Iterator[Path]:
-        if self._data.exists():
-            yield from (part for part in self._data.iterdir() if _ID.fullmatch(part.name))
+        yield from (self._data / name for name in names_in(self._data) if _ID.fullmatch(name))
 
     def _dropped(self) -> Iterator[tuple[int, Path]]:
-        for part in self._data.glob("dropped-*"):
-            match = _DROPPED.fullmatch(part.name)
+        for name in names_in(self._data):
+            match = _DROPPED.fullmatch(name)
             if match is not None:
-                yield int(match[1]), part
+                yield int(match[1]), self._data / name
 
     # ---- dropping
 
@@ -161,9 +163,14 @@ class CatalogFiles:
     def remove_dropped(self) -> None:
         """Remove the data of dropped tables, also where a drop was interrupted."""
         for table_id, part in list(self._dropped()):
-            for name in (f"table-{table_id}.json", f"table-{table_id}.buckets"):
-                (self._catalog / name).unlink(missing_ok=True)
-            sync_folder(self._catalog)
+            try:
+                for name in (f"table-{table_id}.json", f"table-{table_id}.buckets"):
+                    (self._catalog / name).unlink(missing_ok=True)
+                sync_folder(self._catalog)
+            except OSError as error:
+                # the folder says that the table was dropped, as long as one of its files is there
+                logger.warning("cannot remove what is left of table %s: %s", table_id, error)
+                continue
             shutil.rmtree(part, ignore_errors=True)
 
     # ---- what is not known
@@ -177,9 +184,9 @@ class CatalogFiles:
     def unknown_partitions(self, table_id: int, known: Collection[str]) -> Iterator[Path]:
         """Iterate over folders in a table's data that are of no partition, nor of the table."""
         folder = self.data_folder(table_id)
-        for part in folder.iterdir() if folder.exists() else ():
-            if part.name not in known and (_ID.fullmatch(part.name) or part.name == "table"):
-                yield part
+        for name in names_in(folder):
+            if name not in known and (_ID.fullmatch(name) or name == "table"):
+                yield folder / name
 
     def set_aside(self, part: Path) -> None:
         """Move what belongs to no table out of the way."""

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from fluss_df.embedded.answer_room import AnswerRoom
 from fluss_df.embedded.engine import Engine, java_name
+from fluss_df.embedded.files import disk_refused
 from fluss_df.embedded.filtered_read import read_filtered
 from fluss_df.embedded.kv_requests import limit_rows
 from fluss_df.embedded.log_reads import Piece
@@ -80,6 +81,9 @@ def _append_all(
             results.append(tablet.append(data, layouts))
         except FlussError as error:
             results.append(error)
+        except OSError as error:
+            # other buckets of the request are written all the same
+            results.append(disk_refused("cannot write", engine.folder, error))
     return request, results
 
 

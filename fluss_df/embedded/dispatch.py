@@ -297,6 +297,7 @@ class Dispatcher:
             equal = hmac.compare_digest(parts[2], (expected or "").encode())
             if equal and expected is not None:
                 session.user = name
+                self._attempts.succeeded(session.address, name)
                 return pb.AuthenticateResponse()
         session.failures += 1
         self._attempts.failed(session.address, name)

@@ -191,6 +191,9 @@ class Engine:
                 self.lock.write_format()
             self._tidy()
             self._used = UsedBuckets(self._catalog_files, self.catalog)
+        except OSError as error:
+            self.lock.release()
+            raise disk_refused("cannot open the folder", folder, error) from error
         except BaseException:
             self.lock.release()
             raise
@@ -336,6 +339,8 @@ class Engine:
         folder, owner = self.bucket_folder(bucket), BucketIds.of(bucket)
         used = self._used.has(owner)
         if used and not folder.exists():
+            # a partition that is dropped is taken from the catalog first
+            self._table_of(bucket)
             raise missing(java_name(bucket), folder)
         synced = self.settings.durability == "commit"
         tablet = Tablet(
@@ -490,7 +495,7 @@ class Engine:
                 if opened.dirty:
                     try:
                         await self._sync(opened)
-                    except FlussError:
+                    except Exception:
                         logger.exception("a sync failed")
 
     async def _watch_folder(self) -> None:
@@ -543,11 +548,16 @@ class Engine:
                 continue
             with self._lock:
                 opened = self._open.get(bucket)
-            if opened is None and not may_expire(self.bucket_folder(bucket) / "log", now, ttl):
-                continue
-            with contextlib.suppress(FlussError):
+            try:
+                if opened is None and not may_expire(self.bucket_folder(bucket) / "log", now, ttl):
+                    continue
                 opened = opened or self._opened(bucket)
                 deleted += (opened.kv or opened.tablet).expire(now, ttl)
+            except (FlussError, OSError) as error:
+                # those of other buckets expire all the same; this one may have been dropped
+                dropped = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+                if getattr(error, "error_code", None) != dropped:
+                    logger.warning("%s: %s", java_name(bucket), error)
         return deleted
 
     async def stop(self) -> None:

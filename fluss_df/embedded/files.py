@@ -27,6 +27,8 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # what it raises to read a value that is not what was written
 _NOT_AS_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _NO_FILES = {errno.EMFILE, errno.ENFILE}
+# what says nothing about a file: it may be sound, and read the next time
+_NOT_NOW = {*_NO_FILES, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.EINTR, errno.EAGAIN}
 
 
 def file_locks() -> ModuleType:
@@ -105,6 +107,41 @@ def _is_one_of(error: Exception, numbers: set[int]) -> bool:
     if isinstance(error, OSError):
         return error.errno in numbers
     return any(os.strerror(number) in str(error) for number in numbers)
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """Return what is in a small file; None where there is none.
+
+    Raises
+    ------
+    DamagedError
+        Where the disk does not give it.
+    FlussError
+        See :func:`disk_refused`, where it cannot be opened now: it must not be taken for damaged,
+        and its older copy for the truth.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in _NOT_NOW:
+            raise disk_refused(f"cannot read {path}", path.parent, error) from error
+        raise DamagedError(f"cannot read {path}: {error}") from error
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder, sorted; none where it is missing.
+
+    Raises
+    ------
+    OSError
+        Where it cannot be read. ``Path.glob`` finds nothing then, from Python 3.13 on.
+    """
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
 
 
 def sync_folder(folder: Path) -> None:
@@ -227,11 +264,11 @@ def read_format(folder: Path) -> tuple[int, str | None]:
     """
     marker = folder / "FORMAT"
     try:
-        value = json.loads(marker.read_bytes())
+        value = json.loads(read_bytes(marker) or b"")
         version = value["format"]
         # versions before 3 wrote no checksum
         sound = value.get("kind") == _KIND if version in (1, 2) else _is_intact(value)
-    except (OSError, *_NOT_AS_WRITTEN) as error:
+    except (DamagedError, *_NOT_AS_WRITTEN) as error:
         if not holds_data(folder):
             raise DamagedError(f"cannot read {marker}: {error!r}") from error
         return _READABLE[0], f"{marker} cannot be read: {error!r}"

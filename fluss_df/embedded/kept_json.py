@@ -7,7 +7,6 @@ the other way round. So one damaged, lost or misplaced file loses nothing.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 import google_crc32c
 
-from fluss_df.embedded.files import DamagedError, make_folder, write_atomically
+from fluss_df.embedded.files import DamagedError, make_folder, read_bytes, write_atomically
 from fluss_df.errors import FlussError
 
 logger = logging.getLogger(__name__)
@@ -134,7 +133,7 @@ class KeptJson:
 
     def _put_right(self, value: Any) -> None:
         data = _pack(Kept(self._generation, value))
-        if self.first.exists() and self.first.read_bytes() == data:
+        if self._is(self.first, data):
             self._save_second(data)
         else:
             self.save(value)
@@ -156,13 +155,20 @@ class KeptJson:
     def _save_second(self, data: bytes) -> None:
         """Write the second file where it is another; a disk that is full has the first one."""
         try:
-            with contextlib.suppress(FileNotFoundError):
-                if self.second.read_bytes() == data:
-                    return
+            if self._is(self.second, data):
+                return
             make_folder(self.second.parent)
             write_atomically(self.second, data, durable=False)
         except (OSError, FlussError) as error:
             logger.warning("cannot write %s, a copy of %s: %s", self.second, self.first, error)
+
+    @staticmethod
+    def _is(path: Path, data: bytes) -> bool:
+        """Whether a file has some bytes."""
+        try:
+            return read_bytes(path) == data
+        except DamagedError:
+            return False
 
 
 def _pack(kept: Kept) -> bytes:
@@ -173,12 +179,9 @@ def _pack(kept: Kept) -> bytes:
 
 def _read(path: Path, plain: bool) -> Kept | None:
     """Return what is in a file; None where there is none."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+    data = read_bytes(path)
+    if data is None:
         return None
-    except OSError as error:
-        raise DamagedError(f"cannot read {path}: {error}") from error
     body, _, digits = data.rstrip(b"\n").rpartition(b"\n")
     try:
         if not body and plain:

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from fluss_df.client.kv_keys import key_columns, key_lake_format
 from fluss_df.embedded.answer_room import AnswerRoom
 from fluss_df.embedded.engine import Engine
+from fluss_df.embedded.files import disk_refused
 from fluss_df.embedded.kv_tablet import KvTablet, PutResult
 from fluss_df.embedded.row_requests import parse_rows
 from fluss_df.embedded.tables import Table
@@ -84,6 +85,9 @@ def _put_all(
             results.append(kv.put(data, targets, overwrite=overwrite))
         except FlussError as error:
             results.append(error)
+        except OSError as error:
+            # other buckets of the request are written all the same
+            results.append(disk_refused("cannot write", engine.folder, error))
     return request, results
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import rocksdict
 
-from fluss_df.embedded.files import disk_refused
+from fluss_df.embedded.files import disk_refused, names_in
 from fluss_df.embedded.ownership import FolderLock
 from fluss_df.embedded.private_files import FOLDER, make_private
 from fluss_df.embedded.sst_blocks import verify_other_blocks
@@ -458,7 +458,7 @@ def remove_older_stores(folder: Path) -> None:
 
 
 def _store_folders(bucket: Path) -> list[Path]:
-    return [folder for folder in bucket.glob(f"{_FOLDER}*") if _FOLDER_NAME.fullmatch(folder.name)]
+    return [bucket / name for name in names_in(bucket) if _FOLDER_NAME.fullmatch(name)]
 
 
 def _number(folder: Path) -> int:

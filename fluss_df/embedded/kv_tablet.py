@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from fluss_df.embedded.files import sync_folder
 from fluss_df.embedded.kv_loading import StoreLoader
 from fluss_df.embedded.kv_replay import NOT_COUNTED, Changes
 from fluss_df.embedded.kv_store import (
@@ -553,6 +554,8 @@ class KvTablet:
             return 0
         self._catch_up()
         self.flush()
+        # RocksDB brings the names in its folder to the disk, and not the folder's own
+        sync_folder(self._store.folder.parent)
         return self.log.expire(now_ms, ttl_ms)
 
     def checkpoint(self, folder: Path) -> None:

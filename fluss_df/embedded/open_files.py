@@ -119,9 +119,13 @@ class OpenFiles(Generic[K]):
         while self._used and self._files > most and tries:
             key = next(iter(self._used))
             user = self._used.pop(key)
-            if user.rest():
-                self._files -= user.files
-            else:
-                # it is used now: it is one of the newest
-                self._used[key] = user
-                tries -= 1
+            rests = False
+            try:
+                rests = user.rest()
+            finally:
+                if rests:
+                    self._files -= user.files
+                else:
+                    # it is used now: it is one of the newest
+                    self._used[key] = user
+            tries -= not rests

@@ -19,11 +19,13 @@ from pathlib import Path
 
 from fluss_df.embedded.files import (
     FORMAT,
+    disk_refused,
     file_locks,
     format_file,
     holds_data,
     make_folder,
     read_format,
+    sync_folder,
     write_atomically,
 )
 from fluss_df.errors import ErrorCode, FlussError
@@ -143,6 +145,9 @@ class FolderLock:
             )
         self.announce(None)
         if not holds_data(folder):
+            with contextlib.suppress(PermissionError):
+                # made by this user or not: its name is on the disk before there is data
+                sync_folder(folder.absolute().parent)
             self.write_format()
         self.format, problem = read_format(folder)
         if problem is not None:
@@ -220,13 +225,20 @@ class FolderLock:
 
     def _take_file_again(self) -> None:
         """Make the lock file again, which was removed or replaced."""
-        fd = self._open_file()
+        try:
+            fd = self._open_file()
+        except OSError as error:
+            # of descriptors, or of room: the folder is no less this engine's
+            raise disk_refused(f"cannot make {self._path} again", self.folder, error) from error
         if self._lock_folder is None or _lock(fd) is False:
             os.close(fd)
             self._lose("its file LOCK was removed or replaced")
         old, self._fd = self._fd, fd
         os.close(old)
-        self.announce(self._announced)
+        try:
+            self.announce(self._announced)
+        except OSError as error:
+            logger.warning("%s does not say who has the folder: %s", self._path, error)
         logger.warning("%s was removed while the folder was in use: it is made again", self._path)
 
     def _lose(self, why: str, deleted: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 from dataclasses import dataclass, field
@@ -154,7 +155,9 @@ class _Loading:
             segment = Segment(self._folder, base)
             self.segments.append(segment)
             if number and self.segments[-2].end_offset != base:
-                raise self._damage(self.segments[-2].end_offset, "a segment is missing")
+                if start is None or base > start:
+                    raise self._damage(self.segments[-2].end_offset, "a segment is missing")
+                self._forget_expired()
             indexed = segment.read_index(self._owner)
             size = segment.file_size()
             if indexed is not None and indexed.size == size and not self._only_look:
@@ -169,6 +172,16 @@ class _Loading:
             if number < len(bases) - 1 and not self._only_look:
                 segment.save_index(loaded.writers, self._owner, durable=False)
         return loaded
+
+    def _forget_expired(self) -> None:
+        """Forget all segments but the last: they expired, and not all files were removed then."""
+        for segment in self.segments[:-1]:
+            segment.rest()
+            if not self._only_look:
+                with contextlib.suppress(OSError):
+                    segment.delete()
+        del self.segments[:-1]
+        self.loaded.start = self.segments[0].base_offset
 
     def _cut(self, segment: Segment, behind: int | None) -> None:
         """Cut off what is no whole valid batch, if it cannot have been acknowledged.

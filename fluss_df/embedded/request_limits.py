@@ -31,7 +31,6 @@ _SIZES: Final = {
 _OTHERS: Final = 4 * _MB
 # a table has 128,000 buckets at the most
 _ENTRIES: Final = 128 << 10
-_FEWER_ENTRIES: Final = {api.FETCH_LOG.key: 64 << 10}
 # requests with more entries are answered one at a time, see Engine.run_large
 LARGE: Final = 16 << 10
 # an entry has at least two bytes but for packed numbers
@@ -145,7 +144,6 @@ def check_entries(kind: api.Api[Any, Any], body: pa.Buffer) -> None:
     ProtocolError
         Where the bytes are no message.
     """
-    most = _FEWER_ENTRIES.get(kind.key, _ENTRIES)
     data = memoryview(body).cast("B")
     found = 0
     waiting = [(kind.request.DESCRIPTOR, 0, len(data), 0)]
@@ -181,9 +179,9 @@ def check_entries(kind: api.Api[Any, Any], body: pa.Buffer) -> None:
                 if wire == BYTES and number in parts:
                     waiting.append((parts[number], value, value + length, depth + 1))
                     found += packed is None
-            if found > most:
+            if found > _ENTRIES:
                 raise FlussError(
-                    f"a {kind.name} request with more than {most:,} entries: ask for less in one"
+                    f"a {kind.name} request with more than {_ENTRIES:,} entries: ask for less in one"
                     " request",
                     ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
                 )

@@ -18,7 +18,7 @@ import google_crc32c
 import numpy as np
 
 from fluss_df.embedded.batch_heads import HEAD_BYTES, digest_behind, extended
-from fluss_df.embedded.files import DamagedError, disk_refused, write_atomically
+from fluss_df.embedded.files import DamagedError, disk_refused, names_in, write_atomically
 from fluss_df.embedded.synced_point import BucketIds
 from fluss_df.embedded.writers import WriterStates
 from fluss_df.errors import FlussError
@@ -401,7 +401,7 @@ class LogCopy:
 
 def segment_offsets(folder: Path) -> list[int]:
     """Return the base offsets of the segments in a folder, ascending."""
-    return sorted(int(p.stem) for p in folder.glob("*" + _SUFFIX) if _NAME.fullmatch(p.name))
+    return [int(name.removesuffix(_SUFFIX)) for name in names_in(folder) if _NAME.fullmatch(name)]
 
 
 def segment_file(folder: Path, base_offset: int) -> Path:

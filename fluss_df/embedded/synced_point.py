@@ -19,7 +19,14 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
-from fluss_df.embedded.files import sync_data, write_atomically
+from fluss_df.embedded.files import (
+    DamagedError,
+    disk_refused,
+    read_bytes,
+    sync_data,
+    write_atomically,
+)
+from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
 
 POINT_FILE: Final = "synced"
@@ -130,11 +137,11 @@ def find_point(folder: Path, owner: BucketIds) -> FoundPoint:
     start = noted = _read_start(folder / START_FILE, owner)
     path = folder / POINT_FILE
     try:
-        data = path.read_bytes()[: 2 * _SECTOR]
-    except FileNotFoundError:
+        data = read_bytes(path)
+    except DamagedError as error:
+        return FoundPoint(None, error.message, 0, -1, start, noted)
+    if data is None:
         return FoundPoint(None, f"{path} is missing", 0, -1, start, noted)
-    except OSError as error:
-        return FoundPoint(None, f"cannot read {path}: {error}", 0, -1, start, noted)
     old = _unpack_old(data)
     if old is not None:
         return FoundPoint(old, None, 0, -1, start, noted)
@@ -197,8 +204,8 @@ def write_start(folder: Path, owner: BucketIds, start: int) -> None:
 def _read_start(path: Path, owner: BucketIds) -> int | None:
     """Return what the file says; None where it is not there, damaged, or of another bucket."""
     try:
-        data = path.read_bytes()[:512]
-    except OSError:
+        data = read_bytes(path) or b""
+    except DamagedError:
         return None
     body = data[: _START.size]
     if len(data) != _START.size + _CRC.size:
@@ -227,7 +234,8 @@ class PointFile:
         self._path = folder / POINT_FILE
         self._generation = found.generation
         self._slot = found.slot
-        self._new = found.slot < 0
+        #: whether the file has no point of this format yet
+        self.is_new = found.slot < 0
         self._file: int | None = None
 
     @property
@@ -240,21 +248,25 @@ class PointFile:
         """Write a point, see :class:`SyncedPoint`.
 
         It is on the disk when the file has none yet, else with :meth:`sync`.
+
+        Raises
+        ------
+        FlussError
+            See :func:`~fluss_df.embedded.files.disk_refused`; the file has the point before.
         """
-        if self._new:
+        if self.is_new:
             # what is there, if anything, cannot be read, or is of an older format
             self.rest()
             point = SyncedPoint(self._owner, start, end_offset, segment, position, digest)
             write_atomically(self._path, first_file(point))
-            self._generation, self._slot, self._new = 1, 0, False
+            self._generation, self._slot, self.is_new = 1, 0, False
             return
-        self._slot = 1 - self._slot
-        self._generation += 1
+        slot, generation = 1 - self._slot, self._generation + 1
         # written after each sync: no object is made of it
         table, partition, bucket = self._owner
         body = _POINT.pack(
             _MAGIC,
-            self._generation,
+            generation,
             table,
             partition,
             bucket,
@@ -266,11 +278,28 @@ class PointFile:
             _HAS_DIGEST,
         )
         data = body + _CRC.pack(google_crc32c.value(body))
-        os.pwrite(self._fd, data, self._slot * _SECTOR)
+        try:
+            os.pwrite(self._fd, data, slot * _SECTOR)
+        except OSError as error:
+            raise self._refused(error) from error
+        # a slot that was not written is the next one again: the other has the newest point
+        self._slot, self._generation = slot, generation
 
     def sync(self) -> None:
-        """Bring the file to the disk."""
-        sync_data(self._fd)
+        """Bring the file to the disk.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`write`.
+        """
+        try:
+            sync_data(self._fd)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> FlussError:
+        return disk_refused(f"cannot write {self._path}", self._path.parent, error)
 
     def rest(self) -> None:
         """Give back the descriptor until it is needed."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fluss_df.embedded.append_checks import check_batches
 from fluss_df.embedded.batch_heads import stamped
@@ -37,6 +37,9 @@ from fluss_df.record.cut import ColumnLayout
 from fluss_df.record.headers import NO_WRITER_ID, LogHeaders, scan_headers
 
 logger = logging.getLogger(__name__)
+
+# data/<table>/<partition>/<bucket>/log
+_FOLDERS_ABOVE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class Tablet:
         self.owner = owner
         self._before_first = before_first
         self._poison: str | None = None
+        # why the file of the synced point has not the newest one
+        self._point_problem: str | None = None
         self.closed = False
         self.checked = CheckedColumns()
         make_folder(folder)
@@ -111,12 +116,13 @@ class Tablet:
         for problem in loaded.problems:
             logger.warning("%s: %s", name, problem)
         self._segments = loaded.segments
+        # whose files are to be removed: the log begins behind them
+        self._expired: list[Segment] = []
         self._writers = loaded.writers
         self._point_file = PointFile(folder, owner, loaded.found)
         try:
             if not self._segments:
                 self._segments.append(Segment(folder, loaded.start))
-                sync_folder(folder)
             else:
                 # what was read again may be in the page cache only
                 sync_data(self._active.fd)
@@ -124,7 +130,15 @@ class Tablet:
             self._last_timestamp = max(s.last_timestamp for s in self._segments)
             self._synced = self._end
             self.synced_offset = self._synced.offset
-            self._save_point()
+            if self._point_file.is_new:
+                self._point_file.write(self.start_offset, *self._synced)
+            else:
+                self._save_point()
+            if not self._active.size:
+                # also of the bucket, the partition, the table and all data: whoever made them may
+                # have ended, or met an error, before their names were on the disk
+                for above in (folder, *folder.parents[:_FOLDERS_ABOVE]):
+                    sync_folder(above)
             if loaded.start > (loaded.found.noted_start or 0):
                 write_start(folder, owner, loaded.start)
         except BaseException:
@@ -247,10 +261,16 @@ class Tablet:
         self._sync_file(old.fd)
         old.save_index(self._writers, self.owner)
         self._synced = self._end
-        self._segments.append(Segment(self.folder, old.end_offset))
-        old.rest()
-        sync_folder(self.folder)
         self.synced_offset = old.end_offset
+        new = Segment(self.folder, old.end_offset)
+        try:
+            sync_folder(self.folder)
+        except BaseException:
+            # a loss of power could take the file with all that is written to it
+            new.rest()
+            raise
+        self._segments.append(new)
+        old.rest()
 
     def sync(self) -> None:
         """Bring what was written to the disk.
@@ -282,12 +302,12 @@ class Tablet:
             if not self.closed:
                 self._save_point()
 
-    def _sync_all(self) -> None:
+    def _sync_all(self, *, durable_point: bool = False) -> None:
         """Bring what was written to the disk; the lock is held."""
         self._sync_file(self._active.fd)
         self._synced = self._end
         self.synced_offset = self._synced.offset
-        self._save_point()
+        self._save_point(durable=durable_point)
 
     def _sync_file(self, fd: int) -> None:
         try:
@@ -299,8 +319,22 @@ class Tablet:
                 f"cannot sync {self.name}: {error}", ErrorCode.STORAGE_EXCEPTION
             ) from error
 
-    def _save_point(self) -> None:
-        self._point_file.write(self.start_offset, *self._synced)
+    def _save_point(self, *, durable: bool = False) -> None:
+        """Note up to where the log is on the disk.
+
+        Where that fails, the point lags behind, as it does after a loss of power; what was synced
+        is no less on the disk.
+        """
+        try:
+            self._point_file.write(self.start_offset, *self._synced)
+            if durable:
+                self._point_file.sync()
+        except FlussError as error:
+            if self._point_problem != error.message:
+                logger.warning("%s: %s", self.name, error.message)
+            self._point_problem = error.message
+        else:
+            self._point_problem = None
 
     def _require_usable(self) -> None:
         if self.closed:
@@ -467,7 +501,9 @@ class Tablet:
     def may_expire(self, now_ms: int, ttl_ms: int) -> bool:
         """Whether there are segments that :meth:`expire` would delete."""
         with self._lock:
-            return not self.closed and expired(self._segments, now_ms, ttl_ms) > 0
+            if self.closed:
+                return False
+            return bool(self._expired) or expired(self._segments, now_ms, ttl_ms) > 0
 
     def expire(self, now_ms: int, ttl_ms: int) -> int:
         """Delete whole inactive segments that are older than a time to live; return how many.
@@ -475,23 +511,36 @@ class Tablet:
         Raises
         ------
         FlussError
-            When the disk refuses.
+            When the disk refuses; files that it does not remove are tried again with the next call.
         """
         with self._lock:
             self._writers.expire(now_ms)
             count = 0 if self.closed else expired(self._segments, now_ms, ttl_ms)
             if not count:
+                self._remove_expired()
                 return 0
             # first where the log begins: what is missing before is not lost then
             start = self._segments[count].base_offset
             self._point_file.write(start, *self._synced)
             self._point_file.sync()
             write_start(self.folder, self.owner, start)
-            for _ in range(count):
-                # the oldest goes first, so that a crash leaves no gap
-                self._segments.pop(0).delete()
-                sync_folder(self.folder)
+            self._expired += self._segments[:count]
+            del self._segments[:count]
+            self._remove_expired()
         return count
+
+    def _remove_expired(self) -> None:
+        """Remove the files of expired segments, the oldest first."""
+        if self.closed or not self._expired:
+            return
+        try:
+            while self._expired:
+                self._expired[0].delete()
+                del self._expired[0]
+            sync_folder(self.folder)
+        except OSError as error:
+            what = f"cannot remove expired segments of {self.name}"
+            raise disk_refused(what, self.folder, error) from error
 
     def close(self) -> None:
         """Sync, write the index, and close; a second call does nothing."""
@@ -501,8 +550,7 @@ class Tablet:
             self.closed = True
             try:
                 if self._poison is None:
-                    self._sync_all()
-                    self._point_file.sync()
+                    self._sync_all(durable_point=True)
                     if self._active.size:
                         self._active.save_index(self._writers, self.owner)
             finally:
@@ -516,7 +564,7 @@ class Tablet:
                 self._give_up()
 
     def _give_up(self) -> None:
-        for segment in self._segments:
+        for segment in (*self._expired, *self._segments):
             segment.rest()
         self._point_file.rest()
 
@@ -531,9 +579,7 @@ class Tablet:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._poison is not None:
-                return False
-            if self.dirty and not self.closed:
+            if self.dirty and not self.closed and self._poison is None:
                 self._sync_all()
             self._give_up()
             return True

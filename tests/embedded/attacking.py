@@ -238,7 +238,7 @@ ATTACKS: Final = (
     Attack("LIST_OFFSETS of 20 MB", _of(1021, _offsets(20 * MB))),
     Attack("LIST_OFFSETS, as many as may be", _of(1021, _offsets(130_000))),
     Attack("FETCH_LOG of 20 MB", _of(1015, _fetch(MB))),
-    Attack("FETCH_LOG, as many as may be", _of(1015, _fetch(60_000))),
+    Attack("FETCH_LOG, as many as may be", _of(1015, _fetch(120_000))),
     Attack("GET_METADATA of 100 MB", _of(1012, _metadata(100 * MB), 3)),
     Attack("GET_METADATA, as many as may be", _of(1012, _metadata(3 * MB // 2))),
     Attack("LOOKUP of 20 MB", _of(1017, _lookup(4 * MB, 3))),

@@ -1,5 +1,7 @@
 """Loss of power: what an engine did to its files is recorded, and disks made that lost some of it.
 
+The disk may fail as well, at random calls, while the engine is used.
+
 The model of a disk: what was written to a file since its last sync may be there wholly, in part or
 not at all, in any order; so may names that were made, replaced or removed since the last sync of
 their folder. RocksDB writes its files by itself and is not recorded: it is lost, always.
@@ -8,6 +10,8 @@ their folder. RocksDB writes its files by itself and is not recorded: it is lost
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import random
 import shutil
@@ -19,6 +23,8 @@ from typing import Any
 import pyarrow as pa
 
 from fluss_df.embedded.engine import Engine, EngineOptions
+from fluss_df.embedded.files import DamagedError
+from fluss_df.embedded.tables import now_ms
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.record.kv_batch import KvEncoder
@@ -37,11 +43,21 @@ _RECORDED = (
 
 
 class Recorder:
-    """Notes what is done to files under a folder, while it is installed."""
+    """Notes what is done to files under a folder, while it is installed.
 
-    def __init__(self, root: Path) -> None:
+    Parameters
+    ----------
+    root
+        The folder.
+    fails
+        Of a call's name, the number of the error that it ends with; None for none.
+    """
+
+    def __init__(self, root: Path, fails: Callable[[str], int | None] = lambda _name: None) -> None:
         self.root = str(root)
         self.ops: list[Op] = []
+        self._fails = fails
+        self._pwrite_all = os.pwrite
         self._files: dict[int, int] = {}
         self._inodes: dict[str, int] = {}
         self._next = 0
@@ -51,20 +67,49 @@ class Recorder:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        old = {name: getattr(os, name) for name in _RECORDED}
+        old = {name: getattr(os, name) for name in (*_RECORDED, "pread")}
+        self._pwrite_all, plain_open = os.pwrite, io.open
         try:
             for name in _RECORDED:
                 setattr(os, name, self._wrapped(name, old[name]))
+            os.pread = self._failing("pread", os.pread)
+            io.open = self._failing("open", io.open)  # type: ignore[assignment]
             yield
         finally:
-            for name in _RECORDED:
-                setattr(os, name, old[name])
+            for name, function in old.items():
+                setattr(os, name, function)
+            io.open = plain_open
+
+    def _failing(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._fail(name, args)
+            return real(*args, **kwargs)
+
+        return call
+
+    def _fail(self, name: str, args: tuple[Any, ...]) -> None:
+        """Raise the error that a call is to end with, where it is about a file of the engine."""
+        target = args[0]
+        if isinstance(target, int):
+            concerned = target in self._files
+        else:
+            inside = self._inside(target)
+            concerned = inside is not None and "/kv" not in inside
+        number = self._fails(name) if concerned else None
+        if number is not None:
+            if name == "pwritev":
+                # as a disk does that fills up meanwhile
+                part = b"".join(args[1])[:100]
+                self._pwrite(self._pwrite_all(target, part, args[2]), None, target, part, args[2])
+            raise OSError(number, os.strerror(number))
 
     def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         noted = getattr(self, f"_{name}")
 
         def call(*args: Any, **kwargs: Any) -> Any:
             before = None
+            if name != "close":
+                self._fail(name, args)
             if name == "open":
                 before = os.path.exists(args[0])
             result = real(*args, **kwargs)
@@ -249,46 +294,118 @@ class Disk:
         return bytes(data)
 
 
-def record(root: Path, seed: int, steps: int = 40) -> list[Op]:
-    """Use an engine, and return what it did to its files; acknowledgements stand among it."""
+def _descriptor(keys: list[str] | None) -> str:
+    properties = {"table.log.arrow.compression.type": "NONE"}
+    return TableDescriptor(Schema(SCHEMA, keys), bucket_count=1, properties=properties).to_json()
+
+
+def _failing(choose: random.Random, rate: float) -> Callable[[str], int | None]:
+    """Have a part of the calls fail."""
+
+    def fails(name: str) -> int | None:
+        if choose.random() >= rate:
+            return None
+        if name in ("open", "dup"):
+            return errno.EMFILE
+        return errno.EIO if name == "pread" else choose.choice((errno.EIO, errno.ENOSPC))
+
+    return fails
+
+
+def record(root: Path, seed: int, steps: int = 40, failing: float = 0.0) -> list[Op]:
+    """Use an engine, and return what it did to its files; acknowledgements stand among it.
+
+    ``failing`` is the part of calls to the operating system that fail.
+    """
     choose = random.Random(seed)
-    recorder = Recorder(root)
+    recorder = Recorder(root, _failing(random.Random(seed + 1), failing))
+    use = _Use(root / "d", recorder, choose)
     with recorder.installed():
-        # with few files, each bucket rests while the other is used
-        options = EngineOptions(segment_bytes=1500, open_files=choose.choice((None, 1)))
-        engine = Engine(root / "d", options)
         for path, keys in ((LOG, None), (ROWS, ["n"])):
-            descriptor = TableDescriptor(
-                Schema(SCHEMA, keys),
-                bucket_count=1,
-                properties={"table.log.arrow.compression.type": "NONE"},
-            )
-            engine.catalog.create_table(path, descriptor.to_json(), False)
-            recorder.note("ack", "table", path)
-        appended = changed = 0
+            while not use.done(use.create, path, keys):
+                pass
         for _ in range(steps):
             way = choose.random()
             if way < 0.4:
-                appended += 1
-                _append(engine, appended)
-                if choose.random() < 0.7:
-                    engine.bucket(_bucket(engine, LOG))[1].sync()
-                    recorder.note("ack", "log", appended)
-            elif way < 0.85:
-                changed += 1
-                _change(engine, changed)
-                if choose.random() < 0.7:
-                    kv = engine.kv_bucket(_bucket(engine, ROWS))[1]
-                    kv.log.sync()
-                    kv.apply()
-                    recorder.note("ack", "rows", changed)
+                use.done(use.append)
+            elif way < 0.8:
+                use.done(use.change)
+            elif way < 0.9:
+                use.done(use.expire)
             else:
-                engine.close()
-                recorder.note("ack", "log", appended)
-                recorder.note("ack", "rows", changed)
-                engine = Engine(root / "d", options)
-        engine.close()
+                use.done(use.close)
+        while not use.done(use.close):
+            pass
+    acknowledged = {kind: value for _, kind, value in [op for op in recorder.ops if op[0] == "ack"]}
+    check(root / "d", {"start": 0} | acknowledged, {LOG, ROWS})
     return recorder.ops
+
+
+class _Use:
+    """Uses an engine; what an error ended is done once more by who calls."""
+
+    def __init__(self, folder: Path, recorder: Recorder, choose: random.Random) -> None:
+        self._folder = folder
+        self._recorder = recorder
+        self._choose = choose
+        # with few files, each bucket rests while the other is used
+        files = choose.choice((None, 1))
+        self._options = EngineOptions(segment_bytes=1500, open_files=files)
+        self._opened: Engine | None = None
+        self._appended = self._changed = 0
+
+    @property
+    def _engine(self) -> Engine:
+        if self._opened is None:
+            self._opened = Engine(self._folder, self._options)
+        return self._opened
+
+    def done(self, step: Callable[..., None], *arguments: object) -> bool:
+        """Do a step; whether it was done. What is tried again comes from the same writer."""
+        try:
+            step(*arguments)
+        except FlussError as error:
+            assert not isinstance(error, DamagedError), error
+            engine = self._opened
+            if engine is not None and (engine.refusing_writes() or self._choose.random() < 0.2):
+                self._opened = None
+                with contextlib.suppress(FlussError):
+                    engine.close()
+            return False
+        return True
+
+    def create(self, path: TablePath, keys: list[str] | None) -> None:
+        self._engine.catalog.create_table(path, _descriptor(keys), True)
+        self._recorder.note("ack", "table", path)
+
+    def append(self) -> None:
+        _append(self._engine, self._appended + 1)
+        tablet = self._engine.bucket(_bucket(self._engine, LOG))[1]
+        if self._choose.random() < 0.7:
+            tablet.sync()
+            self._recorder.note("ack", "log", self._appended + 1)
+        self._appended += 1
+
+    def change(self) -> None:
+        _change(self._engine, self._changed + 1)
+        kv = self._engine.kv_bucket(_bucket(self._engine, ROWS))[1]
+        if self._choose.random() < 0.7:
+            kv.log.sync()
+            kv.apply()
+            self._recorder.note("ack", "rows", self._changed + 1)
+        self._changed += 1
+
+    def expire(self) -> None:
+        tablet = self._engine.bucket(_bucket(self._engine, LOG))[1]
+        self._recorder.note("ack", "start", tablet._active.base_offset)
+        # of the log alone: a changelog expires for what RocksDB has, which is lost here
+        tablet.expire(now_ms() + 1000, 1)
+
+    def close(self) -> None:
+        engine, self._opened = self._engine, None
+        engine.close()
+        self._recorder.note("ack", "log", self._appended)
+        self._recorder.note("ack", "rows", self._changed)
 
 
 def _bucket(engine: Engine, path: TablePath) -> TableBucket:
@@ -327,13 +444,16 @@ def check(folder: Path, acknowledged: dict[str, int], tables: set[TablePath]) ->
             assert tablet.end_offset % 3 == 0, "part of a batch"
             assert tablet.end_offset >= 3 * acknowledged["log"], "acknowledged rows are lost"
             offset = tablet.start_offset
-            sequences = []
+            assert offset <= acknowledged["start"], "what did not expire is lost"
+            first, sequences = offset // 3, []
             while offset < tablet.high_watermark:
                 piece = tablet.read(offset, 1 << 20, at_least_one=True)
                 assert piece is not None
                 sequences += piece.headers.sequence.tolist()
                 offset = piece.headers.end_offset or 0
-            assert sequences == list(range(len(sequences))), "batches lost, doubled or moved"
+            assert sequences == list(range(first, first + len(sequences))), (
+                "batches lost, doubled or moved"
+            )
         if ROWS in tables:
             kv = engine.kv_bucket(_bucket(engine, ROWS))[1]
             values = kv._codec().decoder().decode_values(list(kv.scan()[0])).to_pylist()
@@ -348,7 +468,7 @@ def check(folder: Path, acknowledged: dict[str, int], tables: set[TablePath]) ->
         engine.close()
 
 
-def campaign(folder: Path, cuts: int, seed: int) -> int:
+def campaign(folder: Path, cuts: int, seed: int, failing: float = 0.0) -> int:
     """Lose power at random moments; return how many there were."""
     choose = random.Random(seed)
     done = 0
@@ -356,9 +476,12 @@ def campaign(folder: Path, cuts: int, seed: int) -> int:
         root = folder / "recorded"
         root.mkdir(parents=True)
         recorded_seed = choose.randrange(2**32)
-        ops = record(root, recorded_seed)
+        try:
+            ops = record(root, recorded_seed, failing=failing)
+        except Exception as error:
+            raise AssertionError(f"recording {recorded_seed}: {error!r}") from error
         shutil.rmtree(root)
-        for _ in range(min(100, cuts - done)):
+        for _ in range(min(10 if failing else 100, cuts - done)):
             cut, cut_seed = choose.randrange(len(ops) + 1), choose.randrange(2**32)
             try:
                 lose_power_once(folder / "left", str(root), ops, cut, cut_seed)
@@ -373,7 +496,7 @@ def campaign(folder: Path, cuts: int, seed: int) -> int:
 def lose_power_once(folder: Path, root: str, ops: list[Op], cut: int, seed: int) -> None:
     """Make the disk that is left after a loss of power behind some operations, and check it."""
     disk = Disk()
-    acknowledged = {"log": 0, "rows": 0}
+    acknowledged = {"log": 0, "rows": 0, "start": 0}
     tables: set[TablePath] = set()
     for op in ops[:cut]:
         if op[0] != "ack":

@@ -9,3 +9,7 @@ from tests.embedded.power import campaign
 
 def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     assert campaign(tmp_path, 60, seed=1) == 60
+
+
+def test_nothing_acknowledged_is_lost_on_a_disk_that_fails(tmp_path: Path) -> None:
+    assert campaign(tmp_path, 200, seed=1, failing=0.02) == 200
