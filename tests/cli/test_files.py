@@ -22,6 +22,7 @@ import pytest
 from typer.testing import Result
 
 import fluss_df
+from fluss_df.cli.files import Source
 from fluss_df.io.names import all_exact
 from fluss_df.types import TypeRoot, from_arrow
 
@@ -130,6 +131,16 @@ WRONG: list[tuple[str, str | bytes, str]] = [
         '{"a": [{"x": {"y": 1}}, {"x": {"y": 2}}]}\n{"a": [{"x": {"y": 1, "y": 2}}]}\n',
         "line 2, column 'y': the field stands there twice",
     ),
+    (
+        "mixed_twice.ndjson",
+        '{"a": [{"x": 1}, {"x": 2}], "b": 1}\n{"a": [{"x": 1, "x": 2}], "b": "one"}\n',
+        "line 2, column 'x': the field stands there twice",
+    ),
+    (
+        "rows_twice.ndjson",
+        '{"a": [{"x": 1}, {"x": 2}]}\n' * 200_000 + '{"a": [{"x": 1}, {"x": 2, "x": 3}]}\n',
+        "line 200001, column 'x': the field stands there twice",
+    ),
     ("cut.ndjson", '{"a": 1}\n\n{"a": 2', "line 3: no JSON object at character"),
     ("list.ndjson", '{"a": 1}\n[1]\n', "line 2: expected a JSON object, found"),
     ("cut.parquet", b"PAR1xyz", "cut.parquet: it cannot be read: "),
@@ -151,6 +162,18 @@ def test_a_wrong_file_is_named_with_the_place(
     assert "nothing was loaded" in found
     # not even a table is left
     assert "does not exist" in refused(at("count", table))
+
+
+def test_looking_for_fields_twice_costs_less_than_reading(tmp_path: Path) -> None:
+    line = '{"id": 1, "rows": [{"a": 1, "b": [{"c": 2}, {"c": 3}]}, {"a": 4, "b": []}]}\n'
+    source = Source(Path(put(tmp_path, "rows.ndjson", line * 100_000)))
+    begun = time.process_time()
+    fields = dict(pl.scan_ndjson(source.path, infer_schema_length=None).collect_schema())
+    read = time.process_time()
+    assert source.fields() == fields
+    # it reads them as well, and looks then
+    looked = time.process_time() - read - (read - begun)
+    assert looked < 2 * (read - begun)
 
 
 @pytest.mark.parametrize("ending", [".csv", ".ndjson", ".parquet"])
