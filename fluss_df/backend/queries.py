@@ -15,7 +15,7 @@ from fluss_df.backend.dialect import Fluss, spot
 from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.backend.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.names import exact, is_pattern
+from fluss_df.io.names import exact, is_pattern, with_fields_named
 from fluss_df.io.polars_reader import polars_text
 from fluss_df.metadata import BUCKET_COLUMN
 from fluss_df.record.change_tables import split_name
@@ -135,6 +135,7 @@ class SqlScope:
         begins = tree.sql(Fluss, comments=False)[:80]
         frames: dict[str, pl.LazyFrame] = {}
         sides, used = self._key_sides(tree)
+        databases = {(t.db, t.name) for t in tree.find_all(exp.Table) if t.db}
         for table in list(tree.find_all(exp.Table)):
             if not isinstance(table.this, exp.Identifier) or _is_cte(table):
                 continue
@@ -155,18 +156,26 @@ class SqlScope:
             frames[key] = _renamed(frame, _plain_name)
         for identifier in tree.find_all(exp.Identifier):
             identifier.set("this", _plain_name(identifier.name))
+        for part in tree.find_all(exp.JSONPathKey):
+            if isinstance(part.this, str):
+                part.set("this", _plain_name(part.this))
         prepare(tree, frames)
         if used != hints:
             raise FlussError(
                 "a hint /*+ ... */ stands where it has no effect: it belongs behind a table's name"
             )
         for column in tree.find_all(exp.Column):
-            column.set("db", None)
+            _without_database(column, databases)
         text = tree.sql(Fluss, comments=False)
         try:
             frame = pl.SQLContext(frames).execute(text, eager=False)
             frame.collect_schema()  # it is now that names and types are wrong
-        except (pl.exceptions.PolarsError, pl.exceptions.SQLInterfaceError) as error:
+        except (
+            pl.exceptions.PolarsError,
+            pl.exceptions.SQLInterfaceError,
+            # derives from BaseException: what catches errors would let it end the program
+            pl.exceptions.PanicException,
+        ) as error:
             reason = _given_name(polars_reason(error))
             place = _named(reason, tree) or f", in: {begins}"
             raise FlussError(f"SQL cannot be run: {reason}{place}") from error
@@ -265,6 +274,22 @@ class SqlScope:
             raise type(error)(f"{message}{spot(table)}", error.error_code) from None
 
 
+def _without_database(column: exp.Column, tables: set[tuple[str, str]]) -> None:
+    """Take the database out of ``database.table.column``, and of its fields.
+
+    Parameters
+    ----------
+    column
+        What may as well be ``column.field.field``, which stays.
+    tables
+        The tables that the query names with their databases.
+    """
+    for database, table in (("catalog", "db"), ("db", "table")):
+        if (column.text(database), column.text(table)) in tables:
+            column.set(database, None)
+            return
+
+
 def _plain_name(name: str) -> str:
     """Return what Polars' SQL calls a column, or what else has a name."""
     return f"{_PLAIN_PREFIX}{name.encode().hex()}" if is_pattern(name) else name
@@ -279,8 +304,16 @@ def _given_name(name: str) -> str:
 
 
 def _renamed(frame: pl.LazyFrame, new_name: Callable[[str], str]) -> pl.LazyFrame:
-    names = frame.collect_schema().names()
-    others = {name: other for name in names if (other := new_name(name)) != name}
+    """Return a frame with other names of columns, and of fields in them."""
+    schema = frame.collect_schema()
+    fields = [
+        made.alias(name)
+        for name, kind in schema.items()
+        if (made := with_fields_named(exact(name), kind, new_name)) is not None
+    ]
+    if fields:
+        frame = frame.with_columns(fields)
+    others = {name: other for name in schema if (other := new_name(name)) != name}
     return frame.rename(others) if others else frame
 
 
@@ -293,9 +326,12 @@ def _named(reason: str, tree: exp.Expr) -> str:
     return ""
 
 
-def polars_reason(error: pl.exceptions.PolarsError) -> str:
+def polars_reason(error: pl.exceptions.PolarsError | pl.exceptions.PanicException) -> str:
     """Return what an error of Polars says, without the plan in which it was found."""
     text = re.split(r"\n\n(?:Resolved plan|This error occurred)", polars_text(error))[0]
+    if isinstance(error, pl.exceptions.StructFieldNotFoundError):
+        # Polars says nothing but the name
+        text = f'the row has no field "{text}"'
     # Polars shows its objects
     text = re.sub(
         r"expression \w+ ?[\[({].* is not", "this expression is not", text, flags=re.DOTALL

@@ -16,7 +16,7 @@ import polars as pl
 from ibis.formats.polars import PolarsType
 
 from fluss_df.backend.compiler import rule, translate
-from fluss_df.io.names import all_exact, exact
+from fluss_df.io.names import all_exact, exact, exact_fields
 
 
 @rule(ops.Aggregate)
@@ -98,3 +98,11 @@ def count_distinct_rows(op: ops.CountDistinctStar, **kw: Any) -> pl.Expr:
     if op.where is not None:
         row = row.filter(translate(op.where, **kw))
     return row.n_unique()
+
+
+@rule(ops.StructField)
+def struct_field(op: ops.StructField, **kw: Any) -> pl.Expr:
+    """Take a field of rows."""
+    names = op.arg.dtype.names
+    field: pl.Expr = exact_fields(translate(op.arg, **kw), names)[names.index(op.field)]
+    return field

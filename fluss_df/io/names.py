@@ -6,7 +6,8 @@ table may have columns that are called so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import cast
 
 import polars as pl
 import polars.selectors as cs
@@ -45,6 +46,46 @@ def exact_fields(value: pl.Expr, names: Iterable[str]) -> list[pl.Expr]:
     places = [f"f{at}" for at in range(len(names))]
     renamed = value.struct.rename_fields(places)
     return [renamed.struct.field(p).alias(n) for p, n in zip(places, names, strict=True)]
+
+
+def with_fields_named(
+    value: pl.Expr, kind: pl.DataType, new_name: Callable[[str], str]
+) -> pl.Expr | None:
+    """Return values whose structs, nested ones too, have fields with other names.
+
+    Parameters
+    ----------
+    value, kind
+        The values, and their type.
+    new_name
+        What a field is called, given what it was called.
+
+    Returns
+    -------
+    pl.Expr or None
+        The values; None where all names stay, so that nothing is to be computed.
+    """
+    if isinstance(kind, pl.List | pl.Array):
+        inner = with_fields_named(pl.element(), cast("pl.DataType", kind.inner), new_name)
+        if inner is None:
+            return None
+        return value.list.eval(inner) if isinstance(kind, pl.List) else value.arr.eval(inner)
+    if not isinstance(kind, pl.Struct):
+        return None
+    names = [field.name for field in kind.fields]
+    renamed = [new_name(name) for name in names]
+    # what is within a field of such a name is out of reach: so no field has one meanwhile
+    places = [f"f{at}" for at in range(len(names))]
+    inside = {
+        place: made
+        for place, field in zip(places, kind.fields, strict=True)
+        if (made := with_fields_named(pl.field(place), cast("pl.DataType", field.dtype), new_name))
+        is not None
+    }
+    if inside:
+        within = value.struct.rename_fields(places).struct.with_fields(**inside)
+        return within.struct.rename_fields(renamed)
+    return None if renamed == names else value.struct.rename_fields(renamed)
 
 
 def all_exact(names: Iterable[str]) -> list[pl.Expr]:

@@ -146,7 +146,7 @@ def with_known_schema(scan: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
     return scan.rename(there).rename({new: old for old, new in there.items()})
 
 
-def polars_text(error: pl.exceptions.PolarsError) -> str:
+def polars_text(error: pl.exceptions.PolarsError | pl.exceptions.PanicException) -> str:
     """Return what an error of Polars says, with the names of columns as users know them."""
     return str(error).replace("\0", "")
 

@@ -128,3 +128,78 @@ def test_names_in_variables_go_one_way() -> None:
         lines = file.read_text().splitlines()
         found += [f"{where}: {line}" for line in lines if _TAKEN.search(line)]
     assert [line for line in found if ">>>" not in line and "``" not in line] == []
+
+
+STRUCTS = pl.DataFrame(
+    {
+        "k": [1, 2, 3],
+        "s": [
+            {"*": 10, "^a.*$": {"^b$": "x", "ab": 1}, "ab": 5},
+            {"*": 20, "^a.*$": None, "ab": None},
+            None,
+        ],
+        "l": [[{"*": 1, "^a.*$": 2}, None], [], None],
+    }
+)
+
+
+@pytest.fixture
+def rows(named: Backend) -> Backend:
+    named.raw_sql("DROP TABLE IF EXISTS r")
+    named.raw_sql(
+        'CREATE TABLE r (k BIGINT, s ROW<"*" BIGINT, "^a.*$" ROW<"^b$" STRING, ab BIGINT>,'
+        ' ab BIGINT>, l ARRAY<ROW<"*" BIGINT, "^a.*$" BIGINT>>, PRIMARY KEY (k) NOT ENFORCED)'
+        " WITH ('bucket.num'='1')"
+    )
+    named.insert("r", STRUCTS)
+    return named
+
+
+def test_fields_in_queries(rows: Backend) -> None:
+    for name, values in (("*", [10, 20, None]), ("ab", [5, None, None])):
+        for text in (f's."{name}"', f'r.s."{name}"', f"s->'{name}'", f'odd_names.r.s."{name}"'):
+            found = rows.raw_sql(f"SELECT k, {text} FROM odd_names.r ORDER BY k")
+            assert found.rows() == list(enumerate(values, 1)), text
+            assert found.columns == ["k", name]
+    assert rows.raw_sql("SELECT * FROM r ORDER BY k").equals(STRUCTS)
+    assert rows.raw_sql("SELECT s.* FROM r WHERE k = 1").columns == ["*", "^a.*$", "ab"]
+    assert rows.raw_sql('SELECT k FROM r WHERE s."*" > 10').rows() == [(2,)]
+    assert rows.raw_sql('SELECT k FROM r WHERE s."*" IS NULL').rows() == [(3,)]
+    assert rows.raw_sql('SELECT sum(s."*") AS "^$" FROM r').to_dict(as_series=False) == {"^$": [30]}
+    assert rows.raw_sql('SELECT s."*" FROM r GROUP BY s."*" ORDER BY s."*"').height == 3
+
+
+def test_fields_within_fields(rows: Backend) -> None:
+    for text in ('s."^a.*$"."^b$"', 'r.s."^a.*$"."^b$"', 'odd_names.r.s."^a.*$"."^b$"'):
+        found = rows.raw_sql(f"SELECT {text} FROM odd_names.r WHERE k < 3 ORDER BY k")
+        assert found.rows() == [("x",), (None,)], text
+    assert rows.raw_sql('SELECT s."^a.*$".ab FROM r WHERE k = 1').rows() == [(1,)]
+    inside = 'SELECT u."*" AS v FROM (SELECT unnest(l) AS u FROM r WHERE k = 1) AS x'
+    assert rows.raw_sql(inside)["v"].to_list() == [1, None]
+
+
+def test_fields_in_statements(rows: Backend) -> None:
+    rows.raw_sql('UPDATE r SET l = NULL WHERE s."*" = 10')
+    assert rows.raw_sql("SELECT l FROM r WHERE k = 1").rows() == [(None,)]
+    rows.raw_sql('DELETE FROM r WHERE s."^a.*$"."^b$" = \'x\'')
+    assert rows.raw_sql("SELECT k, s FROM r ORDER BY k").equals(STRUCTS[1:].select("k", "s"))
+    rows.raw_sql("INSERT INTO r SELECT k + 10 AS k, s, l FROM r")
+    assert rows.raw_sql("SELECT s FROM r WHERE k = 12").equals(STRUCTS[1:2].select("s"))
+
+
+def test_fields_in_expressions(rows: Backend) -> None:
+    table = rows.table("r")
+    assert table.order_by("k").s["*"].to_polars().to_list() == [10, 20, None]
+    nested = table.order_by("k").s["^a.*$"]["^b$"]
+    assert nested.to_polars().to_list() == ["x", None, None]
+    assert table.filter(table.s["*"] == 20).k.to_polars().to_list() == [2]
+    unpacked = table.filter(table.k == 1).unpack("s").to_polars()
+    assert unpacked.select(exact("*")).item() == 10
+    assert table.filter(table.k == 1).l[0]["*"].to_polars().to_list() == [1]
+
+
+def test_fields_that_are_not_there(rows: Backend) -> None:
+    for text, name in (('s."^none$"', "^none$"), ("s->'none'", "none"), ('s."^a.*$"."*"', "*")):
+        expected = re.escape(f'the row has no field "{name}"')
+        with pytest.raises(FlussError, match=expected):
+            rows.raw_sql(f"SELECT {text} FROM r")
