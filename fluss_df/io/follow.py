@@ -46,7 +46,7 @@ from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, PARTITION_COLUMN
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.plan import Bucket, ScanPlan
-from fluss_df.pushdown.prune import prune
+from fluss_df.pushdown.prune import count_buckets, prune
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class _FollowBuilder(FileReaderBuilder):
             residual=tuple(dict.fromkeys([*pruned.residual, *late, *left])),
             of_columns=info.get_column_count(),
             of_partitions=len(there) if info.is_partitioned() else None,
-            of_buckets=(len(there) if info.is_partitioned() else 1) * info.num_buckets,
+            of_buckets=count_buckets(info, there),
             reads=f"what comes, {' or '.join(ends) or 'without an end'}",
             chosen=(
                 tuple(dict.fromkeys(name for name in names if name is not None))

@@ -20,7 +20,7 @@ from fluss_df.io.known import KnownTable, Moment
 from fluss_df.io.source import OffsetChoice, ScanSource, choose_partitions
 from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket
 from fluss_df.pushdown.plan import Bucket, ScanPlan, slice_splits
-from fluss_df.pushdown.prune import Conjunct, Pruned, all_buckets, make_splits, prune
+from fluss_df.pushdown.prune import Conjunct, Pruned, all_buckets, count_buckets, make_splits, prune
 from fluss_df.pushdown.server_filter import ServerFilter, server_filter
 from fluss_df.record.change_tables import AFTER_COLUMN, BEFORE_COLUMN, ChangeTable
 from fluss_df.schema import TableInfo
@@ -94,7 +94,7 @@ def plan_scan(
         server_filter=_server_filter(info, source, conditions) if limit is None else None,
         of_columns=info.get_column_count(),
         of_partitions=len(partitions) if info.is_partitioned() else None,
-        of_buckets=(len(partitions) if info.is_partitioned() else 1) * info.num_buckets,
+        of_buckets=count_buckets(info, partitions),
     )
 
 

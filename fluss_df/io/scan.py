@@ -21,6 +21,7 @@ from fluss_df.io.polars_reader import FlussScan, planned_scans, with_known_schem
 from fluss_df.io.report import ScanReport, planned_in
 from fluss_df.io.snapshot import FlussSnapshot
 from fluss_df.io.source import (
+    BucketBounds,
     Offset,
     PartitionsArgument,
     ScanSource,
@@ -169,16 +170,20 @@ def scan_fluss(
         names = table_columns(info, changes, schema.names)
         own = info.get_column_names() if changes is ChangeTable.CHANGELOG else []
         metadata_columns = tuple(n for n in METADATA_COLUMNS if n in schema.names and n not in own)
+    chosen = parse_partitions(info, partitions)
+    bounds = BucketBounds(
+        info, lambda: open_connection.get_admin().list_partition_infos(path), chosen
+    )
     scan = ScanSource(
         connection=open_connection,
         table=path,
         columns=names,
         metadata_columns=metadata_columns,
         schema=schema,
-        partitions=parse_partitions(info, partitions),
-        buckets=parse_buckets(info, buckets),
-        start=parse_offset(info, "start", start),
-        stop=parse_offset(info, "stop", stop),
+        partitions=chosen,
+        buckets=parse_buckets(info, buckets, bounds),
+        start=parse_offset(info, "start", start, bounds),
+        stop=parse_offset(info, "stop", stop, bounds),
         keyed=info.has_primary_key(),
         changes=changes,
     )

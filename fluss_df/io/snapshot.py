@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ from fluss_df.io.source import ScanSource, choose_partitions
 from fluss_df.metadata import PartitionInfo
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.plan import ScanPlan
-from fluss_df.pushdown.prune import Pruned, all_buckets, prune, selected_keys
+from fluss_df.pushdown.prune import Pruned, all_buckets, count_buckets, prune, selected_keys
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -172,8 +171,12 @@ class _SnapshotBuilder(FileReaderBuilder):
             pruned = prune(self.info, all_buckets(self.info, chosen), conditions)
             names = (bucket.partition_name for bucket in pruned.buckets)
             self.partitions = list(dict.fromkeys(name for name in names if name is not None))
+            left = {*self.partitions}
+            scanned = all_buckets(self.info, [p for p in chosen if p.partition_name in left])
         else:
-            there, pruned = None, None
+            there, pruned, scanned = None, None, all_buckets(self.info, ())
+        # of a partition that is read, all are
+        self.buckets = [(bucket.partition_name, bucket.bucket_id) for bucket in scanned]
         self.plan = self._planned(columns, conditions, there, pruned)
         self.number = numbered(self)
 
@@ -196,7 +199,7 @@ class _SnapshotBuilder(FileReaderBuilder):
             pushed = tuple(c.text for c in conditions if c.columns and c.columns <= on)
             residual = tuple(text for text in residual if text not in pushed)
         else:
-            buckets = info.num_buckets * (1 if self.partitions is None else len(self.partitions))
+            buckets = len(self.buckets)
         if pruned is not None:
             pushed, residual = pruned.pushed, pruned.residual
         wanted = {*(self.source.columns if columns is None else columns)}
@@ -213,7 +216,7 @@ class _SnapshotBuilder(FileReaderBuilder):
             residual=residual,
             of_columns=info.get_column_count(),
             of_partitions=len(there) if partitioned and there is not None else None,
-            of_buckets=info.num_buckets * (len(there) if there is not None else 1),
+            of_buckets=count_buckets(info, there) if there is not None else info.num_buckets,
             reads=reads,
             lookups=lookups,
             chosen=None if self.partitions is None else tuple(self.partitions),
@@ -291,8 +294,7 @@ class _SnapshotReader(FileReader):
             partitions=partitions,
         )
         run.metrics = scanner.metrics
-        within: Sequence[str | None] = [None] if partitions is None else partitions
-        run.reads_buckets(names, itertools.product(within, range(info.num_buckets)))
+        run.reads_buckets(names, builder.buckets)
         for batch in scanner.batches():
             yield to_polars(pa.Table.from_batches([batch]))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -174,26 +175,72 @@ def choose_partitions(
     return [p for p in there if p.partition_name in chosen]
 
 
-def parse_buckets(info: TableInfo, argument: int | Iterable[int] | None) -> tuple[int, ...] | None:
+class BucketBounds:
+    """How many buckets a partition may have: servers may let it have more than its table.
+
+    Parameters
+    ----------
+    info
+        The table.
+    partitions
+        Returns the partitions that there are. It is called once, where a bucket is named that the
+        table's number does not allow.
+    choices
+        The partitions that are read; None for all.
+    """
+
+    def __init__(
+        self,
+        info: TableInfo,
+        partitions: Callable[[], Iterable[PartitionInfo]] = tuple,
+        choices: tuple[PartitionChoice, ...] | None = None,
+    ) -> None:
+        self.info = info
+        self._partitions = partitions
+        self._choices = choices
+
+    @functools.cached_property
+    def _counts(self) -> dict[str, int]:
+        usual = self.info.num_buckets
+        chosen = choose_partitions(self.info, self._partitions(), self._choices)
+        return {p.partition_name: p.num_buckets or usual for p in chosen}
+
+    def check(self, where: str, item: object, partition: str | None = None) -> None:
+        """Raise for what is no number of a bucket of the table, or of one of its partitions."""
+        most = self.info.num_buckets
+        is_number = isinstance(item, int) and not isinstance(item, bool)
+        if is_number and item >= most and self.info.is_partitioned():  # type: ignore[operator]
+            counts = self._counts
+            most = max(counts.values(), default=most)
+            if partition is not None:
+                most = counts.get(partition, most)
+        if not is_number or not 0 <= item < most:  # type: ignore[operator]
+            of_partition = "" if partition is None else f" of its partition '{partition}'"
+            raise FlussError(
+                f"{where}: table {self.info.table_path} has no bucket {item!r}{of_partition};"
+                f" its buckets are 0 to {most - 1}",
+                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+            )
+
+
+def parse_buckets(
+    info: TableInfo,
+    argument: int | Iterable[int] | None,
+    bounds: BucketBounds | None = None,
+) -> tuple[int, ...] | None:
     """Return the argument ``buckets`` as numbers, ascending, each once."""
     if argument is None:
         return None
+    bounds = bounds or BucketBounds(info)
     items = [argument] if isinstance(argument, int) else list(argument)
     for item in items:
-        if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item < info.num_buckets:
-            raise _no_bucket(info, "buckets", item)
+        bounds.check("buckets", item)
     return tuple(sorted(set(items)))
 
 
-def _no_bucket(info: TableInfo, where: str, item: object) -> FlussError:
-    return FlussError(
-        f"{where}: table {info.table_path} has no bucket {item!r};"
-        f" its buckets are 0 to {info.num_buckets - 1}",
-        ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
-    )
-
-
-def parse_offset(info: TableInfo, name: str, argument: Offset) -> OffsetChoice:
+def parse_offset(
+    info: TableInfo, name: str, argument: Offset, bounds: BucketBounds | None = None
+) -> OffsetChoice:
     """Return the argument ``start`` or ``stop``.
 
     Raises
@@ -216,7 +263,8 @@ def parse_offset(info: TableInfo, name: str, argument: Offset) -> OffsetChoice:
             raise FlussError(f"{name}={argument!r}: expected how long ago, not a time to come")
         return argument
     elif isinstance(argument, Mapping):
-        return frozenset(_bucket_offset(info, name, k, v) for k, v in argument.items())
+        known = bounds or BucketBounds(info)
+        return frozenset(_bucket_offset(known, name, k, v) for k, v in argument.items())
     elif isinstance(argument, int) and not isinstance(argument, bool) and argument >= 0:
         return argument
     raise FlussError(
@@ -226,16 +274,14 @@ def parse_offset(info: TableInfo, name: str, argument: Offset) -> OffsetChoice:
 
 
 def _bucket_offset(
-    info: TableInfo, name: str, key: object, value: object
+    bounds: BucketBounds, name: str, key: object, value: object
 ) -> tuple[tuple[str | None, int], int]:
+    info = bounds.info
     partition, bucket = key if isinstance(key, tuple) and len(key) == 2 else (None, key)
     if info.is_partitioned() != isinstance(partition, str):
         form = "(partition name, bucket)" if info.is_partitioned() else "the bucket's number"
         raise FlussError(f"{name}: key {key!r} for table {info.table_path}: expected {form}")
-    if isinstance(bucket, bool) or not isinstance(bucket, int):
-        raise _no_bucket(info, name, bucket)
-    if not 0 <= bucket < info.num_buckets:
-        raise _no_bucket(info, name, bucket)
+    bounds.check(name, bucket, partition)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise FlussError(f"{name}: offset {value!r} of bucket {key!r}: expected a number from 0")
-    return (partition, bucket), value
+    return (partition, cast("int", bucket)), value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,6 +125,13 @@ def all_buckets(info: TableInfo, partitions: Sequence[PartitionInfo]) -> tuple[B
         for partition in sorted(partitions, key=lambda p: p.partition_name)
         for number in range(partition.num_buckets or info.num_buckets)
     )
+
+
+def count_buckets(info: TableInfo, partitions: Iterable[PartitionInfo]) -> int:
+    """Return how many buckets :func:`all_buckets` returns."""
+    if not info.is_partitioned():
+        return info.num_buckets
+    return sum(partition.num_buckets or info.num_buckets for partition in partitions)
 
 
 def prune(

@@ -5,6 +5,8 @@ The engine serves the requests; what it says of partitions is what such a server
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,6 +166,62 @@ def test_rows_go_where_lookups_and_scans_look(rescaled: Rescaled) -> None:
     stats = connection.get_admin().get_table_stats(table.get_table_path())
     assert stats.row_count == len(keys)
     assert {"PUT_KV", "LOOKUP", "SCAN_KV", "GET_TABLE_STATS"} <= rescaled.asked
+
+
+@pytest.fixture
+def table_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose tables say that they have three buckets."""
+    table_info = dispatch.Dispatcher._table_info
+
+    def said(self: Any, request: Any) -> Any:
+        response = table_info(self, request)
+        told = {**json.loads(response.table_json), "bucket_count": 3}
+        response.table_json = json.dumps(told).encode()
+        return response
+
+    monkeypatch.setattr(dispatch.Dispatcher, "_table_info", said)
+
+
+@pytest.mark.usefixtures("table_of_three")
+def test_buckets_that_are_named_are_bounded_by_the_partitions_read(rescaled: Rescaled) -> None:
+    table, connection = rescaled.table(keys=False), rescaled.connection
+    with table.new_append().create_writer() as writer:
+        writer.write_arrow(rescaled.rows())
+    path = table.get_table_path()
+    all_rows = fluss.read_fluss(path, connection=connection, include_metadata=True)
+    assert all_rows.height == 3 * len(IDS)
+    for numbers in ([4], [3, 4], [0, 4], 2):
+        found = fluss.read_fluss(path, connection=connection, buckets=numbers)
+        wanted = [numbers] if isinstance(numbers, int) else numbers
+        expected = all_rows.filter(pl.col("_bucket").is_in(wanted)).select(found.columns)
+        assert found.equals(expected)
+        assert found.height
+    of_b = fluss.read_fluss(path, connection=connection, partitions="b", buckets=4)
+    assert set(of_b["p"]) == {"b"}
+    tail = fluss.read_fluss(path, connection=connection, buckets=4, start={("b", 4): 3})
+    assert tail.equals(of_b[3:])
+    for given, message in (
+        ({"buckets": 5}, r"buckets: table fluss.log has no bucket 5; its buckets are 0 to 4"),
+        ({"buckets": [4], "partitions": ["a", "c"]}, r"no bucket 4; its buckets are 0 to 1"),
+        ({"buckets": -1}, "no bucket -1; its buckets are 0 to 2"),
+        ({"start": {("b", 5): 0}}, "start: .* no bucket 5 of its partition 'b'.* 0 to 4"),
+        ({"start": {("a", 4): 0}}, "start: .* no bucket 4 of its partition 'a'.* 0 to 1"),
+    ):
+        with pytest.raises(FlussError, match=message):
+            fluss.scan_fluss(path, connection=connection, **given)
+    shown = fluss.explain(fluss.scan_fluss(path, connection=connection))
+    assert re.search(r"buckets +8 of 8", shown)
+
+
+@pytest.mark.usefixtures("table_of_three")
+def test_the_plan_of_a_scan_of_keys_counts_buckets_of_partitions(rescaled: Rescaled) -> None:
+    table, connection = rescaled.table(keys=True), rescaled.connection
+    with table.new_upsert().create_writer() as writer:
+        writer.write_arrow(rescaled.rows())
+    frame = fluss.scan_fluss(table.get_table_path(), connection=connection)
+    assert re.search(r"buckets +8 of 8", fluss.explain(frame))
+    assert re.search(r"buckets +5 of 8", fluss.explain(frame.filter(p="b")))
+    assert frame.collect().height == 3 * len(IDS)
 
 
 def test_logs_are_pruned_by_their_own_numbers(rescaled: Rescaled) -> None:
