@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 # Buckets that are asked for in one go: their offsets grow old while the buckets before are read.
 _TOGETHER = 1024
 _PARALLEL_REQUESTS = 16
+# Of buckets that are read at once: all their rows are in memory at a time, which may be wide ones.
+_GROUP_CHANGES = 2048
+_GROUP_BUCKETS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,11 @@ class BucketMoment:
     snapshot_id: int | None
     earliest: int
     latest: int
+
+    @property
+    def changes(self) -> int | None:
+        """How many changes make the rows, where the changelog has all of them; else None."""
+        return None if self.earliest else self.latest
 
 
 class BucketMoments:
@@ -91,17 +99,68 @@ class BucketMoments:
             ``TABLE_NOT_EXIST``, ``PARTITION_NOT_EXISTS`` where it is gone.
         """
         with self._lock:
-            place = self._place[target.bucket]
-            if place >= self._asked:
-                some = self._targets[place : place + _TOGETHER]
-                self._asked = place + len(some)
-                # where that fails, each bucket has the error that is its own
-                with contextlib.suppress(FlussError):
-                    self._found.update(self._ask(some))
+            self._learn(target)
             known = self._found.pop(target.bucket, None)
         if known is None:
             known = self._ask([target])[target.bucket]
         return known
+
+    def take_all(self, targets: Sequence[Target]) -> list[BucketMoment]:
+        """Return what is known of buckets, as :meth:`take`; what is not, is asked for in one go."""
+        with self._lock:
+            found = {t.bucket: self._found.pop(t.bucket, None) for t in targets}
+        missing = [t for t in targets if found[t.bucket] is None]
+        asked = self._ask(missing) if missing else {}
+        return [found[t.bucket] or asked[t.bucket] for t in targets]
+
+    def groups(self, targets: Sequence[Target]) -> Iterator[list[tuple[Target, ...]]]:
+        """Put buckets together whose changelogs are best read at once.
+
+        A bucket of a few rows costs a request, and what is made for a read; its snapshot costs ten
+        times as much. Grouped are neighbours of one leader that have short and whole changelogs.
+
+        Yields
+        ------
+        list of tuple of Target
+            As many of the buckets, in their order, as are asked for at once.
+        """
+        for begin in range(0, len(targets), _TOGETHER):
+            some = targets[begin : begin + _TOGETHER]
+            with self._lock:
+                self._learn(some[0])
+                found = list(self._grouped(some))
+            yield found
+
+    def _learn(self, target: Target) -> None:
+        """Ask for a bucket and those behind it, unless that was done; the lock is held."""
+        place = self._place[target.bucket]
+        if place >= self._asked:
+            some = self._targets[place : place + _TOGETHER]
+            self._asked = place + len(some)
+            # where that fails, each bucket has the error that is its own
+            with contextlib.suppress(FlussError):
+                self._found.update(self._ask(some))
+
+    def _grouped(self, targets: Sequence[Target]) -> Iterator[tuple[Target, ...]]:
+        group: list[Target] = []
+        leader, left = None, 0
+        for target in targets:
+            moment = self._found.get(target.bucket)
+            changes = None if moment is None else moment.changes
+            node = self._connection.cluster.known_leader(target.bucket)
+            size = _GROUP_CHANGES + 1 if changes is None or node is None else changes
+            if group and (size > left or node != leader or len(group) == _GROUP_BUCKETS):
+                yield tuple(group)
+                group = []
+            if size > _GROUP_CHANGES:
+                yield (target,)
+                continue
+            if not group:
+                leader, left = node, _GROUP_CHANGES
+            group.append(target)
+            left -= size
+        if group:
+            yield tuple(group)
 
     def _ask(self, targets: Sequence[Target]) -> dict[TableBucket, BucketMoment]:
         return self._connection.io.run(_moments(self._connection, self._info, targets))

@@ -4,7 +4,8 @@ Each bucket is read as it was at one offset of its changelog, in the best way it
 
 1. SCAN_KV, a scan of a RocksDB snapshot that the server opens (Fluss 1.0 and later);
 2. the newest snapshot in remote storage, and the changelog behind it;
-3. the changelog alone, folded, where it is there from its beginning.
+3. the changelog alone, folded, where it is there from its beginning. Short ones of several buckets
+   are read and folded together, in the place of their snapshots too.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Tables = Generator[pa.Table, None, None]
+# buckets that are read at once
+_Group = tuple[Target, ...]
 
 _BATCH_BYTES = 4 << 20
 # what a scan that is begun anew gets over
@@ -249,27 +252,47 @@ class SnapshotScanner(Ready):
         """
         config = self._connection.config
         threads = max(config.scanner_fetch_connections, min(MAX_THREADS, os.cpu_count() or 1))
-        reads = BucketReads(
-            targets,
-            self._bucket,
-            self._pause,
-            self._interrupted,
-            retry_ms=config.retry_timeout_ms,
-            threads=threads,
-            whole=whole,
-        )
-        if len(targets) == 1:
-            return reads.alone()
-        return reads.together()
+        for groups in self._groups(targets):
+            reads = BucketReads(
+                groups,
+                self._group,
+                self._pause,
+                self._interrupted,
+                retry_ms=config.retry_timeout_ms,
+                threads=threads,
+                whole=whole,
+            )
+            with contextlib.closing(reads.alone() if len(groups) == 1 else reads.together()) as all:
+                yield from all
 
-    def _interrupted(self, target: Target, error: FlussError) -> FlussError:
+    def _groups(self, targets: Sequence[Target]) -> Iterable[list[_Group]]:
+        """Return which buckets are read together, as many at once as are asked for at once."""
+        if len(targets) > 1 and not self._servers_scan(targets[0]):
+            return self._moments.groups(targets)
+        return [[(target,) for target in targets]] if targets else []
+
+    def _servers_scan(self, target: Target) -> bool:
+        """Whether the server of a bucket knows SCAN_KV, by what is known of it now."""
+        cluster = self._connection.cluster
+        node = cluster.known_leader(target.bucket)
+        if node is None:
+            return True
+        try:
+            lane = lane_pool().take(cluster, cluster.endpoint(node))
+        except FlussError:
+            # whoever reads the bucket tries again
+            return True
+        lane_pool().give_back(lane)
+        return SCAN_KV.key in lane.apis.versions
+
+    def _interrupted(self, group: _Group, error: FlussError) -> FlussError:
         return FlussError(
-            f"the scan of {self._where(target)} was interrupted: {error.message};"
+            f"the scan of {self._where(group[0])} was interrupted: {error.message};"
             " begin it anew, or use to_arrow(), which does so itself",
             error.error_code,
         )
 
-    def _pause(self, target: Target, error: FlussError, backoff: Backoff) -> None:
+    def _pause(self, group: _Group, error: FlussError, backoff: Backoff) -> None:
         """Wait before the next try, or raise the error where none is of use."""
         code = error.error_code
         passing = is_transient(error) or code in STALE_METADATA or code in _BEGIN_ANEW
@@ -280,13 +303,35 @@ class SnapshotScanner(Ready):
             raise error
         cluster = self._connection.cluster
         if code in STALE_METADATA or isinstance(error, TimeoutError):
-            self._connection.io.call(cluster.forget_leader, target.bucket)
+            for target in group:
+                self._connection.io.call(cluster.forget_leader, target.bucket)
         self._connection.io.call(cluster.note_retry, error)
         time.sleep(backoff.next_pause())
 
     def _where(self, target: Target) -> str:
         partition = f", partition '{target.partition_name}'" if target.partition_name else ""
         return f"table {self._info.table_path}{partition}, bucket {target.bucket.bucket_id}"
+
+    def _group(self, group: _Group) -> Tables:
+        """Read a bucket, or the changelogs of several, which are one table then."""
+        if len(group) == 1:
+            yield from self._bucket(group[0])
+            return
+        moments = self._moments.take_all(group)
+        positions = []
+        for target, moment in zip(group, moments, strict=True):
+            if moment.changes is None:
+                # a second try finds that a changelog has lost its beginning meanwhile
+                yield from [table for one in group for table in self._bucket(one)]
+                return
+            self._offsets[target.bucket] = moment.latest
+            if moment.latest:
+                positions.append(Position(target.bucket, target.partition_name, 0, moment.latest))
+        _, rows = self._fold(positions, of_table=True).finish()
+        table = self._filter.table(rows.select(self._columns))
+        if table.num_rows:
+            yield table
+        self._remaining.difference_update(target.bucket for target in group)
 
     def _bucket(self, target: Target) -> Tables:
         """Read a bucket in the best way its server has."""
@@ -397,7 +442,8 @@ class SnapshotScanner(Ready):
             )
         end = max(start, moment.latest)
         self._offsets[target.bucket] = end
-        fold = self._fold(target, start, end)
+        positions = [Position(target.bucket, target.partition_name, start, end)]
+        fold = self._fold(positions if end > start else [])
         changed, rows = fold.finish()
         if snapshot is not None:
             entries = snapshot_entries(self._connection, snapshot, keys=bool(len(changed)))
@@ -410,17 +456,22 @@ class SnapshotScanner(Ready):
                 yield table
         yield rows.select(self._columns)
 
-    def _fold(self, target: Target, start: int, end: int) -> ChangeFold:
-        keys = key_columns(self._info)
+    def _fold(self, positions: Sequence[Position], *, of_table: bool = False) -> ChangeFold:
+        """Fold changelogs: by the keys that snapshots have, or by those that no two rows have."""
+        keys, lake_format = key_columns(self._info), key_lake_format(self._info)
+        if of_table:
+            by_name = {column.name: column for column in self._info.schema.columns}
+            keys = [by_name[name] for name in self._info.get_primary_keys()]
+            # tables of a lake may have keys of one column within a partition, and no more
+            lake_format = None
         columns = list(dict.fromkeys([*self._columns, *(column.name for column in keys)]))
         decoder = TableDecoder(
             self._connection, self._info, columns, (CHANGE_TYPE_COLUMN,), self.metrics
         )
         schema = pa.schema(list(decoder.schema)[:-1])
-        fold = ChangeFold(keys, key_lake_format(self._info), schema)
-        if end > start:
-            position = Position(target.bucket, target.partition_name, start, end)
-            read = OrderedRead(self._connection, self._info, decoder, [position], self.metrics)
+        fold = ChangeFold(keys, lake_format, schema)
+        if positions:
+            read = OrderedRead(self._connection, self._info, decoder, positions, self.metrics)
             for table in read:
                 changes = table.column(table.num_columns - 1)
                 codes = pa.chunked_array([chunk.indices for chunk in changes.chunks], pa.int8())

@@ -34,7 +34,11 @@ def snapshotting(fluss_cluster_factory: ClusterFactory) -> Iterator[Tables]:
         yield Tables(connection, "kv_scan")
 
 
-def test_random_scans_beside_a_writer(snapshotting: Tables) -> None:
+@pytest.mark.parametrize("together", [2048, 0])
+def test_random_scans_beside_a_writer(
+    snapshotting: Tables, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    monkeypatch.setattr("fluss_df.client.kv_moments._GROUP_CHANGES", together)
     table = snapshotting(SCHEMA, ["id"], bucket_count=3)
     assert compare(table, runs=20, seed=5) == 20
 

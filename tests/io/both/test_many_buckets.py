@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import polars as pl
 import pyarrow as pa
@@ -12,10 +14,15 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.client.bucket_reads import BucketReads
+from fluss_df.client.change_fold import ChangeFold
+from fluss_df.client.connection import FlussConnection
+from fluss_df.client.kv_moments import BucketMoment, BucketMoments, Target
+from fluss_df.client.kv_scan import SnapshotScanner
 from fluss_df.client.retry import Backoff
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.names import all_exact, exact
+from fluss_df.metadata import TableBucket
 from tests.io.conftest import Place
 
 KEYED = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -185,3 +192,115 @@ def test_a_wide_table_takes_linear_time(keys: list[str] | None) -> None:
             taken.append(time.process_time() - began)
     # quadratic, 4,000 columns took 5 s
     assert taken[2] < 2
+
+
+def test_short_changelogs_are_folded_together(place: Place) -> None:
+    schema = pa.schema([("p", pa.string()), *KEYED])
+    path = place.make_table(schema, primary_keys=["p", "id"], partition_keys=["p"], bucket_count=4)
+    # partitions have the same keys
+    rows = pl.DataFrame(
+        {"p": [f"p{n % 6}" for n in range(240)], "id": [n // 6 for n in range(240)], "v": "old"}
+    )
+    fluss.write_fluss(rows, path, connection=place.connection, create_partitions=True)
+    changed = rows.filter(pl.col("id") % 3 == 0).with_columns(v=pl.lit("new"))
+    gone = rows.filter(pl.col("id") % 5 == 0)
+    fluss.write_fluss(changed, path, connection=place.connection)
+    fluss.write_fluss(gone.select("p", "id"), path, connection=place.connection, mode="delete")
+    expected = rows.with_columns(
+        v=pl.when(pl.col("id") % 3 == 0).then(pl.lit("new")).otherwise("v")
+    ).filter(pl.col("id") % 5 != 0)
+    scanner = place.connection.get_table(path).new_scan().create_snapshot_scanner()
+    before = place.connection.metrics.requests
+    found = pl.DataFrame(scanner.to_arrow())
+    requests = place.connection.metrics.requests - before
+    assert found.sort("id", "p").equals(expected.sort("id", "p"))
+    assert found["p"].to_list() == sorted(found["p"].to_list())
+    assert len(scanner.offsets) == 24
+    # each update is two changes
+    assert sum(scanner.offsets.values()) == 240 + 2 * changed.height + gone.height
+    if scanner._servers_scan(Target(next(iter(scanner.offsets)), None)):
+        return
+    # a snapshot question for each partition, and no fetch for each bucket
+    assert requests < 6 + 24
+    limited = fluss.scan_fluss(path, connection=place.connection).head(7).collect()
+    assert limited.height == 7
+    assert limited.join(expected, on=limited.columns, how="anti").is_empty()
+    some = (
+        place.connection.get_table(path).new_scan().project_by_name(["v"]).create_snapshot_scanner()
+    )
+    assert pl.DataFrame(some.to_arrow())["v"].sort().equals(expected["v"].sort())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_group_that_fails_is_read_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    path = place.make_table(KEYED, primary_keys=["id"], bucket_count=16)
+    rows = pl.DataFrame({"id": range(500), "v": [str(n) for n in range(500)]})
+    fluss.write_fluss(rows, path, connection=place.connection)
+    fold, failures = SnapshotScanner._fold, 2
+
+    def failing(self: SnapshotScanner, *args: Any, **options: Any) -> ChangeFold:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise FlussError("the server is gone", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return fold(self, *args, **options)
+
+    monkeypatch.setattr(SnapshotScanner, "_fold", failing)
+    scanner = place.connection.get_table(path).new_scan().create_snapshot_scanner()
+    found = scanner.to_arrow() if whole else pa.Table.from_batches(scanner.batches())
+    assert pl.DataFrame(found).sort("id").equals(rows)
+    assert sum(scanner.offsets.values()) == 500
+    if not scanner._servers_scan(Target(next(iter(scanner.offsets)), None)):
+        assert failures < 0
+
+
+def test_a_group_of_which_a_changelog_was_cut(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = place.make_table(KEYED, primary_keys=["id"], bucket_count=4)
+    rows = pl.DataFrame({"id": range(500), "v": [str(n) for n in range(500)]})
+    fluss.write_fluss(rows, path, connection=place.connection)
+    take_all = BucketMoments.take_all
+
+    def cut(self: BucketMoments, targets: Sequence[Target]) -> list[BucketMoment]:
+        found = take_all(self, targets)
+        return [*found[:-1], BucketMoment(found[-1].snapshot_id, 1, found[-1].latest)]
+
+    monkeypatch.setattr(BucketMoments, "take_all", cut)
+    scanner = place.connection.get_table(path).new_scan().create_snapshot_scanner()
+    assert pl.DataFrame(scanner.to_arrow()).sort("id").equals(rows)
+    assert sum(scanner.offsets.values()) == 500
+
+
+@dataclass
+class Leaders:
+    """The cluster of a connection, of which leaders alone are known."""
+
+    of: dict[TableBucket, int]
+
+    @property
+    def cluster(self) -> Leaders:
+        return self
+
+    def known_leader(self, bucket: TableBucket) -> int | None:
+        return self.of.get(bucket)
+
+
+def test_groups_are_of_short_whole_changelogs() -> None:
+    """Long ones, and those that lost their beginning, are read alone and in their place."""
+    sizes = [(0, 10), (0, 5000), (0, 0), (0, 2000), (0, 48), (0, 1), (7, 9), (0, 3)]
+    targets = [Target(TableBucket(1, n), None) for n in range(len(sizes))]
+    moments = BucketMoments.__new__(BucketMoments)
+    moments._found = {
+        target.bucket: BucketMoment(None, *size)
+        for target, size in zip(targets, sizes, strict=True)
+    }
+    leaders = dict.fromkeys((t.bucket for t in targets), 1)
+    moments._connection = cast("FlussConnection", Leaders(leaders))
+    places = [[t.bucket.bucket_id for t in group] for group in moments._grouped(targets)]
+    assert places == [[0], [1], [2, 3, 4], [5], [6], [7]]
+    leaders[targets[3].bucket] = 2
+    places = [[t.bucket.bucket_id for t in group] for group in moments._grouped(targets)]
+    assert places == [[0], [1], [2], [3], [4, 5], [6], [7]]
