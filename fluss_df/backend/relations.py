@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import ibis.expr.datatypes as dt
@@ -16,6 +17,7 @@ import polars as pl
 from ibis.formats.polars import PolarsType
 
 from fluss_df.backend.compiler import rule, translate
+from fluss_df.errors import FlussError
 from fluss_df.io.names import all_exact, exact, exact_fields
 
 
@@ -74,11 +76,43 @@ def fill_null(op: ops.FillNull, **kw: Any) -> pl.LazyFrame:
             continue
         fill = translate(value, **kw) if isinstance(value, ops.Node) else pl.lit(value)
         fill = fill.cast(PolarsType.from_ibis(kind))
+        _require_exact(name, kind, value, fill)
         column = exact(name)
         if isinstance(kind, dt.Floating):
             column = column.fill_nan(fill)
         filled.append(column.fill_null(fill))
     return frame.with_columns(filled)
+
+
+def _require_exact(name: str, kind: dt.DataType, value: Any, fill: pl.Expr) -> None:
+    """Raise for a number that the type of a column holds with fewer digits alone."""
+    given = getattr(value, "value", value)
+    if not isinstance(kind, dt.Decimal | dt.Integer) or not isinstance(given, float | Decimal):
+        return
+    if Decimal(str(pl.select(fill).item())) != Decimal(str(given)):
+        raise FlussError(
+            f"fill_null: column '{name}' is {kind}, which does not hold {given}: cast the column,"
+            " or round the value"
+        )
+
+
+@rule(ops.Any, ops.All)
+def truth(op: ops.Any | ops.All, **kw: Any) -> pl.Expr:
+    """Tell whether one value is true, or all are; of no values but nulls it is null."""
+    value: pl.Expr = translate(op.arg, **kw)
+    if op.where is not None:
+        value = value.filter(translate(op.where, **kw))
+    found = value.any() if isinstance(op, ops.Any) else value.all()
+    return pl.when(value.count() > 0).then(found)
+
+
+@rule(ops.Mode)
+def mode(op: ops.Mode, **kw: Any) -> pl.Expr:
+    """Return a value that is there most often; null where there is none."""
+    value: pl.Expr = translate(op.arg, **kw)
+    if op.where is not None:
+        value = value.filter(translate(op.where, **kw))
+    return value.drop_nulls().mode().first()
 
 
 @rule(ops.CountDistinct, ops.ApproxCountDistinct)
