@@ -54,7 +54,12 @@ class Fluss(Polars):  # type: ignore[misc]
             return found
 
     class Generator(Postgres.Generator):  # type: ignore[misc]
-        """Types as Polars calls them."""
+        """Types and operators as Polars writes them."""
+
+        TRANSFORMS: ClassVar[dict[Any, Any]] = {
+            **Postgres.Generator.TRANSFORMS,
+            exp.NullSafeEQ: lambda self, node: self.binary(node, "<=>"),
+        }
 
         TYPE_MAPPING: ClassVar[dict[Any, str]] = {
             **Postgres.Generator.TYPE_MAPPING,

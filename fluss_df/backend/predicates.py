@@ -12,14 +12,19 @@ written                   handed to Polars
 ``s LIKE NULL``           a null truth
 ``b AND NULL``            ``b AND CAST(NULL AS BOOLEAN)``
 ``COALESCE(day, '...')``  ``COALESCE(day, CAST('...' AS DATE))``
+``f IN (0.1, 0.5)``        ``f IN (0.10000000149011612, 0.5)``, where f is FLOAT
+``a IS DISTINCT FROM 1``  ``NOT (a <=> 1)``
+``NOT a = b AND c``       ``(NOT (a = b)) AND c``
 ========================= ==============================================
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import polars as pl
 from sqlglot import exp
 
@@ -31,6 +36,9 @@ _LIKES = (exp.Like, exp.ILike)
 # those whose operands are of one type, which Polars takes to be text where one is a text
 _MIXED = (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.NullSafeEQ, exp.NullSafeNEQ)
 _COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+# operators, and what sqlglot has under the same classes
+_OPERATORS = (exp.Binary, exp.Not, exp.Neg, exp.BitwiseNot, exp.In, exp.Between)
+_NOT_GROUPED = (exp.Dot, exp.Escape, exp.PropertyEQ, exp.Kwarg, exp.Slice)
 _ORDERED = (*_COMPARED, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Between)
 
 
@@ -47,8 +55,8 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
     Raises
     ------
     FlussError
-        For a pattern that ends in its escape character, an escape of several characters, and a
-        difference of times that is compared with a number.
+        For a pattern that ends in its escape character, an escape of several characters, a
+        difference of times that is compared with a number, and a DECIMAL with a text.
     """
     for node in _from_within(tree, exp.Escape):
         node.replace(_escaped(node))
@@ -65,6 +73,29 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         if _is_truth(node):
             node.replace(_null())
     _type_texts(tree, frames)
+    for node in _from_within(tree, *_ORDERED):
+        _type_numbers(node, frames)
+    for node in _from_within(tree, exp.NullSafeNEQ):
+        # Polars compares a literal in the type of the column for <=> and not for IS DISTINCT
+        equal = exp.NullSafeEQ(this=node.this.copy(), expression=node.expression.copy())
+        node.replace(exp.Not(this=exp.Paren(this=equal)))
+    _group(tree)
+
+
+def _group(tree: exp.Expr) -> None:
+    """Put every operator that is an operand of another one in parentheses.
+
+    What binds tighter is decided by the parser of the dialect alone: that of Polars takes all of
+    ``b AND c`` as the operand in ``a IS DISTINCT FROM b AND c``.
+    """
+    for node in list(tree.find_all(*_OPERATORS)):
+        outer = node.parent
+        # a chain of AND means the same in whatever order
+        chain = isinstance(node, exp.Connector) and type(node) is type(outer)
+        if isinstance(outer, _OPERATORS) and not chain and not isinstance(node, _NOT_GROUPED):
+            group = exp.Paren()
+            node.replace(group)
+            group.set("this", node)
 
 
 def _from_within(tree: exp.Expr, *kinds: type[exp.Expr]) -> list[Any]:
@@ -137,6 +168,41 @@ def _type_texts(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
                 text = value.unnest()
                 if isinstance(text, exp.Literal) and text.is_string:
                     value.replace(exp.cast(text.copy(), _named(times[0])))
+
+
+def _type_numbers(node: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
+    """Round numbers that stand beside a FLOAT to FLOAT, and refuse texts beside a DECIMAL.
+
+    Polars rounds them for ``=`` and not for ``IN`` and ``BETWEEN``; of a decimal it makes a text.
+    """
+    for values in _operands(node):
+        kinds = [_number_or_text(value.unnest(), frames) for value in values]
+        if pl.Decimal in kinds and pl.String in kinds:
+            text = values[kinds.index(pl.String())].unnest()
+            raise FlussError(
+                f"SQL cannot be run: {node.sql(Fluss, comments=False)[:80]}: a DECIMAL is compared"
+                " with a text: leave the quotes out, or CAST one of both"
+                f"{spot(text)}"
+            )
+        if pl.Float32 not in kinds or pl.Float64 in kinds:
+            continue
+        for value in values:
+            literal = value.unnest()
+            if isinstance(literal, exp.Neg):
+                literal = literal.this.unnest()
+            if isinstance(literal, exp.Literal) and not literal.is_string:
+                single = float(np.float32(literal.name))
+                if math.isfinite(single):
+                    literal.set("this", repr(single))
+
+
+def _number_or_text(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
+    """Return the type of a column, a cast or a text where it is FLOAT, DOUBLE, DECIMAL or text."""
+    if isinstance(value, exp.Column):
+        return _type_of(value, frames)
+    if isinstance(value, exp.Cast):
+        return _NUMBERS.get(value.to.this)
+    return pl.String() if isinstance(value, exp.Literal) and value.is_string else None
 
 
 def _is_plain(node: exp.Expr, values: list[exp.Expr]) -> bool:
@@ -212,6 +278,15 @@ _CASTS: dict[exp.DType, pl.DataType] = {
     exp.DType.TIMESTAMP: pl.Datetime("us"),
     exp.DType.TIMESTAMPLTZ: pl.Datetime("us", "UTC"),
     exp.DType.TIMESTAMPTZ: pl.Datetime("us", "UTC"),
+}
+
+
+_NUMBERS: dict[exp.DType, pl.DataType] = {
+    exp.DType.FLOAT: pl.Float32(),
+    exp.DType.DOUBLE: pl.Float64(),
+    exp.DType.DECIMAL: pl.Decimal(),
+    exp.DType.TEXT: pl.String(),
+    exp.DType.VARCHAR: pl.String(),
 }
 
 

@@ -208,6 +208,8 @@ class Conditions:
         """Return a condition."""
         if depth == 0 or self._chance.random() < 0.2:
             return self._atom()
+        if self._chance.random() < 0.3:
+            return self._bare(depth)
         p = self.condition(depth - 1)
         form = self._chance.randrange(14)
         if form < 3:
@@ -228,3 +230,17 @@ class Conditions:
             case 12:
                 return f"CASE WHEN {p} THEN {q} ELSE {self._one('b', 'NOT b2', 'NULL', 'TRUE')} END"
         return f"COALESCE({p}, {q})"
+
+    def _bare(self, depth: int) -> str:
+        """Return a condition without parentheses: what binds tighter decides what it means."""
+        parts = [self._one(self._atom(), self._atom(), self._truth())]
+        for _ in range(depth):
+            no = self._one("", "", "NOT ")
+            parts += [self._one("AND", "OR"), no + self._one(self._atom(), self._truth())]
+        if self._chance.random() < 0.5:
+            parts.append(f"AND b IS {self._one('', 'NOT ')}DISTINCT FROM b2")
+            parts.append(f"{self._one('AND', 'OR')} {self._atom()}")
+        if self._chance.random() < 0.3:
+            x = self._one("i1", "i4", "i8")
+            parts.append(f"AND b {self._one('=', '<>')} {x} {self._one('', 'NOT ')}IN (0, 1, 2)")
+        return " ".join(parts)

@@ -110,7 +110,71 @@ NULLIF(d, '2024-01-01') IS NULL
 GREATEST(m, '2024-01-01') = '2024-01-01'
 CASE d WHEN '2024-01-01' THEN 1 ELSE 2 END = 2
 CASE WHEN b THEN m ELSE '2024-01-01' END = '2024-01-01'
+b IS DISTINCT FROM TRUE AND i4 > 0
+i4 IS DISTINCT FROM 1 AND i8 IS NOT DISTINCT FROM 2 OR b
+b IS NOT DISTINCT FROM b2 OR i4 > 1
+NOT b IS DISTINCT FROM b2 AND i4 = 1
+b = i4 IN (1, 2)
+b <> i4 BETWEEN 0 AND 2
+b = s LIKE 'a%'
+b IS NOT DISTINCT FROM i4 IN (1, 2)
+i4 = 1 IS NOT DISTINCT FROM b
+i4 = 1 IS NULL
+b OR NOT b2 AND i4 > 1
+NOT b OR b2
+NOT i4 = 1 IS NULL
+- i8 + 2 * i8 - 3 - i8 > 1 - i8
+i4 IN (1, 2) IS NULL
+i4 BETWEEN 1 AND 2 AND b
+f4 IS NOT DISTINCT FROM 0.1
+f4 IS DISTINCT FROM 0.1
+0.1 IS NOT DISTINCT FROM f4
+f4 IN (0.1, 0.5)
+f4 NOT IN (0.1, 0.5, -0.1)
+f4 BETWEEN 0.1 AND 0.1
+f4 <= 0.1
+0.1 >= f4
+f4 < 1e30
+f8 IN (0.1, 0.5)
+n IS NOT DISTINCT FROM 1
+z NOT IN (DATE '2024-01-01', '2024-01-01 12:00:00', DATE '2024-02-29')
+m NOT IN (DATE '2024-01-01', '2024-01-01 12:00:00.000005', DATE '2024-02-29')
 """
+
+
+# between them is the double 0.1
+FLOATS = pl.DataFrame(
+    {"k": [0, 1, 2, 3], "x": [0.1, 0.5, -0.1, None]}, schema={"k": pl.Int32, "x": pl.Float32}
+)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "x = 0.1",
+        "x IN (0.1, 0.5)",
+        "x NOT IN (0.1, 7)",
+        "x BETWEEN -0.1 AND 0.1",
+        "x NOT BETWEEN 0.1 AND 1",
+        "x IS NOT DISTINCT FROM 0.1",
+        "x IS DISTINCT FROM 0.1",
+        "x <=> 0.1",
+        "0.1 <= x",
+        "x IN (0.1, NULL)",
+    ],
+)
+def test_a_number_beside_a_float_is_a_float(
+    con: Backend, fresh: Callable[[], str], condition: str
+) -> None:
+    table = fresh()
+    con.raw_sql(f"CREATE TABLE {table} (k INT, x FLOAT)")
+    con.insert(table, FLOATS)
+    duck, arrow = duckdb.connect(), FLOATS.to_arrow()
+    duck.register("arrow", arrow)
+    there = condition.replace("<=>", "IS NOT DISTINCT FROM")
+    wanted = sorted(k for (k,) in duck.execute(f"SELECT k FROM arrow WHERE {there}").fetchall())
+    assert sorted(con.raw_sql(f"SELECT k FROM {table} WHERE {condition}")["k"]) == wanted
+    con.drop_table(table)
 
 
 def test_named_conditions(pair: Pair) -> None:
@@ -127,6 +191,12 @@ def test_named_conditions(pair: Pair) -> None:
         # a difference of times would be compared in microseconds
         ("d - DATE '2024-01-01' = 1", "INTERVAL '1 days'"),
         ("3 < m - m", "INTERVAL '3 days'"),
+        # a decimal would be compared as a text, which 0.50 is not
+        ("n = '0.5'", "leave the quotes out"),
+        ("n NOT IN ('0.5', '1')", "leave the quotes out"),
+        ("'0.5' IS DISTINCT FROM n", "leave the quotes out"),
+        ("n BETWEEN '0.5' AND '3'", "leave the quotes out"),
+        ("s < n", "leave the quotes out"),
     ],
 )
 def test_what_cannot_be_meant_is_said(pair: Pair, condition: str, message: str) -> None:
