@@ -31,6 +31,13 @@ _BEHIND_TABLE: Final = re.compile(rf"\bTABLE{_BLANK}\(?{_BLANK}$", re.DOTALL | r
 # in double quotes where the session says that these are names
 _PART: Final = r"`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s.`()\"]+"
 _NAME: Final = re.compile(rf"(?:{_PART})(?:{_BLANK}\.{_BLANK}(?:{_PART}))*", re.DOTALL)
+# what has no meaning of its own, whatever stands in it
+_SKIPPED: Final = re.compile(
+    r"(?<!\w)[rR](?:'[^']*'|\"[^\"]*\")|'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`"
+    r"|--(?:\\\n|[^\r\n])*|/\*",
+    re.DOTALL,
+)
+_BRACKET: Final = re.compile(r"/\*|\*/")
 # these begin nothing but queries; others may be the beginning of a command
 _QUERIES: Final = ("SELECT", "VALUES", "TABLE", "MAP", "REDUCE")
 _PERHAPS: Final = ("WITH", "FROM")
@@ -147,7 +154,36 @@ _OPENING: Final = "SELECT * FROM (\n"
 
 def _wrapped(text: str) -> str:
     """Return a query as part of another, which nothing but a query can be."""
-    return _OPENING + re.sub(r"[\s;]+$", "", text) + "\n)"
+    return _OPENING + _without_end(text) + "\n)"
+
+
+def _without_end(text: str) -> str:
+    """Return a query without the semicolons at its end, and the comments behind them."""
+    at, stop = 0, 0
+    # up to where there is something else than blanks, comments and semicolons
+    while at < len(text):
+        match = _SKIPPED.match(text, at)
+        if match is None:
+            at += 1
+            if not text[at - 1].isspace() and text[at - 1] != ";":
+                stop = at
+        elif match[0] == "/*":
+            at = _comment_end(text, at)
+        else:
+            at = match.end()
+            if not match[0].startswith("--"):
+                stop = at
+    return text[:stop] if ";" in text[stop:] else text
+
+
+def _comment_end(text: str, start: int) -> int:
+    """Return the end of a comment in brackets, in which others may stand."""
+    depth = 0
+    for bracket in _BRACKET.finditer(text, start):
+        depth += 1 if bracket[0] == "/*" else -1
+        if depth == 0:
+            return bracket.end()
+    return len(text)
 
 
 def _head(query: str) -> str:

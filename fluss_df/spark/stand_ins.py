@@ -91,13 +91,14 @@ def _relation(
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
     kept = _of(spark).relations
-    if (key, number) not in kept:
+    found = kept.get((key, number))
+    if found is None:
         prefix, made = _made_relation(spark, schema)
         if len(kept) >= _RELATIONS:
             kept.clear()
-        kept[key, number] = prefix, made._jdf
-    prefix, found = kept[key, number]
-    return prefix, ClassicDataFrame(found, spark)
+        found = kept[key, number] = prefix, made._jdf
+    # not looked up again: another thread may have cleared what is kept
+    return found[0], ClassicDataFrame(found[1], spark)
 
 
 def _made_relation(spark: SparkSession, schema: StructType) -> tuple[str, DataFrame]:

@@ -50,19 +50,19 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def spark_cluster(folder: Path) -> Iterator[str]:
-    """Start a master and workers; give the master's address."""
+def spark_cluster(folder: Path, cores: int = 1) -> Iterator[str]:
+    """Start a master and workers, each on a host of its own to Spark; give the master's address."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     address = f"spark://127.0.0.1:{port}"
     log = folder / "spark.log"
     started: list[subprocess.Popen[bytes]] = []
-    place = ("--host", "127.0.0.1", "--webui-port", "0")
     try:
-        started.append(_start(log, "master.Master", *place, "--port", str(port)))
+        started.append(_start(log, "master.Master", *_place(0), "--port", str(port)))
         for number in range(_WORKERS):
-            size = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"worker{number}"))
-            started.append(_start(log, "worker.Worker", *place, *size, address))
+            folders = ("--work-dir", str(folder / f"worker{number}"))
+            size = ("--cores", str(cores), "--memory", "1g", *folders)
+            started.append(_start(log, "worker.Worker", *_place(number), *size, address))
         deadline = time.monotonic() + _START_S
         while log.read_text().count("Registering worker") < _WORKERS:
             if time.monotonic() > deadline or any(p.poll() is not None for p in started):
@@ -75,6 +75,10 @@ def spark_cluster(folder: Path) -> Iterator[str]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait(30)
+
+
+def _place(number: int) -> tuple[str, ...]:
+    return ("--host", f"127.0.0.{1 + number}", "--webui-port", "0")
 
 
 def _start(log: Path, what: str, *arguments: str) -> subprocess.Popen[bytes]:

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 from py4j.clientserver import JavaClient  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
-from fluss_df.spark import sql
+from fluss_df.spark import sql, stand_ins
 from fluss_df.spark.queries import plan_sql
 from tests.io.conftest import MakeTable
 from tests.spark.test_random_queries import Both, _found, _rows, both
@@ -74,6 +75,13 @@ TEXTS = [
     "SELECT * FROM {a} x JOIN (SELECT (SELECT max(w) FROM {b}) AS m, c.k FROM {qb} c) d ON x.k = d.k",
     "(SELECT k FROM {b})",
     "SELECT k FROM {b};",
+    "SELECT k FROM {b}; -- {b}",
+    "WITH c AS (SELECT k FROM {b}) SELECT * FROM c; -- the end; of it",
+    "WITH c AS (SELECT k FROM {b}) SELECT * FROM c ; ; /* a /* b */; */ -- '\n",
+    "WITH c AS (SELECT k FROM {b}) SELECT k, ';--', r'\\' AS r FROM c; --'",
+    "WITH c AS (SELECT k, ';' AS `;--` FROM {b}) SELECT *, \"\\\";/*\" AS d FROM c -- '\n;;",
+    "WITH c AS (SELECT k FROM {b}) SELECT '--;' FROM c",
+    "FROM {b} SELECT label; /* all of them */",
     # one scan has a condition, and another of the same table has not
     "WITH c AS (SELECT * FROM {b}) SELECT x.k, y.w FROM c x CROSS JOIN c y WHERE x.w <> 4",
     "WITH c AS (SELECT k FROM {b}) SELECT * FROM c WHERE k = 0 UNION ALL SELECT * FROM c WHERE k = 7",
@@ -100,6 +108,24 @@ def test_double_quotes_are_names_where_the_session_says_so(both: Both) -> None:
         assert _found(both, text) == expected
     finally:
         both.set("spark.sql.ansi.doubleQuotedIdentifiers", "false")
+
+
+class Emptied(dict[Any, Any]):
+    """What is kept, where another thread makes room for its own at once."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.clear()
+
+
+def test_threads_share_what_is_kept(
+    classic_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stand_ins._of(classic_spark), "relations", Emptied())
+    schema = StructType([StructField("c", LongType())])
+    prefix, made = stand_ins._relation(classic_spark, schema, schema.json(), 0)
+    assert prefix
+    assert made.columns == ["c"]
 
 
 def test_columns_that_differ_by_case(both: Both, make_table: MakeTable) -> None:
