@@ -126,6 +126,8 @@ class Streams:
         orders = json.dumps({**self._orders, "streams": self._streams(), "end": end})
         root = str(Path(__file__).parents[2])
         environment = os.environ | {"PYTHONPATH": root, "PYSPARK_PYTHON": sys.executable}
+        # set while this process has a session of Spark Connect
+        environment.pop("SPARK_CONNECT_MODE_ENABLED", None)
         with (self.folder / "output").open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.jvm_program", orders],
