@@ -130,7 +130,7 @@ class Catalog:
             self._reserved[kind] = self._next[kind] + _BLOCK
             try:
                 self._save()
-            except FlussError:
+            except BaseException:
                 self._reserved[kind] = self._next[kind]
                 raise
         self._next[kind] += 1
@@ -161,7 +161,7 @@ class Catalog:
             self._databases[name] = Database(descriptor, now, now)
             try:
                 self._save()
-            except FlussError:
+            except BaseException:
                 del self._databases[name]
                 raise
 
@@ -172,29 +172,34 @@ class Catalog:
             self._databases[name] = Database(descriptor, old.created, now_ms())
             try:
                 self._save()
-            except FlussError:
+            except BaseException:
                 self._databases[name] = old
                 raise
 
-    def drop_database(self, name: str, ignore_if_not_exists: bool, cascade: bool) -> list[Table]:
-        """Drop a database; return the tables that went with it."""
+    def drop_database(
+        self, name: str, ignore_if_not_exists: bool, cascade: bool, dropped: list[Table]
+    ) -> None:
+        """Drop a database; ``dropped`` gets the tables that went with it.
+
+        It has those that were dropped also where an error ends it.
+        """
         with self._lock:
             if name not in self._databases:
                 if ignore_if_not_exists:
-                    return []
+                    return
                 raise self._no_database(name)
             tables = [t for t in self._tables.values() if t.path.database_name == name]
             if tables and not cascade:
                 raise FlussError(f"Database {name} is not empty.", ErrorCode.DATABASE_NOT_EMPTY)
             for table in tables:
                 self.drop_table(table.path, False)
+                dropped.append(table)
             database = self._databases.pop(name)
             try:
                 self._save()
-            except FlussError:
+            except BaseException:
                 self._databases[name] = database
                 raise
-            return tables
 
     def databases(self) -> list[str]:
         """Return the names of the databases."""
@@ -318,7 +323,7 @@ class Catalog:
             table.sequence = first + count
             try:
                 self._store(table)
-            except FlussError:
+            except BaseException:
                 table.sequence = first
                 raise
             return first
@@ -362,7 +367,7 @@ class Catalog:
             table.partitions[name] = partition
             try:
                 self._store(table)
-            except FlussError:
+            except BaseException:
                 del table.partitions[name]
                 raise
             self._partitions[partition.id] = (table, partition)
@@ -392,7 +397,7 @@ class Catalog:
             table.dropped.append(partition.id)
             try:
                 self._store(table)
-            except FlussError:
+            except BaseException:
                 table.partitions[partition.name] = partition
                 table.dropped.remove(partition.id)
                 raise

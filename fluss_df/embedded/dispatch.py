@@ -325,11 +325,15 @@ class Dispatcher:
         return pb.AlterDatabaseResponse()
 
     def _drop_database(self, request: pb.DropDatabaseRequest) -> pb.DropDatabaseResponse:
-        dropped = self.engine.catalog.drop_database(
-            request.database_name, request.ignore_if_not_exists, request.cascade
-        )
-        for table in dropped:
-            self.engine.drop_table(table)
+        dropped: list[Table] = []
+        try:
+            self.engine.catalog.drop_database(
+                request.database_name, request.ignore_if_not_exists, request.cascade, dropped
+            )
+        finally:
+            # also those before the one that a full disk did not let go: there is room then
+            for table in dropped:
+                self.engine.drop_table(table)
         return pb.DropDatabaseResponse()
 
     def _list_databases(self, request: pb.ListDatabasesRequest) -> pb.ListDatabasesResponse:

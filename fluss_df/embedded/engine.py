@@ -500,12 +500,15 @@ class Engine:
 
     async def _watch_folder(self) -> None:
         """Notice that the folder is not where it was, also where nobody writes."""
-        try:
-            while True:
+        while True:
+            try:
                 self.lock.verify()
-                await asyncio.sleep(_WATCH_INTERVAL_S)
-        except FolderLostError:
-            await self.run(self._give_up)
+            except FolderLostError:
+                break
+            except Exception:
+                logger.exception("cannot look after the folder; it is tried again")
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+        await self.run(self._give_up)
 
     def before_closing(self, function: Callable[[], None]) -> None:
         """Have a function called before buckets are closed: to let go of what uses them."""

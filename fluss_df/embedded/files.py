@@ -196,10 +196,16 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     Raises
     ------
     FlussError
-        See :func:`disk_refused`, when the disk does not take them; the old file is untouched.
+        See :func:`disk_refused`, when the disk does not take them. The old file is untouched,
+        unless the folder could not be synced: then the new one is in its place, and a loss of
+        power may bring the old one back.
     """
     temporary = path.with_name(path.name + ".tmp")
+    folder = -1
     try:
+        if durable:
+            # first: where there is no descriptor for it, nothing was replaced
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             written = 0
@@ -211,11 +217,14 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
             os.close(fd)
         os.replace(temporary, path)
         if durable:
-            sync_folder(path.parent)
+            os.fsync(folder)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise disk_refused(f"cannot write {path.name}", path.parent, error) from error
+    finally:
+        if folder >= 0:
+            os.close(folder)
 
 
 @contextlib.contextmanager

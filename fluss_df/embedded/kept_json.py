@@ -16,7 +16,13 @@ from typing import Any, Final
 
 import google_crc32c
 
-from fluss_df.embedded.files import DamagedError, make_folder, read_bytes, write_atomically
+from fluss_df.embedded.files import (
+    DamagedError,
+    make_folder,
+    read_bytes,
+    sync_folder,
+    write_atomically,
+)
 from fluss_df.errors import FlussError
 
 logger = logging.getLogger(__name__)
@@ -148,9 +154,32 @@ class KeptJson:
         """
         self._before_change()
         data = _pack(Kept(self._generation + 1, value))
-        write_atomically(self.first, data)
+        try:
+            old = _read(self.first, self._plain)
+        except DamagedError:
+            old = None  # the second file has it
+        try:
+            write_atomically(self.first, data)
+        except FlussError:
+            self._take_back(data, old)
+            raise
         self._generation += 1
         self._save_second(data)
+
+    def _take_back(self, data: bytes, old: Kept | None) -> None:
+        """Put the old value back in place of one that was written and is not durable."""
+        try:
+            if not self._is(self.first, data):
+                return
+            if old is None:
+                self.first.unlink()
+                sync_folder(self.first.parent)
+                return
+            # of a later generation than the one that may be on the disk
+            self._generation += 2
+            write_atomically(self.first, _pack(Kept(self._generation, old.value)))
+        except (OSError, FlussError) as error:
+            logger.error("%s may have a change that was refused: %s", self.first, error)
 
     def _save_second(self, data: bytes) -> None:
         """Write the second file where it is another; a disk that is full has the first one."""

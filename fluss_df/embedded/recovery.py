@@ -218,8 +218,11 @@ class _Loading:
             return
         if found.problem is not None:
             loaded.problems.append(f"{found.problem}: it is made again from the log")
+        if used and not segments:
+            # the newest one never expires
+            raise self._damage(loaded.start, "its files are missing")
         if not segments and loaded.start == point.end_offset:
-            return  # all that was there has expired
+            return
         if end < point.end_offset:
             raise self._damage(end, f"batches up to {point.end_offset} are missing")
         for segment in segments:

@@ -181,7 +181,7 @@ def check_entries(kind: api.Api[Any, Any], body: pa.Buffer) -> None:
                     found += packed is None
             if found > _ENTRIES:
                 raise FlussError(
-                    f"a {kind.name} request with more than {_ENTRIES:,} entries: ask for less in one"
-                    " request",
+                    f"a {kind.name} request with more than {_ENTRIES:,} entries: ask for less in"
+                    " one request",
                     ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
                 )

@@ -152,6 +152,26 @@ class Segment:
         self._fd: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._map: memoryview | None = None
 
+    @classmethod
+    def begin(cls, folder: Path, base_offset: int) -> Segment:
+        """Begin a new segment; a file that has batches is not written over.
+
+        Raises
+        ------
+        FlussError
+            :class:`~fluss_df.embedded.files.DamagedError` for such a file.
+        OSError
+            When the file cannot be created.
+        """
+        segment = cls(folder, base_offset)
+        if size := segment.file_size():
+            segment.rest()
+            raise DamagedError(
+                f"{segment.path} has {size:,} bytes, and was not found when the log was opened:"
+                " open the engine again"
+            )
+        return segment
+
     @property
     def fd(self) -> int:
         """The descriptor of the file; opens it.

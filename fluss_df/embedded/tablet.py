@@ -122,7 +122,7 @@ class Tablet:
         self._point_file = PointFile(folder, owner, loaded.found)
         try:
             if not self._segments:
-                self._segments.append(Segment(folder, loaded.start))
+                self._segments.append(Segment.begin(folder, loaded.start))
             else:
                 # what was read again may be in the page cache only
                 sync_data(self._active.fd)
@@ -262,7 +262,7 @@ class Tablet:
         old.save_index(self._writers, self.owner)
         self._synced = self._end
         self.synced_offset = old.end_offset
-        new = Segment(self.folder, old.end_offset)
+        new = Segment.begin(self.folder, old.end_offset)
         try:
             sync_folder(self.folder)
         except BaseException:
@@ -523,10 +523,18 @@ class Tablet:
             start = self._segments[count].base_offset
             self._point_file.write(start, *self._synced)
             self._point_file.sync()
-            write_start(self.folder, self.owner, start)
+            try:
+                write_start(self.folder, self.owner, start)
+                noted = True
+            except FlussError as error:
+                # a disk that is full gets room by what is removed; the other file has it
+                logger.warning("%s: %s", self.name, error.message)
+                noted = False
             self._expired += self._segments[:count]
             del self._segments[:count]
             self._remove_expired()
+            if not noted:
+                write_start(self.folder, self.owner, start)
         return count
 
     def _remove_expired(self) -> None:
@@ -552,9 +560,16 @@ class Tablet:
                 if self._poison is None:
                     self._sync_all(durable_point=True)
                     if self._active.size:
-                        self._active.save_index(self._writers, self.owner)
+                        self._save_index()
             finally:
                 self._give_up()
+
+    def _save_index(self) -> None:
+        """Write the index of the newest segment, without which opening it takes longer."""
+        try:
+            self._active.save_index(self._writers, self.owner)
+        except FlussError as error:
+            logger.warning("%s: %s", self.name, error.message)
 
     def abandon(self) -> None:
         """Close without a sync: the bucket was dropped."""

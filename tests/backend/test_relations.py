@@ -29,10 +29,14 @@ def table(con: Backend) -> Any:
 
 def test_truths_and_modes_of_nulls(table: Any) -> None:
     rows = ROWS.drop("d").to_arrow()  # noqa: F841
-    known = duckdb.connect().execute(
-        "SELECT g, bool_or(b), bool_and(b), bool_or(b) FILTER (g > 2), mode(f) FROM rows"
-        " GROUP BY g ORDER BY g"
-    ).fetchall()
+    known = (
+        duckdb.connect()
+        .execute(
+            "SELECT g, bool_or(b), bool_and(b), bool_or(b) FILTER (g > 2), mode(f) FROM rows"
+            " GROUP BY g ORDER BY g"
+        )
+        .fetchall()
+    )
     found = table.group_by("g").agg(
         one=table.b.any(),
         each=table.b.all(),

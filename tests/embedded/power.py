@@ -73,7 +73,7 @@ class Recorder:
             for name in _RECORDED:
                 setattr(os, name, self._wrapped(name, old[name]))
             os.pread = self._failing("pread", os.pread)
-            io.open = self._failing("open", io.open)  # type: ignore[assignment]
+            io.open = self._failing("open", io.open)
             yield
         finally:
             for name, function in old.items():
@@ -294,7 +294,7 @@ class Disk:
         return bytes(data)
 
 
-def _descriptor(keys: list[str] | None) -> str:
+def _descriptor(keys: list[str] | None) -> bytes:
     properties = {"table.log.arrow.compression.type": "NONE"}
     return TableDescriptor(Schema(SCHEMA, keys), bucket_count=1, properties=properties).to_json()
 
@@ -365,7 +365,8 @@ class _Use:
         try:
             step(*arguments)
         except FlussError as error:
-            assert not isinstance(error, DamagedError), error
+            if isinstance(error, DamagedError):
+                raise AssertionError("nothing is damaged") from error
             engine = self._opened
             if engine is not None and (engine.refusing_writes() or self._choose.random() < 0.2):
                 self._opened = None

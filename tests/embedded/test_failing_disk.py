@@ -1,0 +1,250 @@
+"""A disk that refuses single calls: what was acknowledged stays, what was refused is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df.embedded import EmbeddedFluss, EngineOptions, files
+from fluss_df.embedded import tablet as tablet_module
+from fluss_df.embedded.attempts import Attempts
+from fluss_df.embedded.engine import Engine
+from fluss_df.embedded.files import DamagedError
+from fluss_df.embedded.open_files import OpenFiles
+from fluss_df.embedded.request_limits import check_entries
+from fluss_df.embedded.segment import Segment
+from fluss_df.embedded.tables import now_ms
+from fluss_df.embedded.tablet import Tablet
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket
+from fluss_df.protocol import api
+from tests.embedded import attacking, power
+from tests.embedded.test_durability import batch, contents, opened
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("day", pa.string())])
+PATH = fluss.TablePath("fluss", "t")
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def append(tablet: Tablet, first: int, count: int) -> None:
+    for i in range(first, first + count):
+        tablet.append(batch(writer=7, sequence=i), {1: None})
+        tablet.sync()
+
+
+def test_segments_that_cannot_be_removed_are_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tablet = opened(tmp_path / "log", 300)
+    append(tablet, 0, 8)
+    active = tablet._active.base_offset
+    unlink, left = Path.unlink, [3]
+
+    def some(self: Path, missing_ok: bool = False) -> None:
+        if self.suffix == ".log":
+            left[0] -= 1
+            if left[0] in (0, 1):
+                refuse()
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", some)
+    with pytest.raises(FlussError, match="cannot remove expired segments"):
+        tablet.expire(now_ms() + 1000, 1)
+    assert tablet.start_offset == active
+    append(tablet, 8, 1)
+    expected = contents(tablet)
+    # as after a kill: some of the files are there, and not the ones behind them
+    names = sorted(p.name for p in (tmp_path / "log").glob("*.log"))
+    (tmp_path / "log" / names[1]).rename(tmp_path / "kept")
+    again = opened(tmp_path / "log", 300)
+    assert contents(again)[-len(expected) :] == expected
+    again.abandon()
+    (tmp_path / "kept").rename(tmp_path / "log" / names[1])
+    monkeypatch.undo()
+    assert tablet.may_expire(now_ms(), 10**9)
+    tablet.expire(now_ms(), 10**9)
+    assert len(list((tmp_path / "log").glob("*.log"))) <= 2
+    tablet.close()
+
+
+def test_a_segment_whose_name_is_not_on_the_disk_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tablet = opened(tmp_path / "log", 300)
+    append(tablet, 0, 1)
+    while tablet._active.size < 300:
+        append(tablet, tablet.end_offset // 3, 1)
+    number, active = tablet.end_offset // 3, tablet._active
+    monkeypatch.setattr(tablet_module, "sync_folder", refuse)
+    for _ in range(2):
+        with pytest.raises(FlussError, match="cannot begin a segment"):
+            tablet.append(batch(writer=7, sequence=number), {1: None})
+        assert tablet._active is active
+    monkeypatch.undo()
+    append(tablet, number, 1)
+    assert tablet._active is not active
+    tablet.close()
+
+
+def test_a_log_that_was_not_found_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / f"{0:020}.log").write_bytes(b"rows")
+    with pytest.raises(DamagedError, match="was not found when the log was opened"):
+        Segment.begin(tmp_path, 0)
+    assert (tmp_path / f"{0:020}.log").read_bytes() == b"rows"
+
+
+def test_a_lost_file_of_a_bucket_with_rows_is_damage(tmp_path: Path) -> None:
+    """Also where no sync said how far it went."""
+    engine = Engine(tmp_path / "d", EngineOptions(durability="none"))
+    engine.catalog.create_table(PATH, power._descriptor(None), False)
+    bucket = TableBucket(engine.catalog.table(PATH).id, 0)
+    engine.bucket(bucket)[1].append(batch(), {1: None})
+    # as after a kill
+    for name in ("left", "lost"):
+        shutil.copytree(tmp_path / "d", tmp_path / name)
+    engine.close()
+    (segment,) = (tmp_path / "lost").rglob("*.log")
+    left = Engine(tmp_path / "left")
+    assert left.bucket(bucket)[1].end_offset == 3
+    left.close()
+    segment.unlink()
+    lost = Engine(tmp_path / "lost")
+    with pytest.raises(DamagedError, match=r"damaged at offset 0, .* its files are missing"):
+        lost.bucket(bucket)
+    lost.close()
+    assert not segment.exists()
+
+
+def test_a_refused_drop_is_taken_back_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(tmp_path / "d")
+    schema = fluss.Schema(SCHEMA)
+    descriptor = fluss.TableDescriptor(schema, partition_keys=["day"])
+    engine.catalog.create_table(PATH, descriptor.to_json(), False)
+    engine.catalog.create_partition(PATH, {"day": "a"}, False)
+    fsync, calls = os.fsync, [0]
+
+    def synced(fd: int) -> None:
+        calls[0] += 1
+        if calls[0] == 2:  # the file, then the folder
+            refuse()
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    with pytest.raises(FlussError, match="cannot write table-0"):
+        engine.catalog.drop_partition(PATH, {"day": "a"}, False)
+    monkeypatch.undo()
+    # as after a kill
+    shutil.copytree(tmp_path / "d", tmp_path / "left")
+    engine.close()
+    left = Engine(tmp_path / "left")
+    assert list(left.catalog.table(PATH).partitions) == ["a"]
+    left.close()
+
+
+def test_a_database_that_cannot_be_dropped_gives_its_room_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EmbeddedFluss(tmp_path / "d") as engine, engine.connection() as connection:
+        admin = connection.get_admin()
+        admin.create_database("db")
+        for name in "ab":
+            path = fluss.TablePath("db", name)
+            admin.create_table(path, fluss.TableDescriptor(fluss.Schema(SCHEMA)))
+        write = files.write_atomically
+
+        def full(path: Path, data: bytes, *, durable: bool = True) -> None:
+            if path.name == "databases.json":
+                raise FlussError("full", ErrorCode.UNKNOWN_SERVER_ERROR)
+            write(path, data, durable=durable)
+
+        monkeypatch.setattr("fluss_df.embedded.kept_json.write_atomically", full)
+        with pytest.raises(FlussError, match="full"):
+            admin.drop_database("db", cascade=True)
+        assert not [p for p in (tmp_path / "d" / "data").iterdir() if p.is_dir()]
+        monkeypatch.undo()
+        admin.drop_database("db", cascade=True)
+        assert "db" not in admin.list_databases()
+
+
+def test_syncs_in_the_background_go_on_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = EmbeddedFluss(tmp_path / "d", options=EngineOptions(durability="interval"))
+    with engine, engine.connection() as connection:
+        connection.get_admin().create_table(PATH, fluss.TableDescriptor(fluss.Schema(SCHEMA)))
+        sync, calls = Tablet.sync, [0]
+
+        def once(self: Tablet) -> None:
+            calls[0] += 1
+            if calls[0] == 1:
+                refuse()
+            sync(self)
+
+        monkeypatch.setattr(Tablet, "sync", once)
+        with connection.get_table(PATH).new_append().create_writer() as writer:
+            writer.write_arrow(pa.table({"id": [1], "day": ["a"]}, schema=SCHEMA))
+        until = time.monotonic() + 20
+        while calls[0] < 2:
+            assert time.monotonic() < until, "nothing is synced any more"
+            time.sleep(0.05)
+
+
+def test_who_fails_to_rest_is_counted_on() -> None:
+    class User:
+        files = 3
+        fails = True
+
+        def rest(self) -> bool:
+            if self.fails:
+                refuse()
+            return True
+
+    user = User()
+    opened: OpenFiles[str] = OpenFiles(100)
+    opened.use("a", user)
+    with pytest.raises(OSError, match="Input/output"):
+        opened.rest_all()
+    user.fails = False
+    opened.rest_all()
+    assert (opened._files, opened._used) == (0, {})
+
+
+def test_wrong_passwords_take_little_memory_and_hold_nobody_up_for_good() -> None:
+    async def guess() -> None:
+        attempts = Attempts()
+        attempts.failed("host", "x" * 65_000)
+        assert all(len(user) <= 256 for _, user in attempts._failures)
+        for _ in range(3):
+            attempts.failed("host", "alice")
+        turns = [asyncio.ensure_future(attempts.turn("host", "alice")) for _ in range(8)]
+        await asyncio.sleep(0.1)
+        refused = [turn.exception() for turn in turns if turn.done()]
+        codes = {error.error_code for error in refused if isinstance(error, FlussError)}
+        assert codes == {ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION}
+        for turn in turns:
+            turn.cancel()
+        attempts.succeeded("host", "alice")
+        await asyncio.wait_for(attempts.turn("host", "alice"), 0.5)
+
+    asyncio.run(guess())
+
+
+def test_a_fetch_of_all_buckets_that_a_table_may_have() -> None:
+    request = attacking._fetch(120_000)(0, 0)
+    check_entries(api.FETCH_LOG, pa.py_buffer(request))
+    with pytest.raises(FlussError, match="more than 131,072 entries"):
+        check_entries(api.FETCH_LOG, pa.py_buffer(attacking._fetch(140_000)(0, 0)))
