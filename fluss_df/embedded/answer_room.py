@@ -9,7 +9,7 @@ from fluss_df.embedded.workers import give_turn, paced
 from fluss_df.errors import ErrorCode, FlussError
 
 # keys that are read at once before anything is known of the size of their values; and at the most
-_FIRST_KEYS: Final = 256
+_FIRST_KEYS: Final = 8
 _MOST_KEYS: Final = 8192
 # of a value besides its bytes, while it is an object
 _OBJECT_BYTES: Final = 48
