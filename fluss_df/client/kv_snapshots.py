@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 from pyarrow import fs
@@ -45,6 +47,9 @@ _PIECE_ROWS = 1 << 17
 # how large values are is not known before
 _FIRST_ROWS = 64
 _COPY_BYTES = 4 << 20
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+# Windows has the last one only
+_FLAGS: int = sum(getattr(os, flag, 0) for flag in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,42 +267,67 @@ def _entries(
         count = min(8 * count, max(1, _PIECE_BYTES // size), _PIECE_ROWS)
 
 
-def _linked(place: Place, target: Path) -> bool:
-    """Link rows that are on a disk here, rather than copy them; whether that could be done."""
-    # RocksDB never writes to these files again, as it may to its others
-    if target.suffix != ".sst" or not isinstance(place.filesystem, fs.LocalFileSystem):
-        return False
-    try:
-        os.link(place.path, target)
-    except OSError:  # on another disk, or of another user
-        return False
-    return True
-
-
 def _download(connection: FlussConnection, snapshot: KvSnapshot, folder: Path) -> None:
+    """Copy the files of a snapshot to a folder of this call's own.
+
+    A server says where they are and what they are called: it can name any file that this user may
+    read. They are never linked, and only new files in the folder are written.
+    """
+    _check_names(snapshot)
     filesystems = RemoteFileSystems.of(connection)
     for uri, name in snapshot.files:
-        if Path(name).name != name:
-            raise ProtocolError(f"a file of {snapshot.bucket} has the name {name!r}")
+        what = f"{snapshot.bucket}: file {uri!r} of snapshot {snapshot.snapshot_id}"
         place = filesystems.locate(uri)
-        if _linked(place, folder / name):
-            continue
         try:
-            with (
-                place.filesystem.open_input_stream(place.path) as source,
-                (folder / name).open("wb") as target,
-            ):
-                shutil.copyfileobj(source, target, _COPY_BYTES)
+            _copy(place, folder / name)
         except FileNotFoundError as error:
             raise FlussError(
-                f"file {uri} of snapshot {snapshot.snapshot_id} is gone; or it is on a disk of the"
-                " cluster, which must be mounted here at the same path",
+                f"{what} is gone; or it is on a disk of the cluster, which must be mounted here at"
+                " the same path",
                 ErrorCode.KV_SNAPSHOT_NOT_EXIST,
             ) from error
-        except OSError as error:
+        # a path that cannot be one is a ValueError
+        except (OSError, ValueError, pa.ArrowException) as error:
             filesystems.forget(place)
             text = place.token.redact(str(error).partition("\n")[0])
             raise FlussError(
-                f"file {uri} of snapshot {snapshot.snapshot_id} cannot be read: {text}",
-                ErrorCode.STORAGE_EXCEPTION,
+                f"{what} cannot be read: {text}", ErrorCode.STORAGE_EXCEPTION
             ) from None
+
+
+def _check_names(snapshot: KvSnapshot) -> None:
+    """Refuse names that RocksDB gives to no file, and names that come twice."""
+    seen: set[str] = set()
+    for uri, name in snapshot.files:
+        what = f"snapshot {snapshot.snapshot_id} of {snapshot.bucket}"
+        if not _NAME.fullmatch(name) or name in (".", ".."):
+            raise ProtocolError(f"{what} calls its file {uri!r} {name!r}, which is no file's name")
+        if name in seen:
+            raise ProtocolError(f"{what} has a file {name!r} twice, the second one from {uri!r}")
+        seen.add(name)
+
+
+def _copy(place: Place, target: Path) -> None:
+    with target.open("xb") as written:
+        if isinstance(place.filesystem, fs.LocalFileSystem):
+            with _open_regular(place.path) as local:
+                # no more than it has: some files of /proc have no end
+                left = os.fstat(local.fileno()).st_size
+                while left and (piece := local.read(min(left, _COPY_BYTES))):
+                    written.write(piece)
+                    left -= len(piece)
+            return
+        # as it is, whatever its name ends in
+        with place.filesystem.open_input_stream(place.path, compression=None) as source:
+            shutil.copyfileobj(source, written, _COPY_BYTES)
+
+
+def _open_regular(path: str) -> BinaryIO:
+    """Open a file of a disk here, but no device, and no FIFO, whose writer would be waited for."""
+    # looked at before, as to open a device can do something; and after, as it may be another
+    if stat.S_ISREG(os.stat(path).st_mode):
+        opened = os.fdopen(os.open(path, os.O_RDONLY | _FLAGS), "rb")
+        if stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            return opened
+        opened.close()
+    raise OSError("it is no regular file")
