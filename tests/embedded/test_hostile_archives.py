@@ -10,6 +10,7 @@ import shutil
 import tarfile
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,180 @@ def test_headers_that_are_read_whole(tmp_path: Path, kind: bytes) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 32 << 20
+
+
+LOG = "data/0/table/0/log/00000000000000000000.log"
+MIB = 1 << 20
+
+
+def compress(file: Path, *parts: bytes) -> Path:
+    with pa.OSFile(str(file), "w") as stream, pa.CompressedOutputStream(stream, "zstd") as packed:
+        for part in parts:
+            packed.write(part)
+    return file
+
+
+def with_checksum(header: bytearray) -> bytes:
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+def extended(fields: bytes) -> bytes:
+    """Return an extended header and the header of an empty file behind it."""
+    info = tarfile.TarInfo("x")
+    info.type = tarfile.XHDTYPE
+    info.size = len(fields)
+    first = info.tobuf(tarfile.USTAR_FORMAT)
+    return first + fields.ljust(-(-len(fields) // 512) * 512, b"\0") + plain()
+
+
+def plain(size: int = 0) -> bytes:
+    info = tarfile.TarInfo(LOG)
+    info.size = size
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def record(name: str, value: str) -> bytes:
+    rest = f" {name}={value}\n".encode()
+    length = len(rest) + 1
+    while len(str(length)) + len(rest) != length:
+        length += 1
+    return str(length).encode() + rest
+
+
+def sparse_header() -> bytes:
+    header = bytearray(plain())
+    header[156:157] = tarfile.GNUTYPE_SPARSE
+    header[386:410] = b"00000000001\0" * 2
+    header[482] = 1
+    return with_checksum(header)
+
+
+SPARSE = {
+    "a header of GNU": (
+        sparse_header(),
+        ((b"00000000001\0" * 42).ljust(504, b"\0") + b"\1" + bytes(7)) * 2048,
+    ),
+    "a map in the file": (
+        extended(
+            record("GNU.sparse.major", "1")
+            + record("GNU.sparse.minor", "0")
+            + record("size", str(1 << 30))
+        )
+        + b"999999999\n",
+        b"1\n" * (MIB // 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SPARSE)
+def test_maps_of_sparse_files(tmp_path: Path, kind: str) -> None:
+    """Python reads them into memory, as long as they are: an archive of 10 kB has 32 MB of them."""
+    first, more = SPARSE[kind]
+    file = compress(tmp_path / "b.tar.zst", first, *[more] * 32)
+    assert file.stat().st_size < 1 << 16
+    tracemalloc.start()
+    try:
+        refused(file, tmp_path / "d")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        record("GNU.sparse.map", "1,2,3"),
+        record("GNU.sparse.map", "1" * 5000),
+        record("GNU.sparse.size", "10") + record("GNU.sparse.name", "x"),
+        record("hdrcharset", "BINARY"),
+        record("linkpath", "/etc/passwd"),
+        record("size", "-1"),
+        record("size", "9" * 30),
+        record("size", ""),
+        record("path", "../victim/x"),
+        b"99999999999999 path=x\n",
+        b"0 path=x\n",
+        b"3 path=x\n",
+        b"no record",
+        b"11 path=\xff\xfe\n",
+    ],
+)
+def test_extended_headers_that_no_backup_has(tmp_path: Path, fields: bytes) -> None:
+    refused(compress(tmp_path / "b.tar.zst", extended(fields), bytes(4096)), tmp_path / "d")
+
+
+def test_extended_headers_of_extended_headers(tmp_path: Path) -> None:
+    """Each is read within the one before it: the second one is refused."""
+    one = extended(record("path", "y" * 60_000))[: -len(plain())]
+    file = compress(tmp_path / "b.tar.zst", *[one] * 2000)
+    tracemalloc.start()
+    try:
+        assert "that is no file" in refused(file, tmp_path / "d")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_extended_headers_that_backups_may_have(tmp_path: Path, members: Members) -> None:
+    """Names and sizes of any length, times and owners; as of a file with more than 8 GB."""
+    changed = []
+    for info, data in members:
+        new = tarfile.TarInfo("other")
+        new.mtime = 1.5
+        new.uname = "ü"
+        new.pax_headers = {"path": info.name, "size": str(len(data)), "comment": "x" * 1000}
+        changed.append((new, data))
+    restore(pack(tmp_path / "b.tar.zst", changed), tmp_path / "d")
+    assert check_folder(tmp_path / "d").findings == []
+    for info, data in members:
+        assert (tmp_path / "d" / info.name).read_bytes() == data
+
+
+SIZES = [b"\x80" + bytes(10) + b"\1", b"\xff" * 12, b"77777777777\0", b"-0000000001\0", b"zzz"]
+FIELDS = [
+    b"27 GNU.sparse.map=1,2,3,4,5\n",
+    b"22 GNU.sparse.size=10\n",
+    b"11 size=-1\n",
+    b"0 a=b\n",
+    b"19 mtime=nan000000\n",
+]
+
+
+def test_mutated_headers(tmp_path: Path, members: Members) -> None:
+    """With checksums that are right: refused with nothing left, or restored."""
+    choose = random.Random(CASES)
+    times = [(tarfile.TarInfo(info.name), data) for info, data in members]
+    for info, _ in times:
+        info.mtime = 1.5
+    good = pack(tmp_path / "b.tar.zst", times)
+    with pa.OSFile(str(good), "r") as stream, pa.CompressedInputStream(stream, "zstd") as unpacked:
+        raw = unpacked.read()
+    headers = [at for at in range(0, len(raw), 512) if raw[at + 257 : at + 262] == b"ustar"]
+    for _ in range(CASES):
+        bad = bytearray(raw)
+        at = choose.choice(headers)
+        what = choose.randrange(4)
+        if what == 0:
+            bad[at + 156] = choose.choice(b"01234567xgXLKSDNVM\0")
+        elif what == 1:
+            bad[at + 124 : at + 136] = choose.choice(SIZES).ljust(12, b"\0")
+        elif what == 2:
+            bad[at + choose.randrange(512)] = choose.randrange(256)
+        else:
+            at = choose.choice([at for at in headers if raw[at + 156 : at + 157] == b"x"])
+            fields = choose.choice(FIELDS)
+            bad[at + 512 : at + 512 + len(fields)] = fields
+            bad[at + 124 : at + 136] = b"%011o\0" % len(fields)
+        bad[at : at + 512] = with_checksum(bad[at : at + 512])
+        file = compress(tmp_path / "b.tar.zst", bytes(bad))
+        with suppress(FlussError):
+            restore(file, tmp_path / "d")
+            shutil.rmtree(tmp_path / "d")
+        assert everything(tmp_path) == ["b.tar.zst"]
 
 
 def mutations(members: Members, choose: random.Random) -> Iterator[Members]:
