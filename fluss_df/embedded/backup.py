@@ -72,31 +72,32 @@ def back_up(engine: Engine, file: Path) -> int:
         ``STORAGE_EXCEPTION`` where it cannot be written, or data is damaged.
     """
     codec = codec_of(file)
-    partial = file.with_name(file.name + ".part")
+    partial: Path | None = None
     try:
-        # no other user may read what is in it
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE)
-        os.fchmod(fd, FILE)
+        # of this call alone: another may write to the same name. No other user may read it
+        fd, name = tempfile.mkstemp(prefix="fluss-df-backup-", suffix=".part", dir=file.parent)
+        partial = Path(name)
         os.close(fd)
         with (
-            pa.OSFile(str(partial), "w") as stream,
+            pa.OSFile(name, "w") as stream,
             pa.CompressedOutputStream(stream, codec) as packed,
             tarfile.open(fileobj=cast(IO[bytes], packed), mode="w|") as archive,
         ):
             _write(engine, archive)
         with open(partial, "rb") as written:
             os.fsync(written.fileno())
+            size = os.fstat(written.fileno()).st_size
         os.replace(partial, file)
+        partial = None
         sync_folder(file.absolute().parent)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise FlussError(
             f"cannot write the backup {file}: {error}", ErrorCode.STORAGE_EXCEPTION
         ) from error
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    return file.stat().st_size
+    finally:
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+    return size
 
 
 def _write(engine: Engine, archive: tarfile.TarFile) -> None:
