@@ -137,7 +137,7 @@ def test_two_at_once(
         go_on.set()
         late.join()
 
-    meanwhile(monkeypatch, module, "_unpack", let_go_on)
+    meanwhile(monkeypatch, module, "_read_catalog", let_go_on)
     restore(backup, tmp_path / "d")
     assert len(refused) == 1
     assert check_folder(tmp_path / "d").findings == []
