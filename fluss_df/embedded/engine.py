@@ -529,12 +529,16 @@ class Engine:
 
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
-            try:
-                await self.run(keep_partitions, self)
-                await self.run(self.expire)
-                await self.run(self.cluster.expire)
-            except Exception:
-                logger.exception("background work failed; it is tried again")
+            # one that fails does not keep the others from being done
+            for work in (
+                functools.partial(keep_partitions, self),
+                self.expire,
+                self.cluster.expire,
+            ):
+                try:
+                    await self.run(work)
+                except Exception:
+                    logger.exception("background work failed; it is tried again")
 
     def expire(self) -> int:
         """Delete segments older than ``table.log.ttl``; return how many.
@@ -577,19 +581,23 @@ class Engine:
             self._closed = True
             opened = list(self._open.values())
             self._open.clear()
-        self.workers.close()
-        self._large_requests.close()
-        self._begin_closing()
         problems: list[str] = []
-        with contextlib.suppress(FolderLostError):
-            self.lock.verify()
-        for entry in opened:
-            try:
-                # files at a path that leads elsewhere are another engine's
-                entry.close() if self.lock.lost is None else entry.abandon()
-            except (FlussError, OSError) as error:
-                problems.append(str(error))
-        self.lock.release()
+        try:
+            self.workers.close()
+            self._large_requests.close()
+            self._begin_closing()
+            with contextlib.suppress(FolderLostError):
+                self.lock.verify()
+            for entry in opened:
+                try:
+                    # files at a path that leads elsewhere are another engine's
+                    entry.close() if self.lock.lost is None else entry.abandon()
+                except Exception as error:
+                    # whatever it is, the other buckets are synced and closed
+                    logger.exception("a bucket could not be closed")
+                    problems.append(str(error) or repr(error))
+        finally:
+            self.lock.release()
         if problems:
             raise FlussError("; ".join(problems), ErrorCode.STORAGE_EXCEPTION)
 

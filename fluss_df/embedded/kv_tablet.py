@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from fluss_df.embedded import options
 from fluss_df.embedded.files import sync_folder
 from fluss_df.embedded.kv_loading import StoreLoader
 from fluss_df.embedded.kv_replay import NOT_COUNTED, Changes
@@ -53,8 +54,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CHANGELOG_IMAGE: Final = "table.changelog.image"
-SEQUENCE_CACHE: Final = "table.auto-increment.cache-size"
-_SEQUENCE_CACHE: Final = 100_000
 # without a sync of its own, a log is synced when so much waits for it
 _PENDING_BYTES: Final = 32 << 20
 _MOST_BYTES: Final = 256 << 20
@@ -140,7 +139,7 @@ class KvTablet:
         self._most_bytes = most_bytes
         properties = table.descriptor.properties
         self._full_image = properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
-        self._sequence_block = int(properties.get(SEQUENCE_CACHE, _SEQUENCE_CACHE))
+        self._sequence_block = options.sequence_cache(properties)
         self._compression = Compression.from_properties(properties)
         self._lock = threading.Lock()
         # taken before the other one; held while RocksDB is written
@@ -449,8 +448,17 @@ class KvTablet:
         first, end = state.sequence_next, state.sequence_end
         while count:
             if first >= end:
-                first = self._reserve(self._sequence_block)
-                end = first + self._sequence_block
+                # whole blocks: what is replayed from the log relies on it
+                blocks = -(-count // self._sequence_block)
+                first = self._reserve(blocks * self._sequence_block)
+                end = first + blocks * self._sequence_block
+                if end > options.MAX_NUMBER:
+                    raise FlussError(
+                        f"{self.name}: the numbers of the auto-increment column are used up: the"
+                        f" next ones would be {first} to {end - 1}, and the largest is"
+                        f" {options.MAX_NUMBER - 1}; write to a new table",
+                        ErrorCode.UNKNOWN_SERVER_ERROR,
+                    )
             taken = min(count, end - first)
             parts.append(np.arange(first, first + taken))
             first += taken

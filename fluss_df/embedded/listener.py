@@ -58,6 +58,8 @@ _CLOSED_AT_ONCE: Final = 16
 _FILES_PART: Final = 4
 _LEAST_CONNECTIONS: Final = 8
 _SWEEP_S: Final = 5.0
+# of a request that holds memory others wait for, the part that has to come in each stalled_s
+_PART_IN_TIME: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ class Limits:
         are begun when there is room for one as large as that connection had before.
     stalled_s
         While others wait for room in ``total_bytes``, a peer that neither sends the rest of its
-        request nor takes its answers for so long is closed.
+        request nor takes its answers for so long is closed, and one of whose request less than an
+        eighth came in that time.
     """
 
     connections: int = 1000
@@ -270,6 +273,9 @@ class Connection(asyncio.BufferedProtocol):
         self._stall: asyncio.TimerHandle | None = None
         self._moved = 0.0
         self._left_unsent = 0
+        # bytes that came since a time
+        self._came = 0
+        self._came_since = 0.0
         self.worker: asyncio.Task[None] | None = None
         # answers that are being made, and the bytes that each holds
         self.tasks: dict[asyncio.Task[None], int] = {}
@@ -320,6 +326,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take note of bytes that came."""
         self._moved = asyncio.get_running_loop().time()
+        self._came += nbytes
         try:
             request = self._reader.received(nbytes)
         except FlussError as error:
@@ -356,6 +363,9 @@ class Connection(asyncio.BufferedProtocol):
         self._asking = False
         self._held += self._wanted
         self._wanted = 0
+        self._count_what_comes()
+        if self._connections.crowded and self._stall is None:
+            self._check_later(self._connections.limits.stalled_s)
         self._read_or_not()
 
     def stop_reading(self) -> None:
@@ -375,6 +385,7 @@ class Connection(asyncio.BufferedProtocol):
                 transport.pause_reading()
             else:
                 self._moved = asyncio.get_running_loop().time()
+                self._count_what_comes()
                 transport.resume_reading()
 
     def _give(self, count: int) -> None:
@@ -388,7 +399,11 @@ class Connection(asyncio.BufferedProtocol):
         for connection in self._connections.open if self._connections.crowded else ():
             if connection._held and connection._stall is None:
                 connection._moved = asyncio.get_running_loop().time()
+                connection._count_what_comes()
                 connection._check_later(connection._connections.limits.stalled_s)
+
+    def _count_what_comes(self) -> None:
+        self._came, self._came_since = 0, asyncio.get_running_loop().time()
 
     def _check_later(self, seconds: float) -> None:
         self._stall = asyncio.get_running_loop().call_later(seconds, self._check_stall)
@@ -402,10 +417,19 @@ class Connection(asyncio.BufferedProtocol):
         if unsent < self._left_unsent:
             self._moved = now
         self._left_unsent = unsent
-        left = self._moved + self._connections.limits.stalled_s - now
-        waits_for_peer = not self._writable.is_set() or (self._announced and not self._wanted)
-        if left <= 0 and waits_for_peer:
-            logger.warning("a peer that held memory and did nothing was closed: others wait for it")
+        stalled_s = self._connections.limits.stalled_s
+        left = self._moved + stalled_s - now
+        receives = self._announced > 0 and not self._wanted and not self._paused
+        if receives:
+            # a byte now and then is no progress
+            left = min(left, self._came_since + stalled_s - now)
+            if left <= 0 and self._came * _PART_IN_TIME >= self._announced:
+                self._count_what_comes()
+                left = stalled_s
+        if left <= 0 and (receives or not self._writable.is_set()):
+            logger.warning(
+                "a peer that held memory and did next to nothing was closed: others wait for it"
+            )
             self.close()
         else:
             self._check_later(max(left, 0.1))

@@ -88,4 +88,12 @@ class Numbering:
     def _with_numbers(self, rows: pa.Table, numbers: Int64s) -> Places:
         at = rows.column_names.index(self._column)
         field = rows.schema.field(at)
-        return self._pool.add_rows(rows.set_column(at, field, pa.array(numbers).cast(field.type)))
+        try:
+            values = pa.array(numbers).cast(field.type)
+        except pa.ArrowInvalid as error:
+            raise FlussError(
+                f"the numbers of the auto-increment column {self._column} are used up: {error};"
+                " write to a new table, where the column is a BIGINT",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            ) from None
+        return self._pool.add_rows(rows.set_column(at, field, values))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from fluss_df.errors import ErrorCode, FlussError
 
@@ -16,6 +18,7 @@ AUTO_PARTITION_UNIT: Final = "table.auto-partition.time-unit"
 AUTO_PARTITION_ZONE: Final = "table.auto-partition.time-zone"
 AUTO_PARTITION_PRECREATE: Final = "table.auto-partition.num-precreate"
 AUTO_PARTITION_RETENTION: Final = "table.auto-partition.num-retention"
+SEQUENCE_CACHE: Final = "table.auto-increment.cache-size"
 DATALAKE_ENABLED: Final = "table.datalake.enabled"
 STATISTICS_COLUMNS: Final = "table.statistics.columns"
 FORMAT_VERSION: Final = "table.kv.format-version"
@@ -25,6 +28,13 @@ MERGE_ENGINES: Final = ("FIRST_ROW", "VERSIONED", "AGGREGATION")
 ALTERABLE: Final = ("table.datalake.enabled", "table.datalake.freshness")
 ALTERABLE_LOCAL: Final = ("table.log.tiered.local-segments",)
 
+_SEQUENCE_CACHE: Final = 100_000
+_MOST_SEQUENCE_CACHE: Final = 10_000_000
+# the largest of a BIGINT
+MAX_NUMBER: Final = 2**63 - 1
+
+# as Java has them beside the names of the IANA database
+_GMT_OFFSET = re.compile(r"GMT([+-])(\d{1,2})(?::?([0-5]\d))?")
 _DURATION = re.compile(r"(\d+)\s*([a-zA-Zµ]*)")
 _UNITS: Final = {
     "": 1,
@@ -44,6 +54,49 @@ def duration_ms(text: str) -> int:
     if found is None or found[2].lower() not in _UNITS:
         raise ValueError(text)
     return int(found[1]) * _UNITS[found[2].lower()]
+
+
+def time_zone(name: str) -> datetime.tzinfo:
+    """Return the zone of ``"Asia/Shanghai"`` or ``"GMT+8"``; ValueError for others."""
+    found = _GMT_OFFSET.fullmatch(name)
+    if found is not None and int(found[2]) < 24:
+        offset = datetime.timedelta(hours=int(found[2]), minutes=int(found[3] or 0))
+        return datetime.timezone(-offset if found[1] == "-" else offset)
+    try:
+        return ZoneInfo(name)
+    except (LookupError, OSError, ValueError):
+        # a folder of the time zone database, and a name too long for a file, are OSErrors
+        raise ValueError(name) from None
+
+
+def _time_zone(text: str) -> object:
+    try:
+        return time_zone(text) if text else None
+    except ValueError:
+        raise invalid_config(
+            f"Invalid value for config '{AUTO_PARTITION_ZONE}'. Reason: '{text[:100]}' is no time"
+            " zone of this machine. Use a name as 'Asia/Shanghai', 'UTC' or 'GMT+8'."
+        ) from None
+
+
+def _sequence_cache(text: str) -> object:
+    size = int(text)
+    if not 1 <= size <= _MOST_SEQUENCE_CACHE:
+        raise invalid_config(
+            f"Invalid value for config '{SEQUENCE_CACHE}'. Reason: {size} is not between 1 and"
+            f" {_MOST_SEQUENCE_CACHE}."
+        )
+    return size
+
+
+def sequence_cache(properties: Mapping[str, str]) -> int:
+    """Return how many numbers of an auto-increment column a bucket takes at once.
+
+    Tables of earlier versions may have a property that is refused today. One with which no bucket
+    could ever take numbers is put right; others stay, as what was taken is in blocks of that size.
+    """
+    size = integer(properties, SEQUENCE_CACHE, _SEQUENCE_CACHE)
+    return max(size, 1) if size < MAX_NUMBER else _MOST_SEQUENCE_CACHE
 
 
 def _boolean(text: str) -> object:
@@ -71,7 +124,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     AUTO_PARTITION: _boolean,
     AUTO_PARTITION_KEY: str,
     AUTO_PARTITION_UNIT: _one_of("YEAR", "QUARTER", "MONTH", "DAY", "HOUR"),
-    AUTO_PARTITION_ZONE: str,
+    AUTO_PARTITION_ZONE: _time_zone,
     AUTO_PARTITION_PRECREATE: int,
     AUTO_PARTITION_RETENTION: int,
     LOG_TTL: duration_ms,
@@ -84,7 +137,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "table.merge-engine": _one_of(*MERGE_ENGINES),
     "table.merge-engine.versioned.ver-column": str,
     "table.delete.behavior": _one_of("ALLOW", "IGNORE", "DISABLE"),
-    "table.auto-increment.cache-size": int,
+    SEQUENCE_CACHE: _sequence_cache,
     STATISTICS_COLUMNS: str,
     "table.changelog.image": _one_of("FULL", "WAL"),
 }

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fluss_df.embedded import options
 from fluss_df.embedded.tables import Table
+from fluss_df.embedded.validation import MAX_PARTITIONS
 from fluss_df.errors import FlussError
 
 if TYPE_CHECKING:
     from fluss_df.embedded.engine import Engine
+
+logger = logging.getLogger(__name__)
 
 _MONTHS: Final = {"YEAR": 12, "QUARTER": 3, "MONTH": 1}
 _FORMATS: Final = {"YEAR": "%Y", "MONTH": "%Y%m", "DAY": "%Y%m%d", "HOUR": "%Y%m%d%H"}
@@ -41,19 +45,27 @@ def partition_time(now: datetime.datetime, steps: int, unit: str) -> str:
 def _now(properties: Mapping[str, str]) -> datetime.datetime:
     name = properties.get(options.AUTO_PARTITION_ZONE)
     if name:
-        try:
-            return datetime.datetime.now(ZoneInfo(name))
-        except (ZoneInfoNotFoundError, ValueError):
-            pass
+        # tables of earlier versions may have any text
+        with contextlib.suppress(ValueError):
+            return datetime.datetime.now(options.time_zone(name))
     return datetime.datetime.now().astimezone()
 
 
 def keep_partitions(engine: Engine, only: Table | None = None) -> None:
-    """Create the partitions that are due, and drop those that are too old."""
+    """Create the partitions that are due, and drop those that are too old.
+
+    What fails for one table is logged; the other tables have theirs all the same.
+    """
     for table in [only] if only is not None else engine.catalog.all_tables():
         properties = table.descriptor.properties
-        if options.boolean(properties, options.AUTO_PARTITION):
+        if not options.boolean(properties, options.AUTO_PARTITION):
+            continue
+        try:
             _keep(engine, table, properties)
+        except Exception:
+            if only is not None:
+                raise
+            logger.exception("the auto partitions of table %s could not be kept", table.path)
 
 
 def _keep(engine: Engine, table: Table, properties: Mapping[str, str]) -> None:
@@ -61,16 +73,20 @@ def _keep(engine: Engine, table: Table, properties: Mapping[str, str]) -> None:
     unit = properties.get(options.AUTO_PARTITION_UNIT, "DAY").upper()
     now = _now(properties)
     if len(keys) == 1:
-        for step in range(options.integer(properties, options.AUTO_PARTITION_PRECREATE, 2)):
-            value = partition_time(now, step, unit)
+        wanted = options.integer(properties, options.AUTO_PARTITION_PRECREATE, 2)
+        for step in range(min(wanted, MAX_PARTITIONS)):
             try:
+                value = partition_time(now, step, unit)
                 engine.catalog.create_partition(table.path, {keys[0]: value}, True)
-            except FlussError:
-                break
+            except (FlussError, OverflowError, ValueError):
+                break  # the table has as many as it may have, or the time is after year 9999
     kept = options.integer(properties, options.AUTO_PARTITION_RETENTION, 7)
     if kept < 0:
         return
-    oldest = partition_time(now, -kept, unit)
+    try:
+        oldest = partition_time(now, -kept, unit)
+    except (OverflowError, ValueError):
+        return  # that is before year 1: all are kept for ever
     key = properties.get(options.AUTO_PARTITION_KEY, keys[0])
     place = keys.index(key) if key in keys else 0
     for partition in list(table.partitions.values()):
