@@ -19,6 +19,9 @@ from fluss_df.metadata import TableBucket
 
 _DEFAULT_TTL_MS: Final = 24 * 3600 * 1000
 _MAX_TIME: Final = 2**63 - 1
+# of all producers: they are in memory, and in one file that each change writes
+_MOST_PRODUCERS: Final = 10_000
+_MOST_OFFSETS: Final = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,8 @@ class ClusterState:
         Raises
         ------
         FlussError
-            ``INVALID_PRODUCER_ID_EXCEPTION``; ``STORAGE_EXCEPTION`` where the disk refuses.
+            ``INVALID_PRODUCER_ID_EXCEPTION``; ``STORAGE_EXCEPTION`` where the disk refuses;
+            ``RECORD_TOO_LARGE_EXCEPTION`` where all producers together would have too many.
         """
         _check_producer(name)
         now = now_ms()
@@ -118,7 +122,17 @@ class ClusterState:
             known = self._producers.get(name)
             if known is not None and known.expires > now:
                 return False
-            self._save(producers={**self._producers, name: ProducerOffsets(expires, offsets)})
+            producers = {key: one for key, one in self._producers.items() if one.expires > now}
+            producers[name] = ProducerOffsets(expires, offsets)
+            total = sum(len(one.offsets) for one in producers.values())
+            if len(producers) > _MOST_PRODUCERS or total > _MOST_OFFSETS:
+                raise FlussError(
+                    f"with producer '{name}' there would be {len(producers):,} producers with"
+                    f" {total:,} offsets, where {_MOST_PRODUCERS:,} and {_MOST_OFFSETS:,} may be:"
+                    " delete the offsets of producers that ended",
+                    ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+                )
+            self._save(producers=producers)
             return True
 
     def producer(self, name: str) -> ProducerOffsets | None:
