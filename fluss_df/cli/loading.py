@@ -144,7 +144,9 @@ class Load:
         done = folder.with_name(f"{folder.name}.done-{os.getpid()}")
         # whole or not at all, which removing file by file is not
         os.replace(folder, done)
-        shutil.rmtree(done, ignore_errors=True)
+        # also what is left of others who were killed here
+        for each in folder.parent.glob("*.done-*"):
+            shutil.rmtree(each, ignore_errors=True)
 
     # ---- the note of what was begun
 

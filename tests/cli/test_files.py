@@ -495,6 +495,17 @@ def test_no_rows_come_back_as_none(at: Run, tmp_path: Path, table: str, ending: 
 
 # ---- killed
 
+
+def test_what_a_killed_load_left_is_removed_by_the_next(
+    at: Run, tmp_path: Path, data_home: Path, table: str
+) -> None:
+    left = data_home / "fluss-df" / "loads" / "0123456789abcdef01234567.done-1"
+    left.mkdir(parents=True)
+    (left / "rows").write_text("rows")
+    ok(at("load", put(tmp_path, "a.csv", "a\n1\n"), "--into", table, "--create"))
+    assert not list(left.parent.iterdir())
+
+
 ROWS = 300_000
 KILLS = int(os.environ.get("FLUSS_TEST_KILLS", "2"))
 
