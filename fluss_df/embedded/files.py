@@ -153,10 +153,11 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Path, *, durable: bool = True) -> None:
     """Create a folder, with those above it that are missing, so that they survive.
 
-    No other user may use them.
+    No other user may use them. Where they are not to be ``durable`` at once, the caller syncs the
+    folders that they are in.
     """
     missing = []
     at = folder
@@ -165,7 +166,8 @@ def make_folder(folder: Path) -> None:
         at = at.parent
     for made in reversed(missing):
         made.mkdir(FOLDER, exist_ok=True)
-        sync_folder(made.parent)
+        if durable:
+            sync_folder(made.parent)
 
 
 def sync_data(fd: int) -> None:

@@ -111,7 +111,8 @@ class Tablet:
         self._point_problem: str | None = None
         self.closed = False
         self.checked = CheckedColumns()
-        make_folder(folder)
+        # their names are brought to the disk below, once
+        make_folder(folder, durable=False)
         loaded = load_log(folder, name, owner, used=used)
         for problem in loaded.problems:
             logger.warning("%s: %s", name, problem)
