@@ -436,7 +436,7 @@ def _true(rows: int) -> pa.Array:
 
 def _padded(keys: pa.Table | pa.RecordBatch, frame_schema: pa.Schema) -> Any:
     """Return keys with nulls in all other columns of a frame but the last, the flag."""
-    names = keys.schema.names
+    names = frozenset(keys.schema.names)
     schema = pa.schema(list(frame_schema)[:-1])
     columns = [
         keys.column(field.name) if field.name in names else pa.nulls(keys.num_rows, field.type)

@@ -188,8 +188,10 @@ class TableWriter(Ready):
     def write_pandas(self, df: pd.DataFrame) -> WriteResultHandle:
         """Write a pandas DataFrame; its index is not written."""
         known = arrow_schema(self._columns)
-        schema = pa.schema([field for field in known if field.name in df.columns])
-        extra = [name for name in df.columns if name not in known.names]
+        own, given = frozenset(known.names), list(df.columns)
+        there = frozenset(given)
+        schema = pa.schema([field for field in known if field.name in there])
+        extra = [name for name in given if name not in own]
         try:
             table = pa.Table.from_pandas(
                 df[[*schema.names, *extra]], schema=None if extra else schema, preserve_index=False

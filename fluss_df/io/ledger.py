@@ -246,6 +246,7 @@ class TableLedger:
         if self._writer_id is None:
             self._writer_id = self._writer.ask_writer_id()
         buckets = list(places)
+        place_of = {bucket: at for at, bucket in enumerate(buckets)}
         ends = self._connection.io.run(
             self._connection.get_admin().bucket_offsets(self._info, buckets, OffsetSpec.latest())
         )
@@ -253,7 +254,7 @@ class TableLedger:
             self._info.table_id,
             (self._writer_id,),
             tuple(_Place(b, places[b], ends[b], self._next[b]) for b in buckets),
-            tuple(buckets.index(bucket) for bucket in order),
+            tuple(map(place_of.__getitem__, order)),
             rows,
             uuid.uuid4().hex,
             batch.planned.digest,
@@ -383,8 +384,9 @@ class TableLedger:
             " rows for them are lost",
             ErrorCode.PARTITION_NOT_EXISTS,
         )
-        kept = [place for place in entry.places if place not in gone]
-        at = {i: kept.index(p) for i, p in enumerate(entry.places) if p in kept}
+        left = [i for i, p in enumerate(entry.places) if p.bucket.partition_id in there]
+        kept = [entry.places[i] for i in left]
+        at = {i: new for new, i in enumerate(left)}
         return replace(entry, places=tuple(kept), order=tuple(at.get(i, -1) for i in entry.order))
 
     def _landed(

@@ -93,7 +93,8 @@ def lookup_join(
     keys = _key_columns(info, on, left)
     names = bind_columns(info, columns)
     added = [name for name in names if name not in keys] if columns is None else list(names)
-    wanted = tuple(n for n in info.get_column_names() if n in added or n in keys)
+    needed = {*added, *keys}
+    wanted = tuple(n for n in info.get_column_names() if n in needed)
     source = ScanSource(opened, path, wanted, (), frame_schema(info, wanted, ()), keyed=True)
     join = LookupJoin(source, keys, added, how, suffix)
     return frame.map_batches(

@@ -196,12 +196,12 @@ class RowDecoder:
 
     def __init__(self, columns: Sequence[Column], target: Sequence[str] | None = None) -> None:
         self.columns = tuple(columns)
-        names = [column.name for column in self.columns]
-        self._target = names if target is None else list(target)
-        for name in self._target:
-            if name not in names:
-                raise FlussError(f"rows have no column '{name}', only {', '.join(names)}")
         types = {column.name: column.type for column in self.columns}
+        self._target = [c.name for c in self.columns] if target is None else list(target)
+        self._wanted = frozenset(self._target)
+        for name in self._target:
+            if name not in types:
+                raise FlussError(f"rows have no column '{name}', only {', '.join(types)}")
         self.schema = pa.schema(
             [pa.field(name, to_arrow(types[name]), types[name].nullable) for name in self._target]
         )
@@ -256,8 +256,7 @@ class RowDecoder:
             fail = rv.failing(column.name, column.type, first_row)
             if valid is not None and not column.type.nullable:
                 raise fail("null", ~valid)
-            wanted = column.name in self._target
-            made = cursor.read(column, valid, fail, wanted)
+            made = cursor.read(column, valid, fail, column.name in self._wanted)
             if made is not None:
                 found[column.name] = made
         rest = cursor.at != ends

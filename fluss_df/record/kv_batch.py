@@ -128,9 +128,10 @@ class KvEncoder:
             for column in self._keys:
                 if column.name not in target_columns:
                     raise FlussError(f"the target columns lack '{column.name}' of the key")
-            self._given = tuple(c for c in columns if c.name in target_columns)
+            given = frozenset(target_columns)
+            self._given = tuple(c for c in columns if c.name in given)
             row_columns = [
-                c if c.name in target_columns else Column(c.name, c.type.with_nullable(True))
+                c if c.name in given else Column(c.name, c.type.with_nullable(True))
                 for c in columns
             ]
         self._rows: RowEncoder = encoder_of(kv_format)(row_columns)
@@ -274,9 +275,10 @@ class KvEncoder:
             )
         if len(wanted) == len(self._rows.columns):
             return table
+        given = frozenset(wanted)
         arrays = [
             table.column(c.name)
-            if c.name in wanted
+            if c.name in given
             else pa.chunked_array([pa.nulls(table.num_rows, to_arrow(c.type))])
             for c in self._rows.columns
         ]

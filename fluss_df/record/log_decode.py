@@ -371,7 +371,7 @@ class LogDecoder:
         if table.schema.equals(self.target) or not self.target.names:
             return table
         columns = []
-        names = table.schema.names
+        names = frozenset(table.schema.names)
         for field in self.target:
             if field.name in names:
                 columns.append(table.column(field.name))

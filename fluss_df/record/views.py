@@ -31,9 +31,12 @@ def with_views(table: pa.Table) -> pa.Table:
     """
     if not _CAN_VIEW:
         return table
-    for i, field in enumerate(table.schema):
-        view = _VIEWS.get(field.type)
-        if view is not None:
-            made = pc.cast(table.column(i), view, memory_pool=data_pool())
-            table = table.set_column(i, field.with_type(view), made)
-    return table
+    columns, fields = table.columns, list(table.schema)
+    views = {i: view for i, f in enumerate(fields) if (view := _VIEWS.get(f.type)) is not None}
+    if not views:
+        return table
+    # all at once: setting one column of a wide table copies the list of all of them
+    for i, view in views.items():
+        columns[i] = pc.cast(columns[i], view, memory_pool=data_pool())
+        fields[i] = fields[i].with_type(view)
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields, table.schema.metadata))

@@ -175,25 +175,6 @@ def test_columns_whose_names_are_patterns(place: Place, keys: list[str] | None) 
     assert found.columns == some
 
 
-@pytest.mark.parametrize("keys", [None, ["id"]])
-def test_a_wide_table_takes_linear_time(keys: list[str] | None) -> None:
-    """Twice the columns take twice the time, and not four times."""
-    taken = []
-    with fluss.connect(":memory:") as connection:
-        for width in (1000, 2000, 4000):
-            frame = pl.DataFrame({"id": [1], **{f"c{n:05d}": [0.5] for n in range(width - 1)}})
-            name = f"t{width}"
-            fluss.write_fluss(
-                frame, name, connection=connection, create_if_not_exists=True, primary_keys=keys
-            )
-            scan = fluss.scan_fluss(name, connection=connection)
-            began = time.process_time()
-            assert scan.filter(pl.col("c00001") > 0).collect().equals(frame)
-            taken.append(time.process_time() - began)
-    # quadratic, 4,000 columns took 5 s
-    assert taken[2] < 2
-
-
 def test_short_changelogs_are_folded_together(place: Place) -> None:
     schema = pa.schema([("p", pa.string()), *KEYED])
     path = place.make_table(schema, primary_keys=["p", "id"], partition_keys=["p"], bucket_count=4)
