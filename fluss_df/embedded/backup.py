@@ -6,7 +6,6 @@ catalog is read last: it knows every schema that the batches refer to.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import shutil
@@ -22,8 +21,10 @@ import pyarrow as pa
 
 from fluss_df.client.embedded import engine_credentials
 from fluss_df.client.local_peers import require_own
+from fluss_df.embedded.backup_parts import part_file, remove_left_parts
+from fluss_df.embedded.catalog_files import CATALOG
 from fluss_df.embedded.engine import COPIES, Engine
-from fluss_df.embedded.files import sync_folder
+from fluss_df.embedded.files import disk_refused, format_file, names_in, read_bytes, sync_folder
 from fluss_df.embedded.private_files import FILE
 from fluss_df.embedded.segment import LogCopy
 from fluss_df.errors import ErrorCode, FlussError
@@ -72,31 +73,26 @@ def back_up(engine: Engine, file: Path) -> int:
         ``STORAGE_EXCEPTION`` where it cannot be written, or data is damaged.
     """
     codec = codec_of(file)
-    partial: Path | None = None
     try:
-        # of this call alone: another may write to the same name. No other user may read it
-        fd, name = tempfile.mkstemp(prefix="fluss-df-backup-", suffix=".part", dir=file.parent)
-        partial = Path(name)
-        os.close(fd)
-        with (
-            pa.OSFile(name, "w") as stream,
-            pa.CompressedOutputStream(stream, codec) as packed,
-            tarfile.open(fileobj=cast(IO[bytes], packed), mode="w|") as archive,
-        ):
-            _write(engine, archive)
-        with open(partial, "rb") as written:
-            os.fsync(written.fileno())
-            size = os.fstat(written.fileno()).st_size
-        os.replace(partial, file)
-        partial = None
-        sync_folder(file.absolute().parent)
+        remove_left_parts(file.parent)
+        # of this call alone: another may write to the same name
+        with part_file(file.parent) as part:
+            with (
+                pa.OSFile(str(part), "w") as stream,
+                pa.CompressedOutputStream(stream, codec) as packed,
+                tarfile.open(fileobj=cast(IO[bytes], packed), mode="w|") as archive,
+            ):
+                _write(engine, archive)
+            fd = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+                size = os.fstat(fd).st_size
+            finally:
+                os.close(fd)
+            os.replace(part, file)
+            sync_folder(file.absolute().parent)
     except OSError as error:
-        raise FlussError(
-            f"cannot write the backup {file}: {error}", ErrorCode.STORAGE_EXCEPTION
-        ) from error
-    finally:
-        if partial is not None:
-            partial.unlink(missing_ok=True)
+        raise disk_refused(f"cannot write the backup {file}", file.parent, error) from error
     return size
 
 
@@ -107,12 +103,15 @@ def _write(engine: Engine, archive: tarfile.TarFile) -> None:
     try:
         for number, bucket in enumerate(engine.all_buckets()):
             _write_bucket(engine, archive, bucket, copies / str(number))
-        for path in sorted((engine.folder / "catalog").glob("*.json")):
-            # replaced atomically; dropped meanwhile is dropped
-            with contextlib.suppress(FileNotFoundError):
-                _add(archive, f"catalog/{path.name}", path.read_bytes())
+        engine.cluster.compact()
+        for name in names_in(engine.folder / CATALOG):
+            if name.endswith(".json"):
+                # replaced atomically; dropped meanwhile is dropped
+                data = read_bytes(engine.folder / CATALOG / name)
+                if data is not None:
+                    _add(archive, f"catalog/{name}", data)
         # last of all, so that an archive that is cut off is no folder of an engine
-        _add(archive, "FORMAT", (engine.folder / "FORMAT").read_bytes())
+        _add(archive, "FORMAT", format_file(engine.lock.format))
     finally:
         shutil.rmtree(copies, ignore_errors=True)
 
@@ -128,11 +127,8 @@ def _write_bucket(
             engine.kv_bucket(bucket)[1].checkpoint(copy)
         with tablet.copy() as log:
             if table.has_primary_key:
-                for path in sorted(copy.iterdir()):
-                    info = archive.gettarinfo(path, f"{name}/kv/{path.name}")
-                    info.mode = FILE
-                    with open(path, "rb") as stream:
-                        archive.addfile(info, stream)
+                for part in names_in(copy):
+                    _add_file(archive, f"{name}/kv/{part}", copy / part)
             _write_log(archive, f"{name}/log", log)
     except FlussError as error:
         if error.error_code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
@@ -146,6 +142,15 @@ def _write_log(archive: tarfile.TarFile, name: str, log: LogCopy) -> None:
             stream.seek(0)
             archive.addfile(info, stream)
     _add(archive, f"{name}/synced", log.point)
+
+
+def _add_file(archive: tarfile.TarFile, name: str, path: Path) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise disk_refused(f"cannot read {path}", path.parent, error) from error
+    with os.fdopen(fd, "rb") as stream:
+        archive.addfile(_info(name, os.fstat(fd).st_size), stream)
 
 
 def _info(name: str, size: int) -> tarfile.TarInfo:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fluss_df.embedded.catalog_files import CatalogFiles
-from fluss_df.embedded.files import write_atomically
+from fluss_df.embedded.files import DamagedError, names_in, read_bytes, write_atomically
 from fluss_df.embedded.segment import segment_file, segment_offsets
 from fluss_df.embedded.synced_point import (
     POINT_FILE,
@@ -61,8 +61,8 @@ def old_point(log: Path, owner: BucketIds) -> FoundPoint:
 
 def _is_of_this_format(log: Path) -> bool:
     try:
-        return b"FDFSYNC2" in (log / POINT_FILE).read_bytes()
-    except OSError:
+        return b"FDFSYNC2" in (read_bytes(log / POINT_FILE) or b"")
+    except DamagedError:
         return False
 
 
@@ -74,7 +74,7 @@ def buckets_on_disk(files: CatalogFiles, table: Table) -> list[tuple[BucketIds, 
     found = []
     for number, name in sorted(parts.items()):
         part = files.data_folder(table.id) / name
-        names = [path.name for path in part.iterdir()] if part.is_dir() else []
+        names = names_in(part)
         numbers = sorted({int(each) for each in names if each.isdecimal() and each.isascii()})
         found += [
             (BucketIds(table.id, number, bucket), part / str(bucket))

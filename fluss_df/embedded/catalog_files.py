@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fluss_df.embedded.bucket_register import BucketRegister
+from fluss_df.embedded.cluster_changes import ClusterChanges
 from fluss_df.embedded.files import disk_refused, make_folder, names_in, sync_folder
 from fluss_df.embedded.kept_json import KeptJson
 
@@ -74,6 +75,11 @@ class CatalogFiles:
     def cluster(self) -> KeptJson:
         """Return the file of the state of the cluster."""
         return self._kept("cluster.json", "producers")
+
+    def cluster_changes(self) -> ClusterChanges:
+        """Return the changes since the file of the state of the cluster was written."""
+        name = "cluster.changes"
+        return ClusterChanges(self._catalog / name, self._data / name, self._before_change)
 
     def _kept(self, name: str, member: str) -> KeptJson:
         def belongs(value: Any) -> bool:

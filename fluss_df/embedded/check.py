@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from fluss_df.embedded.carry_over import buckets_on_disk, old_point
 from fluss_df.embedded.catalog_files import SET_ASIDE, CatalogFiles
-from fluss_df.embedded.cluster_state import read_state
+from fluss_df.embedded.cluster_state import epoch_of, read_state
 from fluss_df.embedded.files import CHECKSUMS_SINCE, FORMAT, holds_data, read_format
 from fluss_df.embedded.kept_json import KeptJson
 from fluss_df.embedded.kv_replay import ChangeReplay
@@ -132,8 +132,11 @@ class _Checker:
                 databases = databases_from_json(stored["databases"])
         stored = self._kept(files.cluster())
         with self._damage(files.cluster().first):
+            changes, problems = files.cluster_changes().read(epoch_of(stored))
+            for problem in problems:
+                self._found("note", files.cluster().first, f"{problem}; mended when opened")
             if stored is not None:
-                read_state(stored)
+                read_state(stored, changes)
         tables: dict[int, Table] = {}
         for table_id in files.table_ids():
             kept = files.table(table_id)

@@ -1,15 +1,19 @@
 """What a cluster keeps beside its tables: producers' offsets, servers' tags, the last rebalance.
 
-One JSON file, kept twice and replaced atomically, so that each change happens wholly or not at all.
+One JSON file, kept twice and replaced atomically, and the changes since then, one record for each
+(:mod:`~fluss_df.embedded.cluster_changes`): each change happens wholly or not at all, and costs its
+own bytes. When the records have as many bytes as the file, it is written again.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from fluss_df.embedded.cluster_changes import Change, ClusterChanges, new_epoch
 from fluss_df.embedded.files import damage_in
 from fluss_df.embedded.kept_json import KeptJson
 from fluss_df.embedded.tables import now_ms
@@ -17,9 +21,13 @@ from fluss_df.embedded.validation import name_problem
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 
+logger = logging.getLogger(__name__)
+
 _DEFAULT_TTL_MS: Final = 24 * 3600 * 1000
 _MAX_TIME: Final = 2**63 - 1
-# of all producers: they are in memory, and in one file that each change writes
+# records have at least as many bytes before the file is written again
+_COMPACTED_BYTES: Final = 4 << 20
+# of all producers: they are in memory
 _MOST_PRODUCERS: Final = 10_000
 _MOST_OFFSETS: Final = 500_000
 
@@ -49,16 +57,56 @@ class ProducerOffsets:
         return cls(int(value["expires"]), offsets)
 
 
-State = tuple[dict[str, ProducerOffsets], dict[int, int], str | None]
+@dataclass(slots=True)
+class State:
+    """What there is: offsets by producer, tags by server, the last rebalance."""
+
+    producers: dict[str, ProducerOffsets] = field(default_factory=dict)
+    tags: dict[int, int] = field(default_factory=dict)
+    rebalance: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as the file has it."""
+        return {
+            "producers": {name: entry.to_json() for name, entry in self.producers.items()},
+            "tags": self.tags,
+            "rebalance": self.rebalance,
+        }
+
+    def apply(self, change: Change) -> None:
+        """Change it, as a record says."""
+        for name, entry in change.get("producers", {}).items():
+            if entry is None:
+                self.producers.pop(name, None)
+            else:
+                self.producers[name] = ProducerOffsets.from_json(entry)
+        for server, tag in change.get("tags", {}).items():
+            if tag is None:
+                self.tags.pop(int(server), None)
+            else:
+                self.tags[int(server)] = int(tag)
+        if "rebalance" in change:
+            self.rebalance = change["rebalance"]
 
 
-def read_state(value: Mapping[str, Any]) -> State:
-    """Return what is stored: offsets by producer, tags by server, the last rebalance."""
+def read_state(value: Mapping[str, Any], changes: Iterable[Change] = ()) -> State:
+    """Return what is stored in the file, and in the changes since then."""
     producers = {
         name: ProducerOffsets.from_json(entry) for name, entry in value["producers"].items()
     }
     tags = {int(server): int(tag) for server, tag in value["tags"].items()}
-    return producers, tags, value["rebalance"]
+    state = State(producers, tags, value["rebalance"])
+    for change in changes:
+        state.apply(change)
+    return state
+
+
+def epoch_of(value: Mapping[str, Any] | None) -> int:
+    """Return which changes go on from a file; 0 where there is no file.
+
+    One without, of an earlier version, has none: 1 is the epoch of no changes.
+    """
+    return 0 if value is None else int(value.get("changes", 1))
 
 
 class ClusterState:
@@ -68,6 +116,8 @@ class ClusterState:
     ----------
     kept
         Its file; created with the first change.
+    changes
+        The changes since then.
 
     Raises
     ------
@@ -75,34 +125,81 @@ class ClusterState:
         :class:`~fluss_df.embedded.files.DamagedError` for a file that cannot be read.
     """
 
-    def __init__(self, kept: KeptJson) -> None:
+    def __init__(self, kept: KeptJson, changes: ClusterChanges) -> None:
         self._kept = kept
+        self._changes = changes
         self._lock = threading.Lock()
-        self._producers: dict[str, ProducerOffsets] = {}
-        self._tags: dict[int, int] = {}
-        self._rebalance: str | None = None
+        self._state = State()
+        # of all producers
+        self._offsets = 0
+        self._compact_at = _COMPACTED_BYTES
+        # the file has to be written before the next change
+        self._due = True
         value = kept.load()
-        if value is not None:
-            with damage_in(kept.first):
-                self._producers, self._tags, self._rebalance = read_state(value)
+        epoch = epoch_of(value)
+        records, problems = changes.read(epoch)
+        if value is None:
+            return
+        with damage_in(kept.first):
+            self._state = read_state(value, records)
+        self._offsets = sum(len(each.offsets) for each in self._state.producers.values())
+        for problem in problems:
+            logger.warning("%s: its copy is taken", problem)
+        if not changes.sound:
+            self._try_to_compact()
+        elif "changes" in value:
+            changes.go_on(epoch, len(records))
+            self._due = False
 
-    def _save(
-        self,
-        producers: dict[str, ProducerOffsets] | None = None,
-        tags: dict[int, int] | None = None,
-        rebalance: str | None = None,
-    ) -> None:
+    def _change(self, change: Change) -> None:
         """Bring a change to the disk, then to memory."""
-        producers = self._producers if producers is None else producers
-        tags = self._tags if tags is None else tags
-        rebalance = rebalance or self._rebalance
-        value = {
-            "producers": {name: entry.to_json() for name, entry in producers.items()},
-            "tags": tags,
-            "rebalance": rebalance,
-        }
-        self._kept.save(value)
-        self._producers, self._tags, self._rebalance = producers, tags, rebalance
+        if self._due or not self._changes.sound:
+            # the file is written with the change in it
+            state = State(
+                dict(self._state.producers), dict(self._state.tags), self._state.rebalance
+            )
+            state.apply(change)
+            self._write(state)
+            self._state = state
+        else:
+            self._changes.add(change)
+            self._state.apply(change)
+            if self._changes.size > self._compact_at:
+                self._try_to_compact()
+
+    def _write(self, state: State) -> None:
+        """Replace the file; the changes that there were are in it."""
+        value, epoch = state.to_json(), new_epoch()
+        self._due = True
+        self._kept.save({**value, "changes": epoch})
+        self._changes.go_on(epoch, 0)
+        self._compact_at = max(_COMPACTED_BYTES, self._kept.first.stat().st_size)
+        self._due = False
+
+    def _try_to_compact(self) -> None:
+        try:
+            self._write(self._state)
+        except FlussError as error:
+            # what is on the disk is complete; the next change tries again
+            logger.warning("%s", error.message)
+
+    def compact(self) -> None:
+        """Have everything in the file, and no changes beside it.
+
+        Raises
+        ------
+        FlussError
+            ``STORAGE_EXCEPTION`` where the disk refuses.
+        """
+        with self._lock:
+            if self._changes.size:
+                self._write(self._state)
+
+    def close(self) -> None:
+        """Have everything in the file, which earlier versions read alone."""
+        with self._lock:
+            if self._changes.size:
+                self._try_to_compact()
 
     # ---- producers
 
@@ -119,21 +216,36 @@ class ClusterState:
         now = now_ms()
         expires = min(now + (_DEFAULT_TTL_MS if ttl_ms is None else ttl_ms), _MAX_TIME)
         with self._lock:
-            known = self._producers.get(name)
+            known = self._state.producers.get(name)
             if known is not None and known.expires > now:
                 return False
-            producers = {key: one for key, one in self._producers.items() if one.expires > now}
-            producers[name] = ProducerOffsets(expires, offsets)
-            total = sum(len(one.offsets) for one in producers.values())
-            if len(producers) > _MOST_PRODUCERS or total > _MOST_OFFSETS:
+            count, total = self._with(name, len(offsets))
+            if count > _MOST_PRODUCERS or total > _MOST_OFFSETS:
+                self._expire(now)
+                count, total = self._with(name, len(offsets))
+            if count > _MOST_PRODUCERS or total > _MOST_OFFSETS:
                 raise FlussError(
-                    f"with producer '{name}' there would be {len(producers):,} producers with"
+                    f"with producer '{name}' there would be {count:,} producers with"
                     f" {total:,} offsets, where {_MOST_PRODUCERS:,} and {_MOST_OFFSETS:,} may be:"
                     " delete the offsets of producers that ended",
                     ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
                 )
-            self._save(producers=producers)
+            entry = ProducerOffsets(expires, offsets)
+            self._change({"producers": {name: entry.to_json()}})
+            self._offsets = total
             return True
+
+    def _with(self, name: str, offsets: int) -> tuple[int, int]:
+        """Return how many producers and offsets there are when one has registered."""
+        known = self._state.producers.get(name)
+        if known is None:
+            return len(self._state.producers) + 1, self._offsets + offsets
+        return len(self._state.producers), self._offsets + offsets - len(known.offsets)
+
+    def _remove(self, names: list[str]) -> None:
+        removed = sum(len(self._state.producers[name].offsets) for name in names)
+        self._change({"producers": dict.fromkeys(names)})
+        self._offsets -= removed
 
     def producer(self, name: str) -> ProducerOffsets | None:
         """Return the offsets of a producer, also expired ones that are not removed yet.
@@ -144,7 +256,7 @@ class ClusterState:
             ``INVALID_PRODUCER_ID_EXCEPTION``.
         """
         _check_producer(name)
-        return self._producers.get(name)
+        return self._state.producers.get(name)
 
     def forget(self, name: str) -> None:
         """Remove the offsets of a producer, if there are any.
@@ -156,25 +268,26 @@ class ClusterState:
         """
         _check_producer(name)
         with self._lock:
-            if name in self._producers:
-                rest = {key: entry for key, entry in self._producers.items() if key != name}
-                self._save(producers=rest)
+            if name in self._state.producers:
+                self._remove([name])
 
     def expire(self) -> int:
         """Remove the offsets that have expired; return of how many producers."""
-        now = now_ms()
         with self._lock:
-            rest = {key: entry for key, entry in self._producers.items() if entry.expires > now}
-            expired = len(self._producers) - len(rest)
-            if expired:
-                self._save(producers=rest)
-            return expired
+            return self._expire(now_ms())
+
+    def _expire(self, now: int) -> int:
+        producers = self._state.producers
+        expired = [name for name, entry in producers.items() if entry.expires <= now]
+        if expired:
+            self._remove(expired)
+        return len(expired)
 
     # ---- servers
 
     def tag(self, server: int) -> int | None:
         """Return the tag of a server."""
-        return self._tags.get(server)
+        return self._state.tags.get(server)
 
     def add_tag(self, server: int, tag: int) -> None:
         """Tag a server.
@@ -185,8 +298,8 @@ class ClusterState:
             ``STORAGE_EXCEPTION`` where the disk refuses.
         """
         with self._lock:
-            if self._tags.get(server) != tag:
-                self._save(tags={**self._tags, server: tag})
+            if self._state.tags.get(server) != tag:
+                self._change({"tags": {server: tag}})
 
     def remove_tag(self, server: int) -> None:
         """Take the tag from a server, if it has one.
@@ -197,13 +310,13 @@ class ClusterState:
             As :meth:`add_tag`.
         """
         with self._lock:
-            if server in self._tags:
-                self._save(tags={key: tag for key, tag in self._tags.items() if key != server})
+            if server in self._state.tags:
+                self._change({"tags": {server: None}})
 
     @property
     def rebalance(self) -> str | None:
         """The id of the last rebalance."""
-        return self._rebalance
+        return self._state.rebalance
 
     def rebalanced(self, rebalance: str) -> None:
         """Keep the id of a rebalance.
@@ -214,7 +327,7 @@ class ClusterState:
             As :meth:`add_tag`.
         """
         with self._lock:
-            self._save(rebalance=rebalance)
+            self._change({"rebalance": rebalance})
 
 
 def _check_producer(name: str) -> None:

@@ -180,7 +180,8 @@ class Engine:
                 before_change=self.lock.verify,
             )
             self.catalog = Catalog(self._catalog_files, self.settings.default_buckets)
-            self.cluster = ClusterState(self._catalog_files.cluster())
+            files = self._catalog_files
+            self.cluster = ClusterState(files.cluster(), files.cluster_changes())
             for part in folder.iterdir():
                 # of earlier versions, and of who made them by hand
                 if part.is_dir() and not part.is_symlink():
@@ -596,6 +597,8 @@ class Engine:
                     # whatever it is, the other buckets are synced and closed
                     logger.exception("a bucket could not be closed")
                     problems.append(str(error) or repr(error))
+            if self.lock.lost is None:
+                self.cluster.close()
         finally:
             self.lock.release()
         if problems:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +18,8 @@ from fluss_df.embedded.open_files import allowed_files
 from fluss_df.embedded.private_files import FOLDER
 from fluss_df.errors import ErrorCode, FlussError
 
+logger = logging.getLogger(__name__)
+
 # 2: small files have checksums and copies. 3: it is known which buckets have rows, and which
 # batches a log has
 FORMAT = 3
@@ -25,8 +29,18 @@ _KIND = "fluss_df embedded"
 # no room on the disk, in the user's quota, or under the process's limit for a file
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # what it raises to read a value that is not what was written
-_NOT_AS_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+NOT_AS_WRITTEN = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+    struct.error,
+)
 _NO_FILES = {errno.EMFILE, errno.ENFILE}
+# a folder stands where a file should be, or a file where a folder should be
+_OTHER_KIND = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP}
 # what says nothing about a file: it may be sound, and read the next time
 _NOT_NOW = {*_NO_FILES, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.EINTR, errno.EAGAIN}
 
@@ -100,6 +114,13 @@ def disk_refused(
             " limit (ulimit -n)",
             ErrorCode.UNKNOWN_SERVER_ERROR,
         )
+    # rows in RocksDB, of another code, are made again
+    known = isinstance(error, OSError) and error.errno in _OTHER_KIND
+    if known and otherwise == ErrorCode.STORAGE_EXCEPTION:
+        return DamagedError(
+            f"{text}. A file and a folder were exchanged there: move away what does not belong to"
+            " the engine, or restore the folder from a backup"
+        )
     return FlussError(text, otherwise)
 
 
@@ -121,13 +142,18 @@ def read_bytes(path: Path) -> bytes | None:
         and its older copy for the truth.
     """
     try:
-        return path.read_bytes()
+        return _get(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno in _NOT_NOW:
             raise disk_refused(f"cannot read {path}", path.parent, error) from error
         raise DamagedError(f"cannot read {path}: {error}") from error
+
+
+def _get(path: Path) -> bytes:
+    with open(path, "rb") as stream:
+        return stream.read()
 
 
 def names_in(folder: Path) -> list[str]:
@@ -182,6 +208,17 @@ def sync_data(fd: int) -> None:
         os.fsync(fd)
 
 
+def set_folder_aside(path: Path) -> None:
+    """Give a folder that stands where a small file should be another name; nothing is deleted.
+
+    The file was read before, and taken for damaged: it is made again like one that was lost.
+    """
+    names = (path.with_name(f"{path.name}.folder-{number}") for number in range(10**6))
+    to = next(name for name in names if not os.path.lexists(name))
+    os.rename(path, to)
+    logger.warning("%s should be a file and was a folder: it is now %s", path, to)
+
+
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file so that after a crash it holds the old bytes or the new ones.
 
@@ -217,7 +254,11 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
                 os.fsync(fd)
         finally:
             os.close(fd)
-        os.replace(temporary, path)
+        try:
+            os.replace(temporary, path)
+        except IsADirectoryError:
+            set_folder_aside(path)
+            os.replace(temporary, path)
         if durable:
             os.fsync(folder)
     except OSError as error:
@@ -236,14 +277,7 @@ def damage_in(path: Path) -> Iterator[None]:
         yield
     except DamagedError:
         raise
-    except (
-        FlussError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (FlussError, *NOT_AS_WRITTEN) as error:
         text = error.message if isinstance(error, FlussError) else repr(error)
         raise DamagedError(
             f"{path} is damaged: {text}. Restore the folder from a backup"
@@ -279,7 +313,7 @@ def read_format(folder: Path) -> tuple[int, str | None]:
         version = value["format"]
         # versions before 3 wrote no checksum
         sound = value.get("kind") == _KIND if version in (1, 2) else _is_intact(value)
-    except (DamagedError, *_NOT_AS_WRITTEN) as error:
+    except (DamagedError, *NOT_AS_WRITTEN) as error:
         if not holds_data(folder):
             raise DamagedError(f"cannot read {marker}: {error!r}") from error
         return _READABLE[0], f"{marker} cannot be read: {error!r}"

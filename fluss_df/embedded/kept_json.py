@@ -17,6 +17,7 @@ from typing import Any, Final
 import google_crc32c
 
 from fluss_df.embedded.files import (
+    NOT_AS_WRITTEN,
     DamagedError,
     make_folder,
     read_bytes,
@@ -219,5 +220,5 @@ def _read(path: Path, plain: bool) -> Kept | None:
             raise DamagedError(f"{path} is damaged: its checksum is {digits[:16]!r}")
         value = json.loads(body)
         return Kept(int(value["generation"]), value["value"])
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except NOT_AS_WRITTEN as error:
         raise DamagedError(f"{path} is damaged: {error}") from error

@@ -24,6 +24,7 @@ from fluss_df.embedded.files import (
     format_file,
     holds_data,
     make_folder,
+    read_bytes,
     read_format,
     sync_folder,
     write_atomically,
@@ -289,8 +290,10 @@ def _lock(fd: int) -> bool | None:
 
 def _state(pid: int) -> str:
     """Return what to add about a process that does not run, where the system tells."""
-    with contextlib.suppress(OSError, IndexError):
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    with contextlib.suppress(FlussError, ValueError, IndexError):
+        state = (
+            (read_bytes(Path(f"/proc/{pid}/stat")) or b"").decode().rpartition(")")[2].split()[0]
+        )
         if state in "Tt":
             return " (which is stopped: end it, or let it go on with SIGCONT)"
     return ""

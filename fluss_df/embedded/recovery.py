@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from fluss_df.embedded.batch_heads import heads_of
-from fluss_df.embedded.files import DamagedError
+from fluss_df.embedded.files import DamagedError, disk_refused
 from fluss_df.embedded.segment import Segment, segment_offsets
 from fluss_df.embedded.synced_point import (
     POINT_FILE,
@@ -108,9 +110,9 @@ def load_log(
                 " were exchanged or renamed. Put them back; nothing was changed"
             )
         loading.compare(used)
+        loading.put_right()
     except BaseException:
-        for segment in loading.segments:
-            segment.rest()
+        loading.rest()
         raise
     for segment in loaded.segments[:-1]:
         segment.rest()
@@ -141,7 +143,23 @@ class _Loading:
         self._found = found
         self._only_look = only_look
         self.segments: list[Segment] = []
+        self._expired: list[Segment] = []
+        # done when no damage was found anywhere in the log
+        self._changes: list[Callable[[], None]] = []
         self.loaded = LoadedLog(self.segments, WriterStates(), found, found.start or 0)
+
+    def rest(self) -> None:
+        """Give back all files."""
+        for segment in (*self._expired, *self.segments):
+            segment.rest()
+
+    def put_right(self) -> None:
+        """Change the files: what was found to be unfinished is cut off, or removed."""
+        if not self._only_look:
+            for change in self._changes:
+                change()
+        for segment in self._expired:
+            segment.rest()
 
     def load(self) -> LoadedLog:
         """Take the segments in."""
@@ -152,7 +170,7 @@ class _Loading:
                 raise self._damage(start, f"what was before offset {bases[0]} is missing")
             loaded.start = bases[0]
         for number, base in enumerate(bases):
-            segment = Segment(self._folder, base)
+            segment = self._opened(base)
             self.segments.append(segment)
             if number and self.segments[-2].end_offset != base:
                 if start is None or base > start:
@@ -169,17 +187,25 @@ class _Loading:
             if indexed is not None and segment.digest_at(indexed.size) != indexed.digest:
                 what = f"the batches are not those that were written, by {segment.index_path.name}"
                 raise self._damage(base, what, segment.path)
-            if number < len(bases) - 1 and not self._only_look:
-                segment.save_index(loaded.writers, self._owner, durable=False)
+            if number < len(bases) - 1:
+                save = functools.partial(segment.save_index, durable=False)
+                writers = loaded.writers.copy()
+                self._changes.append(functools.partial(save, writers, self._owner))
         return loaded
+
+    def _opened(self, base: int) -> Segment:
+        try:
+            return Segment(self._folder, base)
+        except OSError as error:
+            what = f"cannot open a segment of {self._name}"
+            raise disk_refused(what, self._folder, error) from error
 
     def _forget_expired(self) -> None:
         """Forget all segments but the last: they expired, and not all files were removed then."""
         for segment in self.segments[:-1]:
             segment.rest()
-            if not self._only_look:
-                with contextlib.suppress(OSError):
-                    segment.delete()
+            self._changes.append(functools.partial(_delete, segment))
+        self._expired += self.segments[:-1]
         del self.segments[:-1]
         self.loaded.start = self.segments[0].base_offset
 
@@ -203,7 +229,7 @@ class _Loading:
         self.loaded.problems.append(f"{segment.path}: {text}")
         if not self._only_look:
             logger.warning("%s: %s", self._name, text)
-            segment.cut(segment.size)
+        self._changes.append(functools.partial(segment.cut, segment.size))
 
     def compare(self, used: bool) -> None:
         """Compare what is there with what must be there."""
@@ -240,6 +266,12 @@ class _Loading:
             f" {what} ({path or self._folder}). Nothing was changed; restore the folder from a"
             " backup"
         )
+
+
+def _delete(segment: Segment) -> None:
+    # one that stays is removed when the log is opened again
+    with contextlib.suppress(OSError):
+        segment.delete()
 
 
 def _read(segment: Segment, writers: WriterStates) -> int:

@@ -18,7 +18,15 @@ import google_crc32c
 import numpy as np
 
 from fluss_df.embedded.batch_heads import HEAD_BYTES, digest_behind, extended
-from fluss_df.embedded.files import DamagedError, disk_refused, names_in, write_atomically
+from fluss_df.embedded.files import (
+    NOT_AS_WRITTEN,
+    DamagedError,
+    disk_refused,
+    names_in,
+    read_bytes,
+    set_folder_aside,
+    write_atomically,
+)
 from fluss_df.embedded.synced_point import BucketIds
 from fluss_df.embedded.writers import WriterStates
 from fluss_df.errors import FlussError
@@ -361,9 +369,18 @@ class Segment:
         write_atomically(self.index_path, data, durable=durable)
 
     def read_index(self, owner: BucketIds) -> IndexFile | None:
-        """Read the index file; None where it is missing, damaged, or of another segment."""
+        """Read the index file; None where it is missing, damaged, or of another segment.
+
+        Raises
+        ------
+        FlussError
+            Where it cannot be opened now, see :func:`~fluss_df.embedded.files.read_bytes`.
+        """
         try:
-            data = self.index_path.read_bytes()
+            data = read_bytes(self.index_path) or b""
+        except DamagedError:
+            return None
+        try:
             # the checksum of nothing is 0, and so is an index that lost its bytes
             if google_crc32c.value(data[4:]) != int.from_bytes(data[:4], "little") or not data:
                 return None
@@ -382,7 +399,7 @@ class Segment:
                 SparseIndex(*arrays.tolist()),
                 WriterStates.from_json(head["writers"]),
             )
-        except (OSError, FlussError, ValueError, LookupError, TypeError, AttributeError):
+        except (FlussError, *NOT_AS_WRITTEN):
             return None
 
     def take_index(self, found: IndexFile) -> None:
@@ -392,8 +409,12 @@ class Segment:
 
     def drop_index(self) -> None:
         """Remove the index file: the segment is about to grow."""
-        with contextlib.suppress(FileNotFoundError):
-            self.index_path.unlink()
+        try:
+            self.index_path.unlink(missing_ok=True)
+        except OSError as error:
+            if not self.index_path.is_dir():
+                raise self._refused("remove the index of", error) from error
+            set_folder_aside(self.index_path)
 
     def delete(self) -> None:
         """Close and remove the segment."""

@@ -22,6 +22,7 @@ from fluss_df.embedded.accepting import Acceptor
 from fluss_df.embedded.channel import Channel
 from fluss_df.embedded.dispatch import Dispatcher, Reply, Session
 from fluss_df.embedded.engine import Engine, EngineOptions
+from fluss_df.embedded.files import TooManyFilesError, read_bytes
 from fluss_df.embedded.listener import Connection, Connections, Limits
 from fluss_df.embedded.runtime_folder import PREFIX, RuntimeFolder
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
@@ -343,17 +344,30 @@ if hasattr(os, "register_at_fork"):
 
 def owner_of(folder: Path) -> tuple[int, str] | None:
     """Return process id and Unix socket of who has a folder, if the lock file names them."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        value = json.loads((folder / "LOCK").read_bytes())
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        value = _lock_file(folder)
         return int(value["pid"]), str(value["socket"])
     return None
 
 
 def secret_in(folder: Path, socket_path: str) -> str | None:
     """Return the secret that a folder has of the engine with a socket; None where it has none."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        value = json.loads((folder / "LOCK").read_bytes())
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        value = _lock_file(folder)
         # the folder may have another owner by now
         if value["socket"] == socket_path:
             return str(value["secret"])
     return None
+
+
+def _lock_file(folder: Path) -> Any:
+    """Return what the lock file says; raise a ``ValueError`` where it cannot be read.
+
+    Without descriptors it is not known whether there is an owner: that is raised as it is.
+    """
+    try:
+        return json.loads(read_bytes(folder / "LOCK") or b"")
+    except TooManyFilesError:
+        raise
+    except FlussError as error:
+        raise ValueError(error.message) from error

@@ -14,6 +14,7 @@ from typing import Final
 
 import google_crc32c
 
+from fluss_df.embedded.files import disk_refused
 from fluss_df.errors import ErrorCode, FlussError
 
 _FOOTER_BYTES: Final = 53
@@ -38,7 +39,11 @@ def verify_other_blocks(file: Path) -> None:
         ``KV_STORAGE_EXCEPTION`` where one is damaged.
     """
     try:
-        with open(file, "rb") as stream:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise disk_refused(f"cannot read {file}", file.parent, error) from error
+    try:
+        with os.fdopen(fd, "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             stream.seek(max(0, size - _FOOTER_BYTES))
             kind, _, _, base, listed, version, magic = _FOOTER.unpack(stream.read())

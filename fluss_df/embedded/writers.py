@@ -108,6 +108,12 @@ class WriterStates:
         for writer_id in silent:
             del self._writers[writer_id]
 
+    def copy(self) -> WriterStates:
+        """Return a copy that later batches do not change."""
+        copied = WriterStates()
+        copied._writers = dict(self._writers)
+        return copied
+
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON."""
         return {

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss, backup
+from fluss_df.embedded import EmbeddedFluss, backup, backup_parts
 from fluss_df.embedded.backup import back_up
 from fluss_df.embedded.restore import restore
 from fluss_df.errors import FlussError
@@ -109,3 +114,86 @@ def test_a_file_that_is_not_completed(
         back_up(served.engine, folder / "b.tar.zst")
     assert sorted(path.name for path in folder.iterdir()) == ["b.tar.zst", "b.tar.zst.part"]
     assert {path.read_text() for path in folder.iterdir()} == {"older"}
+
+
+# ---- what a backup leaves that is killed
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from typing import Any
+from fluss_df.embedded.backup_parts import part_file
+with part_file(Path(sys.argv[1])) as part:
+    part.write_bytes(bytes.fromhex("28b52ffd"))
+    print(part, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_parts_of_killed_backups_are_removed(tmp_path: Path, served: EmbeddedFluss) -> None:
+    """Not those of processes that live, nor what only looks like one."""
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    others = {
+        "fluss-df-backup-locked-abcd1234.part": b"a user's own",
+        "fluss-df-backup-abcd1234.part": b"\x28\xb5\x2f\xfd of an earlier version",
+        "fluss-df-backup-locked-abcd1234.part.txt": b"",
+        "b.tar.zst": b"\x28\xb5\x2f\xfd",
+    }
+    for name, data in others.items():
+        (folder / name).write_bytes(data)
+        (folder / name).chmod(0o600)
+    shared = folder / "fluss-df-backup-locked-shared12.part"
+    shared.write_bytes(b"")
+    shared.chmod(0o644)
+    (tmp_path / "mine").write_bytes(b"")
+    (folder / "fluss-df-backup-locked-symlink1.part").symlink_to(tmp_path / "mine")
+    os.mkfifo(folder / "fluss-df-backup-locked-fifo1234.part", 0o600)
+    (folder / "fluss-df-backup-locked-folder12.part").mkdir(0o600)
+    kept = {path.name for path in folder.iterdir()}
+    command = [sys.executable, "-c", CHILD, str(folder)]
+    children = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        parts = []
+        for child in children:
+            assert child.stdout is not None
+            parts.append(Path(child.stdout.readline().strip()))
+        children[0].kill()
+        children[0].wait()
+        assert parts[0].exists()
+        back_up(served.engine, folder / "c.tar.zst")
+        assert not parts[0].exists()
+        assert parts[1].exists()
+        assert {path.name for path in folder.iterdir()} == kept | {parts[1].name, "c.tar.zst"}
+        assert (tmp_path / "mine").exists()
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+
+
+def test_a_part_that_is_taken_before_it_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another backup came in between: this one makes another file."""
+    real = tempfile.mkstemp
+    taken: list[str] = []
+
+    def then_swept(**given: Any) -> tuple[int, str]:
+        fd, name = real(**given)
+        if not taken:
+            taken.append(name)
+            backup_parts.remove_left_parts(tmp_path)
+        return fd, name
+
+    monkeypatch.setattr(tempfile, "mkstemp", then_swept)
+    with backup_parts.part_file(tmp_path) as part:
+        assert not Path(taken[0]).exists()
+        assert part.exists()
+        backup_parts.remove_left_parts(tmp_path)
+        assert part.exists()
+    assert list(tmp_path.iterdir()) == []
