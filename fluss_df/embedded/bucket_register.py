@@ -26,13 +26,20 @@ from fluss_df.embedded.files import (
     write_atomically,
 )
 from fluss_df.embedded.synced_point import BucketIds
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 
 logger = logging.getLogger(__name__)
 
 _RECORD: Final = struct.Struct("<qiI")
 _IDS: Final = struct.Struct("<8sqqi")
 _MAGIC: Final = b"FDFBUCKT"
+
+
+def dropped(bucket: BucketIds) -> FlussError:
+    """Return the error for a bucket of a table that was dropped."""
+    return FlussError(
+        f"Unknown table or bucket: {bucket}", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+    )
 
 
 class BucketRegister:
@@ -54,6 +61,7 @@ class BucketRegister:
         self._sound = True
         self._sizes = [0, 0]
         self._known: set[tuple[int, int]] = set()
+        self._dropped = False
         #: what is wrong with the files
         self.problems: list[str] = []
         found = [self._read(path) for path in self._files]
@@ -98,9 +106,12 @@ class BucketRegister:
         Raises
         ------
         FlussError
-            See :func:`~fluss_df.embedded.files.disk_refused`.
+            ``UNKNOWN_TABLE_OR_BUCKET_EXCEPTION`` where the table was dropped meanwhile; see
+            :func:`~fluss_df.embedded.files.disk_refused`.
         """
         with self._lock:
+            if self._dropped:
+                raise dropped(bucket)
             if bucket in self:
                 return
             self._known.add((bucket.partition, bucket.bucket))
@@ -115,6 +126,18 @@ class BucketRegister:
                 self._known.discard((bucket.partition, bucket.bucket))
                 self._sound = False
                 raise
+
+    def drop(self) -> None:
+        """Remove the first file, as the table is dropped; nothing is noted any more.
+
+        Raises
+        ------
+        OSError
+            Where the disk refuses.
+        """
+        with self._lock:
+            self._dropped = True
+            self._files[0].unlink(missing_ok=True)
 
     def _record(self, partition: int, bucket: int) -> bytes:
         return _RECORD.pack(partition, bucket, self._crc(partition, bucket))
@@ -163,5 +186,5 @@ class BucketRegister:
             left = {entry for entry in self._known if entry[0] in known}
             if len(left) < len(self._known):
                 self._known, self._sound = left, False
-            if not self._sound and (self._known or any(path.exists() for path in self._files)):
+            if not self._sound and not self._dropped and (self._known or any(path.exists() for path in self._files)):
                 self._write_all()

@@ -27,6 +27,7 @@ CATALOG: Final = "catalog"
 DATA: Final = "data"
 SET_ASIDE: Final = "set-aside"
 _TABLE_FILE: Final = re.compile(r"table-(\d{1,18})\.json")
+_BUCKETS_FILE: Final = re.compile(r"table-(\d{1,18})\.buckets")
 _TABLE_COPY: Final = "table.json"
 _DROPPED: Final = re.compile(r"dropped-(\d{1,18})")
 _ID: Final = re.compile(r"\d{1,18}")
@@ -182,10 +183,15 @@ class CatalogFiles:
     # ---- what is not known
 
     def unknown(self, tables: Collection[int]) -> Iterator[Path]:
-        """Iterate over folders of data that belong to no table."""
+        """Iterate over folders of data, and lists of buckets, that belong to no table."""
         for part in self._numbered():
             if int(part.name) not in tables:
                 yield part
+        known = {*tables, *(table_id for table_id, _ in self._dropped())}
+        for name in names_in(self._catalog):
+            match = _BUCKETS_FILE.fullmatch(name)
+            if match is not None and int(match[1]) not in known:
+                yield self._catalog / name
 
     def unknown_partitions(self, table_id: int, known: Collection[str]) -> Iterator[Path]:
         """Iterate over folders in a table's data that are of no partition, nor of the table."""

@@ -6,7 +6,7 @@ import logging
 import threading
 from pathlib import Path
 
-from fluss_df.embedded.bucket_register import BucketRegister
+from fluss_df.embedded.bucket_register import BucketRegister, dropped
 from fluss_df.embedded.catalog import Catalog
 from fluss_df.embedded.catalog_files import CatalogFiles
 from fluss_df.embedded.files import DamagedError
@@ -33,7 +33,8 @@ class UsedBuckets:
 
     def has(self, bucket: BucketIds) -> bool:
         """Whether rows were written to a bucket."""
-        return bucket in self._of(bucket.table)
+        register = self._of(bucket.table)
+        return register is not None and bucket in register
 
     def note(self, bucket: BucketIds) -> None:
         """Note that a bucket is about to have rows; on the disk then.
@@ -41,29 +42,42 @@ class UsedBuckets:
         Raises
         ------
         FlussError
-            See :func:`~fluss_df.embedded.files.disk_refused`.
+            As :meth:`BucketRegister.add`.
         """
-        self._of(bucket.table).add(bucket)
+        register = self._of(bucket.table)
+        if register is None:
+            raise dropped(bucket)
+        register.add(bucket)
 
     def forget(self, table_id: int) -> None:
-        """Forget a table that was dropped."""
-        with self._lock:
-            self._registers.pop(table_id, None)
+        """Forget a table that was dropped, which the catalog does not have any more.
 
-    def _of(self, table_id: int) -> BucketRegister:
+        Who was about to note a bucket has done so, or finds it dropped: no file is left.
+        """
+        with self._lock:
+            register = self._registers.pop(table_id, None)
+        if register is not None:
+            try:
+                register.drop()
+            except OSError as error:
+                logger.warning("cannot remove what is left of table %s: %s", table_id, error)
+
+    def _of(self, table_id: int) -> BucketRegister | None:
+        """Return the register of a table; None for one that was dropped."""
         with self._lock:
             found = self._registers.get(table_id)
             if found is None:
+                table = self._catalog.table_by_id(table_id)
+                if table is None:
+                    return None
                 found = self._files.register(table_id)
                 for problem in found.problems:
                     logger.warning("%s: its copy is taken", problem)
-                table = self._catalog.table_by_id(table_id)
-                if table is not None:
-                    partitions = [-1, *(p.id for p in list(table.partitions.values()))]
-                    try:
-                        found.put_right(partitions)
-                    except FlussError as error:
-                        logger.warning("%s", error.message)
+                partitions = [-1, *(p.id for p in list(table.partitions.values()))]
+                try:
+                    found.put_right(partitions)
+                except FlussError as error:
+                    logger.warning("%s", error.message)
                 self._registers[table_id] = found
             return found
 

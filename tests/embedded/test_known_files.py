@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,7 @@ from fluss_df.embedded.kv_store import read_store
 from fluss_df.embedded.restore import restore
 from fluss_df.embedded.retention import may_expire
 from fluss_df.embedded.synced_point import BucketIds, SyncedPoint, first_file
+from fluss_df.embedded.tables import Table
 from fluss_df.embedded.tablet import Tablet
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
@@ -577,3 +580,75 @@ except FlussError as error:
     assert run.returncode == 0, run
     assert run.stdout.startswith(f"{ErrorCode.UNKNOWN_SERVER_ERROR} the log of TableBucket")
     assert "it was cut while it was open" in run.stdout
+
+
+# ---- a bucket that is written to while its table is dropped
+
+
+def make_table(engine: Engine, name: str = "t") -> Table:
+    schema = fluss.Schema(pa.schema([("n", pa.int32())]))
+    descriptor = fluss.TableDescriptor(schema, bucket_count=1)
+    path = fluss.TablePath("fluss", name)
+    table = engine.catalog.create_table(path, descriptor.to_json(), False)
+    assert table is not None
+    return table
+
+
+def drop(engine: Engine, table: Table) -> None:
+    engine.catalog.drop_table(table.path, False)
+    engine.drop_table(table)
+
+
+def lists(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "catalog").glob("*.buckets"))
+
+
+def test_a_bucket_of_a_dropped_table_is_not_noted(tmp_path: Path) -> None:
+    """A bucket may be opened in the moment in which its table is dropped."""
+    engine = Engine(tmp_path / "d")
+    table, kept = make_table(engine), make_table(engine, "kept")
+    opened = engine._open_bucket(TableBucket(table.id, 0))
+    drop(engine, table)
+    with pytest.raises(FlussError, match="Unknown table or bucket") as caught:
+        opened.tablet.append(batch(), {1: None})
+    assert caught.value.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+    opened.abandon()
+    engine.bucket(TableBucket(kept.id, 0))[1].append(batch(), {1: None})
+    assert lists(tmp_path / "d") == [f"table-{kept.id}.buckets"]
+    engine.close()
+
+
+def test_notes_beside_drops_leave_nothing(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "d")
+    for number in range(40):
+        table = make_table(engine, f"t{number}")
+        begin = threading.Barrier(3)
+
+        def note(table: Table = table, begin: threading.Barrier = begin) -> None:
+            begin.wait()
+            for bucket in range(5):
+                with contextlib.suppress(FlussError):
+                    engine._used.note(BucketIds(table.id, -1, bucket))
+
+        threads = [threading.Thread(target=note) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        begin.wait()
+        time.sleep(number / 10_000)
+        drop(engine, table)
+        for thread in threads:
+            thread.join()
+        assert lists(tmp_path / "d") == []
+    engine.close()
+
+
+def test_a_list_of_buckets_without_a_table_is_set_aside(folder: Path, expected: Contents) -> None:
+    """As all that may be left of a table is."""
+    data = (folder / "catalog" / "table-0.buckets").read_bytes()
+    (folder / "catalog" / "table-77.buckets").write_bytes(data)
+    report = check_folder(folder)
+    assert report.sound
+    assert [f.where.name for f in report.findings] == ["table-77.buckets"]
+    assert seen(folder) == expected
+    assert lists(folder) == ["table-0.buckets", "table-1.buckets"]
+    assert [p.read_bytes() for p in (folder / "set-aside").iterdir()] == [data]
