@@ -186,5 +186,5 @@ class BucketRegister:
             left = {entry for entry in self._known if entry[0] in known}
             if len(left) < len(self._known):
                 self._known, self._sound = left, False
-            if not self._sound and not self._dropped and (self._known or any(path.exists() for path in self._files)):
+            if not self._sound and (self._known or any(path.exists() for path in self._files)):
                 self._write_all()

@@ -42,7 +42,7 @@ _NO_FILES = {errno.EMFILE, errno.ENFILE}
 # a folder stands where a file should be, or a file where a folder should be
 _OTHER_KIND = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP}
 # what says nothing about a file: it may be sound, and read the next time
-_NOT_NOW = {*_NO_FILES, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.EINTR, errno.EAGAIN}
+NOT_NOW = {*_NO_FILES, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.EINTR, errno.EAGAIN}
 
 
 def file_locks() -> ModuleType:
@@ -146,7 +146,7 @@ def read_bytes(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno in _NOT_NOW:
+        if error.errno in NOT_NOW:
             raise disk_refused(f"cannot read {path}", path.parent, error) from error
         raise DamagedError(f"cannot read {path}: {error}") from error
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,6 +15,7 @@ from fluss_df.embedded.kv_store import KvState
 from fluss_df.embedded.row_changes import DELETE, INSERT, UPDATE_BEFORE
 from fluss_df.embedded.tables import Table
 from fluss_df.embedded.values_pool import TableCodec
+from fluss_df.record.bytes_columns import EncodedRows
 from fluss_df.record.headers import Bytes, LogHeaders
 from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.log_decode import DecodedBatch, LogDecoder
@@ -21,7 +24,16 @@ from fluss_df.types import arrow_schema
 
 NOT_COUNTED: Final = -1
 
+Kinds = npt.NDArray[np.int8]
+Booleans = npt.NDArray[np.bool_]
 Changes = dict[bytes, bytes | None]
+
+
+def _kept(batch: DecodedBatch, change_types: pa.Array) -> tuple[pa.Table, Kinds]:
+    """Return the rows of a batch that say what there is after a change, and their change types."""
+    kinds = change_types.to_numpy(zero_copy_only=False)
+    kept = kinds != UPDATE_BEFORE
+    return pa.Table.from_batches([batch.batch]).filter(pa.array(kept)), kinds[kept]
 
 
 class ChangeReplay:
@@ -58,14 +70,18 @@ class ChangeReplay:
         """Decode batches of the changelog, from an offset on."""
         return self._decoder.decode(data, headers, start_offset=start)
 
+    def columns(self, batch: DecodedBatch) -> tuple[EncodedRows, EncodedRows, Booleans] | None:
+        """Return keys, values, and which are deleted, of the changes of a batch; None for none."""
+        if batch.change_types is None:
+            return None
+        rows, kinds = _kept(batch, batch.change_types)
+        return self._keys.keys(rows), self._codec.encode(rows), kinds == DELETE
+
     def add(self, batch: DecodedBatch, changes: Changes, state: KvState) -> KvState:
         """Add the changes of a batch to others; return the state of a store behind it."""
         if batch.change_types is None:
             return state
-        kinds = batch.change_types.to_numpy(zero_copy_only=False)
-        kept = kinds != UPDATE_BEFORE
-        rows = pa.Table.from_batches([batch.batch]).filter(pa.array(kept))
-        kinds = kinds[kept]
+        rows, kinds = _kept(batch, batch.change_types)
         encoded = self._keys.keys(rows)
         key_bytes, at = encoded.data.tobytes(), encoded.offsets.tolist()
         values = self._codec.encode(rows)

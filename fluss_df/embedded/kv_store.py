@@ -49,6 +49,9 @@ _FILES_AT_REST: Final = 16
 _FIRST_LIST_VALUES: Final = 8
 _MOST_LIST_VALUES: Final = 128
 _LIST_BYTES: Final = 1 << 20
+# what is read at once where all rows are verified
+_READ_VALUES: Final = 1 << 14
+_READ_BYTES: Final = 4 << 20
 _FOLDER: Final = "kv"
 _FOLDER_NAME: Final = re.compile(rf"{_FOLDER}(-\d+)?")
 # how RocksDB's messages begin where files are missing, cut off or changed
@@ -465,38 +468,61 @@ def _number(folder: Path) -> int:
     return int(folder.name.partition("-")[2] or 0)
 
 
-def read_store(folder: Path) -> tuple[KvState, dict[bytes, bytes]]:
-    """Read everything that a store has on the disk, verifying its checksums.
+def _read_only(folder: Path) -> rocksdict.Rdict:
+    if not folder.exists():
+        raise FlussError(f"there is no {folder}", ErrorCode.KV_STORAGE_EXCEPTION)
+    read_only = rocksdict.AccessType.read_only(False)
+    return rocksdict.Rdict(str(folder), rocksdict.Options(raw_mode=True), access_type=read_only)
+
+
+@contextlib.contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FlussError, GeneratorExit, MemoryError):
+        raise
+    except Exception as error:
+        raise FlussError(
+            f"RocksDB cannot read {folder}: {error}", ErrorCode.KV_STORAGE_EXCEPTION
+        ) from error
+
+
+def stored_state(folder: Path) -> KvState:
+    """Read how far a store is that no engine has open.
 
     Raises
     ------
     FlussError
         ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
     """
-    if not folder.exists():
-        raise FlussError(f"there is no {folder}", ErrorCode.KV_STORAGE_EXCEPTION)
-    try:
-        db = rocksdict.Rdict(
-            str(folder),
-            rocksdict.Options(raw_mode=True),
-            access_type=rocksdict.AccessType.read_only(False),
-        )
-        try:
-            rows = db.iter()
-            rows.seek_to_first()
-            found: dict[bytes, bytes] = {}
-            keys: list[bytes] = []
-            while values := take_values(rows, _MOST_LIST_VALUES, keys):
-                found.update(zip(keys, values, strict=True))
-                keys.clear()
-            live = [Path(str(part["name"]).lstrip("/")).name for part in db.live_files()]
-        finally:
-            db.close()
-    except Exception as error:
-        raise FlussError(
-            f"RocksDB cannot read {folder}: {error}", ErrorCode.KV_STORAGE_EXCEPTION
-        ) from error
+    with _reading(folder), contextlib.closing(_read_only(folder)) as db:
+        stored = db.get(_STATE_KEY)
+        return KvState() if stored is None else KvState.unpack(stored)
+
+
+def stored_rows(folder: Path) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Iterate over everything that a store has on the disk, verifying its checksums.
+
+    Yields
+    ------
+    tuple
+        Keys and their values, in the order of keys, a few MB at a time.
+
+    Raises
+    ------
+    FlussError
+        ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
+    """
+    with _reading(folder), contextlib.closing(_read_only(folder)) as db:
+        rows = db.iter()
+        rows.seek(_FIRST_ROW_KEY)
+        count = _MOST_LIST_VALUES
+        keys: list[bytes] = []
+        while values := take_values(rows, count, keys):
+            yield keys, values
+            size = sum(map(len, values)) + sum(map(len, keys))
+            count = max(1, min(4 * count, _READ_VALUES, _READ_BYTES * len(values) // (size + 1)))
+            keys = []
+        live = [Path(str(part["name"]).lstrip("/")).name for part in db.live_files()]
     for name in live:
         verify_other_blocks(folder / name)
-    stored = found.pop(_STATE_KEY, None)
-    return KvState() if stored is None else KvState.unpack(stored), found

@@ -23,7 +23,7 @@ from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.embedded.backup import back_up
 from fluss_df.embedded.check import check_folder
 from fluss_df.embedded.engine import Engine
-from fluss_df.embedded.kv_store import read_store
+from fluss_df.embedded.kv_store import stored_rows
 from fluss_df.embedded.restore import restore
 from fluss_df.embedded.retention import may_expire
 from fluss_df.embedded.synced_point import BucketIds, SyncedPoint, first_file
@@ -421,9 +421,9 @@ def test_check_sees_every_byte_of_rows(tmp_path: Path) -> None:
             bad[place] ^= 1 << choose.randrange(8)
             file.write_bytes(bytes(bad))
             with pytest.raises(FlussError):
-                read_store(file.parent)
+                list(stored_rows(file.parent))
         file.write_bytes(good)
-    read_store(files[0].parent)
+    list(stored_rows(files[0].parent))
 
 
 # ---- retention
