@@ -203,6 +203,8 @@ class Engine:
         self._kv_resources: KvResources | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._at_closing: list[Callable[[], None]] = []
+        self._at_checks: list[Callable[[], None]] = []
+        self._at_ends: list[Callable[[Callable[[TableBucket], bool]], None]] = []
 
     def _tidy(self) -> None:
         """Remove what is left of dropped tables and partitions; set aside what is not known."""
@@ -352,6 +354,7 @@ class Engine:
             owner=owner,
             used=used,
             before_first=functools.partial(self._used.note, owner),
+            let_go=lambda: self._let_go(lambda other: other == bucket),
         )
         table = self.catalog.table_by_id(bucket.table_id)
         if table is None or not table.has_primary_key:
@@ -417,9 +420,14 @@ class Engine:
             dropped = [self._open.pop(bucket) for bucket in buckets]
             for bucket in buckets:
                 self._files.forget(bucket)
+        self._let_go(wanted)
         for opened in dropped:
             opened.abandon()
             self._call_soon(self._wake, opened)
+
+    def _let_go(self, wanted: Callable[[TableBucket], bool]) -> None:
+        for function in self._at_ends:
+            function(wanted)
 
     # ---- on the event loop
 
@@ -515,6 +523,17 @@ class Engine:
         """Have a function called before buckets are closed: to let go of what uses them."""
         self._at_closing.append(function)
 
+    def at_checks(self, function: Callable[[], None]) -> None:
+        """Have a function called once a minute, on a worker thread."""
+        self._at_checks.append(function)
+
+    def before_ends(self, function: Callable[[Callable[[TableBucket], bool]], None]) -> None:
+        """Have a function called before buckets are dropped, or their rows opened again.
+
+        It is given which ones, and lets go of what uses them.
+        """
+        self._at_ends.append(function)
+
     def _begin_closing(self) -> None:
         for function in self._at_closing:
             function()
@@ -531,11 +550,13 @@ class Engine:
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             # one that fails does not keep the others from being done
-            for work in (
+            works: list[Callable[[], object]] = [
                 functools.partial(keep_partitions, self),
                 self.expire,
                 self.cluster.expire,
-            ):
+                *self._at_checks,
+            ]
+            for work in works:
                 try:
                     await self.run(work)
                 except Exception:

@@ -98,7 +98,8 @@ class StoreLoader:
         return self.made_again(problem, folder, end)
 
     def reopened(self, folder: Path, end: int) -> KvStore:
-        """Open a RocksDB that was closed, and bring it to an offset."""
+        """Open a RocksDB that was closed, and bring it to an offset; scans of it end."""
+        self._log.let_go()
         store = KvStore(folder, self._log.name, self._resources)
         try:
             self._replay(store, end)

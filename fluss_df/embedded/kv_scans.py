@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -46,14 +46,30 @@ class Scans:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         engine.before_closing(self.close)
+        engine.before_ends(self.end)
+        engine.at_checks(self.expire)
         self._scans: dict[bytes, _Scan] = {}
-        self._expired: dict[bytes, float] = {}
+        # given up: when, and of which bucket
+        self._expired: dict[bytes, tuple[float, TableBucket]] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
         """Give all scans up: RocksDB is not closed while one has an iterator."""
+        self.end(lambda _bucket: True)
+
+    def end(self, wanted: Callable[[TableBucket], bool]) -> None:
+        """Give the scans of some buckets up; who goes on with one is told to begin again.
+
+        A scan that is read at the moment ends when it is answered.
+        """
+        now = time.monotonic()
         with self._lock:
-            self._scans.clear()
+            ended = {key: scan for key, scan in self._scans.items() if wanted(scan.bucket)}
+            for key, scan in ended.items():
+                del self._scans[key]
+                self._expired[key] = now, scan.bucket
+        # RocksDB lets go of its files here, and not under the lock
+        ended.clear()
 
     def answer(self, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
         """Begin a scan, go on with one, or end one."""
@@ -77,7 +93,7 @@ class Scans:
                 "ScanKvRequest must have either bucket_scan_req (new scan) or scanner_id"
                 " (continuation)."
             )
-        self._expire()
+        self.expire()
         if request.close_scanner:
             self._remove(request.scanner_id)
             return pb.ScanKvResponse(scanner_id=request.scanner_id, has_more_results=False)
@@ -122,6 +138,12 @@ class Scans:
             self._remove(scanner_id)
         elif opening:
             self._add(scanner_id, scan)
+            try:
+                # a table that was dropped meanwhile ended its other scans
+                self._find(scanner_id)
+            except FlussError:
+                self._remove(scanner_id)
+                raise
         return response
 
     def _open(self, asked: pb.ScanKvRequestForBucket) -> tuple[_Scan, int]:
@@ -151,8 +173,10 @@ class Scans:
     def _find(self, scanner_id: bytes) -> _Scan:
         with self._lock:
             scan = self._scans.get(scanner_id)
-            expired = scanner_id in self._expired
-        if scan is None and expired:
+            expired = self._expired.get(scanner_id)
+        if scan is None and expired is not None:
+            # one of a table that was dropped says so
+            self._engine.kv_bucket(expired[1], scans=True)
             raise FlussError(
                 "Scanner session has expired due to inactivity. Please start a new scan.",
                 ErrorCode.SCANNER_EXPIRED,
@@ -170,16 +194,19 @@ class Scans:
         with self._lock:
             self._scans.pop(scanner_id, None)
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
         """Give up scans that nobody reads on: they hold a snapshot of RocksDB."""
         now = time.monotonic()
         with self._lock:
-            idle = [key for key, scan in self._scans.items() if now - scan.used > _IDLE_S]
-            for key in idle:
+            idle = {k: scan for k, scan in self._scans.items() if now - scan.used > _IDLE_S}
+            for key, scan in idle.items():
                 del self._scans[key]
-                self._expired[key] = now
-            for key in [key for key, at in self._expired.items() if now - at > 2 * _IDLE_S]:
+                self._expired[key] = now, scan.bucket
+            old = [k for k, (at, _) in self._expired.items() if now - at > 2 * _IDLE_S]
+            for key in old:
                 del self._expired[key]
+        # not under the lock, as above
+        idle.clear()
 
 
 def _take(scan: _Scan, size: int) -> bytes:

@@ -86,6 +86,9 @@ class Tablet:
         Whether it is known that rows were written to the bucket.
     before_first
         Called before the first batch is written.
+    let_go
+        Called before the rows that belong to the log are opened again, as scans keep RocksDB from
+        that.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Tablet:
         owner: BucketIds = NO_BUCKET,
         used: bool = False,
         before_first: Callable[[], None] = lambda: None,
+        let_go: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.folder = folder
@@ -106,6 +110,7 @@ class Tablet:
         self._visible_when_synced = visible_when_synced
         self.owner = owner
         self._before_first = before_first
+        self.let_go = let_go
         self._poison: str | None = None
         # why the file of the synced point has not the newest one
         self._point_problem: str | None = None

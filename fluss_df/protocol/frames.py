@@ -31,6 +31,8 @@ _RESPONSE_HEADER_AFTER_LENGTH = 5
 # bytes of a response frame besides its body
 RESPONSE_OVERHEAD = _RESPONSE_HEADER.size
 
+# a length is an int32
+MOST_FRAME_BYTES = 2**31 - 1
 TYPE_OK = 0
 TYPE_ERROR = 1
 TYPE_FAILURE = 2
@@ -252,8 +254,21 @@ class RequestReader:
 
 
 def encode_response(kind: int, request_id: int, body: Sequence[Buffer]) -> list[Buffer]:
-    """Return the buffers of one response frame; those of the body are passed on as they are."""
+    """Return the buffers of one response frame; those of the body are passed on as they are.
+
+    A frame has 2 GB at the most, as its length is an int32: a body that is larger becomes an error
+    response (``RECORD_TOO_LARGE_EXCEPTION``).
+    """
     length = _RESPONSE_HEADER_AFTER_LENGTH + sum(len(part) for part in body)
+    if length > MOST_FRAME_BYTES:
+        error = pb.ErrorResponse(
+            error_code=ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            error_message=f"the answer has {length:,} bytes, and a frame of the protocol has"
+            f" {MOST_FRAME_BYTES:,} at the most: ask for fewer rows, keys or buckets at once, or"
+            " for fewer columns",
+        )
+        kind, body = TYPE_ERROR, [error.SerializeToString()]
+        length = _RESPONSE_HEADER_AFTER_LENGTH + len(body[0])
     return [_RESPONSE_HEADER.pack(length, kind, request_id), *body]
 
 

@@ -18,6 +18,7 @@ from fluss_df.protocol.frames import (
     Response,
     ResponseReader,
     encode_request,
+    encode_response,
     parse_response,
 )
 
@@ -187,3 +188,19 @@ def test_request() -> None:
     assert buffers[2] is body[1]
     expected = struct.pack(">ihhi", 8 + 5, 1003, 0, 513) + b"abcde"
     assert b"".join(bytes(part) for part in buffers) == expected
+
+
+def test_an_answer_that_is_too_large_for_a_frame_is_an_error() -> None:
+    """Its length is an int32: nothing could be sent, and the peer would wait."""
+    part = bytes(1 << 20)
+    body = [part] * 2048
+    header, error = encode_response(TYPE_OK, 7, body)
+    assert bytes(header) == struct.pack(">iBi", 5 + len(error), TYPE_ERROR, 7)
+    said = pb.ErrorResponse.FromString(bytes(error))
+    assert said.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+    assert "2,147,483,653 bytes" in said.error_message
+    assert "fewer rows" in said.error_message
+    largest = [*body[:-1], part[:-6]]
+    header, *rest = encode_response(TYPE_OK, 7, largest)
+    assert struct.unpack(">iBi", header) == (2**31 - 1, TYPE_OK, 7)
+    assert len(rest) == 2048
