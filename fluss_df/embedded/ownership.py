@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -35,6 +36,11 @@ logger = logging.getLogger(__name__)
 
 # Linux has the process's open files there
 _DESCRIPTORS = "/proc/self/fd"
+# Linux has who holds which lock there
+_LOCKS = Path("/proc/locks")
+# how long an owner may take to write down who it is
+_ANNOUNCED_S = 1.0
+_LOOK_AGAIN_S = 0.02
 # what may be there before the format is
 _OURS = {"LOCK", "FORMAT.tmp"}
 # what flock answers where it is not supported, as for folders on some network file systems
@@ -158,17 +164,33 @@ class FolderLock:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _in_use(self) -> FolderInUseError:
-        try:
-            pid = int(json.loads(os.pread(self._fd, 4096, 0))["pid"])
-        except (ValueError, LookupError, TypeError):
-            owner = "another process"
-        else:
-            owner = f"process {pid}{_state(pid)}"
+        pid = self._owner()
+        owner = "another process" if pid is None else f"process {pid}{_state(pid)}"
         return FolderInUseError(
             f"the folder {self.folder} is in use by {owner}: close that engine, or connect to its"
             " address",
             ErrorCode.STORAGE_EXCEPTION,
         )
+
+    def _owner(self) -> int | None:
+        """Return the process that has the folder; None where nobody knows it.
+
+        The owner writes down who it is after it has the lock: until then the file is empty, or
+        says who was the owner before. So the system is asked, where it tells; else a process that
+        has ended is not believed, and the owner is waited for.
+        """
+        deadline = time.monotonic() + _ANNOUNCED_S
+        while True:
+            holder = _holder(self._folder_fd) or _holder(self._fd)
+            if holder is not None:
+                return holder
+            with contextlib.suppress(ValueError, LookupError, TypeError):
+                pid = int(json.loads(os.pread(self._fd, 4096, 0))["pid"])
+                if _lives(pid):
+                    return pid
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(_LOOK_AGAIN_S)
 
     def write_format(self) -> None:
         """Note that the folder has the layout of this version."""
@@ -179,9 +201,10 @@ class FolderLock:
         """Write down who has the folder, and the Unix socket by which others use it."""
         self._announced = socket
         value = {"pid": os.getpid(), "socket": socket, "secret": self.secret}
-        os.ftruncate(self._fd, 0)
         os.fchmod(self._fd, 0o600)
-        os.pwrite(self._fd, json.dumps(value).encode(), 0)
+        # in one piece over what was there, so that nobody reads a file that is empty or half of it
+        text = json.dumps(value).ljust(os.fstat(self._fd).st_size)
+        os.pwrite(self._fd, text.encode(), 0)
 
     def verify(self) -> None:
         """Make sure that the folder's path still leads to the folder; takes about 5 us.
@@ -286,6 +309,30 @@ def _lock(fd: int) -> bool | None:
             return None
         raise
     return True
+
+
+def _holder(fd: int) -> int | None:
+    """Return which process has the lock of what a descriptor is of, where the system tells."""
+    with contextlib.suppress(FlussError, OSError, ValueError):
+        status = os.fstat(fd)
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        wanted = f"{device}:{status.st_ino}"
+        for line in (read_bytes(_LOCKS) or b"").decode(errors="replace").splitlines():
+            # 1: FLOCK  ADVISORY  WRITE 4711 fe:00:9979123 0 EOF; who waits has an arrow before it
+            words = line.split()
+            if words[1:2] == ["FLOCK"] and words[5:6] == [wanted] and int(words[4]) > 0:
+                return int(words[4])
+    return None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return pid > 0
 
 
 def _state(pid: int) -> str:

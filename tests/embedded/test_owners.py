@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +22,9 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.client.connection import FlussConnection
-from fluss_df.embedded import EmbeddedFluss
+from fluss_df.embedded import EmbeddedFluss, ownership
 from fluss_df.embedded.check import check_folder
+from fluss_df.embedded.engine import Engine
 from fluss_df.embedded.ownership import FolderInUseError, FolderLock
 from fluss_df.errors import FlussError
 
@@ -213,3 +216,85 @@ def test_an_owner_that_is_stopped_is_named(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGCONT)
         process.communicate("")
+
+
+# ---- who is named as the owner
+
+
+HOLDER = """
+import fcntl, os, sys, time
+fd = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(fd, fcntl.LOCK_EX)
+print("locked", flush=True)
+time.sleep(float(sys.argv[3]))
+if sys.argv[2]:
+    lock = os.open(sys.argv[1] + "/LOCK", os.O_RDWR)
+    os.pwrite(lock, sys.argv[2].replace("PID", str(os.getpid())).encode(), 0)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("system", ["tells", "does not tell"])
+@pytest.mark.parametrize("before", ["empty", "ended owner"])
+def test_an_owner_that_has_not_said_who_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, before: str
+) -> None:
+    """It has the lock, and the file still has the owner before it."""
+    folder = tmp_path / "d"
+    Engine(folder).close()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    old = json.dumps({"pid": ended.pid, "socket": None}).ljust(200)
+    (folder / "LOCK").write_text("" if before == "empty" else old)
+    if system != "tells":
+        monkeypatch.setattr(ownership, "_LOCKS", tmp_path / "none")
+        monkeypatch.setattr(ownership, "_ANNOUNCED_S", 20.0)
+    said = json.dumps({"pid": -1}).replace("-1", "PID").ljust(200)
+    command = [sys.executable, "-c", HOLDER, str(folder), said, "0.5"]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(FlussError, match=f"in use by process {holder.pid}:"):
+            Engine(folder)
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_an_owner_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "d"
+    Engine(folder).close()
+    (folder / "LOCK").write_text("")
+    monkeypatch.setattr(ownership, "_LOCKS", tmp_path / "none")
+    monkeypatch.setattr(ownership, "_ANNOUNCED_S", 0.1)
+    fd = os.open(folder, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(FlussError, match="in use by another process"):
+            Engine(folder)
+    finally:
+        os.close(fd)
+
+
+def test_the_lock_file_is_never_empty(tmp_path: Path) -> None:
+    """While an owner writes down another socket, or a shorter one."""
+    lock = ownership.FolderLock(tmp_path / "d")
+    stop = threading.Event()
+    bad: list[ValueError] = []
+
+    def look() -> None:
+        while not stop.is_set():
+            try:
+                json.loads((tmp_path / "d" / "LOCK").read_bytes())
+            except ValueError as error:
+                bad.append(error)
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for number in range(3000):
+        lock.announce("/tmp/socket" + "x" * (number % 7))
+    stop.set()
+    reader.join()
+    lock.release()
+    assert bad == []
