@@ -1,8 +1,8 @@
 """Verifies a folder of the embedded engine, byte by byte, and changes nothing.
 
-The memory that it takes does not grow with the data, and is about 400 MB: a piece of a log of 16 MB
+The memory that it takes does not grow with the data, and is about 500 MB: a piece of a log of 16 MB
 (or one batch that is larger), 2 MB of it decompressed at a time (or one batch), a few MB of rows of
-RocksDB, and the digests of two million rows (:mod:`~fluss_df.embedded.row_digests`).
+RocksDB, and the digests of a million rows (:mod:`~fluss_df.embedded.row_digests`).
 """
 
 from __future__ import annotations

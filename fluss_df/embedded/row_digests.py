@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from fluss_df.record.bytes_columns import EncodedRows
 
-# rows that one piece holds; as many again, at the most, wait to be put to them
-MOST_ROWS: Final = 2_000_000
+# rows that one piece holds; half as many, at the most, wait to be put to them
+MOST_ROWS: Final = 1_000_000
 _AT_LEAST: Final = 250_000
 _KEY: Final = ["key", "key2"]
 # two digests of 64 bits make one of 128
@@ -91,7 +91,7 @@ class RowDigests:
         frame = self.piece.of(frame)
         self._waiting.append(frame)
         self._count += frame.height
-        if self._count > max(_AT_LEAST, self._rows.height):
+        if self._count > max(_AT_LEAST, self._rows.height // 2):
             self._merge()
 
     def _merge(self) -> None:
