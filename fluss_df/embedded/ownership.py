@@ -202,7 +202,7 @@ class FolderLock:
         self._announced = socket
         value = {"pid": os.getpid(), "socket": socket, "secret": self.secret}
         os.fchmod(self._fd, 0o600)
-        # in one piece over what was there, so that nobody reads a file that is empty or half of it
+        # over what was there: the file is never empty. Who reads it meanwhile reads it again
         text = json.dumps(value).ljust(os.fstat(self._fd).st_size)
         os.pwrite(self._fd, text.encode(), 0)
 

@@ -11,11 +11,12 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from fluss_df.client.sockets import local_host
 from fluss_df.embedded.accepting import Acceptor
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
 
 T = TypeVar("T")
+
+# how often a lock file is read that is not whole
+_LOCK_READS: Final = 5
+_LOCK_PAUSE_S: Final = 0.002
 
 
 class EmbeddedFluss:
@@ -365,8 +370,17 @@ def _lock_file(folder: Path) -> Any:
 
     Without descriptors it is not known whether there is an owner: that is raised as it is.
     """
+    for _ in range(_LOCK_READS - 1):
+        with contextlib.suppress(ValueError):
+            return json.loads(_lock_bytes(folder))
+        # its owner may be writing it at the moment
+        time.sleep(_LOCK_PAUSE_S)
+    return json.loads(_lock_bytes(folder))
+
+
+def _lock_bytes(folder: Path) -> bytes:
     try:
-        return json.loads(read_bytes(folder / "LOCK") or b"")
+        return read_bytes(folder / "LOCK") or b""
     except TooManyFilesError:
         raise
     except FlussError as error:
