@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from ibis.backends.sql.dialects import Polars, Postgres
 from sqlglot import TokenType, exp
+from sqlglot.dialects.dialect import rename_func
 
 from fluss_df.errors import FlussError
 
@@ -28,6 +29,13 @@ class Fluss(Polars):  # type: ignore[misc]
 
     class Parser(Postgres.Parser):  # type: ignore[misc]
         """What it cannot read is an error, where others pass it on as a command."""
+
+        # Polars has its own functions of these names: they are handed on as they were written
+        FUNCTIONS: ClassVar[dict[str, Any]] = {
+            name: make
+            for name, make in Postgres.Parser.FUNCTIONS.items()
+            if name not in ("BIT_AND", "BIT_OR", "BIT_XOR", "LOG10", "LOG2")
+        }
 
         def _warn_unsupported(self) -> None:
             self.raise_error("there is no such statement, or not in this form", self._tokens[0])
@@ -59,11 +67,22 @@ class Fluss(Polars):  # type: ignore[misc]
         TRANSFORMS: ClassVar[dict[Any, Any]] = {
             **Postgres.Generator.TRANSFORMS,
             exp.NullSafeEQ: lambda self, node: self.binary(node, "<=>"),
+            exp.TryCast: lambda self, node: self.cast_sql(node, safe_prefix="TRY_"),
+            **{
+                kind: rename_func(name)
+                for kind, name in (
+                    (exp.ArrayContains, "ARRAY_CONTAINS"),
+                    (exp.ArraySize, "ARRAY_LENGTH"),
+                    (exp.DayOfWeek, "DAYOFWEEK"),
+                    (exp.Median, "MEDIAN"),
+                )
+            },
         }
 
         TYPE_MAPPING: ClassVar[dict[Any, str]] = {
             **Postgres.Generator.TYPE_MAPPING,
             exp.DType.TIMESTAMPLTZ: "TIMESTAMPTZ",
+            exp.DType.TINYINT: "TINYINT",
         }
 
 

@@ -25,6 +25,20 @@ if TYPE_CHECKING:
 
 _OPTIONS = re.compile(r"\+\s*OPTIONS\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 _PAIR = r"'([^']*)'\s*=\s*'([^']*)'"
+# a table of one row, for queries without tables
+_ONE_ROW = "__fluss_one_row"
+# clauses that change what a query means, and that Polars passes over
+_IGNORED = (
+    "cluster",
+    "connect",
+    "distribute",
+    "format",
+    "into",
+    "match",
+    "prewhere",
+    "settings",
+    "sort",
+)
 _PLAIN_PREFIX = "__fluss_name_"
 _PLAIN = re.compile(rf"{_PLAIN_PREFIX}((?:[0-9a-f]{{2}})+)")
 _PAIRS = re.compile(rf"\s*{_PAIR}\s*(,\s*{_PAIR}\s*)*")
@@ -132,7 +146,7 @@ class SqlScope:
         if not isinstance(tree, exp.Query):
             raise FlussError(f"expected a query, not {tree.sql(Fluss)[:80]!r}: use raw_sql")
         _refuse_what_polars_ignores(tree)
-        begins = tree.sql(Fluss, comments=False)[:80]
+        begins = tree.sql(Fluss, comments=False, unsupported_level=sqlglot.ErrorLevel.IGNORE)[:80]
         frames: dict[str, pl.LazyFrame] = {}
         sides, used = self._key_sides(tree)
         databases = {(t.db, t.name) for t in tree.find_all(exp.Table) if t.db}
@@ -159,6 +173,8 @@ class SqlScope:
         for part in tree.find_all(exp.JSONPathKey):
             if isinstance(part.this, str):
                 part.set("this", _plain_name(part.this))
+        if _from_one_row(tree):
+            frames[_ONE_ROW] = pl.LazyFrame({_ONE_ROW: [True]})
         prepare(tree, frames)
         if used != hints:
             raise FlussError(
@@ -166,7 +182,12 @@ class SqlScope:
             )
         for column in tree.find_all(exp.Column):
             _without_database(column, databases)
-        text = tree.sql(Fluss, comments=False)
+        try:
+            text = tree.sql(Fluss, comments=False, unsupported_level=sqlglot.ErrorLevel.RAISE)
+        except sqlglot.errors.UnsupportedError as error:
+            # sqlglot left out what it says here
+            reason = str(error).replace("PostgreSQL", "SQL over Fluss")
+            raise FlussError(f"SQL cannot be run: {reason}, in: {begins}") from None
         try:
             frame = pl.SQLContext(frames).execute(text, eager=False)
             frame.collect_schema()  # it is now that names and types are wrong
@@ -339,7 +360,42 @@ def polars_reason(error: pl.exceptions.PolarsError | pl.exceptions.PanicExceptio
     return " ".join(text.split())
 
 
+def _from_one_row(tree: exp.Expr) -> bool:
+    """Give each SELECT without FROM a table of one row; return whether there was one.
+
+    Polars passes over the WHERE of a SELECT without FROM, and counts no row.
+    """
+    found = False
+    for select in tree.find_all(exp.Select):
+        if _from_of(select) is None and not select.is_star:
+            select.set("from_", exp.From(this=exp.to_table(_ONE_ROW)))
+            found = True
+    return found
+
+
+def _from_of(select: exp.Select) -> exp.Expr | None:
+    """Return the FROM of a query."""
+    found: exp.Expr | None = select.args.get("from_") or select.args.get("from")
+    return found
+
+
 def _refuse_what_polars_ignores(tree: exp.Expr) -> None:
+    for select in tree.find_all(exp.Select):
+        for name in _IGNORED:
+            if select.args.get(name):
+                raise FlussError(
+                    f"SQL cannot be run: there is no {name.upper().replace('_', ' ')} here, in:"
+                    f" {select.sql(Fluss, comments=False)[:80]}"
+                )
+    for join in tree.find_all(exp.Join):
+        merges = join.args.get("using") or join.method.upper() == "NATURAL"
+        if merges and join.side.upper() in ("RIGHT", "FULL"):
+            # Polars takes the columns of the left side, which are null for rows of the right
+            raise FlussError(
+                f"SQL cannot be run: {join.sql(Fluss, comments=False).strip()[:80]}: write ON"
+                " left.key = right.key, and COALESCE(left.key, right.key) for the columns of"
+                f" the keys{spot(join)}"
+            )
     for part in tree.find_all(exp.Placeholder, exp.Parameter):
         raise FlussError(
             f"SQL cannot be run: there is no value for the parameter {part.sql(Fluss)}"
@@ -373,7 +429,7 @@ def _counted(table: exp.Table) -> exp.Count | None:
 
 def _only_left(select: exp.Select) -> exp.Table | None:
     """Return the table of FROM, where a condition on it can be as well applied before joins."""
-    source = select.args.get("from_") or select.args.get("from")
+    source = _from_of(select)
     table = source.this if source else None
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         return None
