@@ -20,7 +20,7 @@ from fluss_df.embedded.files import disk_refused
 from fluss_df.embedded.filtered_read import read_filtered
 from fluss_df.embedded.kv_requests import limit_rows
 from fluss_df.embedded.log_reads import Piece
-from fluss_df.embedded.row_requests import parse_rows
+from fluss_df.embedded.row_requests import parse_rows, without_frames
 from fluss_df.embedded.tables import Table
 from fluss_df.embedded.tablet import Appended
 from fluss_df.embedded.workers import paced
@@ -80,10 +80,10 @@ def _append_all(
             layouts = table.layouts if table.arrow else dict.fromkeys(table.schemas)
             results.append(tablet.append(data, layouts))
         except FlussError as error:
-            results.append(error)
+            results.append(without_frames(error))
         except OSError as error:
             # other buckets of the request are written all the same
-            results.append(disk_refused("cannot write", engine.folder, error))
+            results.append(without_frames(disk_refused("cannot write", engine.folder, error)))
     return request, results
 
 

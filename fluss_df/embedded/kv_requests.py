@@ -15,7 +15,7 @@ from fluss_df.embedded.answer_room import AnswerRoom
 from fluss_df.embedded.engine import Engine
 from fluss_df.embedded.files import disk_refused
 from fluss_df.embedded.kv_tablet import KvTablet, PutResult
-from fluss_df.embedded.row_requests import parse_rows
+from fluss_df.embedded.row_requests import parse_rows, without_frames
 from fluss_df.embedded.tables import Table
 from fluss_df.embedded.workers import paced
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
@@ -84,10 +84,10 @@ def _put_all(
             _, kv = engine.kv_bucket(_bucket(request.table_id, part))
             results.append(kv.put(data, targets, overwrite=overwrite))
         except FlussError as error:
-            results.append(error)
+            results.append(without_frames(error))
         except OSError as error:
             # other buckets of the request are written all the same
-            results.append(disk_refused("cannot write", engine.folder, error))
+            results.append(without_frames(disk_refused("cannot write", engine.folder, error)))
     return request, results
 
 
@@ -147,7 +147,7 @@ def _lookup_all(
                 found.end_offset = _insert_missing(table, kv, keys, found.values)
             results.append(found)
         except FlussError as error:
-            results.append(error)
+            results.append(without_frames(error))
     return request, results
 
 

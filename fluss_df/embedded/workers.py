@@ -64,14 +64,18 @@ class Workers:
         """
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
+        done = [future]
+
         def job() -> None:
-            if future.set_running_or_notify_cancel():
+            if done[0].set_running_or_notify_cancel():
                 try:
                     result = function(*args)
                 except BaseException as error:
-                    future.set_exception(error)
+                    # An error refers to its frames and the future to the error; this frame must
+                    # not refer to the future: a request's bytes would wait for the collector.
+                    done.pop().set_exception(error)
                 else:
-                    future.set_result(result)
+                    done.pop().set_result(result)
 
         with self._lock:
             if self._closed:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.memory import allocate
+from fluss_df.memory import allocate, allocate_request
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import Api, RequestT, ResponseT
 
@@ -234,7 +234,7 @@ class RequestReader:
             if most is not None and size > most:
                 self._dropped = self._dropping = size
                 size = min(size, _DROPPED_AT_ONCE)
-            self._body = allocate(size)
+            self._body = allocate_request(size)
             if size:
                 self._rest = memoryview(self._body).cast("B")
                 return None
