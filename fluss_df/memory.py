@@ -17,8 +17,8 @@ _KEPT_BYTES = 7 << 20
 # a request up to here is received into Python's own memory: asking Arrow for some gives up Python's
 # lock, and a thread that computes keeps it for 5 ms then
 _SMALL_REQUEST = 16 << 10
-# a request that is larger has a map of its own, which goes back to the system with it: mimalloc kept
-# the memory of several (4 connections that sent 100 MB each took 1.9 GB), and so does glibc
+# a request that is larger has a map of its own, which goes back to the system with it: mimalloc
+# kept the memory of several (4 connections that sent 100 MB each took 1.9 GB), and so does glibc
 _LARGE_REQUEST = 16 << 20
 
 

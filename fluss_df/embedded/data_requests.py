@@ -51,6 +51,9 @@ _PROJECTION_FACTOR: Final = 8
 _LENGTH_SIZE: Final = 4
 # of a request that waits: what is made of it is kept meanwhile
 _KEPT_BYTES: Final = 1 << 10
+# of an answer, and how large they become when they are put together
+_MANY_PARTS: Final = 1 << 10
+_PIECE_BYTES: Final = 64 << 10
 
 
 # ---- produce
@@ -171,9 +174,7 @@ async def _fetch(
     if at_once or size >= wanted or time.monotonic() >= until:
         return parts
     event = asyncio.Event()
-    buckets = {
-        _bucket(table.table_id, part) for table in request.tables_req for part in table.buckets_req
-    }
+    buckets = _buckets_of(request) if body is None else await engine.run(_buckets_of, request)
     read: Callable[[], Awaitable[tuple[list[Buffer], int, bool]]]
     if body is None:
         read = functools.partial(run, _read_all, engine, request)
@@ -193,6 +194,14 @@ async def _fetch(
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await event.wait()
+
+
+def _buckets_of(request: pb.FetchLogRequest) -> set[TableBucket]:
+    return {
+        _bucket(table.table_id, part)
+        for table in request.tables_req
+        for part in paced(table.buckets_req)
+    }
 
 
 def _parse_and_read(engine: Engine, body: pa.Buffer) -> tuple[list[Buffer], int, bool]:
@@ -231,7 +240,28 @@ def _read_all(
                 parts += fetch_response_bucket(answer, bucket.records)
         if not in_place:
             response += fetch_response_table(asked.table_id, parts)
+    if len(response) > _MANY_PARTS:
+        response[:] = _joined(response)
     return response, total, at_once
+
+
+def _joined(parts: Sequence[Buffer]) -> list[Buffer]:
+    """Return an answer of many buckets in fewer pieces: the event loop walks them all."""
+    pieces: list[Buffer] = []
+    small: list[Buffer] = []
+    size = 0
+    for part in paced(parts):
+        # slices of the log stay what they are
+        fits = isinstance(part, bytes)
+        if small and (not fits or size > _PIECE_BYTES):
+            pieces.append(b"".join(small))
+            small, size = [], 0
+        if fits:
+            small.append(part)
+            size += len(part)
+        else:
+            pieces.append(part)
+    return [*pieces, b"".join(small)] if small else pieces
 
 
 def _read(

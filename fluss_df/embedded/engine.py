@@ -47,6 +47,8 @@ COPIES: Final = ".backup-copies"
 _SYNC_INTERVAL_S: Final = 1.0
 _CHECK_INTERVAL_S: Final = 60.0
 _WATCH_INTERVAL_S: Final = 1.0
+# buckets that are opened at once: each may have to make rows again, some megabytes at a time
+_OPENED_AT_ONCE: Final = 4
 # the newest segment, its map, and what is synced; RocksDB's own, and some files of rows
 _LOG_FILES: Final = 3
 _KV_FILES: Final = 13
@@ -146,6 +148,22 @@ class _Open:
             self.kv.abandon()
 
 
+class _Opening:
+    """A bucket that a thread is opening.
+
+    Attributes
+    ----------
+    done
+        Set when it is open, or cannot be, or was closed again.
+    dropped
+        Whether it is not wanted any more.
+    """
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.dropped = False
+
+
 class Engine:
     """The owner of a folder.
 
@@ -165,8 +183,11 @@ class Engine:
     def __init__(self, folder: Path, settings: EngineOptions | None = None) -> None:
         self.folder = folder
         self.settings = settings or EngineOptions()
+        # of what is open; never held while files are read, as the event loop may wait for it
         self._lock = threading.RLock()
         self._open: dict[TableBucket, _Open] = {}
+        self._opening: dict[TableBucket, _Opening] = {}
+        self._may_open = threading.BoundedSemaphore(_OPENED_AT_ONCE)
         self._files: OpenFiles[TableBucket] = OpenFiles(
             self.settings.open_files or allow_files() // 2
         )
@@ -271,12 +292,10 @@ class Engine:
             As :meth:`bucket`.
         """
         self._table_of(bucket)
-        with self._lock:
-            self._require_open()
-            # its folder is made when it is opened for the first time, which takes this lock
-            if bucket not in self._open and not self._has_folder(bucket):
-                return 0, 0
-            tablet = self._opened(bucket, files=False).tablet
+        self._require_open()
+        if bucket not in self._open and not self._has_folder(bucket):
+            return 0, 0
+        tablet = self._opened(bucket, files=False).tablet
         return tablet.start_offset, tablet.high_watermark
 
     def kv_bucket(self, bucket: TableBucket, *, scans: bool = False) -> tuple[Table, KvTablet]:
@@ -309,11 +328,38 @@ class Engine:
 
     def _opened(self, bucket: TableBucket, *, files: bool = True) -> _Open:
         """Return a bucket that is open; ``files`` says whether it is about to use its files."""
-        with self._lock:
-            self._require_open()
-            self.lock.require()
-            found = self._open.get(bucket)
-            if found is None:
+        found = None
+        while found is None:
+            with self._lock:
+                self._require_open()
+                self.lock.require()
+                found = self._open.get(bucket)
+                opening = None if found is not None else self._opening.get(bucket)
+                first = found is None and opening is None
+                if first:
+                    opening = self._opening[bucket] = _Opening()
+            if opening is None:
+                continue
+            files = True
+            with self.workers.aside():
+                if first:
+                    found = self._open_first(bucket, opening)
+                else:
+                    # where that fails, this thread tries it, too
+                    opening.done.wait()
+        if files:
+            self._files.use(bucket, found)
+            if self._open.get(bucket) is not found:
+                self._files.forget(bucket)  # it was dropped meanwhile
+        return found
+
+    def _open_first(self, bucket: TableBucket, opening: _Opening) -> _Open:
+        """Open a bucket; other threads that want it wait until that is done."""
+        found = None
+        try:
+            with self._may_open:
+                # what was dropped before it was known that this thread opens it
+                self._table_of(bucket)
                 self.lock.verify()
                 try:
                     found = self._open_bucket(bucket)
@@ -321,11 +367,21 @@ class Engine:
                     # others in this process have more than their half
                     self._files.rest_all()
                     found = self._open_bucket(bucket)
-                self._open[bucket] = found
-                files = True
-            if files:
-                self._files.use(bucket, found)
-            return found
+            with self._lock:
+                wanted = not (opening.dropped or self._closed)
+                if wanted:
+                    self._open[bucket] = found
+            if not wanted:
+                found.abandon()
+        finally:
+            with self._lock:
+                del self._opening[bucket]
+            opening.done.set()
+        if not wanted:
+            self._require_open()
+            self.lock.require()
+            raise unknown_bucket(java_name(bucket))
+        return found
 
     def _require_open(self) -> None:
         if self._closed:
@@ -359,8 +415,9 @@ class Engine:
         table = self.catalog.table_by_id(bucket.table_id)
         if table is None or not table.has_primary_key:
             return _Open(tablet)
-        if self._kv_resources is None:
-            self._kv_resources = KvResources(self.lock)
+        with self._lock:
+            if self._kv_resources is None:
+                self._kv_resources = KvResources(self.lock)
         try:
             reserve = functools.partial(self.catalog.sequence_range, table)
             kv = KvTablet(
@@ -404,6 +461,8 @@ class Engine:
     def drop_table(self, table: Table) -> None:
         """Remove the data of a table that was dropped from the catalog."""
         self._drop(lambda bucket: bucket.table_id == table.id)
+        # made again by who opened a bucket when the catalog put it away
+        shutil.rmtree(self._catalog_files.data_folder(table.id), ignore_errors=True)
         self._used.forget(table.id)
         self._catalog_files.remove_dropped()
 
@@ -420,7 +479,14 @@ class Engine:
             dropped = [self._open.pop(bucket) for bucket in buckets]
             for bucket in buckets:
                 self._files.forget(bucket)
+            opening = [entry for bucket, entry in self._opening.items() if wanted(bucket)]
+            for entry in opening:
+                entry.dropped = True
         self._let_go(wanted)
+        # their files are removed next
+        with self.workers.aside():
+            for entry in opening:
+                entry.done.wait()
         for opened in dropped:
             opened.abandon()
             self._call_soon(self._wake, opened)
@@ -464,7 +530,11 @@ class Engine:
         FlussError
             ``STORAGE_EXCEPTION`` when the disk refused.
         """
-        opened = self._opened(bucket, files=False)
+        opened = self._open.get(bucket)
+        if opened is None:
+            self._require_open()
+            self.lock.require()
+            raise unknown_bucket(java_name(bucket))
         if self.settings.durability != "commit" or opened.durable_offset >= end_offset:
             self.lock.verify()
             self._wake(opened)
@@ -486,9 +556,9 @@ class Engine:
     @contextlib.contextmanager
     def watching(self, buckets: Iterable[TableBucket], event: asyncio.Event) -> Iterator[None]:
         """Have an event set whenever one of some buckets has something new for readers."""
-        watched: list[_Open] = []
-        with contextlib.suppress(FlussError):
-            watched = [self._opened(bucket, files=False) for bucket in buckets]
+        # those that could not be opened, or were dropped, are answered at once
+        found = map(self._open.get, buckets)
+        watched = [opened for opened in found if opened is not None]
         for opened in watched:
             opened.readers.add(event)
         try:
@@ -603,10 +673,13 @@ class Engine:
             self._closed = True
             opened = list(self._open.values())
             self._open.clear()
+            opening = list(self._opening.values())
         problems: list[str] = []
         try:
             self.workers.close()
             self._large_requests.close()
+            for unfinished in opening:
+                unfinished.done.wait()
             self._begin_closing()
             with contextlib.suppress(FolderLostError):
                 self.lock.verify()

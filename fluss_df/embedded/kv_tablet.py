@@ -60,7 +60,9 @@ _MOST_BYTES: Final = 256 << 20
 # after a batch that looked up more, memory goes back to the system: each of the engine's threads
 # has an arena of its own, which would keep it (1.4 GB for deletes of 32 MB at a time, then 0.6)
 _TRIMMED_BYTES: Final = 16 << 20
-# looked up by one call to RocksDB, before their values are counted
+# looked up by one call to RocksDB, before their values are counted: at first, while nothing is
+# known of their sizes, and at the most
+_FIRST_KEYS: Final = 8
 _KEYS_AT_ONCE: Final = 512
 # about what a row of a batch takes in memory while it is put, besides its values
 _ROW_BYTES: Final = 256
@@ -406,13 +408,17 @@ class KvTablet:
     def _old_values(self, keys: list[bytes], rows: int) -> list[bytes | None]:
         """Return the newest values of the keys of a batch with ``rows`` rows, if there is room."""
         found: list[bytes | None] = []
-        size = 0
-        for at in range(0, len(keys), _KEYS_AT_ONCE):
-            some = self._current(keys[at : at + _KEYS_AT_ONCE])
-            size += sum(map(len, filter(None, some)))
+        size, largest, step = 0, 1, _FIRST_KEYS
+        while len(found) < len(keys):
+            some = self._current(keys[len(found) : len(found) + step])
+            sizes = [len(value) for value in some if value]
+            size += sum(sizes)
             self._looked_up = size
             self._require_room(size, rows)
             found += some
+            # no more than there is room for, if they are as large as the largest so far
+            largest = max(largest, *sizes, 1)
+            step = max(1, min(_KEYS_AT_ONCE, 4 * step, (self._most_bytes - size) // largest))
         return found
 
     def _require_room(self, size: int, rows: int) -> None:

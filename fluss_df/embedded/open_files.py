@@ -88,44 +88,61 @@ class OpenFiles(Generic[K]):
         self._lock = threading.Lock()
         # the one that was used last is the last
         self._used: dict[K, Resting] = {}
+        # who gives files back now, which takes as long as a disk takes; they count until then
+        self._resting: dict[K, Resting] = {}
         self._files = 0
 
     def use(self, key: K, user: Resting) -> None:
         """Count one in that is about to be used; others rest for it where files are short.
 
-        It takes the same time however many there are.
+        It takes the same time however many there are, but for those that rest.
         """
         with self._lock:
-            if self._used.pop(key, None) is None:
+            if self._used.pop(key, None) is None and self._resting.pop(key, None) is None:
                 self._files += user.files
-            if self._files > self._most:
-                self._rest(self._most, _BUSY_AT_ONCE)
             self._used[key] = user
+            crowded = self._files > self._most
+        if crowded:
+            self._rest(self._most, _BUSY_AT_ONCE, key)
 
     def forget(self, key: K) -> None:
         """Do not count one any more: it was closed."""
         with self._lock:
-            user = self._used.pop(key, None)
+            user = self._used.pop(key, None) or self._resting.pop(key, None)
             if user is not None:
                 self._files -= user.files
 
     def rest_all(self) -> None:
         """Have everyone rest who is not in use."""
-        with self._lock:
-            self._rest(0, len(self._used))
+        self._rest(0, len(self._used))
 
-    def _rest(self, most: int, tries: int) -> None:
-        """Have the oldest rest until few enough files are open, or so many of them are in use."""
-        while self._used and self._files > most and tries:
-            key = next(iter(self._used))
-            user = self._used.pop(key)
+    def _rest(self, most: int, tries: int, but: K | None = None) -> None:
+        """Have the oldest rest until few enough files are open, or so many of them are in use.
+
+        Nobody waits for those that rest: it is done without the lock.
+        """
+        while tries:
+            with self._lock:
+                if not self._used or self._files <= most:
+                    return
+                key = next(iter(self._used))
+                user = self._used.pop(key)
+                if key == but:
+                    self._used[key] = user
+                    tries -= 1
+                    continue
+                self._resting[key] = user
             rests = False
             try:
                 rests = user.rest()
             finally:
-                if rests:
-                    self._files -= user.files
-                else:
-                    # it is used now: it is one of the newest
-                    self._used[key] = user
+                with self._lock:
+                    # it may have been used meanwhile, or closed
+                    if self._resting.get(key) is user and key not in self._used:
+                        del self._resting[key]
+                        if rests:
+                            self._files -= user.files
+                        else:
+                            # it is used now: it is one of the newest
+                            self._used[key] = user
             tries -= not rests

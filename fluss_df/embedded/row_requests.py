@@ -14,7 +14,7 @@ from fluss_df.protocol.wire import BYTES, VARINT, next_field, signed
 
 RowsT = TypeVar("RowsT", pb.ProduceLogRequest, pb.PutKvRequest)
 
-# fields of one request, at all levels; the outermost, of which each bucket that it writes to is one;
+# fields of one request, at all levels; outermost ones, each bucket that it writes to among them;
 # and bytes of what is not for buckets
 _MOST_FIELDS: Final = 128 << 10
 _MOST_BUCKETS: Final = 16 << 10

@@ -7,6 +7,7 @@ without ``close()`` gets its rows written in such a hook.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import queue
 import threading
 import time
@@ -19,6 +20,8 @@ _Job = Callable[[], None]
 _STEPS: Final = 256
 _SHORT: Final = 4096
 _TURN_S: Final = 0.0002
+# threads that stand aside, at the most, with others in their places
+_MOST_ASIDE: Final = 32
 
 
 def paced(items: Iterable[T]) -> Iterator[T]:
@@ -53,6 +56,7 @@ class Workers:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._aside = 0
 
     def submit(self, function: Callable[..., T], *args: object) -> concurrent.futures.Future[T]:
         """Have a function called; return the future of its result.
@@ -80,19 +84,46 @@ class Workers:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the engine is closed")
-            if len(self._threads) < self._count:
-                thread = threading.Thread(
-                    target=self._work, name=f"fluss-df-disk-{len(self._threads)}", daemon=True
-                )
-                self._threads.append(thread)
-                thread.start()
+            self._start()
             self._jobs.put(job)
         return future
+
+    def _start(self) -> None:
+        """Start another thread, unless there are enough."""
+        if len(self._threads) < self._count + self._aside:
+            thread = threading.Thread(
+                target=self._work, name=f"fluss-df-disk-{len(self._threads)}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Have another thread work in the place of this one, which may take or wait for long.
+
+        Nothing happens where this thread is none of these, or many stand aside.
+        """
+        with self._lock:
+            steps = threading.current_thread() in self._threads
+            steps = steps and self._aside < _MOST_ASIDE and not self._closed
+            self._aside += steps
+            if steps and not self._jobs.empty():
+                self._start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._aside -= steps
+                if steps and len(self._threads) > self._count + self._aside:
+                    # whoever takes it ends
+                    self._jobs.put(None)
 
     def _work(self) -> None:
         while True:
             job = self._jobs.get()
             if job is None:
+                with self._lock:
+                    self._threads.remove(threading.current_thread())
                 return
             job()
             del job  # what it refers to, a request's bytes, must not wait for the next one
@@ -101,7 +132,8 @@ class Workers:
         """Finish what was submitted, and end the threads."""
         with self._lock:
             self._closed = True
-            for _ in self._threads:
+            threads = list(self._threads)
+            for _ in threads:
                 self._jobs.put(None)
-        for thread in self._threads:
+        for thread in threads:
             thread.join()

@@ -12,6 +12,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.embedded.kv_store import KvStore
 
 PATH = fluss.TablePath("fluss", "large")
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("n", pa.int64())])
@@ -88,6 +89,7 @@ def test_memory_of_a_delete(tmp_path: Path) -> None:
     program = f"""
 import pyarrow as pa
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.embedded.kv_store import KvStore
 from tests.embedded.test_old_values import PATH, fill
 from tests.memory import PeakMemory
 options = EngineOptions(answer_bytes=32 << 20)
@@ -109,3 +111,28 @@ with EmbeddedFluss({str(tmp_path / "d")!r}, options=options) as engine:
     assert left == 0
     # RocksDB's cache and memory tables, and the 32 MiB as many times as they are copied
     assert grown_mib < 1000
+
+
+def test_old_rows_are_read_as_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call to RocksDB returns more than a batch may have, but for the first few rows."""
+    most = 1 << 20
+    sizes: list[int] = []
+    plain = KvStore.get
+
+    def get(store: KvStore, keys: list[bytes]) -> list[bytes | None]:
+        found = plain(store, keys)
+        sizes.append(sum(len(value) for value in found if value is not None))
+        return found
+
+    with (
+        EmbeddedFluss(tmp_path / "d", options=EngineOptions(answer_bytes=most)) as engine,
+        engine.connection() as connection,
+    ):
+        fill(connection, 1000, ROW_BYTES)
+        monkeypatch.setattr(KvStore, "get", get)
+        with connection.get_table(PATH).new_upsert().create_writer() as writer:
+            writer.delete_arrow(pa.table({"id": range(1000)}))
+    assert sum(sizes) >= 1000 * ROW_BYTES
+    assert max(sizes) <= most + 8 * ROW_BYTES

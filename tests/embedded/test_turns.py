@@ -97,7 +97,7 @@ def test_others_run_while_buckets_are_read(buckets: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "key, make",
+    ("key", "make"),
     [
         (api.PRODUCE_LOG.key, attacking._claims),
         (api.PRODUCE_LOG.key, attacking._tiny_batches),
