@@ -8,20 +8,19 @@ import csv
 import gzip
 import io
 import itertools
-import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pc
-import pyarrow.json as pj
 from polars.io.plugins import register_io_source
 
 from fluss_df.cli.guessing import SAMPLE, Guess
+from fluss_df.cli.json_lines import check_fields, check_lines, objects
 from fluss_df.cli.texts import decoded, misfit, raw_type, typed
 from fluss_df.errors import FlussError
 from fluss_df.io.names import all_exact, exact
@@ -41,10 +40,10 @@ TEXTS = (*_DELIMITERS, *LINES)
 ENDINGS = (*_SCANS, *TEXTS, *(f"{text}.gz" for text in TEXTS))
 
 _BLOCK = 4 << 20
+# what a block of CSV may grow to for the sake of a long row
+_LARGEST_BLOCK = 1 << 30
 # of a value of CSV, in characters: as much as a C long has on all systems
 _LONGEST = (1 << 31) - 1
-# a name of JSON with an escape, or with space before its colon
-_ODD_FIELD = r'(?:\\.[^"\\]*"\s*|"\s+):'
 # what readers and decompressors raise
 _UNREADABLE = (
     pl.exceptions.PolarsError,
@@ -123,7 +122,8 @@ class Source:
             return
         _check_utf8(self)
         if self.kind in LINES:
-            for _ in _objects(self):
+            check_lines(self)
+            for _ in objects(self):
                 pass
         else:
             for _ in _records(self):
@@ -133,8 +133,8 @@ class Source:
 
     def names(self) -> list[str]:
         """Return the columns of CSV."""
-        with self.errors(), self.open() as file:
-            names: list[str] = self._reader(file, {}).schema.names
+        with self.errors():
+            names: list[str] = next(self._batches({})).schema.names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise self.error(1, twice[0], "the name stands there twice")
@@ -150,6 +150,8 @@ class Source:
         """
         if self.kind in _SCANS:
             with self.errors():
+                if not self.path.stat().st_size:
+                    raise self.error(None, None, f"it is empty, and no {self.kind[1:]} file")
                 return dict(self.scan().collect_schema())
         found: dict[str, pl.DataType]
         if self.kind in LINES:
@@ -180,10 +182,12 @@ class Source:
         with self.errors():
             if self._is_blank():
                 return {}
+            if not self._checked:
+                check_lines(self)
             frame = pl.scan_ndjson(self.path, infer_schema_length=None)
             fields = dict(frame.collect_schema())
             if not self._checked:
-                _check_fields(self, fields)
+                check_fields(self, fields)
             self._checked = True
         return fields
 
@@ -207,9 +211,9 @@ class Source:
         if self._is_uneven():
             # the reader takes a quote that does not end for one that ends with the file
             self.locate()
-        with self.errors(), self.open() as file:
+        with self.errors():
             columns = dict.fromkeys(kinds, pa.string())
-            for batch in self._reader(file, columns):
+            for batch in itertools.islice(self._batches(columns), 1, None):
                 frame = pl.DataFrame(batch)
                 yield frame.select(decoded(name, kind) for name, kind in kinds.items())
 
@@ -219,7 +223,36 @@ class Source:
             blocks = iter(lambda: file.read(_BLOCK), b"")
             return sum(block.count(b'"') for block in blocks) % 2 == 1
 
-    def _reader(self, file: IO[bytes], columns: dict[str, pa.DataType]) -> pc.CSVStreamingReader:
+    def _batches(self, columns: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """Give the rows of CSV; first none, which has the names of the columns."""
+        block, given = _BLOCK, -1
+        while True:
+            try:
+                with self.open() as file:
+                    reader = self._reader(file, columns, block)
+                    if given < 0:
+                        yield pa.RecordBatch.from_pylist([], reader.schema)
+                        given = 0
+                    skip = given
+                    for batch in reader:
+                        if batch.num_rows > skip:
+                            given += batch.num_rows - skip
+                            yield batch.slice(skip)
+                        skip = max(skip - batch.num_rows, 0)
+                return
+            except pa.ArrowInvalid as error:
+                # a row must lie within two blocks
+                if "straddling" not in str(error):
+                    raise
+                if block >= _LARGEST_BLOCK:
+                    raise self.error(
+                        None, None, "a row is longer than 1 GiB: write it as .parquet or .ndjson"
+                    ) from None
+                block *= 8
+
+    def _reader(
+        self, file: IO[bytes], columns: dict[str, pa.DataType], block: int
+    ) -> pc.CSVStreamingReader:
         parsed = pc.ParseOptions(
             delimiter=_DELIMITERS[self.kind],
             newlines_in_values=True,
@@ -232,8 +265,13 @@ class Source:
             quoted_strings_can_be_null=False,
             null_values=["", *self.null_values],
         )
-        read = pc.ReadOptions(block_size=_BLOCK)
-        return pc.open_csv(file, read_options=read, parse_options=parsed, convert_options=converted)
+        read = pc.ReadOptions(block_size=block)
+        begun = file.read(_BLOCK)
+        if begun.strip() and b"\n" not in begun and b"\r" not in begun and not file.read(1):
+            # a line of names alone has to end for the reader
+            return pc.open_csv(pa.BufferReader(begun + b"\n"), read, parsed, converted)
+        file.seek(0)
+        return pc.open_csv(file, read, parsed, converted)
 
     def frames(self, kinds: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
         """Give the rows of a file of text, as values of the types.
@@ -258,7 +296,7 @@ class Source:
 
     def line_of(self, row: int) -> int | None:
         """Return the line in which a row begins."""
-        rows = _objects(self) if self.kind in LINES else _records(self)
+        rows = objects(self) if self.kind in LINES else _records(self)
         for at, line in enumerate(rows):
             if at == row:
                 return line
@@ -355,83 +393,3 @@ def _records(source: Source) -> Iterator[int]:
             raise source.error(begins, None, f"the row cannot be read: {error}") from None
     if width is None:
         raise source.error(None, None, "it is empty, and has no names of columns")
-
-
-def _check_fields(source: Source, fields: dict[str, pl.DataType]) -> None:
-    """Raise for an object of JSON lines that has a field twice, of which readers drop one.
-
-    Arrow's reader refuses such an object, and others. Of what it refuses, lines in which a name may
-    be there twice are found first, and read then: Python reads a line of nested rows in six times
-    the time that Arrow takes.
-    """
-    names = itertools.chain(fields, *map(_field_names, fields.values()))
-    written = {json.dumps(name, ensure_ascii=False) for name in names}
-    any_name = "|".join(map(pl.escape_regex, sorted(written)))
-    line = 0
-    with source.open() as file:
-        while lines := file.readlines(_BLOCK):
-            if not _reads_all(lines):
-                texts = pl.Series("lines", lines).cast(pl.String)
-                found = texts.str.extract_all(f"(?:{any_name}):")
-                twice_there = found.list.n_unique() != found.list.len()
-                for at in (texts.str.contains(_ODD_FIELD) | twice_there).arg_true():
-                    twice = _twice(lines[at])
-                    if twice is not None:
-                        raise source.error(line + at + 1, twice, "the field stands there twice")
-            line += len(lines)
-
-
-def _reads_all(lines: list[bytes]) -> bool:
-    """Whether Arrow reads lines of JSON, in whose objects no field is twice then."""
-    data = b"".join(lines)
-    try:
-        # one block: it looks at no field before the block that has it
-        pj.read_json(pa.BufferReader(data), pj.ReadOptions(use_threads=False, block_size=len(data)))
-    except (pa.ArrowException, OverflowError):
-        return False
-    return True
-
-
-def _field_names(dtype: pl.DataType) -> Iterator[str]:
-    """Return the names of the fields of the rows within a type."""
-    if isinstance(dtype, pl.Struct):
-        for field in dtype.fields:
-            yield field.name
-            yield from _field_names(cast("pl.DataType", field.dtype))
-    elif isinstance(dtype, pl.List | pl.Array):
-        yield from _field_names(cast("pl.DataType", dtype.inner))
-
-
-def _twice(line: bytes) -> str | None:
-    """Return a name that an object of the line has twice."""
-    twice: list[str] = []
-
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(found)
-        if len(made) != len(found):
-            names = [name for name, _ in found]
-            twice.append(next(name for name in names if names.count(name) > 1))
-        return made
-
-    if line.strip():
-        json.loads(line.strip(), object_pairs_hook=pairs)
-    return twice[0] if twice else None
-
-
-def _objects(source: Source) -> Iterator[int]:
-    """Give the lines of JSON objects; raise for what is none."""
-    with source.open() as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                found: Any = json.loads(line.strip())
-            except ValueError as error:
-                at = getattr(error, "colno", None)
-                where = "" if at is None else f" at character {at}"
-                raise source.error(
-                    number, None, f"no JSON object{where}: {getattr(error, 'msg', error)}"
-                ) from None
-            if not isinstance(found, dict):
-                raise source.error(number, None, f"expected a JSON object, found {line[:40]!r}")
-            yield number

@@ -143,6 +143,16 @@ WRONG: list[tuple[str, str | bytes, str]] = [
     ),
     ("cut.ndjson", '{"a": 1}\n\n{"a": 2', "line 3: no JSON object at character"),
     ("list.ndjson", '{"a": 1}\n[1]\n', "line 2: expected a JSON object, found"),
+    ("null.ndjson", 'null\n{"a": 1}\n', "line 1: expected a JSON object, found"),
+    ("number.ndjson", '{"a": 1}\n\n7\n', "line 3: expected a JSON object, found"),
+    ("text.ndjson", f'{_OBJECTS}"a"\n', "line 20001: expected a JSON object, found"),
+    ("bom.ndjson", b'\xef\xbb\xbf{"a": 1}\n', "line 1: the file begins with a byte order mark"),
+    ("high.ndjson", '{"a": "\\ud800"}\n', "line 1: a text has half of a surrogate pair"),
+    ("low.ndjson", '{"a": 1}\n{"a": "\\uDC00\\ud800"}\n', "line 2: a text has half of a"),
+    ("parted.jsonl.gz", f'{_OBJECTS}{{"a": ["\\ud83cx"]}}\n', "line 20001: a text has half"),
+    ("half_name.ndjson", '{"a\\udfff": 1}\n', "line 1: a text has half of a surrogate pair"),
+    ("none.parquet", b"", "none.parquet: it is empty, and no parquet file"),
+    ("none.arrow", b"", "none.arrow: it is empty, and no arrow file"),
     ("cut.parquet", b"PAR1xyz", "cut.parquet: it cannot be read: "),
     ("cut.arrow", b"ARROW1\0\0abc", "cut.arrow: it cannot be read: "),
     ("cut.csv.gz", gzip.compress(b"a\n" * 999)[:-9], "cut.csv.gz: it cannot be read: "),
@@ -265,6 +275,43 @@ def test_texts_that_readers_stumble_on_are_loaded(
     ok(at("load", put(tmp_path, f"a{ending}", content), "--into", table, "--create"))
     found = [json.loads(line) for line in ok(at("head", table, "--json")).split("\n")[:-1]]
     assert {row["k"]: row["b"] for row in found} == dict(enumerate(texts))
+
+
+def test_escapes_of_json_are_texts(at: Run, tmp_path: Path, table: str) -> None:
+    texts = ["\U0001f389", "\\ud800", "\\\U0001f389", "\0", "a\U0010ffffb\U00010000"]
+    lines = [f'{{"k": {k}, "b": {json.dumps(text)}}}\n' for k, text in enumerate(texts)]
+    ok(at("load", put(tmp_path, "a.ndjson", "".join(lines)), "--into", table, "--create"))
+    found = [json.loads(line) for line in ok(at("head", table, "--json")).split("\n")[:-1]]
+    assert {row["k"]: row["b"] for row in found} == dict(enumerate(texts))
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv.gz"])
+def test_rows_longer_than_a_block_are_loaded(
+    at: Run, tmp_path: Path, table: str, ending: str
+) -> None:
+    rows = pl.DataFrame(
+        {"k": range(50_003), "b": ["short"] * 50_000 + ["y" * (9 << 20), 'a\n"' * (7 << 20), "z"]}
+    )
+    content = rows.write_csv(separator="," if ending == ".csv" else "\t")
+    ok(at("load", put(tmp_path, f"a{ending}", content), "--into", table, "--create"))
+    path = tmp_path / "back.csv"
+    ok(at("dump", table, str(path)))
+    ok(at("load", str(path), "--into", f"{table}_back", "--create"))
+    for name in (table, f"{table}_back"):
+        found = json.loads(
+            ok(at("sql", f"SELECT count(*) n, sum(length(b)) c FROM {name}", "--json"))
+        )
+        assert found == {"n": 50_003, "c": 5 * 50_000 + (9 << 20) + 3 * (7 << 20) + 1}
+
+
+@pytest.mark.parametrize("content", ["k,b", "k,b\n", "\ufeffk,b", "k,b\r\n"])
+def test_names_of_columns_alone_are_no_rows(
+    at: Run, tmp_path: Path, table: str, content: str
+) -> None:
+    ok(at("sql", f"CREATE TABLE {table} (k INT, b STRING)"))
+    ok(at("load", put(tmp_path, "a.csv", content), "--into", table))
+    assert count(at, table) == 0
+    assert "column 'b'" in refused(at("load", put(tmp_path, "b.csv", "k"), "--into", table))
 
 
 # ---- types
