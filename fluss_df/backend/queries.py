@@ -367,7 +367,7 @@ def _from_one_row(tree: exp.Expr) -> bool:
     """
     found = False
     for select in tree.find_all(exp.Select):
-        if _from_of(select) is None and not select.is_star:
+        if select.expressions and _from_of(select) is None and not select.is_star:
             select.set("from_", exp.From(this=exp.to_table(_ONE_ROW)))
             found = True
     return found
