@@ -11,6 +11,7 @@ import polars as pl
 import sqlglot
 from sqlglot import exp
 
+from fluss_df.backend.clauses import ONE_ROW, from_of, from_one_row, refuse_what_polars_ignores
 from fluss_df.backend.dialect import Fluss, spot
 from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.backend.predicates import prepare
@@ -25,20 +26,6 @@ if TYPE_CHECKING:
 
 _OPTIONS = re.compile(r"\+\s*OPTIONS\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 _PAIR = r"'([^']*)'\s*=\s*'([^']*)'"
-# a table of one row, for queries without tables
-_ONE_ROW = "__fluss_one_row"
-# clauses that change what a query means, and that Polars passes over
-_IGNORED = (
-    "cluster",
-    "connect",
-    "distribute",
-    "format",
-    "into",
-    "match",
-    "prewhere",
-    "settings",
-    "sort",
-)
 _PLAIN_PREFIX = "__fluss_name_"
 _PLAIN = re.compile(rf"{_PLAIN_PREFIX}((?:[0-9a-f]{{2}})+)")
 _PAIRS = re.compile(rf"\s*{_PAIR}\s*(,\s*{_PAIR}\s*)*")
@@ -145,7 +132,7 @@ class SqlScope:
         """Return a parsed query, with its number of hints, as a lazy frame."""
         if not isinstance(tree, exp.Query):
             raise FlussError(f"expected a query, not {tree.sql(Fluss)[:80]!r}: use raw_sql")
-        _refuse_what_polars_ignores(tree)
+        refuse_what_polars_ignores(tree)
         begins = tree.sql(Fluss, comments=False, unsupported_level=sqlglot.ErrorLevel.IGNORE)[:80]
         frames: dict[str, pl.LazyFrame] = {}
         sides, used = self._key_sides(tree)
@@ -173,8 +160,8 @@ class SqlScope:
         for part in tree.find_all(exp.JSONPathKey):
             if isinstance(part.this, str):
                 part.set("this", _plain_name(part.this))
-        if _from_one_row(tree):
-            frames[_ONE_ROW] = pl.LazyFrame({_ONE_ROW: [True]})
+        if from_one_row(tree):
+            frames[ONE_ROW] = pl.LazyFrame({ONE_ROW: [True]})
         prepare(tree, frames)
         if used != hints:
             raise FlussError(
@@ -360,54 +347,6 @@ def polars_reason(error: pl.exceptions.PolarsError | pl.exceptions.PanicExceptio
     return " ".join(text.split())
 
 
-def _from_one_row(tree: exp.Expr) -> bool:
-    """Give each SELECT without FROM a table of one row; return whether there was one.
-
-    Polars passes over the WHERE of a SELECT without FROM, and counts no row.
-    """
-    found = False
-    for select in tree.find_all(exp.Select):
-        if select.expressions and _from_of(select) is None and not select.is_star:
-            select.set("from_", exp.From(this=exp.to_table(_ONE_ROW)))
-            found = True
-    return found
-
-
-def _from_of(select: exp.Select) -> exp.Expr | None:
-    """Return the FROM of a query."""
-    found: exp.Expr | None = select.args.get("from_") or select.args.get("from")
-    return found
-
-
-def _refuse_what_polars_ignores(tree: exp.Expr) -> None:
-    for select in tree.find_all(exp.Select):
-        for name in _IGNORED:
-            if select.args.get(name):
-                raise FlussError(
-                    f"SQL cannot be run: there is no {name.upper().replace('_', ' ')} here, in:"
-                    f" {select.sql(Fluss, comments=False)[:80]}"
-                )
-    for join in tree.find_all(exp.Join):
-        merges = join.args.get("using") or join.method.upper() == "NATURAL"
-        if merges and join.side.upper() in ("RIGHT", "FULL"):
-            # Polars takes the columns of the left side, which are null for rows of the right
-            raise FlussError(
-                f"SQL cannot be run: {join.sql(Fluss, comments=False).strip()[:80]}: write ON"
-                " left.key = right.key, and COALESCE(left.key, right.key) for the columns of"
-                f" the keys{spot(join)}"
-            )
-    for part in tree.find_all(exp.Placeholder, exp.Parameter):
-        raise FlussError(
-            f"SQL cannot be run: there is no value for the parameter {part.sql(Fluss)}"
-        )
-    for table in tree.find_all(exp.Table):
-        if table.alias_column_names and isinstance(table.this, exp.Identifier):
-            raise FlussError(
-                f"SQL cannot be run: {table.sql(Fluss, comments=False)}: a table's columns cannot"
-                f" be renamed there, only with AS behind SELECT{spot(table)}"
-            )
-
-
 def _counted(table: exp.Table) -> exp.Count | None:
     """Return the count(*) of a query that asks for nothing but how many rows a table has."""
     source = table.parent
@@ -429,7 +368,7 @@ def _counted(table: exp.Table) -> exp.Count | None:
 
 def _only_left(select: exp.Select) -> exp.Table | None:
     """Return the table of FROM, where a condition on it can be as well applied before joins."""
-    source = _from_of(select)
+    source = from_of(select)
     table = source.this if source else None
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         return None

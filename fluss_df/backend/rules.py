@@ -20,6 +20,8 @@ from fluss_df.backend.patterns import like_parts, regex_of
 from fluss_df.backend.subqueries import attach
 from fluss_df.io.names import all_exact, exact
 
+_MONTHS = {"Y": 12, "Q": 3, "M": 1}
+
 
 @rule(ops.Sort)
 def sort(op: ops.Sort, **kw: Any) -> pl.LazyFrame:
@@ -110,6 +112,46 @@ def like(op: ops.StringSQLLike, **kw: Any) -> pl.Expr:
         case [None, str(text), None]:
             return value.str.contains(text, literal=True)
     return value.str.contains(f"(?s)^{regex_of(parts)}$")
+
+
+@rule(ops.StringFind)
+def string_find(op: ops.StringFind, **kw: Any) -> pl.Expr:
+    """Return where a text stands in another, -1 where it does not; null in null."""
+    if op.start is not None or op.end is not None or not isinstance(op.substr, ops.Literal):
+        raise com.UnsupportedOperationError("find takes a literal, and no start and no end")
+    value: pl.Expr = translate(op.arg, **kw)
+    place = value.str.find(op.substr.value, literal=True)
+    return pl.when(value.is_not_null()).then(place.fill_null(-1))
+
+
+@rule(ops.StringJoin)
+def string_join(op: ops.StringJoin, **kw: Any) -> pl.Expr:
+    """Join texts, and pass over nulls."""
+    if not isinstance(op.sep, ops.Literal):
+        raise com.UnsupportedOperationError("texts are joined by a literal")
+    texts = [translate(arg, **kw) for arg in op.arg]
+    return pl.concat_str(texts, separator=op.sep.value, ignore_nulls=True)
+
+
+@rule(ops.ArrayContains)
+def array_contains(op: ops.ArrayContains, **kw: Any) -> pl.Expr:
+    """Say whether a list has a value; of null that is not known."""
+    value: pl.Expr = translate(op.other, **kw)
+    return pl.when(value.is_not_null()).then(translate(op.arg, **kw).list.contains(value))
+
+
+@rule(ops.DateAdd, ops.TimestampAdd, ops.DateSub, ops.TimestampSub)
+def shift_time(op: ops.DateAdd, **kw: Any) -> pl.Expr:
+    """Add or subtract an interval, also one of months, which are not equally long."""
+    value: pl.Expr = translate(op.left, **kw)
+    interval, back = op.right, isinstance(op, (ops.DateSub, ops.TimestampSub))
+    months = _MONTHS.get(interval.dtype.unit.short)
+    if months is None:
+        duration: pl.Expr = translate(interval, **kw)
+        return value - duration if back else value + duration
+    if not isinstance(interval, ops.Literal):
+        raise com.UnsupportedOperationError("an interval of months must be a literal")
+    return value.dt.offset_by(f"{interval.value * months * (-1 if back else 1)}mo")
 
 
 @rule(ops.ArrayFlatten)

@@ -226,8 +226,17 @@ def _attach_in(
         raise com.UnsupportedOperationError("isin of a table cannot compare structs")
     needle = translate(op.needle, **kw)
     rows: pl.LazyFrame = translate(op.rel, **kw)
-    found = _flagged(frame, [needle], rows, [exact(next(iter(op.rel.schema)))], name)
-    return found, pl.when(needle.is_not_null()).then(exact(name))
+    (column,) = op.rel.schema
+    found = _flagged(frame, [needle], rows, [exact(column)], name)
+    if not (op.needle.dtype.nullable or op.rel.schema[column].nullable):
+        return found, exact(name)
+    # without an equal, a null on either side leaves open whether the value is among them
+    some, null = gen_name("some"), gen_name("null")
+    sides = rows.select((pl.len() > 0).alias(some), exact(column).is_null().any().alias(null))
+    unknown = exact(null) | (exact(some) & needle.is_null())
+    known = pl.when(exact(name)).then(statement=True).when(~unknown).then(statement=False)
+    found = found.join(sides, how="cross", maintain_order="left")
+    return found.with_columns(known.alias(name)).drop(some, null), exact(name)
 
 
 def _attach_scalar(
