@@ -15,6 +15,7 @@ from fluss_df.client.log_decode import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.planning import chosen_buckets, plan_scan
 from fluss_df.io.source import (
+    BucketBounds,
     OffsetChoice,
     ScanSource,
     parse_buckets,
@@ -162,16 +163,19 @@ class TableScan:
         wanted = frozenset(names)
         columns = tuple(n for n in info.get_column_names() if n in wanted)
         metadata = tuple(n for n in self._offered if n in names)
+        partitions = parse_partitions(info, options.partitions)
+        admin = self.connection.get_admin()
+        bounds = BucketBounds(info, lambda: admin.list_partition_infos(self.path), partitions)
         return ScanSource(
             connection=self.connection,
             table=self.path,
             columns=columns,
             metadata_columns=metadata,
             schema=pa.schema([self.all_fields.field(name) for name in (*columns, *metadata)]),
-            partitions=parse_partitions(info, options.partitions),
-            buckets=parse_buckets(info, options.buckets),
-            start=_place(info, "starting.offsets", options.start, "earliest"),
-            stop=_place(info, "ending.offsets", options.stop, "latest"),
+            partitions=partitions,
+            buckets=parse_buckets(info, options.buckets, bounds),
+            start=_place(bounds, "starting.offsets", options.start, "earliest"),
+            stop=_place(bounds, "ending.offsets", options.stop, "latest"),
             keyed=info.has_primary_key(),
         )
 
@@ -260,8 +264,8 @@ class TableScan:
         ]
 
 
-def _place(info: TableInfo, name: str, given: Any, default: str) -> OffsetChoice:
-    return parse_offset(info, name, default if given is None else given)
+def _place(bounds: BucketBounds, name: str, given: Any, default: str) -> OffsetChoice:
+    return parse_offset(bounds.info, name, default if given is None else given, bounds)
 
 
 def _mode(info: TableInfo, options: ReadOptions, streaming: bool) -> str:
