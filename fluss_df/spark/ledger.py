@@ -241,8 +241,10 @@ class Ledger:
         Raises
         ------
         FlussError
-            ``CORRUPT_RECORD_EXCEPTION`` when some of it is not there.
+            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION``, before the first of it, when some of it has
+            expired; ``CORRUPT_RECORD_EXCEPTION`` when some of it is not there.
         """
+        self._check_staged(batch, manifest)
         wanted = pa.array(manifest.attempts, pa.string())
         count = 0
         for table in self._read(self._staged, self.epoch(batch), manifest.ranges):
@@ -255,6 +257,32 @@ class Ledger:
                 f" batches are in table {self._staged}; it was dropped, or lost data",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
             )
+
+    def _check_staged(self, batch: int, manifest: Manifest) -> None:
+        """Raise where what is staged has expired, before a part of it is sent."""
+        info, partition_id = self._partition(self._staged, self.epoch(batch))
+        if partition_id is None or not manifest.ranges:
+            return
+        buckets = [
+            TableBucket(info.table_id, bucket, partition_id) for bucket, *_ in manifest.ranges
+        ]
+        admin = self._connection.get_admin()
+        first, last = (
+            admin.get_bucket_offsets(info, buckets, spec)
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        )
+        for bucket, (number, start, stop) in zip(buckets, manifest.ranges, strict=True):
+            if first[bucket] > start or last[bucket] < stop:
+                raise FlussError(
+                    f"batch {batch} of query {self._query_id}: it was staged in table"
+                    f" {self._staged}, bucket {number}, at the offsets {start} to {stop}, and there"
+                    f" are {first[bucket]} to {last[bucket]}: rows have expired, or were lost, so"
+                    " none of what is staged is sent. Drop that table and"
+                    f" {self._decisions} while nothing writes, so that they are created again and"
+                    " keep their rows; then repeat the write, or start the query with another"
+                    " checkpoint",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
 
     # ---- decisions, in the driver
 

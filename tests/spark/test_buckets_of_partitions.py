@@ -57,7 +57,7 @@ class Table:
     def frame(self, batches: list[pa.RecordBatch]) -> pl.DataFrame:
         made = pl.from_arrow(pa.Table.from_batches(batches))
         assert isinstance(made, pl.DataFrame)
-        return made.cast(dict(self.all.schema)).sort("p", "_bucket", "_log_offset")
+        return made.cast(self.all.schema).sort("p", "_bucket", "_log_offset")
 
 
 # what the server says is changed before it starts

@@ -1,0 +1,220 @@
+"""Rows that expire on a real server, while a stream of Spark is stopped or a write goes on.
+
+The servers keep what is old for seconds: segments are small, are copied to remote storage at once,
+and are gone three seconds later. The newest segment of a bucket stays.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.cluster import LocalCluster
+from fluss_df.cluster.pytest_plugin import ClusterFactory
+from fluss_df.errors import FlussError
+from fluss_df.io import scan_fluss, write_fluss
+from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
+from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.spark.all_or_nothing import AllOrNothingWriter
+from fluss_df.spark.exactly_once import StagedMessage
+from fluss_df.spark.ledger import Ledger
+from fluss_df.spark.options import WriteOptions
+from fluss_df.spark.types import spark_schema
+from tests.faults.halfway import EXPIRING, EXPIRING_SERVER
+
+SCHEMA = pa.schema({"id": pa.int64(), "pad": pa.binary()})
+# of a changelog, what a server needs to recover the rows stays: what no snapshot has
+_SERVER = {**EXPIRING_SERVER, "kv.snapshot.interval": "2s"}
+# three such writes fill a segment
+ROWS = 1_000
+_PATIENCE_S = 60.0
+# after the last segment that can expire is copied, and its time is over
+_QUIET_S = 6.0
+
+
+def rows(start: int, stop: int) -> pl.DataFrame:
+    pads = [os.urandom(350) for _ in range(start, stop)]
+    return pl.DataFrame({"id": range(start, stop), "pad": pads}, schema_overrides={"id": pl.Int64})
+
+
+class Expiring:
+    """A cluster that forgets, and tables in it."""
+
+    def __init__(self, cluster: LocalCluster, connection: FlussConnection) -> None:
+        self.cluster = cluster
+        self.connection = connection
+        self.admin = connection.get_admin()
+        self.admin.create_database("expiring", ignore_if_exists=True)
+
+    def table(self, keys: bool = False, **properties: str) -> TablePath:
+        path = TablePath("expiring", f"t_{uuid.uuid4().hex[:8]}")
+        made = TableDescriptor(
+            Schema(SCHEMA, ["id"] if keys else None), bucket_count=1, properties=properties
+        )
+        self.admin.create_table(path, made)
+        return path
+
+    def write(self, path: TablePath, start: int, stop: int) -> None:
+        for first in range(start, stop, ROWS):
+            write_fluss(rows(first, min(first + ROWS, stop)), path, connection=self.connection)
+
+    def first(self, path: TablePath, bucket: int = 0, partition: int | None = None) -> int:
+        info = self.connection.get_table(path).get_table_info()
+        key = TableBucket(info.table_id, bucket, partition)
+        return self.admin.get_bucket_offsets(info, [key], OffsetSpec.earliest())[key]
+
+    def ids(self, path: TablePath) -> list[int]:
+        found: list[int] = scan_fluss(path, connection=self.connection).collect()["id"].to_list()
+        return found
+
+
+def settled(first: Callable[[], int], past: int) -> int:
+    """Wait until a log begins behind an offset, and nothing of it expires any more."""
+    deadline, found, since = time.monotonic() + _PATIENCE_S, -1, time.monotonic()
+    while found <= past or time.monotonic() < since + _QUIET_S:
+        assert time.monotonic() < deadline, f"the log still begins at {found}"
+        now = first()
+        if now != found:
+            found, since = now, time.monotonic()
+        time.sleep(0.3)
+    return found
+
+
+@pytest.fixture(scope="module")
+def expiring(fluss_cluster_factory: ClusterFactory) -> Iterator[Expiring]:
+    with (
+        fluss_cluster_factory(server_options=_SERVER) as cluster,
+        FlussConnection.create(cluster.bootstrap_servers) as connection,
+    ):
+        yield Expiring(cluster, connection)
+
+
+# ---- the source of a stream
+
+
+def run(
+    spark: SparkSession,
+    expiring: Expiring,
+    source: TablePath,
+    target: TablePath,
+    checkpoint: Path,
+    **options: str,
+) -> None:
+    """Have a stream write all there is, exactly once."""
+    read = spark.readStream.format("fluss")
+    read = read.option("bootstrap.servers", expiring.cluster.bootstrap_servers)
+    for key, value in options.items():
+        read = read.option(key.replace("_", "."), value)
+    writer = read.load(str(source)).select("id", "pad").writeStream.format("fluss")
+    writer = writer.option("bootstrap.servers", expiring.cluster.bootstrap_servers)
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    writer = writer.option("delivery.guarantee", "exactly-once")
+    query = writer.trigger(availableNow=True).start(str(target))
+    try:
+        query.awaitTermination(120)
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize("keys", [False, True], ids=["log", "changelog"])
+def test_rows_expire_while_a_stream_is_stopped(
+    spark: SparkSession, expiring: Expiring, tmp_path: Path, keys: bool
+) -> None:
+    source, target = expiring.table(keys, **EXPIRING), expiring.table()
+    options = {"changelog_mode": "changelog"} if keys else {}
+    expiring.write(source, 0, 100)
+    run(spark, expiring, source, target, tmp_path / "c", **options)
+    assert sorted(expiring.ids(target)) == list(range(100))
+    end = 100 + 12 * ROWS
+    expiring.write(source, 100, end)
+    first = settled(lambda: expiring.first(source), 100)
+    assert first < end
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException) as caught:
+            run(spark, expiring, source, target, tmp_path / "c", **options)
+        text = str(caught.value)
+        there = f"table {source}, bucket 0: the batch reads the offsets 100 to {end}"
+        for part in (
+            there,
+            f"there are {first} to {end}: rows have expired",
+            "with 'false' goes on",
+        ):
+            assert part in text
+        assert sorted(expiring.ids(target)) == list(range(100))
+    run(spark, expiring, source, target, tmp_path / "c", **options, fail_on_data_loss="false")
+    assert sorted(expiring.ids(target)) == [*range(100), *range(first, end)]
+    # from there on nothing is missing
+    expiring.write(source, end, end + 50)
+    run(spark, expiring, source, target, tmp_path / "c", **options)
+    assert sorted(expiring.ids(target)) == [*range(100), *range(first, end + 50)]
+
+
+# ---- the ledger of a write
+
+
+def forgetful_ledger(expiring: Expiring) -> str:
+    """Return a database of a ledger whose rows expire, as those that earlier releases made."""
+    made, database = (f"ledger_{uuid.uuid4().hex[:8]}" for _ in range(2))
+    Ledger(expiring.connection, made, "none").create()
+    expiring.admin.create_database(database)
+    for name in ("staged", "decisions"):
+        found = expiring.connection.get_table(TablePath(made, name)).get_table_info().descriptor
+        forgetful = TableDescriptor(
+            found.schema,
+            partition_keys=found.partition_keys,
+            bucket_keys=found.bucket_keys,
+            bucket_count=found.bucket_count,
+            properties={**found.properties, **EXPIRING},
+        )
+        expiring.admin.create_table(TablePath(database, name), forgetful)
+    return database
+
+
+def staged_begin(expiring: Expiring, ledger: str) -> int:
+    """Return the sum of the first offsets of what is staged of the only write."""
+    path = TablePath(ledger, "staged")
+    partitions = expiring.admin.list_partition_infos(path)
+    return sum(expiring.first(path, b, p.partition_id) for p in partitions for b in range(4))
+
+
+def wide_target(expiring: Expiring) -> TablePath:
+    """Make a log of so many buckets that what is staged are many pieces, each for one of them."""
+    path = TablePath("expiring", f"t_{uuid.uuid4().hex[:8]}")
+    made = TableDescriptor(Schema(SCHEMA), bucket_count=16, bucket_keys=["id"])
+    expiring.admin.create_table(path, made)
+    return path
+
+
+def test_what_is_staged_expires_before_it_is_published(expiring: Expiring) -> None:
+    """Nothing of the write is there, what its other tasks staged and is there neither."""
+    target, ledger = wide_target(expiring), forgetful_ledger(expiring)
+    given = {"path": str(target), "bootstrap.servers": expiring.cluster.bootstrap_servers}
+    given |= {"all.or.nothing": "true", "ledger.database": ledger}
+    writer = AllOrNothingWriter(WriteOptions.parse(given), spark_schema(SCHEMA), False)
+
+    def staged(start: int, stop: int, fits: Callable[[int], bool]) -> tuple[StagedMessage, int]:
+        """Run a task until what it stages is in a bucket that fits, as one that is repeated."""
+        while True:
+            batches = rows(start, stop).to_arrow().cast(SCHEMA).to_batches()
+            message = writer.write(iter(batches))
+            assert isinstance(message, StagedMessage)
+            assert message.staged is not None
+            if fits(message.staged.place[0]):
+                return message, message.staged.place[0]
+
+    old, bucket = staged(0, 16 * ROWS, lambda found: found > 0)
+    settled(lambda: staged_begin(expiring, ledger), 0)
+    new, _ = staged(16 * ROWS, 17 * ROWS, lambda found: found < bucket)
+    with pytest.raises(FlussError, match=rf"table {ledger}.staged, bucket {bucket}.*have expired"):
+        writer.commit([new, old])
+    assert expiring.ids(target) == []
