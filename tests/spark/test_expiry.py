@@ -10,12 +10,13 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fluss_df.client.connection import FlussConnection
@@ -26,11 +27,13 @@ from fluss_df.io import scan_fluss, write_fluss
 from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.spark.all_or_nothing import AllOrNothingWriter
-from fluss_df.spark.exactly_once import StagedMessage
+from fluss_df.spark.exactly_once import ExactlyOnceWriter, StagedMessage
 from fluss_df.spark.ledger import Ledger
 from fluss_df.spark.options import WriteOptions
+from fluss_df.spark.publish import Publisher
 from fluss_df.spark.types import spark_schema
 from tests.faults.halfway import EXPIRING, EXPIRING_SERVER
+from tests.spark.support import save
 
 SCHEMA = pa.schema({"id": pa.int64(), "pad": pa.binary()})
 # of a changelog, what a server needs to recover the rows stays: what no snapshot has
@@ -190,7 +193,9 @@ def staged_begin(expiring: Expiring, ledger: str) -> int:
 def wide_target(expiring: Expiring) -> TablePath:
     """Make a log of so many buckets that what is staged are many pieces, each for one of them."""
     path = TablePath("expiring", f"t_{uuid.uuid4().hex[:8]}")
-    made = TableDescriptor(Schema(SCHEMA), bucket_count=16, bucket_keys=["id"])
+    # pieces are as large as their rows
+    plain = {"table.log.arrow.compression.type": "NONE"}
+    made = TableDescriptor(Schema(SCHEMA), bucket_count=16, bucket_keys=["id"], properties=plain)
     expiring.admin.create_table(path, made)
     return path
 
@@ -218,3 +223,83 @@ def test_what_is_staged_expires_before_it_is_published(expiring: Expiring) -> No
     with pytest.raises(FlussError, match=rf"table {ledger}.staged, bucket {bucket}.*have expired"):
         writer.commit([new, old])
     assert expiring.ids(target) == []
+
+
+def test_a_write_of_spark_whose_last_task_is_late(
+    spark: SparkSession, expiring: Expiring, tmp_path: Path
+) -> None:
+    """What the first task staged has expired when the last one is done."""
+    target, ledger = wide_target(expiring), forgetful_ledger(expiring)
+    go_on = tmp_path / "go on"
+
+    def late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            deadline = time.monotonic() + 2 * _PATIENCE_S
+            while batch.column(0)[0].as_py() >= 8 * ROWS and not go_on.exists():
+                if time.monotonic() > deadline:
+                    raise TimeoutError("nobody said to go on")
+                time.sleep(0.1)
+            yield batch
+
+    pad = "unhex(repeat(md5(cast(id as string)), 22)) pad"
+    data = (
+        spark.range(0, 16 * ROWS, 1, 2)
+        .selectExpr("id", pad)
+        .mapInArrow(late, "id long, pad binary")
+    )
+
+    def write(**options: str) -> None:
+        save(data, expiring.cluster, target, all_or_nothing="true", **options)
+
+    def wait() -> None:
+        try:
+            settled(lambda: staged_begin(expiring, ledger), 0)
+        finally:
+            go_on.touch()
+
+    # Spark knows its session in this thread alone
+    with ThreadPoolExecutor(1) as pool:
+        expired = pool.submit(wait)
+        with pytest.raises(PySparkException) as caught:
+            write(ledger_database=ledger)
+        expired.result()
+    error = caught.value
+    assert f"table {ledger}.staged, bucket" in str(error)
+    assert "rows have expired" in str(error)
+    assert expiring.ids(target) == []
+    # the tables of a ledger that this release makes keep their rows
+    write()
+    assert sorted(expiring.ids(target)) == list(range(16 * ROWS))
+
+
+class KilledError(Exception):
+    """The driver is as good as dead."""
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_what_is_staged_of_an_open_batch_of_a_stream_expires(
+    expiring: Expiring, monkeypatch: pytest.MonkeyPatch, lenient: bool
+) -> None:
+    """It is refused whatever the option says: the batch was decided, and is not there."""
+    target, ledger = wide_target(expiring), forgetful_ledger(expiring)
+    given = {"path": str(target), "bootstrap.servers": expiring.cluster.bootstrap_servers}
+    given |= {"delivery.guarantee": "exactly-once", "ledger.database": ledger}
+    given |= {"fail.on.data.loss": str(not lenient).lower()}
+    query, batches = str(uuid.uuid4()), rows(0, 16 * ROWS).to_arrow().cast(SCHEMA).to_batches()
+
+    def run_batch() -> None:
+        writer = ExactlyOnceWriter(WriteOptions.parse(given), spark_schema(SCHEMA), False)
+        writer.commit([writer.stage(query, 0, iter(batches))], 0)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Publisher, "publish", killed)
+        with pytest.raises(KilledError):
+            run_batch()
+    settled(lambda: staged_begin(expiring, ledger), 0)
+    for _ in range(2):
+        with pytest.raises(FlussError, match=rf"table {ledger}.staged, bucket.*have expired"):
+            run_batch()
+        assert expiring.ids(target) == []
