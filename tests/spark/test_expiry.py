@@ -129,6 +129,7 @@ def run(
         query.stop()
 
 
+@pytest.mark.spark_full  # minutes, of which most are waiting
 @pytest.mark.parametrize("keys", [False, True], ids=["log", "changelog"])
 def test_rows_expire_while_a_stream_is_stopped(
     spark: SparkSession, expiring: Expiring, tmp_path: Path, keys: bool
@@ -225,6 +226,7 @@ def test_what_is_staged_expires_before_it_is_published(expiring: Expiring) -> No
     assert expiring.ids(target) == []
 
 
+@pytest.mark.spark_full
 def test_a_write_of_spark_whose_last_task_is_late(
     spark: SparkSession, expiring: Expiring, tmp_path: Path
 ) -> None:
