@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import ParseResult
 
 import ibis
+import ibis.common.exceptions as com
 import ibis.expr.operations as ops
 import ibis.expr.types as ir
 import polars as pl
@@ -180,10 +181,19 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         """Return an expression as a lazy frame; names it gives to tables stay in the scope."""
         values = {param.op(): value for param, value in (params or {}).items()}
         node = expr.as_table().op()
-        node = node.replace(
-            rewrite_join | replace_parameter | bind_unbound_table | lower_stringslice,
-            context={"params": values, "backend": self},
-        )
+        try:
+            node = node.replace(
+                rewrite_join | replace_parameter | bind_unbound_table | lower_stringslice,
+                context={"params": values, "backend": self},
+            )
+        except (TypeError, ValueError) as error:
+            if "join predicate" not in str(error):
+                raise
+            # Ibis speaks of pandas here
+            raise com.UnsupportedOperationError(
+                "a join of expressions is by equal columns: filter(...) its result by other"
+                " conditions, or use con.sql, whose JOIN ... ON takes any"
+            ) from error
         # a pass of its own: rewriting joins compares the tables with those of their fields
         node = node.replace(bind_fluss_tables)
         frame: pl.LazyFrame = translate(node, ctx=scope, running=running)

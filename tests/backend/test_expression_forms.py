@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import ibis
+import ibis.common.exceptions as com
 import ibis.expr.types as ir
 import pytest
 
@@ -69,3 +70,10 @@ def test_an_expression_is_that_of_duckdb(
     con: Backend, duck: Any, expression: str, table: str
 ) -> None:
     assert value(con, expression, table) == value(duck, expression, table)
+
+
+def test_a_join_by_other_conditions_says_what_to_do(con: Backend) -> None:
+    t, u = con.table("t"), con.table("u")
+    for condition in (t.id < u.id, (t.id == u.id) | (t.n == u.n), t.id.identical_to(u.id)):
+        with pytest.raises(com.UnsupportedOperationError, match=r"filter.* its result .* con\.sql"):
+            t.join(u, condition).execute()
