@@ -16,7 +16,7 @@ import pyarrow as pa
 from ibis.backends import CanCreateDatabase, HasCurrentDatabase
 from ibis.formats.polars import PolarsSchema
 
-from fluss_df.backend.leaves import ibis_schema
+from fluss_df.backend.leaves import ibis_schema, plain_schema
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.names import all_exact, exact
@@ -158,7 +158,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         if self.is_local(name, database):
             if options:
                 raise FlussError(f"{name!r} is local to the connection and takes no options")
-            schema = PolarsSchema.to_ibis(self._tables[name].collect_schema())
+            schema = plain_schema(self._tables[name])
             return ops.DatabaseTable(name, schema, self).to_expr()
         base, changes = split_name(name)
         path = self.path(base, database)

@@ -18,6 +18,8 @@ from ibis.expr.schema import Schema
 from ibis.formats.polars import PolarsType
 from ibis.formats.pyarrow import PyArrowType
 
+from fluss_df.errors import FlussError
+
 
 class FlussLeaf(ops.DatabaseTable):  # type: ignore[misc]
     """A table of the cluster, in an expression that is being compiled."""
@@ -49,4 +51,24 @@ def ibis_schema(frame: pl.LazyFrame, columns: pa.Schema) -> Schema:
         except (KeyError, NotImplementedError):
             made = PyArrowType.to_ibis(column.type)  # Ibis knows no maps of Polars
         found[name] = made.copy(nullable=column.nullable)
+    return Schema(found)
+
+
+def plain_schema(frame: pl.LazyFrame) -> Schema:
+    """Return the Ibis types of a frame's columns.
+
+    Raises
+    ------
+    FlussError
+        For a type of Polars that Ibis has none for, naming the column.
+    """
+    found: dict[str, DataType] = {}
+    for name, kind in frame.collect_schema().items():
+        try:
+            found[name] = PolarsType.to_ibis(kind)
+        except (KeyError, NotImplementedError):
+            raise FlussError(
+                f"column '{name}' is {kind}, which expressions of Ibis do not know: cast it to"
+                " another type, or run the query with raw_sql"
+            ) from None
     return Schema(found)

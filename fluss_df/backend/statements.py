@@ -20,6 +20,7 @@ from fluss_df.backend.arguments import require_read
 from fluss_df.backend.catalog import by_position, with_nulls
 from fluss_df.backend.ddl import RESET, Ddl, is_shown
 from fluss_df.backend.dialect import Fluss, spot, unsupported
+from fluss_df.backend.leaves import plain_schema
 from fluss_df.backend.queries import SqlScope, count_hints, parse, polars_reason
 from fluss_df.backend.values import typed_rows
 from fluss_df.errors import FlussError
@@ -57,10 +58,10 @@ class Statements(Ddl):
         scope = SqlScope(self)
         self._run_pre_execute_hooks(table)
         scope.register(name, self.translated(table, scope))
-        return PolarsSchema.to_ibis(scope.execute(query).collect_schema())
+        return plain_schema(scope.execute(query))
 
     def _get_schema_using_query(self, query: str) -> sch.Schema:
-        return PolarsSchema.to_ibis(SqlScope(self).execute(query).collect_schema())
+        return plain_schema(SqlScope(self).execute(query))
 
     def raw_sql(self, query: str, /, **kwargs: Any) -> pl.DataFrame:
         """Run one statement, and return its rows; of a statement without rows, an empty frame.

@@ -145,3 +145,9 @@ def test_insert_if_absent_inserts_once(con: Backend) -> None:
     assert [con.raw_sql(insert)["rows"].item() for _ in range(3)] == [1, 0, 0]
     assert con.raw_sql("SELECT * FROM z").rows() == [(1, "a")]
     assert con.raw_sql("INSERT INTO z SELECT 2, 'b' WHERE 1 = 0")["rows"].item() == 0
+
+
+def test_a_type_that_ibis_has_not_is_named(con: Backend) -> None:
+    with pytest.raises(FlussError, match="column 'x' is Int128, which expressions of Ibis"):
+        con.sql("SELECT CAST(i AS HUGEINT) AS x FROM f")
+    assert con.raw_sql("SELECT CAST(i AS HUGEINT) AS x FROM f")["x"].to_list() == [1, -7, 3, None]
