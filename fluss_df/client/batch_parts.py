@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Callable
 
@@ -13,6 +14,9 @@ from fluss_df.client.writer_ids import WriterIds
 from fluss_df.errors import ErrorCode, FlussError
 
 logger = logging.getLogger(__name__)
+
+# how many rows the embedded engine advises to write at once where old rows are large
+_ADVICE = re.compile(r"write fewer at once \(such as ([\d,]+) rows\)")
 
 
 class BatchParts:
@@ -64,12 +68,21 @@ class BatchParts:
             if error.error_code != ErrorCode.RECORD_TOO_LARGE_EXCEPTION:
                 # the number of rows is the reason; large rows are those of this batch alone
                 self._rows = min(self._rows, (batch.rows + 1) // 2)
-            queue.failed += self._cut(batch)
+            advice = _ADVICE.search(error.message)
+            rows = int(advice[1].replace(",", "")) if advice else batch.rows
+            queue.failed += self._cut_to(batch, max(1, min(rows, batch.rows - 1)))
             queue.refused_from = batch.sequence
             queue.renew_writer = self._ids.idempotent
             logger.info("%s takes fewer than %d rows at once", queue.bucket, batch.rows)
         queue.recovering = True
         return True
+
+    def _cut_to(self, batch: WriteBatch, rows: int) -> list[WriteBatch]:
+        """Return a batch as several of no more rows each, which take its place in its order."""
+        parts = [batch]
+        while any(part.rows > rows for part in parts):
+            parts = [p for part in parts for p in (self._cut(part) if part.rows > rows else [part])]
+        return parts
 
     def _cut(self, batch: WriteBatch) -> list[WriteBatch]:
         """Return a batch as two, which take its place."""

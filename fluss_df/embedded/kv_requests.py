@@ -279,7 +279,7 @@ def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixL
 
 def limit_rows(kv: KvTablet, limit: int, room: AnswerRoom) -> pb.LimitScanResponse:
     """Return the first rows of a bucket."""
-    rows = room.rows(itertools.islice(kv.scan()[0], max(0, limit)))
+    rows = room.rows(itertools.islice(kv.scan(by_bytes=True)[0], max(0, limit)))
     return pb.LimitScanResponse(is_log_table=False, records=encode_value_batch(rows))
 
 

@@ -64,6 +64,10 @@ _TRIMMED_BYTES: Final = 16 << 20
 # known of their sizes, and at the most
 _FIRST_KEYS: Final = 8
 _KEYS_AT_ONCE: Final = 512
+# The rows that the writer of a refused batch is told to write at once have this share of the most:
+# they are in memory several times. fluss_df's writers cut a batch so, and not by halves: of each
+# half that is refused, the old rows were read for nothing.
+_ADVISED_SHARE: Final = 8
 # about what a row of a batch takes in memory while it is put, besides its values
 _ROW_BYTES: Final = 256
 
@@ -388,7 +392,7 @@ class KvTablet:
                 if numbered:
                     changes = Numbering(pool, codec, self._numbers).fill(changes, ids)
         types, places = change_rows(changes, self._full_image)
-        self._require_room(int((places.ends - places.starts).sum()), len(keys))
+        self._require_room(int((places.ends - places.starts).sum()), len(keys), len(keys))
         batch = change_batch(
             pool, types, places, self._compression, records.writer_id, records.sequence
         )
@@ -413,16 +417,25 @@ class KvTablet:
             some = self._current(keys[len(found) : len(found) + step])
             sizes = [len(value) for value in some if value]
             size += sum(sizes)
-            self._looked_up = size
-            self._require_room(size, rows)
             found += some
+            self._looked_up = size
+            self._require_room(size, rows, len(found) * rows // len(keys))
             # no more than there is room for, if they are as large as the largest so far
             largest = max(largest, *sizes, 1)
             step = max(1, min(_KEYS_AT_ONCE, 4 * step, (self._most_bytes - size) // largest))
         return found
 
-    def _require_room(self, size: int, rows: int) -> None:
+    def _require_room(self, size: int, rows: int, seen: int = 0) -> None:
         """Refuse a batch whose rows would take too much memory.
+
+        Parameters
+        ----------
+        size
+            What rows take.
+        rows
+            How many the batch has.
+        seen
+            How many of them take it, where that says how many to write at once.
 
         Raises
         ------
@@ -430,10 +443,12 @@ class KvTablet:
             ``RECORD_TOO_LARGE_EXCEPTION``; fluss_df's writers cut the batch and send it again.
         """
         if size > self._most_bytes and rows > 1:
+            fewer = max(1, seen * self._most_bytes // (_ADVISED_SHARE * size))
+            advice = f" (such as {fewer:,} rows)" if seen else ""
             raise FlussError(
                 f"the rows that a batch of {rows:,} rows changes in {self.name} have more than"
                 f" {self._most_bytes:,} bytes (EngineOptions.answer_bytes): write fewer at once"
-                " (writer.batch-rows, writer.batch-size)",
+                f"{advice}: writer.batch-rows, writer.batch-size",
                 ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
             )
 
@@ -534,19 +549,22 @@ class KvTablet:
     def prefix(self, prefix: bytes) -> Iterator[bytes]:
         """Return an iterator over the values whose keys begin with some bytes, in their order."""
         if not prefix:
-            return self.scan()[0]
+            return self.scan(by_bytes=True)[0]
         self._on_sound_rows(self._catch_up)
         store = self._store
         return self._sound_values(store, store.prefix(prefix))
 
-    def scan(self) -> tuple[Iterator[bytes], int]:
-        """Return an iterator over all values, and the offset of the changelog behind them."""
-        return self._on_sound_rows(self._scan)
+    def scan(self, by_bytes: bool = False) -> tuple[Iterator[bytes], int]:
+        """Return an iterator over all values, and the offset of the changelog behind them.
 
-    def _scan(self) -> tuple[Iterator[bytes], int]:
+        Where ``by_bytes`` is true, no more than 1 MiB, and a value, is read before it is wanted.
+        """
+        return self._on_sound_rows(lambda: self._scan(by_bytes))
+
+    def _scan(self, by_bytes: bool) -> tuple[Iterator[bytes], int]:
         with self._catch_up():
             store = self._store
-            lists, applied = store.scan(), store.state.applied
+            lists, applied = store.scan(by_bytes), store.state.applied
         return self._sound_values(store, lists), applied
 
     def _catch_up(self) -> threading.Lock:

@@ -179,6 +179,8 @@ def change_batch(
     _WRITER.pack_into(header, _WRITER_AT, writer_id, sequence)
     length = HEADER_SIZE + len(kinds) + len(body) - OVERHEAD
     _LENGTH.pack_into(header, 8, length)
-    batch = b"".join((header, kinds, body))
-    crc = google_crc32c.value(batch[CRC_START:])
-    return batch[:_CRC_AT] + _CRC.pack(crc) + batch[CRC_START:]
+    crc = google_crc32c.value(bytes(header[CRC_START:]) + kinds)
+    # NumPy's view: of others, the library takes bytes alone
+    crc = google_crc32c.extend(crc, np.frombuffer(body, np.uint8)) if len(body) else crc
+    _CRC.pack_into(header, _CRC_AT, crc)
+    return b"".join((header, kinds, body))

@@ -129,9 +129,13 @@ class ValuePool:
         """Take in values; None has no place."""
         lengths = np.array([-1 if value is None else len(value) for value in values], np.int64)
         present = lengths >= 0
-        joined = b"".join([value for value in values if value is not None])
-        start = self._reserve(len(joined))
-        self._data[start : start + len(joined)] = np.frombuffer(joined, np.uint8)
+        start = self._size
+        there = [value for value in values if value is not None]
+        if there:
+            # in one copy: old values are by far the most of what many batches have to do with
+            held = memoryview(self._data)[:start]
+            self._data = np.frombuffer(bytearray().join((held, *there, bytes(SLACK))), np.uint8)
+            self._size = len(self._data) - SLACK
         ends = np.cumsum(np.maximum(lengths, 0)) + start
         return Places(np.where(present, ends - lengths, -1), np.where(present, ends, -1))
 
@@ -154,8 +158,17 @@ class ValuePool:
 
     def values(self, places: Places) -> list[bytes | None]:
         """Return values as bytes; None for those that are not there."""
-        data = self._data[: self._size].tobytes()
+        present = places.present
+        if not present.any():
+            return [None] * len(places)
+        # often a small part of the buffer: the new values, and not the old ones
+        first = int(places.starts[present].min())
+        data = self._data[first : int(places.ends.max())].tobytes()
         return [
             data[start:end] if start >= 0 else None
-            for start, end in zip(places.starts.tolist(), places.ends.tolist(), strict=True)
+            for start, end in zip(
+                (places.starts - first * present).tolist(),
+                (places.ends - first).tolist(),
+                strict=True,
+            )
         ]

@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from rocksdict import RdictIter
 
 
-def take_values(rows: RdictIter, count: int, keys: list[bytes] | None = None) -> list[bytes]:
+def take_values(
+    rows: RdictIter, count: int, keys: list[bytes] | None = None, most_bytes: int | None = None
+) -> list[bytes]:
     """Take the next values of an iterator, and step behind them.
 
     Parameters
@@ -19,6 +21,8 @@ def take_values(rows: RdictIter, count: int, keys: list[bytes] | None = None) ->
         How many values to take, at the most.
     keys
         Where to add their keys; None for values alone.
+    most_bytes
+        The value with which they are more is the last one; None for no limit.
 
     Returns
     -------
@@ -34,6 +38,7 @@ def take_values(rows: RdictIter, count: int, keys: list[bytes] | None = None) ->
     value, step = rows.value, rows.next
     values: list[bytes] = []
     add = values.append
+    left = most_bytes
     for _ in range(count):
         found = value()
         if found is None:
@@ -42,6 +47,10 @@ def take_values(rows: RdictIter, count: int, keys: list[bytes] | None = None) ->
             keys.append(rows.key())
         add(found)
         step()
+        if left is not None:
+            left -= len(found)
+            if left < 0:
+                break
     if not values:
         rows.status()
     return values
