@@ -49,6 +49,8 @@ _FILES_AT_REST: Final = 16
 _FIRST_LIST_VALUES: Final = 8
 _MOST_LIST_VALUES: Final = 128
 _LIST_BYTES: Final = 1 << 20
+# keys of a batch that are sorted at once
+_SORTED_KEYS: Final = 64 << 10
 # what is read at once where all rows are verified
 _READ_VALUES: Final = 1 << 14
 _READ_BYTES: Final = 4 << 20
@@ -302,13 +304,16 @@ class KvStore:
         """Write values, or remove keys (None), and how far the store is then: all or nothing."""
         batch = rocksdict.WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        # in the order of keys: RocksDB takes them half again as fast
-        for key in sorted(changes):
-            value = changes[key]
-            if value is None:
-                delete(key)
-            else:
-                put(key, value)
+        # In the order of keys, RocksDB takes them half again as fast. Very many are sorted in
+        # parts: nobody else runs while Python sorts.
+        keys = list(changes)
+        for first in range(0, len(keys), _SORTED_KEYS):
+            for key in sorted(keys[first : first + _SORTED_KEYS]):
+                value = changes[key]
+                if value is None:
+                    delete(key)
+                else:
+                    put(key, value)
         put(_STATE_KEY, state.pack())
         with self._using("write") as db:
             db.write(batch, self._write_options)

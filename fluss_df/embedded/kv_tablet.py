@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -43,6 +43,7 @@ from fluss_df.embedded.row_changes import (
 from fluss_df.embedded.tables import Table
 from fluss_df.embedded.tablet import Tablet, unknown_bucket
 from fluss_df.embedded.values_pool import Places, TableCodec, ValuePool
+from fluss_df.embedded.workers import give_turn
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import give_memory_back
 from fluss_df.record.kv_batch import KvRecords, claimed_rows, decode_kv_batch
@@ -52,6 +53,7 @@ from fluss_df.record.unaligned import Int64s
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 CHANGELOG_IMAGE: Final = "table.changelog.image"
 # without a sync of its own, a log is synced when so much waits for it
@@ -64,6 +66,8 @@ _TRIMMED_BYTES: Final = 16 << 20
 # known of their sizes, and at the most
 _FIRST_KEYS: Final = 8
 _KEYS_AT_ONCE: Final = 512
+# put into a dictionary before others get a turn: 6 ms
+_KEYS_IN_A_TURN: Final = 64 << 10
 # The rows that the writer of a refused batch is told to write at once have this share of the most:
 # they are in memory several times. fluss_df's writers cut a batch so, and not by halves: of each
 # half that is refused, the old rows were read for nothing.
@@ -369,7 +373,7 @@ class KvTablet:
         raw = bytes(data)
         # RocksDB takes keys as objects, there is no way around making them
         keys = [raw[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-        unique = dict.fromkeys(keys)
+        unique = _dict_of(keys, itertools.repeat(None))
         ids: Int64s | None = None
         distinct = keys
         if len(unique) < len(keys):
@@ -401,7 +405,7 @@ class KvTablet:
         values = pool.values(changes.after if len(some) == len(keys) else changes.after[some])
         changed_keys = keys if len(some) == len(keys) else [keys[i] for i in some.tolist()]
         # of several changes of a key the last one stays
-        made: Changes = dict(zip(changed_keys, values, strict=True))
+        made: Changes = _dict_of(changed_keys, values)
         rows = self._newest.rows + changes.row_count if self._full_image else NOT_COUNTED
         self._newest = replace(self._newest, applied=appended.end_offset, rows=rows)
         self._pending.append(_Pending(made, self._newest, len(raw)))
@@ -644,3 +648,18 @@ class KvTablet:
             if not self.closed:
                 self.closed = True
                 self._store.close()
+
+
+def _dict_of(keys: list[bytes], values: Iterable[V]) -> dict[bytes, V]:
+    """Return a dictionary, as ``zip`` makes it; others get a turn where there are very many keys.
+
+    Python's own functions keep its lock until they are done: 0.1 s for a million keys.
+    """
+    if len(keys) <= _KEYS_IN_A_TURN:
+        return dict(zip(keys, values, strict=False))
+    made: dict[bytes, V] = {}
+    remaining = iter(values)
+    for first in range(0, len(keys), _KEYS_IN_A_TURN):
+        made.update(zip(keys[first : first + _KEYS_IN_A_TURN], remaining, strict=False))
+        give_turn()
+    return made

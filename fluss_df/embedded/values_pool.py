@@ -133,7 +133,7 @@ class ValuePool:
         there = [value for value in values if value is not None]
         if there:
             # in one copy: old values are by far the most of what many batches have to do with
-            held = memoryview(self._data)[:start]
+            held = self._data[:start].data
             self._data = np.frombuffer(bytearray().join((held, *there, bytes(SLACK))), np.uint8)
             self._size = len(self._data) - SLACK
         ends = np.cumsum(np.maximum(lengths, 0)) + start
