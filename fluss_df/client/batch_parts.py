@@ -16,7 +16,9 @@ from fluss_df.errors import ErrorCode, FlussError
 logger = logging.getLogger(__name__)
 
 # how many rows the embedded engine advises to write at once where old rows are large
-_ADVICE = re.compile(r"write fewer at once \(such as ([\d,]+) rows\)")
+_ADVICE = re.compile(r"write fewer at once \(such as (\d[\d,]{0,10}) rows\)")
+# a batch is cut into no more parts at once, whatever is advised
+_MOST_PARTS = 64
 
 
 class BatchParts:
@@ -70,7 +72,8 @@ class BatchParts:
                 self._rows = min(self._rows, (batch.rows + 1) // 2)
             advice = _ADVICE.search(error.message)
             rows = int(advice[1].replace(",", "")) if advice else batch.rows
-            queue.failed += self._cut_to(batch, max(1, min(rows, batch.rows - 1)))
+            rows = max(rows, -(-batch.rows // _MOST_PARTS))
+            queue.failed += self._cut_to(batch, min(rows, batch.rows - 1))
             queue.refused_from = batch.sequence
             queue.renew_writer = self._ids.idempotent
             logger.info("%s takes fewer than %d rows at once", queue.bucket, batch.rows)
