@@ -273,7 +273,9 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         if limit is not None:
             frame = frame.limit(int(limit))
         schema = table.schema()
-        arrow_schema = PyArrowSchema.from_ibis(schema)
+        # Ibis takes for NOT NULL what is not, as the row before the first one
+        columns = PyArrowSchema.from_ibis(schema)
+        arrow_schema = pa.schema([column.with_nullable(True) for column in columns])
 
         def batches() -> Iterator[pa.RecordBatch]:
             parts = frame.collect_batches(lazy=True, chunk_size=chunk_size, engine="streaming")
@@ -284,6 +286,18 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
                     yield from rows.to_batches(max_chunksize=chunk_size)
 
         return pa.RecordBatchReader.from_batches(arrow_schema, batches())
+
+    def to_pyarrow(self, expr: ir.Expr, /, **kwargs: Any) -> pa.Table | pa.Array | pa.Scalar:
+        """Return what an expression is as Arrow data; ``**kwargs`` as for Ibis's backends."""
+        found = super().to_pyarrow(expr, **kwargs)
+        if not isinstance(found, pa.Table):
+            return found
+        # Ibis takes for NOT NULL what is not, as the row before the first one
+        fields = [
+            field.with_nullable(field.nullable or column.null_count > 0)
+            for field, column in zip(found.schema, found.columns, strict=True)
+        ]
+        return pa.Table.from_arrays(found.columns, schema=pa.schema(fields, found.schema.metadata))
 
     def to_spark(
         self,

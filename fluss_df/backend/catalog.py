@@ -342,8 +342,8 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
     ) -> SinkResult | None:
         """Append rows to a table, and create the partitions they need.
 
-        Columns are matched by name where all names are the table's, else by position. Nullable
-        columns that are not given become null.
+        Columns are matched by name where all names are the table's, else by position, unless a
+        name is that of a column at another place. Nullable columns that are not given become null.
 
         Parameters
         ----------
@@ -370,6 +370,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         names = frame.collect_schema().names()
         columns = info.get_column_names()
         if not set(names) <= set(columns):
+            _require_places(names, columns, path)
             frame = by_position(frame, columns, path)
         return self._write(with_nulls(frame, info), path)
 
@@ -468,9 +469,11 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         self, frame: pl.LazyFrame | pl.DataFrame, path: TablePath, mode: str = "auto"
     ) -> SinkResult:
         options: dict[str, Any] = {"mode": mode, "connection": self._connection}
+        # what is not there is not to be deleted, and needs no partition
+        options["create_partitions"] = mode != "delete"
         if isinstance(frame, pl.DataFrame):
-            return write_fluss(frame, path, create_partitions=True, **options)
-        result: SinkResult = sink_fluss(frame, path, create_partitions=True, **options)
+            return write_fluss(frame, path, **options)
+        result: SinkResult = sink_fluss(frame, path, **options)
         return result
 
     def _frame(self, obj: Any) -> pl.LazyFrame | pl.DataFrame:
@@ -504,6 +507,19 @@ def by_position(
             f" ({', '.join(columns)})"
         )
     return frame.rename(dict(zip(names, columns, strict=True)))
+
+
+def _require_places(names: Sequence[str], columns: Sequence[str], path: object) -> None:
+    """Refuse names of which some are the table's, at other places, and some are not."""
+    known = frozenset(columns)
+    for at, name in enumerate(names):
+        if name in known and columns[at : at + 1] != [name]:
+            other = next(each for each in names if each not in known)
+            raise FlussError(
+                f"table {path}: column '{other}' is none of {', '.join(columns)}, so columns would"
+                f" be matched by position, and '{name}' is at another one: name all of them as the"
+                " table does"
+            )
 
 
 def with_nulls(frame: pl.LazyFrame | pl.DataFrame, info: TableInfo) -> pl.LazyFrame | pl.DataFrame:

@@ -11,6 +11,17 @@ from sqlglot.dialects.dialect import rename_func
 from fluss_df.errors import FlussError
 
 
+def _position(generator: Any, node: exp.StrPosition) -> str:
+    """Write where a text stands in another, in characters: that of Polars is in bytes."""
+    if any(node.args.get(name) for name in ("position", "occurrence")):
+        generator.unsupported("a text is looked for from the beginning on, and once")
+    text, part = generator.sql(node, "this"), generator.sql(node, "substr")
+    place = f"STRPOS({text}, {part})"
+    # what is before it, where something is
+    before = f"CHAR_LENGTH(SPLIT_PART({text}, {part}, 1))"
+    return f"CASE WHEN {place} > 1 THEN {before} + 1 ELSE {place} END"
+
+
 class Fluss(Polars):  # type: ignore[misc]
     """SQL over Fluss: queries as Polars understands them, DDL as Flink writes it."""
 
@@ -67,6 +78,7 @@ class Fluss(Polars):  # type: ignore[misc]
         TRANSFORMS: ClassVar[dict[Any, Any]] = {
             **Postgres.Generator.TRANSFORMS,
             exp.NullSafeEQ: lambda self, node: self.binary(node, "<=>"),
+            exp.StrPosition: _position,
             exp.TryCast: lambda self, node: self.cast_sql(node, safe_prefix="TRY_"),
             **{
                 kind: rename_func(name)

@@ -26,7 +26,7 @@ from ibis.backends.polars.rewrites import PandasRename
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
 from fluss_df.backend.compiler import rule, translate
-from fluss_df.backend.leaves import FlussLeaf
+from fluss_df.backend.leaves import FlussLeaf, require_types
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io.lookup_join import lookup_join
 from fluss_df.io.names import all_exact, exact
@@ -77,6 +77,24 @@ def narrows(info: TableInfo, columns: Sequence[str]) -> bool:
     return bool(given & partition) or bool(bucket and bucket <= given)
 
 
+def common_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
+    """Return the type in which values of two types are joined, where that is neither's own.
+
+    Polars joins values of one type, and those of two integers. None where they need no cast, or
+    where there is none that leaves them what they are.
+    """
+    numbers = one.is_numeric() and other.is_numeric()
+    if one == other or not (numbers or (one.is_temporal() and other.is_temporal())):
+        return None
+    if one.is_integer() and other.is_integer():
+        return None
+    try:
+        frames = [pl.DataFrame(schema={"": kind}) for kind in (one, other)]
+        return pl.concat(frames, how="vertical_relaxed").dtypes[0]
+    except pl.exceptions.PolarsError:
+        return None
+
+
 def narrowed(
     table: pl.LazyFrame, path: TablePath, connection: FlussConnection, side: KeySide
 ) -> pl.LazyFrame:
@@ -94,7 +112,13 @@ def narrowed(
     kinds, given = table.collect_schema(), side.keys.collect_schema()
     casts = {name: kinds[name] for name in side.columns if kinds[name] != given[name]}
     if not all(kind.is_integer() and given[name].is_integer() for name, kind in casts.items()):
-        return table.join(side.keys, on=all_exact(side.columns), how="semi")
+        left, right = [], []
+        for name in side.columns:
+            common = common_type(kinds[name], given[name])
+            column = exact(name) if common is None else exact(name).cast(common)
+            left.append(column)
+            right.append(column)
+        return table.join(side.keys, left_on=left, right_on=right, how="semi")
     return with_known_schema(KeyedScan(table, path, connection, side, casts).lazy(), kinds)
 
 
@@ -205,6 +229,7 @@ def _scan(
     """Scan a table, joined with the keys that are known for it."""
     database = op.namespace.database
     frame: pl.LazyFrame = op.source.scan_table(op.name, database, columns=tuple(op.schema))
+    require_types(frame, op.schema, f"table {database}.{op.name}")
     for side in (sides or {}).get(op, ()):
         frame = narrowed(frame, TablePath(database, op.name), op.source.connection, side)
     return frame

@@ -18,7 +18,7 @@ from ibis.expr.schema import Schema
 from ibis.formats.polars import PolarsType
 from ibis.formats.pyarrow import PyArrowType
 
-from fluss_df.errors import FlussError
+from fluss_df.errors import FlussError, SchemaMismatchError
 
 
 class FlussLeaf(ops.DatabaseTable):  # type: ignore[misc]
@@ -52,6 +52,27 @@ def ibis_schema(frame: pl.LazyFrame, columns: pa.Schema) -> Schema:
             made = PyArrowType.to_ibis(column.type)  # Ibis knows no maps of Polars
         found[name] = made.copy(nullable=column.nullable)
     return Schema(found)
+
+
+def require_types(frame: pl.LazyFrame, schema: Schema, where: str) -> None:
+    """Check that a scan has the types that its table had when an expression was made of it.
+
+    Raises
+    ------
+    SchemaMismatchError
+        Where a column has another one: it would be cast, and its values changed.
+    """
+    now = frame.collect_schema()
+    for name, then in schema.items():
+        try:
+            kind = PolarsType.to_ibis(now[name])
+        except (KeyError, NotImplementedError):
+            continue  # a map, which Ibis knows by its Arrow type
+        if kind.copy(nullable=then.nullable) != then:
+            raise SchemaMismatchError(
+                f"{where}: column '{name}' was {then} when the expression was made and is {kind}"
+                " now: the table was changed, or created again; make the expression again"
+            )
 
 
 def plain_schema(frame: pl.LazyFrame) -> Schema:

@@ -15,7 +15,7 @@ from ibis.formats.polars import PolarsType
 from ibis.util import gen_name
 
 from fluss_df.backend.compiler import rule, translate
-from fluss_df.backend.key_lookups import JoinSide, joined_sides, keyed_leaf
+from fluss_df.backend.key_lookups import JoinSide, common_type, joined_sides, keyed_leaf
 from fluss_df.backend.patterns import like_parts, regex_of
 from fluss_df.backend.subqueries import attach
 from fluss_df.io.names import all_exact, exact
@@ -68,6 +68,15 @@ def join(op: PandasJoin, **kw: Any) -> pl.LazyFrame:
         op.how,
         kw,
     )
+    pairs_of_kinds = zip(
+        left.select(of_left).collect_schema().dtypes(),
+        right.select(of_right).collect_schema().dtypes(),
+        strict=True,
+    )
+    for at, kinds in enumerate(pairs_of_kinds):
+        common = common_type(*kinds)
+        if common is not None:
+            of_left[at], of_right[at] = of_left[at].cast(common), of_right[at].cast(common)
     left, right = left.with_columns(of_left), right.with_columns(of_right)
     how = {"outer": "full", "right": "left"}.get(op.how, op.how)
     if op.how == "right":
@@ -114,14 +123,30 @@ def like(op: ops.StringSQLLike, **kw: Any) -> pl.Expr:
     return value.str.contains(f"(?s)^{regex_of(parts)}$")
 
 
+@rule(ops.StringLength)
+def string_length(op: ops.StringLength, **kw: Any) -> pl.Expr:
+    """Count the characters, as positions do; Ibis's rule for Polars counts bytes."""
+    value: pl.Expr = translate(op.arg, **kw)
+    return value.str.len_chars().cast(pl.Int32)
+
+
 @rule(ops.StringFind)
 def string_find(op: ops.StringFind, **kw: Any) -> pl.Expr:
     """Return where a text stands in another, -1 where it does not; null in null."""
     if op.start is not None or op.end is not None or not isinstance(op.substr, ops.Literal):
         raise com.UnsupportedOperationError("find takes a literal, and no start and no end")
     value: pl.Expr = translate(op.arg, **kw)
-    place = value.str.find(op.substr.value, literal=True)
-    return pl.when(value.is_not_null()).then(place.fill_null(-1))
+    text = op.substr.value
+    if not text:
+        return pl.when(value.is_not_null()).then(0)
+    # in characters: Polars' own finds bytes
+    before = value.str.splitn(text, 2).struct[0].str.len_chars().cast(pl.Int64)
+    return (
+        pl.when(value.str.contains(text, literal=True))
+        .then(before)
+        .when(value.is_not_null())
+        .then(-1)
+    )
 
 
 @rule(ops.StringJoin)

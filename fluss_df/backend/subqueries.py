@@ -16,7 +16,7 @@ import polars as pl
 from ibis.util import gen_name
 
 from fluss_df.backend.compiler import rule, translate
-from fluss_df.backend.key_lookups import keyed_leaf
+from fluss_df.backend.key_lookups import common_type, keyed_leaf
 from fluss_df.io.names import exact
 
 
@@ -227,7 +227,12 @@ def _attach_in(
     needle = translate(op.needle, **kw)
     rows: pl.LazyFrame = translate(op.rel, **kw)
     (column,) = op.rel.schema
-    found = _flagged(frame, [needle], rows, [exact(column)], name)
+    value = exact(column)
+    (kind,) = frame.select(needle).collect_schema().dtypes()
+    common = common_type(kind, rows.collect_schema()[column])
+    if common is not None:
+        needle, value = needle.cast(common), value.cast(common)
+    found = _flagged(frame, [needle], rows, [value], name)
     if not (op.needle.dtype.nullable or op.rel.schema[column].nullable):
         return found, exact(name)
     # without an equal, a null on either side leaves open whether the value is among them

@@ -222,7 +222,7 @@ class LookupJoin:
         rows = [pl.DataFrame(schema=self._types)]
         if lookuper is not None:
             keys = left.select(exact(side).alias(key) for key, side in sides.items())
-            rows += self._found(lookuper, keys.unique().drop_nulls())
+            rows += self._found(lookuper, _with_both_zeros(keys.unique().drop_nulls()))
         right = pl.concat(rows).select(
             *(exact(key).alias(side) for key, side in sides.items()), *all_exact(self._added)
         )
@@ -250,6 +250,18 @@ class LookupJoin:
                 yield to_polars(found)
         finally:
             run.dropped()
+
+
+def _with_both_zeros(keys: pl.DataFrame) -> pl.DataFrame:
+    """Return keys with -0.0 for 0.0 too, and the other way: Polars joins both as equal."""
+    for name, kind in keys.schema.items():
+        if kind.is_float():
+            zero = exact(name) == 0
+            zeros = keys.filter(zero)
+            if zeros.height:
+                signs = [zeros.with_columns(pl.lit(z, kind).alias(name)) for z in (0.0, -0.0)]
+                keys = pl.concat([keys.filter(~zero), *signs])
+    return keys
 
 
 _looking = threading.local()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import ibis
 import polars as pl
 import pytest
 
@@ -151,3 +152,67 @@ def test_a_type_that_ibis_has_not_is_named(con: Backend) -> None:
     with pytest.raises(FlussError, match="column 'x' is Int128, which expressions of Ibis"):
         con.sql("SELECT CAST(i AS HUGEINT) AS x FROM f")
     assert con.raw_sql("SELECT CAST(i AS HUGEINT) AS x FROM f")["x"].to_list() == [1, -7, 3, None]
+
+
+def test_positions_are_of_characters(con: Backend) -> None:
+    query = (
+        "SELECT strpos('ßéx', 'x') a, strpos('ßéx', 'é') b, strpos('ßé', 'x') c,"
+        " position('x' IN 'éx') d"
+    )
+    assert con.raw_sql(query).row(0) == (3, 2, 0, 2)
+    t = con.create_table("positions", pl.DataFrame({"s": ["ßéx", "é", "", None]}))
+    found = con.to_polars(t.select(a=t.s.length(), b=t.s.find("x"), c=t.s.find("")))
+    assert found.rows() == [(3, 2, 0), (1, -1, 0), (0, -1, 0), (None, None, None)]
+
+
+def test_keys_of_other_types_are_compared(con: Backend) -> None:
+    keys = pl.DataFrame({"k": [0.5, 2.0, 7.0]})
+    for name, primary in (("halves", None), ("half_keys", ["k"])):
+        t = con.create_table(name, keys, primary_key=primary)
+        assert con.raw_sql(f"SELECT k FROM {name} WHERE k IN (SELECT 0.5)").rows() == [(0.5,)]
+        ids = con.raw_sql(f"SELECT k FROM {name} WHERE k IN (SELECT id FROM t)")
+        assert ids.rows() == [(2.0,)]
+        whole = con.table("t")
+        assert con.to_polars(t.filter(t.k.isin(whole.id))).rows() == [(2.0,)]
+        assert con.to_polars(t.join(whole, t.k == whole.id).select("k")).rows() == [(2.0,)]
+        some = con.table("f")
+        assert con.to_polars(t.filter(~t.k.isin(some.filter(some.dec.notnull()).dec))).height == 3
+
+
+def test_an_expression_of_a_table_that_has_other_types_now(con: Backend) -> None:
+    made = {"a": [1]}, {"a": [0.75]}
+    then = con.create_table("changing", pl.DataFrame(made[0]))
+    con.create_table("changing", pl.DataFrame(made[1]), overwrite=True)
+    for run in (then.to_polars, then.a.sum().execute, then.filter(then.a > 0.5).execute):
+        with pytest.raises(FlussError, match=r"column 'a' was int64 when .* and is float64 now"):
+            run()
+    assert con.table("changing").to_polars().rows() == [(0.75,)]
+
+
+def test_columns_are_not_mixed_up(con: Backend) -> None:
+    con.create_table("places", schema=ibis.schema({"x": "int64", "y": "int64"}))
+    for frame in ({"y": [1], "X": [2]}, {"q": [1], "x": [2]}):
+        with pytest.raises(FlussError, match="is none of x, y, so columns would be matched by"):
+            con.insert("places", pl.DataFrame(frame))
+    con.insert("places", pl.DataFrame({"y": [1], "x": [2]}))
+    con.insert("places", pl.DataFrame({"q": [3], "r": [4]}))
+    con.insert("places", pl.DataFrame({"x": [5], "r": [6]}))
+    assert sorted(con.table("places").to_polars().rows()) == [(2, 1), (3, 4), (5, 6)]
+
+
+def test_a_delete_makes_no_partition(con: Backend) -> None:
+    rows = pl.DataFrame({"p": ["a"], "id": [1]})
+    con.create_table("parted", rows, primary_key=["p", "id"], partition_by="p")
+    with pytest.raises(FlussError, match="has no partition 'nope'"):
+        con.delete("parted", {"p": ["nope"], "id": [7]})
+    assert con.raw_sql("SHOW PARTITIONS parted").height == 1
+
+
+def test_what_may_be_null_is_so_in_arrow(con: Backend) -> None:
+    t = con.create_table("numbered", pl.DataFrame({"id": [1, 2]}), primary_key="id")
+    before = t.mutate(before=t.id.lag().over(order_by=t.id)).order_by("id")
+    expected = [{"id": 1, "before": None}, {"id": 2, "before": 1}]
+    assert con.to_pyarrow_batches(before).read_all().to_pylist() == expected
+    found = con.to_pyarrow(before)
+    assert found.to_pylist() == expected
+    assert [field.nullable for field in found.schema] == [False, True]

@@ -72,6 +72,30 @@ def test_it_is_the_join_of_polars(
         assert_frame_equal(late.collect(engine=engine), found)
 
 
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("there", [[0.0], [-0.0], [0.0, -0.0], [1.5]])
+def test_both_zeros_are_one_key(
+    make_table: MakeTable,
+    connection: FlussConnection,
+    how: Literal["left", "inner", "semi", "anti"],
+    there: list[float],
+) -> None:
+    schema = pa.schema({"k": pa.float64(), "j": pa.float32(), "v": pa.string()})
+    path = make_table(schema, primary_keys=["k", "j"], bucket_count=2)
+    keys = [(k, j) for k in there for j in there]
+    rows = pl.DataFrame(
+        [(k, j, f"{k} {j}") for k, j in keys],
+        schema={"k": pl.Float64, "j": pl.Float32, "v": pl.String},
+        orient="row",
+    )
+    write_fluss(rows, path, connection=connection)
+    for given in ([0.0, -0.0], [-0.0, 0.0, 0.0, None], [-0.0], [float("nan"), -0.0, 1.5]):
+        left = pl.DataFrame({"k": given}).with_columns(j=pl.col("k").cast(pl.Float32))
+        found = lookup_join(left.lazy(), path, how=how, connection=connection).collect()
+        expected = left.join(rows, on=["k", "j"], how=how)
+        assert_frame_equal(found, expected, check_row_order=False)
+
+
 def test_columns_and_keys_of_several_columns(
     make_table: MakeTable, connection: FlussConnection
 ) -> None:
