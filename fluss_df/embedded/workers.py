@@ -21,7 +21,7 @@ _STEPS: Final = 256
 _SHORT: Final = 4096
 _TURN_S: Final = 0.0002
 # threads that stand aside, at the most, with others in their places
-_MOST_ASIDE: Final = 32
+_MOST_ASIDE: Final = 128
 
 
 def paced(items: Iterable[T]) -> Iterator[T]:
@@ -84,7 +84,12 @@ class Workers:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the engine is closed")
-            self._start()
+            try:
+                self._start()
+            except RuntimeError:
+                # this process may have no further thread: those that it has do the work
+                if not self._threads:
+                    raise
             self._jobs.put(job)
         return future
 
@@ -94,8 +99,8 @@ class Workers:
             thread = threading.Thread(
                 target=self._work, name=f"fluss-df-disk-{len(self._threads)}", daemon=True
             )
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -108,25 +113,27 @@ class Workers:
             steps = steps and self._aside < _MOST_ASIDE and not self._closed
             self._aside += steps
             if steps and not self._jobs.empty():
-                self._start()
+                # without another thread, jobs wait for this one
+                with contextlib.suppress(RuntimeError):
+                    self._start()
         try:
             yield
         finally:
             with self._lock:
+                # one thread more than there are to be ends behind its job
                 self._aside -= steps
-                if steps and len(self._threads) > self._count + self._aside:
-                    # whoever takes it ends
-                    self._jobs.put(None)
 
     def _work(self) -> None:
         while True:
             job = self._jobs.get()
             if job is None:
-                with self._lock:
-                    self._threads.remove(threading.current_thread())
                 return
             job()
             del job  # what it refers to, a request's bytes, must not wait for the next one
+            with self._lock:
+                if not self._closed and len(self._threads) > self._count + self._aside:
+                    self._threads.remove(threading.current_thread())
+                    return
 
     def close(self) -> None:
         """Finish what was submitted, and end the threads."""
