@@ -24,7 +24,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import Buffer
 from fluss_df.protocol.wire import bytes_header
 from fluss_df.record.compacted import RowDecoder
-from fluss_df.record.kv_batch import KvEncoder, claimed_rows
+from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.unaligned import Blobs, Words, assemble, padded
 from fluss_df.record.values import encode_value_batch
 
@@ -33,9 +33,6 @@ _VALUES_FIELD = 5
 _VALUE_FIELD = 1
 # bytes of a value from which on it costs less to send than to copy it
 _LARGE = 16 << 10
-# rows of a batch that others wait for; and of no fewer bytes
-_MANY_ROWS = 256 << 10
-_FEW_BYTES = 6 * _MANY_ROWS
 # of an answer that is not put together on the event loop
 _MANY_VALUES = 16 << 10
 # about what a list of values takes in memory besides them
@@ -56,19 +53,9 @@ def _bucket(
 # ---- put
 
 
-async def put_kv(engine: Engine, body: pa.Buffer, large: bool = False) -> Awaitable[list[Buffer]]:
-    """Write; the awaitable that is returned waits for the disk and is the response.
-
-    Where ``large`` is true, batches of very many rows are put one at a time.
-    """
-    if not large or len(body) <= _FEW_BYTES or await engine.run(_most_rows, body) <= _MANY_ROWS:
-        return _acknowledge(engine, *await engine.run(_put_all, engine, body))
-    return _acknowledge(engine, *await engine.run_large(_put_all, engine, body))
-
-
-def _most_rows(body: pa.Buffer) -> int:
-    records = parse_rows(pb.PutKvRequest(), "PUT_KV", 5, body)[1]
-    return max(map(claimed_rows, records), default=0)
+async def put_kv(engine: Engine, body: pa.Buffer, _large: bool = False) -> Awaitable[list[Buffer]]:
+    """Write; the awaitable that is returned waits for the disk and is the response."""
+    return _acknowledge(engine, *await engine.run(_put_all, engine, body))
 
 
 def _put_all(

@@ -246,7 +246,7 @@ ATTACKS: Final = (
     Attack("PREFIX_LOOKUP of 20 MB", _of(1034, _prefixes(10 * MB))),
     Attack("PREFIX_LOOKUP of all, many times", _of(1034, _prefixes(5000))),
     Attack("PUT_KV, 100 MB of tiny rows", _of(1016, _tiny_rows, 3)),
-    Attack("PUT_KV, as many as may be", _of(1016, _put(1_000_000), 3)),
+    Attack("PUT_KV, as many as may be", _of(1016, _put(128 << 10), 3)),
     Attack("PRODUCE_LOG, 20 MB of nothing", _of(1014, _tiny_batches)),
     Attack("PRODUCE_LOG, 100 GB claimed", _of(1014, _claims, 1000)),
     Attack("INIT_WRITER without end", _of(1026, _writer_ids, 5000)),

@@ -87,6 +87,19 @@ def test_much_with_little(engine: EmbeddedFluss, what: str) -> None:
     assert memory.grown < 3 * len(body) + 40 * MB
 
 
+@pytest.mark.parametrize(("count", "taken"), [(128 << 10, True), ((128 << 10) + 1, False)])
+def test_rows_of_one_batch(engine: EmbeddedFluss, count: int, taken: bool) -> None:
+    rows, log = make(engine)
+    code, _, answer = ask(engine, 1016, attacking._put(count)(rows, log))
+    assert code == 0
+    (bucket,) = pb.PutKvResponse.FromString(answer).buckets_resp
+    assert (bucket.error_code == 0) is taken
+    if not taken:
+        assert bucket.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+        assert "a batch of 131,073 rows" in bucket.error_message
+        assert "write fewer at once (such as 65,536 rows)" in bucket.error_message
+
+
 def test_tiny_rows(engine: EmbeddedFluss) -> None:
     rows, _ = make(engine)
     body = attacking._tiny_rows(rows, 0)
