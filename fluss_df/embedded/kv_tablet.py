@@ -72,7 +72,7 @@ _KEYS_IN_A_TURN: Final = 64 << 10
 # they are in memory several times. fluss_df's writers cut a batch so, and not by halves: of each
 # half that is refused, the old rows were read for nothing.
 _ADVISED_SHARE: Final = 8
-# Rows of a batch, at the most: Apache Fluss 0.9.1 fails with so many new ones, and with half of
+# Rows of a batch, at the most: Apache Fluss 0.9.1 fails with that many new ones, and with half of
 # that where they replace others. Python keeps others waiting for 0.2 s while it puts a million.
 _MOST_ROWS: Final = 128 << 10
 
