@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from fluss_df.embedded.files import file_locks, names_in
+from fluss_df.embedded.files import names_in
+from fluss_df.embedded.ownership import lock_file
 from fluss_df.embedded.private_files import FILE
 
 logger = logging.getLogger(__name__)
@@ -55,22 +56,10 @@ def _made(folder: Path) -> tuple[int, Path]:
         fd, name = tempfile.mkstemp(prefix=_PREFIX, suffix=".part", dir=folder)
         path = Path(name)
         # another process may have taken it for left behind in the moment before it was locked
-        if _lock(fd) is not False and _is_at(path, fd):
+        if lock_file(fd) is not False and _is_at(path, fd):
             return fd, path
         os.close(fd)
     raise OSError(f"the files of a backup that are made in {folder} are removed by others")
-
-
-def _lock(fd: int) -> bool | None:
-    """Lock a file: True for done, False for taken, None where there are no locks."""
-    fcntl = file_locks()
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
 
 
 def _is_at(path: Path, fd: int) -> bool:
@@ -94,7 +83,7 @@ def remove_left_parts(folder: Path) -> None:
         except OSError:
             continue
         try:
-            if _is_part(fd) and _lock(fd) is True and _is_at(path, fd):
+            if _is_part(fd) and lock_file(fd) is True and _is_at(path, fd):
                 path.unlink()
                 logger.warning("%s is removed: the process that wrote it was killed", path)
         except OSError as error:

@@ -119,7 +119,7 @@ class ClusterChanges:
         return [known[number] for number in sorted(known)], problems
 
     def go_on(self, epoch: int, count: int) -> None:
-        """Have changes added behind those that were read, or from the start for a new file of the state.
+        """Have changes added behind those that were read, or begun for a new file of the state.
 
         Parameters
         ----------

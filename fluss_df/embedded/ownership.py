@@ -138,10 +138,10 @@ class FolderLock:
         # this descriptor must not become that of another folder
         self._anchor = _Anchor(folder)
         self._fd = self._open_file()
-        self._lock_folder = _lock(self._folder_fd)
+        self._lock_folder = lock_file(self._folder_fd)
         if self._lock_folder is False:
             raise self._in_use()
-        locked = _lock(self._fd)
+        locked = lock_file(self._fd)
         if locked is False:
             raise self._in_use()
         if locked is None and self._lock_folder is None:
@@ -254,7 +254,7 @@ class FolderLock:
         except OSError as error:
             # of descriptors, or of room: the folder is no less this engine's
             raise disk_refused(f"cannot make {self._path} again", self.folder, error) from error
-        if self._lock_folder is None or _lock(fd) is False:
+        if self._lock_folder is None or lock_file(fd) is False:
             os.close(fd)
             self._lose("its file LOCK was removed or replaced")
         old, self._fd = self._fd, fd
@@ -297,7 +297,7 @@ class FolderLock:
                     os.close(fd)
 
 
-def _lock(fd: int) -> bool | None:
+def lock_file(fd: int) -> bool | None:
     """Lock what a descriptor is of: True for done, False for taken, None for no such locks."""
     fcntl = file_locks()
     try:
