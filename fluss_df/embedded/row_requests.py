@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from fluss_df.embedded.workers import give_turn
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.wire import BYTES, VARINT, next_field, signed
+from fluss_df.protocol.wire import BYTES, VARINT, int32, next_field, signed
 
 RowsT = TypeVar("RowsT", pb.ProduceLogRequest, pb.PutKvRequest)
 
@@ -65,7 +65,7 @@ def parse_rows(
                 if inner_kind == VARINT and inner == _PARTITION:
                     bucket.partition_id = signed(place)
                 elif inner_kind == VARINT and inner == _BUCKET:
-                    bucket.bucket_id = _int32(place)
+                    bucket.bucket_id = int32(place)
                 elif inner_kind == BYTES and inner == _RECORDS:
                     part = data[place : place + count]
                     bucket.records = b""
@@ -119,10 +119,3 @@ def _too_many(name: str) -> FlussError:
         f" {_MOST_FIELDS:,} fields: write to fewer buckets in one request",
         ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
     )
-
-
-def _int32(value: int) -> int:
-    number = signed(value)
-    if not -(2**31) <= number < 2**31:
-        raise ProtocolError(f"{number} is no 32-bit number")
-    return number

@@ -12,7 +12,15 @@ from fluss_df.errors import ProtocolError
 from fluss_df.memory import allocate
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import Buffer
-from fluss_df.protocol.wire import BYTES, VARINT, bytes_header, fields, signed, varint_field
+from fluss_df.protocol.wire import (
+    BYTES,
+    VARINT,
+    bytes_header,
+    fields,
+    int32,
+    signed,
+    varint_field,
+)
 from fluss_df.record.checked import CheckedColumns
 
 
@@ -190,9 +198,9 @@ def _parse_bucket(
             if field == 1:
                 bucket.partition_id = number
             elif field == 2:
-                bucket.bucket_id = number
+                bucket.bucket_id = int32(value)
             elif field == 3:
-                bucket.error_code = number
+                bucket.error_code = int32(value)
             elif field == 5:
                 bucket.high_watermark = number
             elif field == 9:

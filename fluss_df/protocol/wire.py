@@ -49,6 +49,20 @@ def signed(value: int) -> int:
     return value - (_SIGN_BIT << 1) if value & _SIGN_BIT else value
 
 
+def int32(value: int) -> int:
+    """Return the int32 that a varint stands for.
+
+    Raises
+    ------
+    ProtocolError
+        For a number that an int32 cannot hold, of which protobuf would drop the upper bits.
+    """
+    number = signed(value)
+    if not -(2**31) <= number < 2**31:
+        raise ProtocolError(f"{number} is no 32-bit number")
+    return number
+
+
 def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
     result = shift = 0
     while position < end and shift < 70:

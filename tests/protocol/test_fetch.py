@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fluss_df.errors import FlussError, ProtocolError
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
+from fluss_df.protocol.wire import bytes_header, varint_field
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -104,6 +105,15 @@ def test_mutated(response: pb.FetchLogResponse, data: st.DataObject) -> None:
         if broken:
             broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
     assert_read_or_refused(bytes(broken))
+
+
+def test_a_bucket_beyond_32_bits_is_refused() -> None:
+    """Protobuf drops its upper bits: it would be another bucket."""
+    for number in (2**31, 2**32 + 1):
+        bucket = varint_field(2, number)
+        table = varint_field(1, 1) + bytes_header(2, len(bucket)) + bucket
+        with pytest.raises(ProtocolError, match=f"{number} is no 32-bit number"):
+            parse_fetch_response(pa.py_buffer(bytes_header(1, len(table)) + table))
 
 
 @settings(max_examples=300)
