@@ -54,7 +54,7 @@ def refuse_what_polars_ignores(tree: exp.Expr) -> None:
         for name in _IGNORED:
             if select.args.get(name):
                 raise FlussError(
-                    f"SQL cannot be run: there is no {name.upper().replace('_', ' ')} here, in:"
+                    f"SQL cannot be run: there is no {name.upper()} here, in:"
                     f" {select.sql(Fluss, comments=False)[:80]}"
                 )
     for join in tree.find_all(exp.Join):

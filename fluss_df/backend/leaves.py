@@ -33,6 +33,15 @@ def bind_fluss_tables(_: ops.DatabaseTable, **kwargs: Any) -> ops.Node:
     return FlussLeaf(name=_.name, schema=_.schema, source=_.source, namespace=_.namespace)
 
 
+def _known_type(kind: pl.DataType) -> DataType | None:
+    """Return Ibis's type for one of Polars; None where it has none, as for maps."""
+    try:
+        made: DataType = PolarsType.to_ibis(kind)
+    except (KeyError, NotImplementedError):
+        return None
+    return made
+
+
 def ibis_schema(frame: pl.LazyFrame, columns: pa.Schema) -> Schema:
     """Return the Ibis types of a scan's columns, with NOT NULL where Fluss says so.
 
@@ -46,10 +55,7 @@ def ibis_schema(frame: pl.LazyFrame, columns: pa.Schema) -> Schema:
     found: dict[str, DataType] = {}
     for name, kind in frame.collect_schema().items():
         column = columns.field(name)
-        try:
-            made = PolarsType.to_ibis(kind)
-        except (KeyError, NotImplementedError):
-            made = PyArrowType.to_ibis(column.type)  # Ibis knows no maps of Polars
+        made = _known_type(kind) or PyArrowType.to_ibis(column.type)
         found[name] = made.copy(nullable=column.nullable)
     return Schema(found)
 
@@ -64,11 +70,8 @@ def require_types(frame: pl.LazyFrame, schema: Schema, where: str) -> None:
     """
     now = frame.collect_schema()
     for name, then in schema.items():
-        try:
-            kind = PolarsType.to_ibis(now[name])
-        except (KeyError, NotImplementedError):
-            continue  # a map, which Ibis knows by its Arrow type
-        if kind.copy(nullable=then.nullable) != then:
+        kind = _known_type(now[name])
+        if kind is not None and kind.copy(nullable=then.nullable) != then:
             raise SchemaMismatchError(
                 f"{where}: column '{name}' was {then} when the expression was made and is {kind}"
                 " now: the table was changed, or created again; make the expression again"
@@ -85,11 +88,11 @@ def plain_schema(frame: pl.LazyFrame) -> Schema:
     """
     found: dict[str, DataType] = {}
     for name, kind in frame.collect_schema().items():
-        try:
-            found[name] = PolarsType.to_ibis(kind)
-        except (KeyError, NotImplementedError):
+        made = _known_type(kind)
+        if made is None:
             raise FlussError(
                 f"column '{name}' is {kind}, which expressions of Ibis do not know: cast it to"
                 " another type, or run the query with raw_sql"
-            ) from None
+            )
+        found[name] = made
     return Schema(found)

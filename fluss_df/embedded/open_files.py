@@ -117,7 +117,7 @@ class OpenFiles(Generic[K]):
         self._rest(0, len(self._used))
 
     def _rest(self, most: int, tries: int, but: K | None = None) -> None:
-        """Have the oldest rest until few enough files are open, or so many of them are in use.
+        """Have the oldest rest until few enough files are open, or ``tries`` of them were in use.
 
         Nobody waits for those that rest: it is done without the lock.
         """

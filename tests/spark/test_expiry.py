@@ -192,7 +192,7 @@ def staged_begin(expiring: Expiring, ledger: str) -> int:
 
 
 def wide_target(expiring: Expiring) -> TablePath:
-    """Make a log of so many buckets that what is staged are many pieces, each for one of them."""
+    """Make a log of several buckets: each task stages a piece of its rows for each of them."""
     path = TablePath("expiring", f"t_{uuid.uuid4().hex[:8]}")
     # pieces are as large as their rows
     plain = {"table.log.arrow.compression.type": "NONE"}
