@@ -130,6 +130,8 @@ class Workers:
                 return
             job()
             del job  # what it refers to, a request's bytes, must not wait for the next one
+            if len(self._threads) <= self._count + self._aside:
+                continue
             with self._lock:
                 if not self._closed and len(self._threads) > self._count + self._aside:
                     self._threads.remove(threading.current_thread())

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import signal
 import subprocess
-import threading
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -162,21 +162,28 @@ def _ids(folder: Path) -> Path:
     return path
 
 
-def test_tail_follows(run: Run, parquet: Path) -> None:
+def test_tail_follows(run: Run, parquet: Path, fluss_cluster: LocalCluster) -> None:
     ok(run("load", str(parquet), "--into", "followed", "--create", "--buckets", "2"))
     last = lines(run("tail", "followed", "-f", "-n", "3", "--max-rows", "0", "--json"))
     assert len(last) == 3
-    both: list[Any] = []
-
-    def follow() -> None:
-        both.extend(lines(run("tail", "followed", "-f", "-n", "2", "--max-rows", "100", "--json")))
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    time.sleep(2)
-    ok(run("load", str(parquet), "--into", "followed"))
-    thread.join(30)
-    assert not thread.is_alive()
+    arguments = ["tail", "followed", "-f", "-n", "2", "--max-rows", "100", "--json"]
+    # a process of its own: two command lines in one process would share its standard output
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.cli.main", *arguments),
+            *("--connection", fluss_cluster.bootstrap_servers),
+        ],
+        stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            first = [process.stdout.readline() for _ in range(2)]
+            ok(run("load", str(parquet), "--into", "followed"))
+            rest, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    both = [json.loads(line) for line in [*first, *rest.splitlines()]]
     assert len(both) == 102
     assert sorted(row["id"] for row in both[2:]) == list(range(100))
 
