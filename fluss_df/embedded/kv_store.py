@@ -24,6 +24,7 @@ import rocksdict
 from fluss_df.embedded.files import disk_refused, names_in
 from fluss_df.embedded.ownership import FolderLock
 from fluss_df.embedded.private_files import FOLDER, make_private
+from fluss_df.embedded.rocks_logs import verify_logs
 from fluss_df.embedded.sst_blocks import verify_other_blocks
 from fluss_df.embedded.synced_point import NO_BUCKET, BucketIds
 from fluss_df.errors import ErrorCode, FlussError
@@ -206,9 +207,12 @@ class KvStore:
         try:
             path = self._resources.path_of(self.folder)
             os.makedirs(path, FOLDER, exist_ok=True)
+            verify_logs(Path(path))
             db = rocksdict.Rdict(path, self._resources.options())
             self._make_private()
             stored = db.get(_STATE_KEY)
+        except FlussError:
+            raise
         except Exception as error:
             raise self._failed("open", error) from error
         try:
@@ -373,7 +377,10 @@ class KvStore:
         read_only = rocksdict.AccessType.read_only(False)
         try:
             path = self._resources.path_of(self.folder)
+            verify_logs(Path(path))
             db = rocksdict.Rdict(path, options, access_type=read_only)
+        except FlussError:
+            raise
         except Exception as error:
             raise self._failed("open", error) from error
         try:
@@ -481,6 +488,7 @@ def _number(folder: Path) -> int:
 def _read_only(folder: Path) -> rocksdict.Rdict:
     if not folder.exists():
         raise FlussError(f"there is no {folder}", ErrorCode.KV_STORAGE_EXCEPTION)
+    verify_logs(folder)
     read_only = rocksdict.AccessType.read_only(False)
     return rocksdict.Rdict(str(folder), rocksdict.Options(raw_mode=True), access_type=read_only)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
+import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import google_crc32c
 import pyarrow as pa
 import pytest
 
@@ -18,6 +22,7 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.embedded.check import check_folder
 from fluss_df.embedded.engine import Engine
+from fluss_df.embedded.rocks_logs import verify_logs
 from fluss_df.errors import ErrorCode, FlussError
 
 PATH = fluss.TablePath("fluss", "rows")
@@ -203,3 +208,54 @@ def test_a_damaged_log_is_told_at_once(tmp_path: Path, how: str) -> None:
         with pytest.raises(FlussError, match=rf"bucket=0.*offset 0.*{file.name}"):
             read()
         assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("name", ["kv/MANIFEST-*", "kv/*.log"])
+@pytest.mark.parametrize("kind", [5, 6, 7, 8, 11])
+def test_a_record_of_another_kind_of_log_holds_nobody_up(
+    folder: Path, name: str, kind: int
+) -> None:
+    manifest = next(folder.rglob("kv/MANIFEST-*"))
+    data = bytearray(manifest.read_bytes())
+    # behind the checksum and the length of the first record
+    data[6] = kind
+    next(folder.rglob(name)).write_bytes(bytes(data))
+    # RocksDB's reader never returned, and nothing else of its process ran
+    program = (
+        "import sys; from pathlib import Path; from fluss_df.embedded.check import check_folder;"
+        "from fluss_df.embedded import EmbeddedFluss; folder = Path(sys.argv[1]);"
+        "print(check_folder(folder).sound); EmbeddedFluss(folder).close();"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == "True\n"
+    with EmbeddedFluss(folder) as engine, engine.connection() as connection:
+        assert scan(connection).equals(frame())
+
+
+def test_records_of_a_manifest(tmp_path: Path) -> None:
+    def record(content: bytes, kind: int = 1) -> bytes:
+        crc = google_crc32c.value(bytes([kind]) + content)
+        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+        return struct.pack("<IHB", masked, len(content), kind) + content
+
+    file = tmp_path / "MANIFEST-000001"
+    whole = record(b"one") + record(b"two" * 100)
+    # a record of many blocks, and zeros where a block has no room for a header
+    parts = record(bytes(32_768 - 7), 2) + record(bytes(32_768 - 7 - 6), 3) + bytes(6)
+    large = parts + record(b"end", 4)
+    for sound in (b"", whole, large, whole[:-1], whole + b"\1", whole + bytes(5_000_000)):
+        file.write_bytes(sound)
+        verify_logs(tmp_path)
+    for at in range(len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        # a length beyond the end is that of a record which was not written to its end
+        if at in (5, 15):
+            continue
+        with pytest.raises(ValueError, match=r"Corruption: MANIFEST-000001 is damaged at byte \d+"):
+            verify_logs(tmp_path)
+    file.write_bytes(large[:-1] + b"!")
+    with pytest.raises(ValueError, match="byte 65536"):
+        verify_logs(tmp_path)
