@@ -21,7 +21,7 @@ from fluss_df.record.statistics import encode_statistics, statistics_columns
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 # Batches of an engine in this process are read where they are, each for a price: scans of wide
 # tables take a fifth less time than of the 2 MB that a server gets.
@@ -49,7 +49,7 @@ class AppendWriter(TableWriter):
     """
 
     def __init__(
-        self, connection: FlussConnection, info: TableInfo, *, create_partitions: bool = False
+        self, connection: ClientContext, info: TableInfo, *, create_partitions: bool = False
     ) -> None:
         if info.has_primary_key():
             raise FlussError(

@@ -11,6 +11,7 @@ from fluss_df.client.log_fetch import Position
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.parallel_read import read_table
 from fluss_df.client.scan_records import RecordBatch
+from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.schema import TableInfo
@@ -18,7 +19,7 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 
 class BatchScanner(Ready):
@@ -42,7 +43,7 @@ class BatchScanner(Ready):
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         info: TableInfo,
         columns: tuple[str, ...] | None,
         bucket: TableBucket,
@@ -123,14 +124,14 @@ class BatchScanner(Ready):
         return start, table
 
     def _offset(self, spec: OffsetSpec) -> int:
-        admin = self._connection.get_admin()
-        offsets = self._connection.io.run(admin.bucket_offsets(self._info, [self._bucket], spec))
+        tables = TableQuestions(self._connection)
+        offsets = self._connection.io.run(tables.bucket_offsets(self._info, [self._bucket], spec))
         return offsets[self._bucket]
 
     def _partition_name(self) -> str | None:
         if self._bucket.partition_id is None:
             return None
-        infos = self._connection.get_admin().list_partition_infos(self._info.table_path)
+        infos = TableQuestions(self._connection).list_partition_infos(self._info.table_path)
         return next(
             (i.partition_name for i in infos if i.partition_id == self._bucket.partition_id), None
         )

@@ -18,7 +18,7 @@ from fluss_df.record.change_tables import BinlogMaker, ChangeTable, to_changelog
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 
 class ChangeTableScanner(LogScanner):
@@ -38,7 +38,7 @@ class ChangeTableScanner(LogScanner):
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         info: TableInfo,
         kind: ChangeTable,
         columns: Sequence[str] | None,

@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fluss_df.client.embedded import close_engines, engine_here, is_attached
+from fluss_df.client.endpoint import Endpoint, credentials_of
 from fluss_df.client.io_thread import IOThread
-from fluss_df.client.lanes import lane_pool
+from fluss_df.client.lane_pool import lane_pool
 from fluss_df.client.metrics import Metrics
+from fluss_df.client.pool import ConnectionPool
 from fluss_df.client.retry import retrying
-from fluss_df.client.server_connection import CountedConnection, Endpoint, credentials_of
+from fluss_df.client.server_connection import CountedConnection
 from fluss_df.config import Config
 from fluss_df.errors import (
     DeadlineExceededError,
@@ -80,6 +82,7 @@ class Cluster:
         self._engine = engine_here(config)
         self._credentials = credentials_of(config)
         self._user = next(_user_ids)
+        self._pool = io.resource(ConnectionPool)
         self._coordinator: ServerNode | None = None
         self._tablet_servers: dict[int, ServerNode] = {}
         self._leaders: dict[TableBucket, _Leader] = {}
@@ -106,7 +109,7 @@ class Cluster:
     async def _connection(self, endpoint: Endpoint) -> CountedConnection:
         if self.closed:
             raise FlussError("the connection to the cluster is closed: open a new one")
-        connection = await self.io.pool.get(
+        connection = await self._pool.get(
             endpoint, self.config.connect_timeout_ms, self.metrics, self._user
         )
         return CountedConnection(connection, self.metrics)
@@ -119,13 +122,13 @@ class Cluster:
         """Return a connection to a server where there is one."""
         if self.closed:
             return None
-        connection = self.io.pool.opened(self.endpoint(node), self._user)
+        connection = self._pool.opened(self.endpoint(node), self._user)
         return None if connection is None else CountedConnection(connection, self.metrics)
 
     def close(self) -> None:
         """Give up the connections."""
         self.closed = True
-        self.io.pool.release(self._user)
+        self._pool.release(self._user)
 
     # ---- requests
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -13,12 +11,11 @@ from typing import Any
 
 from fluss_df.client import direct_questions
 from fluss_df.client.admin import FlussAdmin
-from fluss_df.client.cluster import Cluster, release
-from fluss_df.client.embedded import HOME_VARIABLE, attach, home_folder
+from fluss_df.client.cluster import Cluster
+from fluss_df.client.context import ClientContext
+from fluss_df.client.embedded import HOME_VARIABLE, attached_config, home_folder
 from fluss_df.client.facade import Ready, answered_at_once, blocking, ready
-from fluss_df.client.io_thread import IOThread, io_thread, reset_after_fork
-from fluss_df.client.lanes import lane_pool
-from fluss_df.client.metrics import Metrics
+from fluss_df.client.lane_pool import lane_pool
 from fluss_df.client.table import FlussTable
 from fluss_df.config import Config, embedded_folder
 from fluss_df.errors import ErrorCode, FlussError
@@ -28,7 +25,7 @@ from fluss_df.record.change_tables import ChangeTable, split_name
 BOOTSTRAP_VARIABLE = "FLUSS_BOOTSTRAP_SERVERS"
 
 
-class FlussConnection(Ready):
+class FlussConnection(ClientContext, Ready):
     """A connection to a Fluss cluster, for any number of threads.
 
     Obtain one from :meth:`create` or :func:`fluss_df.connect`; close it with :meth:`close`, or use
@@ -48,36 +45,8 @@ class FlussConnection(Ready):
     def __init__(self, config: Config, default_database: str | None = None) -> None:
         if not isinstance(config, Config):
             raise FlussError(f"expected a Config, not {type(config).__name__}")
-        self.config = config
+        super().__init__(config)
         self.default_database = default_database
-        self.metrics = Metrics()
-        self._lock = threading.Lock()
-        self._cluster: Cluster | None = None
-        self._closed = False
-        self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
-        reset_after_fork(self)
-
-    def after_fork(self) -> None:
-        """Start anew in a forked child: sockets and threads stay with the parent."""
-        self._lock = threading.Lock()
-        self._cluster = None
-        self._writers = weakref.WeakSet()
-
-    @property
-    def io(self) -> IOThread:
-        """The I/O thread of this process."""
-        return io_thread()
-
-    @property
-    def cluster(self) -> Cluster:
-        """What is known of the cluster, in this process."""
-        if self._closed:
-            raise FlussError("the connection is closed: open a new one")
-        with self._lock:
-            if self._cluster is None:
-                self._cluster = Cluster(self.config, io_thread(), self.metrics)
-                weakref.finalize(self, release, self._cluster).atexit = False
-            return self._cluster
 
     @staticmethod
     def create(config: Config | Mapping[str, Any] | str) -> FlussConnection:
@@ -150,10 +119,6 @@ class FlussConnection(Ready):
         name, changes = split_name(str(table_path))
         path = TablePath.parse(table_path if changes is None else name, self.default_database)
         return path, changes
-
-    def register_writer(self, writer: Any) -> None:
-        """Have a writer closed with this connection."""
-        self._writers.add(writer)
 
     def close(self) -> None:
         """Flush the writers, then give up the sockets; a second call does nothing.
@@ -318,10 +283,10 @@ def unconnected(description: object) -> FlussConnection:
     if isinstance(description, (Config, Mapping)):
         config = description.copy() if isinstance(description, Config) else Config(description)
         folder = embedded_folder(config.bootstrap_servers)
-        return FlussConnection(config) if folder is None else attach(folder, config)
+        return FlussConnection(config if folder is None else attached_config(folder, config))
     folder = embedded_folder(description)
     if folder is not None:
-        return attach(folder)
+        return FlussConnection(attached_config(folder))
     if isinstance(description, str) and description.startswith("fluss://"):
         config, database = Config.from_url(description)
         return FlussConnection(config, database)
@@ -338,8 +303,3 @@ def unconnected(description: object) -> FlussConnection:
         " connection",
         ErrorCode.INVALID_CONFIG_EXCEPTION,
     )
-
-
-def warn_unflushed(message: str) -> None:
-    """Warn that rows were lost on the way out."""
-    warnings.warn(message, ResourceWarning, stacklevel=3)

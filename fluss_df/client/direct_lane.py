@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from fluss_df.client.endpoint import Endpoint
 from fluss_df.client.lanes import Lane
-from fluss_df.client.server_connection import Endpoint
 from fluss_df.client.sockets import local_path
 from fluss_df.errors import NetworkError
 from fluss_df.protocol.api import FETCH_LOG, Api, ServerApis

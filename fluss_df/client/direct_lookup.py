@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from fluss_df.client.cluster import Cluster
-from fluss_df.client.lanes import lane_pool
+from fluss_df.client.lane_pool import lane_pool
 from fluss_df.client.lookup_queue import Answer, add_keys, lookup_api, lookup_request, values_of
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket

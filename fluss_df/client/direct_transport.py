@@ -5,17 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from fluss_df.errors import NetworkError
+from fluss_df.errors import FlussError, NetworkError
 from fluss_df.protocol.frames import Request, Response, decode_request_header
 
 if TYPE_CHECKING:
-    from fluss_df.client.server_connection import ServerConnection
     from fluss_df.embedded.dispatch import Reply
     from fluss_df.embedded.server import EmbeddedFluss
+
+
+class Receiver(Protocol):
+    """Who gets what an engine answers."""
+
+    address: str
+
+    def dispatch(self, response: Response) -> None:
+        """Take a response."""
+        ...
+
+    def fail(self, error: FlussError) -> None:
+        """Take note that no further one comes."""
+        ...
 
 
 class DirectTransport(asyncio.Transport):
@@ -34,7 +47,7 @@ class DirectTransport(asyncio.Transport):
         When the engine is closed.
     """
 
-    def __init__(self, engine: EmbeddedFluss, connection: ServerConnection) -> None:
+    def __init__(self, engine: EmbeddedFluss, connection: Receiver) -> None:
         super().__init__()
         self._connection = connection
         self._loop = asyncio.get_running_loop()

@@ -15,7 +15,6 @@ from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.protocol.handshake import FolderSecret
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
     from fluss_df.embedded import EmbeddedFluss
 
 # a default that somebody must have set on purpose
@@ -40,8 +39,8 @@ def home_folder() -> Path | None:
     return Path(value) if value else None
 
 
-def attach(folder: Path | str, config: Config | None = None) -> FlussConnection:
-    """Return a connection to the engine of a folder, not yet made.
+def attached_config(folder: Path | str, config: Config | None = None) -> Config:
+    """Return the settings of a connection to the engine of a folder, opened where none has it.
 
     Parameters
     ----------
@@ -55,12 +54,10 @@ def attach(folder: Path | str, config: Config | None = None) -> FlussConnection:
     FlussError
         ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached.
     """
-    from fluss_df.client.connection import FlussConnection
-
     host, port = local_host(_socket_of(folder))
     attached = Config() if config is None else config.copy()
     attached.bootstrap_servers = f"{host}:{port}"
-    return FlussConnection(attached)
+    return attached
 
 
 def _socket_of(folder: Path | str) -> str:

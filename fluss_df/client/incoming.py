@@ -9,19 +9,20 @@ from collections import deque
 from collections.abc import Collection
 from typing import TYPE_CHECKING, TypeAlias
 
-from fluss_df.client.lanes import Lane, lane_pool
+from fluss_df.client.endpoint import Endpoint
+from fluss_df.client.lane_pool import lane_pool
+from fluss_df.client.lanes import Lane
 from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Chunk, LogFetcher, Position, RemoteChunk
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.remote_log import RemoteRead
 from fluss_df.client.row_filter import RowFilter, part_of
-from fluss_df.client.server_connection import Endpoint
 from fluss_df.metadata import ChangeType
 from fluss_df.record.log_decode import DecodedBatch
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 # Ctrl-C is noticed between waits
 _WAIT_S = 0.2
@@ -56,7 +57,7 @@ class Incoming:
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         info: TableInfo,
         decoder: TableDecoder,
         row_filter: RowFilter,

@@ -20,7 +20,6 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from fluss_df.client.pool import ConnectionPool
 from fluss_df.errors import FlussError
 
 T = TypeVar("T")
@@ -61,13 +60,18 @@ class IOThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.SelectorEventLoop()
-        self.pool = ConnectionPool()
+        self._resources: dict[type, Any] = {}
         self._thread = threading.Thread(target=self._main, name="fluss-df-io", daemon=True)
         self._thread.start()
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+
+    def resource(self, kind: type[T]) -> T:
+        """Return the one object of a class that lives on this thread; made on first use."""
+        found: T = self._resources.setdefault(kind, kind())
+        return found
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine on the I/O thread; return its future."""

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from fluss_df.client.kv_snapshots import newest_ids
 from fluss_df.client.leader_requests import learn_leaders
+from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 # Buckets that are asked for in one go: their offsets grow old while the buckets before are read.
 _TOGETHER = 1024
@@ -70,7 +71,7 @@ class BucketMoments:
     """
 
     def __init__(
-        self, connection: FlussConnection, info: TableInfo, targets: Sequence[Target]
+        self, connection: ClientContext, info: TableInfo, targets: Sequence[Target]
     ) -> None:
         self._connection = connection
         self._info = info
@@ -167,24 +168,24 @@ class BucketMoments:
 
 
 async def _moments(
-    connection: FlussConnection, info: TableInfo, targets: Sequence[Target]
+    connection: ClientContext, info: TableInfo, targets: Sequence[Target]
 ) -> dict[TableBucket, BucketMoment]:
     """Ask in this order: first offsets, snapshots, last offsets.
 
     A changelog that has its beginning, or a snapshot behind it, are found so whenever a snapshot is
     made meanwhile; and no snapshot is behind the last offset.
     """
-    admin = connection.get_admin()
+    tables = TableQuestions(connection)
     buckets = [target.bucket for target in targets]
-    earliest = await admin.bucket_offsets(info, buckets, OffsetSpec.earliest())
+    earliest = await tables.bucket_offsets(info, buckets, OffsetSpec.earliest())
     partitions = dict.fromkeys((t.bucket.partition_id, t.partition_name) for t in targets)
     snapshots = await _snapshots(connection, info, partitions)
-    latest = await admin.bucket_offsets(info, buckets, OffsetSpec.latest())
+    latest = await tables.bucket_offsets(info, buckets, OffsetSpec.latest())
     return {b: BucketMoment(snapshots.get(b), earliest[b], latest[b]) for b in buckets}
 
 
 async def _snapshots(
-    connection: FlussConnection,
+    connection: ClientContext,
     info: TableInfo,
     partitions: Iterable[tuple[int | None, str | None]],
 ) -> dict[TableBucket, int]:

@@ -28,13 +28,15 @@ from fluss_df.client.facade import Ready
 from fluss_df.client.kv_keys import check_primary_key, key_columns, key_lake_format
 from fluss_df.client.kv_moments import BucketMoment, BucketMoments, Target
 from fluss_df.client.kv_snapshots import KvSnapshot, leased, snapshot_entries
-from fluss_df.client.lanes import Lane, lane_pool
+from fluss_df.client.lane_pool import lane_pool
+from fluss_df.client.lanes import Lane
 from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Position
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.reader import OrderedRead
 from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.client.row_filter import RowFilter
+from fluss_df.client.table_questions import TableQuestions
 from fluss_df.client.value_reader import ValueReader
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, TableBucket
@@ -47,7 +49,7 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +103,7 @@ class SnapshotScanner(Ready):
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         info: TableInfo,
         columns: Sequence[str] | None = None,
         *,
@@ -199,7 +201,7 @@ class SnapshotScanner(Ready):
         info = self._info
         partitions: list[tuple[int | None, str | None]] = [(None, None)]
         if info.is_partitioned():
-            found = self._connection.get_admin().list_partition_infos(info.table_path)
+            found = TableQuestions(self._connection).list_partition_infos(info.table_path)
             partitions = [(p.partition_id, p.partition_name) for p in found]
             if self._partitions is not None:
                 missing = set(self._partitions) - {p.partition_name for p in found}

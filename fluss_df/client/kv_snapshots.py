@@ -35,7 +35,7 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     from rocksdict import RdictIter
 
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class KvSnapshot:
 
 @contextmanager
 def leased_snapshot(
-    connection: FlussConnection, info: TableInfo, bucket: TableBucket, partition_name: str | None
+    connection: ClientContext, info: TableInfo, bucket: TableBucket, partition_name: str | None
 ) -> Iterator[KvSnapshot | None]:
     """Have the newest snapshot of a bucket, or None where there is none yet, kept while it is read.
 
@@ -95,7 +95,7 @@ def leased_snapshot(
 
 @contextmanager
 def leased(
-    connection: FlussConnection, bucket: TableBucket, snapshot_id: int | None
+    connection: ClientContext, bucket: TableBucket, snapshot_id: int | None
 ) -> Iterator[KvSnapshot | None]:
     """Have a snapshot of a bucket kept while it is read, as :func:`leased_snapshot`."""
     if snapshot_id is None:
@@ -111,7 +111,7 @@ def leased(
 
 
 def _acquire(
-    connection: FlussConnection, lease_id: str, bucket: TableBucket, snapshot_id: int
+    connection: ClientContext, lease_id: str, bucket: TableBucket, snapshot_id: int
 ) -> bool:
     """Take a lease; whether there are such."""
     one = pb.KvSnapshotLeaseForBucket(
@@ -136,7 +136,7 @@ def _acquire(
     return True
 
 
-def _drop(connection: FlussConnection, lease_id: str) -> None:
+def _drop(connection: ClientContext, lease_id: str) -> None:
     request = pb.DropKvSnapshotLeaseRequest(lease_id=lease_id)
     cluster = connection.cluster
     try:
@@ -147,7 +147,7 @@ def _drop(connection: FlussConnection, lease_id: str) -> None:
 
 
 async def newest_ids(
-    connection: FlussConnection,
+    connection: ClientContext,
     info: TableInfo,
     partition_id: int | None,
     partition_name: str | None,
@@ -186,7 +186,7 @@ async def newest_ids(
     }
 
 
-def _described(connection: FlussConnection, bucket: TableBucket, snapshot_id: int) -> KvSnapshot:
+def _described(connection: ClientContext, bucket: TableBucket, snapshot_id: int) -> KvSnapshot:
     metadata = connection.io.run(
         connection.cluster.request_any(
             GET_KV_SNAPSHOT_METADATA,
@@ -203,7 +203,7 @@ def _described(connection: FlussConnection, bucket: TableBucket, snapshot_id: in
 
 
 def snapshot_entries(
-    connection: FlussConnection, snapshot: KvSnapshot, *, keys: bool = True
+    connection: ClientContext, snapshot: KvSnapshot, *, keys: bool = True
 ) -> Iterator[tuple[pa.Array | None, list[bytes]]]:
     """Read a snapshot, a few MB at a time.
 
@@ -267,7 +267,7 @@ def _entries(
         count = min(8 * count, max(1, _PIECE_BYTES // size), _PIECE_ROWS)
 
 
-def _download(connection: FlussConnection, snapshot: KvSnapshot, folder: Path) -> None:
+def _download(connection: ClientContext, snapshot: KvSnapshot, folder: Path) -> None:
     """Copy the files of a snapshot to a folder of this call's own.
 
     A server says where they are and what they are called: it can name any file that this user may

@@ -12,12 +12,13 @@ from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Chunk, Position
 from fluss_df.client.metrics import ScanMetrics
 from fluss_df.client.reader import OrderedRead
+from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 
 class _HeaderDecoder(TableDecoder):
@@ -42,7 +43,7 @@ class _HeaderDecoder(TableDecoder):
 
 
 def landed_batches(
-    connection: FlussConnection,
+    connection: ClientContext,
     info: TableInfo,
     begins: Mapping[TableBucket, int],
     writers: Collection[int],
@@ -63,10 +64,10 @@ def landed_batches(
     FlussError
         ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` when the log does not go back so far any more.
     """
-    admin = connection.get_admin()
+    tables = TableQuestions(connection)
     buckets = list(begins)
     first, last = (
-        connection.io.run(admin.bucket_offsets(info, buckets, spec))
+        connection.io.run(tables.bucket_offsets(info, buckets, spec))
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
     )
     for bucket, begin in begins.items():
@@ -92,7 +93,7 @@ def landed_batches(
 
 
 def _headers(
-    connection: FlussConnection, info: TableInfo, positions: Sequence[Position]
+    connection: ClientContext, info: TableInfo, positions: Sequence[Position]
 ) -> Iterator[pa.Table]:
     metrics = ScanMetrics(parent=connection.metrics)
     decoder = _HeaderDecoder(connection, info, info.get_column_names()[:1], (), metrics)

@@ -1,4 +1,4 @@
-"""Blocking connections that carry bulk fetches, and the cache of idle ones.
+"""Blocking connections that carry bulk fetches.
 
 A lane belongs to one reader thread at a time. Its response is received by few, long system calls
 straight into the buffer that the records stay in; measured against an event loop it is 5 % faster
@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import selectors
 import socket
 import struct
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fluss_df.client.embedded import ENDING_S, engine_credentials, is_attached, successor
+from fluss_df.client.endpoint import Endpoint
 from fluss_df.client.local_peers import require_own
-from fluss_df.client.server_connection import Endpoint
+from fluss_df.client.metrics import Metrics
 from fluss_df.client.sockets import local_path
 from fluss_df.errors import DeadlineExceededError, FlussError, NetworkError
 from fluss_df.protocol.api import API_VERSIONS, Api, ServerApis
@@ -36,14 +35,9 @@ from fluss_df.protocol.frames import (
 from fluss_df.protocol.handshake import Credentials, FolderSecret, handshake
 from fluss_df.version import __version__
 
-if TYPE_CHECKING:
-    from fluss_df.client.cluster import Cluster
-    from fluss_df.client.metrics import Metrics
-
 logger = logging.getLogger(__name__)
 
 _WAIT_ALL = getattr(socket, "MSG_WAITALL", 0)
-_IDLE_LANES_PER_ENDPOINT = 4
 
 
 class Lane:
@@ -268,84 +262,3 @@ def _connect_local(path: str, timeout_s: float) -> socket.socket:
         connected.close()
         raise
     return connected
-
-
-class LanePool:
-    """Idle lanes of the process by endpoint, kept while a cluster that used them is open."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: dict[Endpoint, list[Lane]] = {}
-        self._users: dict[Endpoint, set[int]] = {}
-
-    def take(self, cluster: Cluster, endpoint: Endpoint) -> Lane:
-        """Return a lane to a server; connect where no idle one is usable."""
-        with self._lock:
-            self._users.setdefault(endpoint, set()).add(id(cluster))
-            idle = self._idle.get(endpoint, [])
-            while idle:
-                lane = idle.pop()
-                # an idle lane that is readable was closed by its server
-                if not lane.failed and not lane.readable(0):
-                    return lane
-                lane.close()
-        # imported late: it is a lane itself
-        from fluss_df.client.direct_lane import direct_lane
-
-        config = cluster.config
-        lane = direct_lane(endpoint, config.request_timeout_ms) or Lane(
-            endpoint, config.connect_timeout_ms, config.request_timeout_ms
-        )
-        cluster.metrics.add(connections=1)
-        return lane
-
-    def give_back(self, lane: Lane) -> None:
-        """Keep a lane for its next user; close it when it is busy, failed or one too many.
-
-        A busy lane is closed rather than drained: nobody wants its response any more.
-        """
-        with self._lock:
-            idle = self._idle.setdefault(lane.endpoint, [])
-            keep = (
-                not lane.failed
-                and not lane.busy
-                and len(idle) < _IDLE_LANES_PER_ENDPOINT
-                and bool(self._users.get(lane.endpoint))
-            )
-            if keep:
-                idle.append(lane)
-        if not keep:
-            lane.close()
-
-    def release(self, cluster: Cluster) -> None:
-        """Forget a cluster that was closed; close the idle lanes that nobody uses any more."""
-        closing: list[Lane] = []
-        with self._lock:
-            for endpoint, users in list(self._users.items()):
-                users.discard(id(cluster))
-                if not users:
-                    del self._users[endpoint]
-                    closing += self._idle.pop(endpoint, [])
-        for lane in closing:
-            lane.close()
-
-
-_pool = LanePool()
-
-
-def lane_pool() -> LanePool:
-    """Return the lanes of this process."""
-    return _pool
-
-
-def _after_fork_in_child() -> None:
-    # The parent's sockets stay the parent's. The old pool is kept from being collected, so that
-    # its sockets are not shut down under the parent by a finalizer here.
-    global _pool
-    _inherited.append(_pool)
-    _pool = LanePool()
-
-
-_inherited: list[LanePool] = []
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from fluss_df.client.log_fetch import Chunk, Position
 from fluss_df.client.metrics import Metrics
+from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import (
     BUCKET_COLUMN,
@@ -31,7 +32,7 @@ from fluss_df.record.row_log import ROW_LOG_FORMATS, RowLogDecoder
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 _Decoder: TypeAlias = LogDecoder | RowLogDecoder
 
@@ -86,7 +87,7 @@ class TableDecoder:
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         info: TableInfo,
         columns: Sequence[str],
         metadata_columns: Sequence[str],
@@ -157,7 +158,7 @@ class TableDecoder:
 
     def _learn_schema(self, schema_id: int) -> None:
         schema = self._connection.io.run(
-            self._connection.get_admin().table_schema(self._info.table_path, schema_id)
+            TableQuestions(self._connection).table_schema(self._info.table_path, schema_id)
         )
         with self._lock:
             self._schemas[schema_id] = schema

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from fluss_df.client.cluster import Cluster
-from fluss_df.client.lanes import Lane, lane_pool
+from fluss_df.client.endpoint import Endpoint
+from fluss_df.client.lane_pool import lane_pool
+from fluss_df.client.lanes import Lane
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
-from fluss_df.client.server_connection import Endpoint
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb

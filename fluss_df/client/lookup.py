@@ -20,7 +20,7 @@ from fluss_df.record.row_collector import Row
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 
 class Lookuper(Ready):
@@ -43,7 +43,7 @@ class Lookuper(Ready):
     {'id': 1, 'name': 'Ada'}
     """
 
-    def __init__(self, connection: FlussConnection, info: TableInfo) -> None:
+    def __init__(self, connection: ClientContext, info: TableInfo) -> None:
         check_primary_key(info)
         self._connection = connection
         self._info = info
@@ -153,7 +153,7 @@ class PrefixLookuper(Ready):
     """
 
     def __init__(
-        self, connection: FlussConnection, info: TableInfo, columns: Sequence[str] | None = None
+        self, connection: ClientContext, info: TableInfo, columns: Sequence[str] | None = None
     ) -> None:
         check_primary_key(info)
         self._info = info
@@ -215,7 +215,7 @@ class TableLookup:
     Obtain one from ``table.new_lookup()``.
     """
 
-    def __init__(self, connection: FlussConnection, info: TableInfo) -> None:
+    def __init__(self, connection: ClientContext, info: TableInfo) -> None:
         check_primary_key(info)
         self._connection = connection
         self._info = info
@@ -268,9 +268,7 @@ class TableLookup:
 class TablePrefixLookup:
     """Builds lookupers by a prefix of the key; obtained from :meth:`TableLookup.lookup_by`."""
 
-    def __init__(
-        self, connection: FlussConnection, info: TableInfo, columns: Sequence[str]
-    ) -> None:
+    def __init__(self, connection: ClientContext, info: TableInfo, columns: Sequence[str]) -> None:
         self._connection = connection
         self._info = info
         self._columns = _prefix_columns(info, columns)

@@ -30,7 +30,7 @@ from fluss_df.schema import TableInfo
 from fluss_df.types import Column
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 # a column of the keys on their way: which row of the input they came from
 _ROW = "\0row"
@@ -53,7 +53,7 @@ class Asker:
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         info: TableInfo,
         columns: Sequence[Column],
         encoded: Sequence[Column],

@@ -31,7 +31,7 @@ from fluss_df.schema import TableInfo
 from fluss_df.types import Column
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Outgoing:
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         info: TableInfo,
         columns: Sequence[Column],
         api: WriteApi,

@@ -29,7 +29,7 @@ from fluss_df.record.log_batch import Compression
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
     from fluss_df.pushdown.server_filter import ServerFilter
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class ParallelRead(Generic[T]):
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         info: TableInfo,
         columns: Sequence[str],
         metadata_columns: Sequence[str],
@@ -382,7 +382,7 @@ def _grouped(positions: Sequence[Position]) -> list[list[Position]]:
 
 
 def read_table(
-    connection: FlussConnection,
+    connection: ClientContext,
     info: TableInfo,
     columns: Sequence[str],
     positions: Sequence[Position],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from fluss_df.client.endpoint import Endpoint
 from fluss_df.client.metrics import Metrics
-from fluss_df.client.server_connection import Endpoint, ServerConnection
+from fluss_df.client.server_connection import ServerConnection
 from fluss_df.errors import NetworkError
 
 

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss_df.client.lanes import Lane, lane_pool
+from fluss_df.client.endpoint import Endpoint
+from fluss_df.client.lane_pool import lane_pool
+from fluss_df.client.lanes import Lane
 from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Chunk, LogFetcher, Position, RemoteChunk
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.remote_log import RemoteRead
-from fluss_df.client.server_connection import Endpoint
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
     from fluss_df.pushdown.plan import Split
     from fluss_df.pushdown.server_filter import ServerFilter
 
@@ -57,7 +58,7 @@ class OrderedRead:
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         info: TableInfo,
         decoder: TableDecoder,
         positions: Sequence[Position],

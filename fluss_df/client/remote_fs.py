@@ -37,7 +37,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_FILESYSTEM_SECURITY_TOKEN
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 logger = logging.getLogger(__name__)
 
@@ -123,18 +123,18 @@ class RemoteFileSystems:
         Whose cluster is asked for credentials.
     """
 
-    _instances: ClassVar[weakref.WeakKeyDictionary[FlussConnection, RemoteFileSystems]] = (
+    _instances: ClassVar[weakref.WeakKeyDictionary[ClientContext, RemoteFileSystems]] = (
         weakref.WeakKeyDictionary()
     )
     _instances_lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, connection: FlussConnection) -> None:
+    def __init__(self, connection: ClientContext) -> None:
         self._connection = weakref.ref(connection)
         self._lock = threading.Lock()
         self._open: dict[tuple[str, str], tuple[fs.FileSystem, Token]] = {}
 
     @classmethod
-    def of(cls, connection: FlussConnection) -> RemoteFileSystems:
+    def of(cls, connection: ClientContext) -> RemoteFileSystems:
         """Return the file systems of a connection."""
         with cls._instances_lock:
             made = cls._instances.get(connection)

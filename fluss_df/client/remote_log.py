@@ -33,7 +33,7 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.record.headers import LogHeaders, scan_headers
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class RemoteRead:
     """
 
     def __init__(
-        self, connection: FlussConnection, position: Position, remote: RemoteChunk, metrics: Metrics
+        self, connection: ClientContext, position: Position, remote: RemoteChunk, metrics: Metrics
     ) -> None:
         config = connection.config
         self._position = position
@@ -386,11 +386,11 @@ def _segments(
     return segments
 
 
-_pools: weakref.WeakKeyDictionary[FlussConnection, ThreadPoolExecutor] = weakref.WeakKeyDictionary()
+_pools: weakref.WeakKeyDictionary[ClientContext, ThreadPoolExecutor] = weakref.WeakKeyDictionary()
 _pools_lock = threading.Lock()
 
 
-def _downloads(connection: FlussConnection) -> ThreadPoolExecutor:
+def _downloads(connection: ClientContext) -> ThreadPoolExecutor:
     """Return the threads of a connection that read segments; they end with the connection."""
     with _pools_lock:
         pool = _pools.get(connection)

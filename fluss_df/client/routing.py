@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from fluss_df.client.partition_names import limits
 from fluss_df.client.plain_keys import values_of
+from fluss_df.client.table_questions import TableQuestions
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
@@ -23,7 +24,7 @@ from fluss_df.schema import TableInfo
 from fluss_df.types import Column
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 #: Returns how many buckets a partition has.
 CountOf: TypeAlias = Callable[[int | None], int]
@@ -62,7 +63,7 @@ class PartitionRouter:
         Whether to create partitions that do not exist.
     """
 
-    def __init__(self, connection: FlussConnection, info: TableInfo, *, create: bool) -> None:
+    def __init__(self, connection: ClientContext, info: TableInfo, *, create: bool) -> None:
         self._connection = connection
         self._info = info
         self._create = create
@@ -120,14 +121,14 @@ class PartitionRouter:
         return split_by_partition(data, columns, table=str(self._info.table_path))
 
     def _find(self, missing: dict[str, dict[str, str]]) -> None:
-        admin = self._connection.get_admin()
+        tables = TableQuestions(self._connection)
         path = self._info.table_path
         self._refresh()
         absent = {name: spec for name, spec in missing.items() if name not in self._ids}
         if absent and self._create:
             self._require_room(len(absent))
             for spec in absent.values():
-                admin.create_partition(path, spec, ignore_if_exists=True)
+                self._connection.io.run(tables.make_partition(path, spec, True))
             self._refresh()
             absent = {name: spec for name, spec in absent.items() if name not in self._ids}
         if absent:
@@ -159,7 +160,7 @@ class PartitionRouter:
                 )
 
     def _refresh(self) -> None:
-        infos = self._connection.get_admin().list_partition_infos(self._info.table_path)
+        infos = TableQuestions(self._connection).list_partition_infos(self._info.table_path)
         self._ids = {info.partition_name: info.partition_id for info in infos}
 
 

@@ -19,6 +19,7 @@ from fluss_df.client.reader import OrderedRead
 from fluss_df.client.row_filter import RowFilter
 from fluss_df.client.scan_records import RecordBatch, ScanRecords, record_batches
 from fluss_df.client.subscriptions import check_positions
+from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import (
     CHANGELOG_COLUMNS,
@@ -33,7 +34,7 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 _Subscription = tuple[int | None, int]
 
@@ -71,7 +72,7 @@ class LogScanner(Ready):
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         info: TableInfo,
         columns: tuple[str, ...] | None,
         *,
@@ -161,7 +162,7 @@ class LogScanner(Ready):
     def _subscribe(self, offsets: Mapping[Any, int]) -> None:
         names: dict[int, str] = {}
         if self._info.is_partitioned():
-            infos = self._connection.get_admin().list_partition_infos(self._info.table_path)
+            infos = TableQuestions(self._connection).list_partition_infos(self._info.table_path)
             names = {info.partition_id: info.partition_name for info in infos}
         new: dict[_Subscription, Position] = {}
         for key, offset in offsets.items():
@@ -197,7 +198,7 @@ class LogScanner(Ready):
 
     def _offsets(self, positions: list[Position], spec: OffsetSpec) -> dict[TableBucket, int]:
         buckets = [position.bucket for position in positions]
-        return self._connection.get_admin().get_bucket_offsets(self._info, buckets, spec)
+        return TableQuestions(self._connection).get_bucket_offsets(self._info, buckets, spec)
 
     def unsubscribe(self, bucket_id: int) -> None:
         """Stop reading a bucket."""

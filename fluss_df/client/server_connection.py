@@ -13,11 +13,11 @@ from typing import Any
 
 from fluss_df.client.direct_transport import DirectTransport
 from fluss_df.client.embedded import ENDING_S, engine_credentials, is_attached, successor
+from fluss_df.client.endpoint import Endpoint
 from fluss_df.client.local_peers import require_own
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.sockets import local_path
-from fluss_df.config import Config
-from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
+from fluss_df.errors import DeadlineExceededError, FlussError, NetworkError
 from fluss_df.protocol.api import API_VERSIONS, Api, RequestT, ResponseT, ServerApis
 from fluss_df.protocol.frames import (
     RESPONSE_OVERHEAD,
@@ -31,38 +31,6 @@ from fluss_df.protocol.handshake import Credentials, FolderSecret, handshake
 from fluss_df.version import __version__
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where to connect and as whom; the key of the connection cache."""
-
-    host: str
-    port: int
-    credentials: Credentials | None
-
-    @property
-    def address(self) -> str:
-        """``host:port``, or the path of a Unix socket."""
-        return local_path(self.host) or f"{self.host}:{self.port}"
-
-
-def credentials_of(config: Config) -> Credentials | None:
-    """Return the credentials in a configuration.
-
-    Raises
-    ------
-    FlussError
-        ``AUTHENTICATE_EXCEPTION``, when SASL is on and user or password is missing.
-    """
-    if not config.uses_sasl:
-        return None
-    if not config.security_sasl_username or not config.security_sasl_password:
-        raise FlussError(
-            "security.protocol is 'sasl': set security.sasl.username and security.sasl.password",
-            ErrorCode.AUTHENTICATE_EXCEPTION,
-        )
-    return Credentials(config.security_sasl_username, config.security_sasl_password)
 
 
 # what is received at once: most responses are whole in it

@@ -32,7 +32,7 @@ from fluss_df.schema import TableInfo
 from fluss_df.types import Column, arrow_schema
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 _CODES = {kind.short_string(): kind.value for kind in ChangeType}
 
@@ -75,7 +75,7 @@ class UpsertWriter(TableWriter):
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         info: TableInfo,
         columns: Sequence[str] | None = None,
         *,
@@ -312,7 +312,7 @@ class TableUpsert:
     """
 
     def __init__(
-        self, connection: FlussConnection, info: TableInfo, columns: Sequence[str] | None = None
+        self, connection: ClientContext, info: TableInfo, columns: Sequence[str] | None = None
     ) -> None:
         check_primary_key(info)
         self._connection = connection

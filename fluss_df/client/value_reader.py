@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import require_columns
 from fluss_df.record.headers import Bytes
@@ -19,7 +20,7 @@ from fluss_df.schema import TableInfo
 from fluss_df.types import Column
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 # schemas that a table can gain while it is read
 _MOST_NEW_SCHEMAS = 100
@@ -44,7 +45,7 @@ class ValueReader:
     """
 
     def __init__(
-        self, connection: FlussConnection, info: TableInfo, columns: Sequence[str] | None = None
+        self, connection: ClientContext, info: TableInfo, columns: Sequence[str] | None = None
     ) -> None:
         names = info.get_column_names() if columns is None else list(columns)
         require_columns(names, info.get_column_names(), f"table {info.table_path}:")
@@ -66,7 +67,7 @@ class ValueReader:
 
     def _learn(self, schema_id: int) -> None:
         schema = self._connection.io.run(
-            self._connection.get_admin().table_schema(self._info.table_path, schema_id)
+            TableQuestions(self._connection).table_schema(self._info.table_path, schema_id)
         )
         with self._lock:
             self._schemas = {**self._schemas, schema_id: schema.columns}
@@ -121,7 +122,7 @@ class ValueReader:
     def _learn_newest(self) -> bool:
         """Learn all schemas up to the newest; whether there were any that were not known."""
         path = self._info.table_path
-        info = self._connection.get_table(path).get_table_info()
+        info = TableQuestions(self._connection).get_table_info(path)
         missing = [i for i in range(1, info.schema_id + 1) if i not in self._schemas]
         for schema_id in missing:
             self._learn(schema_id)

@@ -18,7 +18,7 @@ from fluss_df.errors import FlussError
 from fluss_df.record.row_collector import Gathered, Row, RowCollector, RowGate
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Waiting:
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         outgoing: Outgoing,
         *,
         name: str,

@@ -33,7 +33,7 @@ from fluss_df.types import Column, arrow_schema
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 
 class TableWriter(Ready):
@@ -59,7 +59,7 @@ class TableWriter(Ready):
 
     def __init__(
         self,
-        connection: FlussConnection,
+        connection: ClientContext,
         info: TableInfo,
         *,
         columns: Sequence[Column],

@@ -18,6 +18,7 @@ import pytest
 import fluss_df as fluss
 import fluss_df.aio
 from fluss_df.client import direct_questions
+from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
 from tests.client.support import Tables
 
@@ -353,7 +354,7 @@ def test_a_partition_goes_during_a_key_scan(
     case = Case(tables, other, keys=True)
     for name in "bc":
         case.admin.create_partition(case.path, {"p": name})
-    original = fluss.FlussAdmin.partition_infos
+    original = TableQuestions.partition_infos
     dropped: list[str] = []
 
     def drop() -> None:
@@ -363,13 +364,13 @@ def test_a_partition_goes_during_a_key_scan(
             case.admin.create_partition(case.path, {"p": "b"})
         time.sleep(SETTLE_S)
 
-    async def listed(self: fluss.FlussAdmin, *args: Any) -> list[fluss.PartitionInfo]:
+    async def listed(self: TableQuestions, *args: Any) -> list[fluss.PartitionInfo]:
         found = await original(self, *args)
         if not dropped:
             await asyncio.to_thread(drop)
         return found
 
-    monkeypatch.setattr(fluss.FlussAdmin, "partition_infos", listed)
+    monkeypatch.setattr(TableQuestions, "partition_infos", listed)
     monkeypatch.setattr(direct_questions, "partition_infos", lambda *_: None)
     with pytest.raises(FlussError) as raised:
         case.table.new_scan().create_snapshot_scanner().to_arrow()

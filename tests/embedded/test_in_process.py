@@ -16,8 +16,8 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.client.direct_lane import DirectLane, direct_lane
+from fluss_df.client.endpoint import Endpoint
 from fluss_df.client.metrics import Metrics
-from fluss_df.client.server_connection import Endpoint
 from fluss_df.client.sockets import local_host
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import ErrorCode, FlussError

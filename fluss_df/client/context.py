@@ -1,0 +1,75 @@
+"""What all parts of a client share: its settings, its I/O thread, its view of the cluster."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Protocol
+
+from fluss_df.client.cluster import Cluster, release
+from fluss_df.client.io_thread import IOThread, io_thread, reset_after_fork
+from fluss_df.client.metrics import Metrics
+from fluss_df.config import Config
+from fluss_df.errors import FlussError
+
+
+class Writer(Protocol):
+    """What is closed with its connection."""
+
+    def close(self) -> object:
+        """Flush, and give up what it holds."""
+        ...
+
+
+class ClientContext:
+    """A connection as scanners, writers and lookups see it; for any number of threads.
+
+    :class:`~fluss_df.client.connection.FlussConnection` is one, with what users call.
+
+    Parameters
+    ----------
+    config
+        Its settings.
+
+    Attributes
+    ----------
+    config
+        Its settings.
+    metrics
+        Counters of requests, bytes, retries and waits.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.metrics = Metrics()
+        self._lock = threading.Lock()
+        self._cluster: Cluster | None = None
+        self._closed = False
+        self._writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Begin again in a forked child: sockets and threads stay with the parent."""
+        self._lock = threading.Lock()
+        self._cluster = None
+        self._writers = weakref.WeakSet()
+
+    @property
+    def io(self) -> IOThread:
+        """The I/O thread of this process."""
+        return io_thread()
+
+    @property
+    def cluster(self) -> Cluster:
+        """What is known of the cluster, in this process."""
+        if self._closed:
+            raise FlussError("the connection is closed: open a new one")
+        with self._lock:
+            if self._cluster is None:
+                self._cluster = Cluster(self.config, io_thread(), self.metrics)
+                weakref.finalize(self, release, self._cluster).atexit = False
+            return self._cluster
+
+    def register_writer(self, writer: Writer) -> None:
+        """Have a writer closed with this connection."""
+        self._writers.add(writer)
