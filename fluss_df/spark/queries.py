@@ -30,7 +30,7 @@ from fluss_df.spark.mentions import Mention, find_mentions, placed
 from fluss_df.spark.options import ReadOptions
 from fluss_df.spark.planning import TableScan
 from fluss_df.spark.proof import Plan
-from fluss_df.spark.sql_filter import SqlConditions
+from fluss_df.spark.sql_filter import SqlConditions, parse_filter
 from fluss_df.spark.stand_ins import StandIns, named_column, null_column
 
 if TYPE_CHECKING:
@@ -324,11 +324,14 @@ def _candidates(
                 plain = part.copy()
                 for column in plain.find_all(exp.Column):
                     column.set("table", None)
+                text = plain.sql(dialect=_DIALECT)
                 try:
                     converter.convert(plain)
-                except UnsupportedExpression:
+                    # the scan reads the text, in which sqlglot may write what is not taken
+                    parse_filter(text, schemas[at], zone, mentions[at].table)
+                except (UnsupportedExpression, FlussError):
                     continue
-                pushed.append(plain.sql(dialect=_DIALECT))
+                pushed.append(text)
             if pushed:
                 found[at] = " AND ".join(f"({text})" for text in pushed)
     return found

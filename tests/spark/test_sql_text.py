@@ -36,6 +36,7 @@ TEXTS = [
     "SELECT 'it''s', \"it's\", r'a\\b', 'a' 'b', '\\u0041\\101', label FROM {b} WHERE label = 'it''s'",
     "SELECT to_char(w, '99'), date_format(DATE '2024-01-05', \"yyyy'Q'q\") FROM {b} WHERE w > 0",
     "SELECT label /* FROM {b} */ FROM {b} -- {b} '\nWHERE '{b}' <> \"FROM {b}\"",
+    "SELECT label FROM {b} WHERE label <> 'a\\u0001' AND label <> '\0' AND w > 0",
     # names
     "WITH {a} AS (SELECT * FROM {b}) SELECT * FROM {a} JOIN (WITH {b} AS (SELECT k FROM {a})"
     " SELECT * FROM {b}) USING (k)",
