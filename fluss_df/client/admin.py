@@ -49,6 +49,12 @@ class FlussAdmin(TableQuestions):
     Every method raises a :class:`FlussError` with the server's code when the cluster refuses.
     """
 
+    # what scans ask, too
+    get_table_info = TableQuestions.get_table_info
+    list_partition_infos = TableQuestions.list_partition_infos
+    get_bucket_offsets = TableQuestions.get_bucket_offsets
+    get_offsets_by_clock = TableQuestions.get_offsets_by_clock
+
     # ---- databases
 
     @blocking
