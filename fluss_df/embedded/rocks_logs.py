@@ -22,15 +22,15 @@ _BLOCK_BYTES: Final = 32 << 10
 # checksum, bytes of the content, kind; the checksum is of the kind and the content
 _HEADER: Final = struct.Struct("<IHB")
 _CONTENT: Final = 6
-# whole records, and their first, middle and last parts
-_KINDS: Final = range(1, 5)
+# of log files that were used again: whole records, their first, middle and last parts, and a mark
+_USED_AGAIN: Final = frozenset({5, 6, 7, 8, 11})
 _MASK: Final = 0xA282EAD8
 _WORD: Final = 0xFFFFFFFF
-_READ_FIRST: Final = re.compile(r"MANIFEST-\d+|\d+\.log")
+_LOG: Final = re.compile(r"\d+\.log")
 
 
 def verify_logs(folder: Path) -> None:
-    """Verify each MANIFEST and each log of a RocksDB that nobody has open.
+    """Verify the MANIFEST that is in use, and each log, of a RocksDB that nobody has open.
 
     Raises
     ------
@@ -39,15 +39,20 @@ def verify_logs(folder: Path) -> None:
     FlussError
         Where a file cannot be opened now.
     """
+    current = _bytes(folder / "CURRENT").rstrip(b"\n").decode(errors="replace")
     for name in names_in(folder):
-        if _READ_FIRST.fullmatch(name):
-            # errors begin as RocksDB's own do
-            try:
-                at = _damaged_at(read_bytes(folder / name) or b"")
-            except DamagedError as error:
-                raise ValueError(f"IO error: {error}") from error
+        if name == current or _LOG.fullmatch(name):
+            at = _damaged_at(_bytes(folder / name))
             if at is not None:
+                # begins as RocksDB's own messages do
                 raise ValueError(f"Corruption: {name} is damaged at byte {at}")
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return read_bytes(file) or b""
+    except DamagedError as error:
+        raise ValueError(f"IO error: {error}") from error
 
 
 def _damaged_at(data: bytes) -> int | None:
@@ -63,9 +68,10 @@ def _damaged_at(data: bytes) -> int | None:
             return None
         checksum, length, kind = _HEADER.unpack_from(data, at)
         behind = at + _HEADER.size + length
-        if not kind and not length and not any(data[at:]):
+        if not kind and not length and data.count(0, at) == end - at:
             return None
-        if kind not in _KINDS or length > left - _HEADER.size:
+        # other kinds that are not known here may be of a later RocksDB
+        if kind in _USED_AGAIN or length > left - _HEADER.size:
             return at
         if behind > end:
             return None
