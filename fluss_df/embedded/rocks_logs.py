@@ -17,6 +17,7 @@ from typing import Final
 import google_crc32c
 
 from fluss_df.embedded.files import DamagedError, names_in, read_bytes
+from fluss_df.embedded.sst_blocks import masked
 
 _BLOCK_BYTES: Final = 32 << 10
 # checksum, bytes of the content, kind; the checksum is of the kind and the content
@@ -24,8 +25,6 @@ _HEADER: Final = struct.Struct("<IHB")
 _CONTENT: Final = 6
 # of log files that were used again: whole records, their first, middle and last parts, and a mark
 _USED_AGAIN: Final = frozenset({5, 6, 7, 8, 11})
-_MASK: Final = 0xA282EAD8
-_WORD: Final = 0xFFFFFFFF
 _LOG: Final = re.compile(r"\d+\.log")
 
 
@@ -75,11 +74,7 @@ def _damaged_at(data: bytes) -> int | None:
             return at
         if behind > end:
             return None
-        if _masked(google_crc32c.value(data[at + _CONTENT : behind])) != checksum:
+        if masked(google_crc32c.value(data[at + _CONTENT : behind])) != checksum:
             return at
         at = behind
     return None
-
-
-def _masked(crc: int) -> int:
-    return ((((crc >> 15) | (crc << 17)) & _WORD) + _MASK) & _WORD

@@ -66,12 +66,16 @@ def verify_other_blocks(file: Path) -> None:
 
 def _sound(block: bytes, base: int, start: int) -> bool:
     """Whether a block with its trailer has the checksum that the trailer says."""
-    crc = google_crc32c.value(block[:-4])
-    masked = (((crc >> 15) | (crc << 17)) & _WORD) + _MASK
+    checksum = masked(google_crc32c.value(block[:-4]))
     if base:
         # blocks that were exchanged have another place
-        masked += base ^ ((start & _WORD) + (start >> 32))
-    return bool(masked & _WORD == _TRAILER.unpack(block[-5:])[1])
+        checksum += base ^ ((start & _WORD) + (start >> 32))
+    return bool(checksum & _WORD == _TRAILER.unpack(block[-5:])[1])
+
+
+def masked(crc: int) -> int:
+    """Return a CRC-32C as RocksDB stores it."""
+    return ((((crc >> 15) | (crc << 17)) & _WORD) + _MASK) & _WORD
 
 
 def _handles(block: bytes) -> list[tuple[int, int]]:
