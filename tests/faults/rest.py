@@ -38,6 +38,18 @@ def wait_for_checkpoint(cluster: LocalCluster, table: fluss.FlussTable) -> None:
         time.sleep(0.01)
 
 
+def forget(cluster: LocalCluster, table: fluss.FlussTable) -> None:
+    """Let the only server, which was killed, have no checkpoint of the table."""
+    [server] = cluster.tablet_servers
+    file = server.data_dir / _CHECKPOINT
+    mine = f"{table.get_table_info().table_id} "
+    lines = [
+        line[: line.rindex(" ")] + " 0" if line.startswith(mine) else line
+        for line in file.read_text().splitlines()
+    ]
+    file.write_text("\n".join([*lines, ""]))
+
+
 class Rest:
     """Lets one writer, on a thread of its own, rest for a kill."""
 

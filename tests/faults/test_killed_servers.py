@@ -14,7 +14,7 @@ from fluss_df.client.cluster import _Leader
 from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.metadata import TableBucket
-from tests.faults.rest import Rest, wait_for_checkpoint
+from tests.faults.rest import Rest, forget, wait_for_checkpoint
 
 BUCKETS = 4
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -26,11 +26,13 @@ def three_servers(fluss_cluster_factory: ClusterFactory) -> Iterator[LocalCluste
         yield cluster
 
 
-def make_table(connection: fluss.FlussConnection, name: str) -> fluss.FlussTable:
+def make_table(
+    connection: fluss.FlussConnection, name: str, buckets: int = BUCKETS
+) -> fluss.FlussTable:
     admin = connection.get_admin()
     admin.create_database("faults", ignore_if_exists=True)
     path = fluss.TablePath("faults", name)
-    descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=BUCKETS)
+    descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=buckets)
     admin.create_table(path, descriptor)
     return connection.get_table(path)
 
@@ -183,21 +185,15 @@ def test_polling_goes_on_over_a_restart(one_server: LocalCluster) -> None:
             assert sorted(seen) == list(range(3000))
 
 
-def test_lost_acknowledged_rows_are_noticed(fluss_cluster_factory: ClusterFactory) -> None:
+def test_lost_acknowledged_rows_are_noticed(one_server: LocalCluster) -> None:
     """The server forgets what it acknowledged; the writer finds out with its next batch."""
-    never = {"log.replica.high-watermark.checkpoint-interval": "1h"}
-    with (
-        fluss_cluster_factory(tablet_servers=1, server_options=never) as cluster,
-        fluss.connect(cluster.bootstrap_servers) as connection,
-    ):
-        admin = connection.get_admin()
-        admin.create_database("faults", ignore_if_exists=True)
-        path = fluss.TablePath("faults", "forgotten")
-        admin.create_table(path, fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1))
-        writer = connection.get_table(path).new_append().create_writer()
+    with fluss.connect(one_server.bootstrap_servers) as connection:
+        table = make_table(connection, "forgotten", buckets=1)
+        writer = table.new_append().create_writer()
         writer.write_arrow_batch(batch(0, 100)).wait()
-        cluster.kill_tablet_server(0)
-        cluster.start_tablet_server(0)
+        one_server.kill_tablet_server(0)
+        forget(one_server, table)
+        one_server.start_tablet_server(0)
         writer.write_arrow_batch(batch(100, 100)).wait()
         with pytest.raises(fluss.FlussError, match="lost rows that it had acknowledged") as error:
             writer.flush()
