@@ -29,6 +29,7 @@ from fluss_df.protocol.api import (
     GET_KV_SNAPSHOT_METADATA,
     GET_LATEST_KV_SNAPSHOTS,
 )
+from fluss_df.record.rocks_manifest import verify_manifest
 from fluss_df.record.rocks_rows import take_values
 from fluss_df.schema import TableInfo
 
@@ -234,6 +235,7 @@ def snapshot_entries(
         _download(connection, snapshot, Path(folder))
         options = Options(raw_mode=True)
         try:
+            verify_manifest(lambda name: Path(folder, name).open("rb"))  # noqa: SIM115
             database = Rdict(folder, options=options, access_type=AccessType.read_only())
         except Exception as error:
             raise ProtocolError(

@@ -8,6 +8,7 @@ ended is replayed from the changelog.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import re
@@ -17,17 +18,17 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import rocksdict
 
-from fluss_df.embedded.files import disk_refused, names_in
+from fluss_df.embedded.files import DamagedError, disk_refused, names_in, read_bytes
 from fluss_df.embedded.ownership import FolderLock
 from fluss_df.embedded.private_files import FOLDER, make_private
-from fluss_df.embedded.rocks_logs import verify_logs
 from fluss_df.embedded.sst_blocks import verify_other_blocks
 from fluss_df.embedded.synced_point import NO_BUCKET, BucketIds
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.rocks_manifest import verify_manifest
 from fluss_df.record.rocks_rows import take_values
 
 logger = logging.getLogger(__name__)
@@ -207,8 +208,7 @@ class KvStore:
         try:
             path = self._resources.path_of(self.folder)
             os.makedirs(path, FOLDER, exist_ok=True)
-            verify_logs(Path(path))
-            db = rocksdict.Rdict(path, self._resources.options())
+            db = _rocks(path, self._resources.options())
             self._make_private()
             stored = db.get(_STATE_KEY)
         except FlussError:
@@ -374,11 +374,9 @@ class KvStore:
         options = self._resources.options()
         # all files at once: they stay readable when the store is opened meanwhile and drops them
         options.set_max_open_files(-1)
-        read_only = rocksdict.AccessType.read_only(False)
         try:
             path = self._resources.path_of(self.folder)
-            verify_logs(Path(path))
-            db = rocksdict.Rdict(path, options, access_type=read_only)
+            db = _rocks(path, options, read_only=True)
         except FlussError:
             raise
         except Exception as error:
@@ -488,9 +486,23 @@ def _number(folder: Path) -> int:
 def _read_only(folder: Path) -> rocksdict.Rdict:
     if not folder.exists():
         raise FlussError(f"there is no {folder}", ErrorCode.KV_STORAGE_EXCEPTION)
-    verify_logs(folder)
-    read_only = rocksdict.AccessType.read_only(False)
-    return rocksdict.Rdict(str(folder), rocksdict.Options(raw_mode=True), access_type=read_only)
+    return _rocks(str(folder), rocksdict.Options(raw_mode=True), read_only=True)
+
+
+def _rocks(path: str, options: rocksdict.Options, *, read_only: bool = False) -> rocksdict.Rdict:
+    """Open a RocksDB whose MANIFEST does not hold it up."""
+
+    def opened(name: str) -> BinaryIO:
+        try:
+            return io.BytesIO(read_bytes(Path(path, name)) or b"")
+        except DamagedError as error:
+            # begins as RocksDB's own messages do
+            raise ValueError(f"IO error: {error}") from error
+
+    verify_manifest(opened)
+    access = rocksdict.AccessType
+    kind = access.read_only(False) if read_only else access.read_write()
+    return rocksdict.Rdict(path, options, access_type=kind)
 
 
 @contextlib.contextmanager

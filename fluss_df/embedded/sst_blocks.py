@@ -16,6 +16,7 @@ import google_crc32c
 
 from fluss_df.embedded.files import disk_refused
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.rocks_manifest import masked
 
 _FOOTER_BYTES: Final = 53
 _MAGIC: Final = 0x88E241B785F4CFF7
@@ -24,7 +25,6 @@ _FOOTER: Final = struct.Struct("<B4sIII24xIQ")
 _CRC32C: Final = 1
 _FIRST_WITH_CONTEXT: Final = 6
 _TRAILER: Final = struct.Struct("<BI")
-_MASK: Final = 0xA282EAD8
 _WORD: Final = 0xFFFFFFFF
 
 
@@ -71,11 +71,6 @@ def _sound(block: bytes, base: int, start: int) -> bool:
         # blocks that were exchanged have another place
         checksum += base ^ ((start & _WORD) + (start >> 32))
     return bool(checksum & _WORD == _TRAILER.unpack(block[-5:])[1])
-
-
-def masked(crc: int) -> int:
-    """Return a CRC-32C as RocksDB stores it."""
-    return ((((crc >> 15) | (crc << 17)) & _WORD) + _MASK) & _WORD
 
 
 def _handles(block: bytes) -> list[tuple[int, int]]:

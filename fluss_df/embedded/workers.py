@@ -130,6 +130,7 @@ class Workers:
                 return
             job()
             del job  # what it refers to, a request's bytes, must not wait for the next one
+            # most often there are not too many, which needs no lock to be seen
             if len(self._threads) <= self._count + self._aside:
                 continue
             with self._lock:

@@ -6,6 +6,9 @@ A server names the files: whatever it says, no file of the user's is changed, an
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -66,6 +69,29 @@ def test_a_damaged_block_is_told(
     file.write_bytes(bytes(data))
     with pytest.raises(ProtocolError, match=r"snapshot 7 of .*bucket=0.* is damaged"):
         list(snapshot_entries(connection, snapshot_of(folder), keys=keys))
+
+
+def test_a_damaged_manifest_is_told(folder: Path) -> None:
+    manifest = next(folder.glob("MANIFEST-*"))
+    data = bytearray(manifest.read_bytes())
+    # behind the checksum and the length of the second record: its kind
+    second = 7 + int.from_bytes(data[4:6], "little")
+    data[second + 6] ^= 4
+    manifest.write_bytes(bytes(data))
+    # RocksDB's reader never returned, and nothing else of its process ran
+    program = (
+        "import sys; from pathlib import Path; import fluss_df as fluss;"
+        "from fluss_df.client.kv_snapshots import snapshot_entries;"
+        "from tests.client.test_snapshot_files import snapshot_of;"
+        "list(snapshot_entries(fluss.connect(':memory:'), snapshot_of(Path(sys.argv[1]))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)],
+        capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 1
+    found = r"ProtocolError: .*snapshot 7 of .*bucket=0.* cannot be opened: .*damaged at byte 46"
+    assert re.search(found, done.stderr)
 
 
 def refused(connection: fluss.FlussConnection, *files: tuple[str, str]) -> str:
