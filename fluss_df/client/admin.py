@@ -19,7 +19,7 @@ from fluss_df.client.admin_requests import (
 from fluss_df.client.cluster import path_message
 from fluss_df.client.facade import blocking
 from fluss_df.client.leader_requests import bucket_row_counts
-from fluss_df.client.table_life import create_table, drop_table
+from fluss_df.client.table_life import create_partition, create_table, drop_table
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import (
@@ -327,7 +327,9 @@ class FlussAdmin(TableQuestions):
         ignore_if_exists: bool = False,
     ) -> None:
         """Create a partition, given the value of each partition column."""
-        await self.make_partition(table_path, partition_spec, ignore_if_exists)
+        await create_partition(
+            self._cluster, checked(table_path), partition_spec, ignore_if_exists=ignore_if_exists
+        )
 
     @blocking
     async def drop_partition(

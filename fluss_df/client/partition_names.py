@@ -9,11 +9,10 @@ from typing import Final
 from fluss_df.client.admin_requests import (
     partition_infos_of,
     partition_infos_request,
-    partition_spec_message,
     table_info_request,
 )
-from fluss_df.client.cluster import Cluster, path_message
-from fluss_df.client.table_life import require_noted
+from fluss_df.client.cluster import Cluster
+from fluss_df.client.table_life import create_partition
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import PartitionInfo
 from fluss_df.protocol import api
@@ -60,15 +59,7 @@ async def partition_named(
                 return partition
         if not create or attempt:
             break
-        await require_noted(cluster, info.table_path)
-        request = pb.CreatePartitionRequest(
-            table_path=path_message(info.table_path),
-            partition_spec=partition_spec_message(spec),
-            ignore_if_exists=True,
-        )
-        await cluster.request_coordinator(
-            api.CREATE_PARTITION, request, done_by_lost_try=ErrorCode.PARTITION_ALREADY_EXISTS
-        )
+        await create_partition(cluster, info.table_path, spec, ignore_if_exists=True)
     raise FlussError(
         f"partition '{name}' of table {info.table_path} was dropped",
         ErrorCode.PARTITION_NOT_EXISTS,

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from fluss_df.client.partition_names import limits
 from fluss_df.client.plain_keys import values_of
+from fluss_df.client.table_life import create_partition
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
@@ -121,14 +122,14 @@ class PartitionRouter:
         return split_by_partition(data, columns, table=str(self._info.table_path))
 
     def _find(self, missing: dict[str, dict[str, str]]) -> None:
-        tables = TableQuestions(self._connection)
         path = self._info.table_path
         self._refresh()
         absent = {name: spec for name, spec in missing.items() if name not in self._ids}
         if absent and self._create:
             self._require_room(len(absent))
             for spec in absent.values():
-                self._connection.io.run(tables.make_partition(path, spec, True))
+                work = create_partition(self._connection.cluster, path, spec, ignore_if_exists=True)
+                self._connection.io.run(work)
             self._refresh()
             absent = {name: spec for name, spec in absent.items() if name not in self._ids}
         if absent:

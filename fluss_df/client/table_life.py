@@ -1,4 +1,4 @@
-"""Creating a table so that it can be used, and dropping it.
+"""Creating tables and partitions so that they can be used, and dropping tables.
 
 The coordinator of Fluss 0.9.1 learns of a new table by watching ZooKeeper, and now and then, more
 often under load, misses one: its node is made empty and filled a moment later, and a watcher that
@@ -19,9 +19,10 @@ import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Final
 
-from fluss_df.client.admin_requests import changing, table_info_request
+from fluss_df.client.admin_requests import changing, partition_spec_message, table_info_request
 from fluss_df.client.cluster import Cluster, path_message
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
@@ -130,7 +131,28 @@ async def _is_served(cluster: Cluster, path: TablePath) -> bool:
         pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
-async def require_noted(cluster: Cluster, path: TablePath) -> None:
+async def create_partition(
+    cluster: Cluster, path: TablePath, spec: Mapping[str, str], *, ignore_if_exists: bool
+) -> None:
+    """Create a partition, given the value of each partition column.
+
+    Raises
+    ------
+    FlussError
+        Where the coordinator took no note of the table, and what else the server says.
+    """
+    await _require_noted(cluster, path)
+    request = pb.CreatePartitionRequest(
+        table_path=path_message(path),
+        partition_spec=partition_spec_message(spec),
+        ignore_if_exists=ignore_if_exists,
+    )
+    await cluster.request_coordinator(
+        api.CREATE_PARTITION, request, done_by_lost_try=ErrorCode.PARTITION_ALREADY_EXISTS
+    )
+
+
+async def _require_noted(cluster: Cluster, path: TablePath) -> None:
     """Refuse to create a partition that would do harm.
 
     Raises

@@ -12,7 +12,6 @@ from fluss_df.client.admin_requests import (
     checked,
     partition_infos_of,
     partition_infos_request,
-    partition_spec_message,
     table_info_of,
     table_info_request,
 )
@@ -21,7 +20,6 @@ from fluss_df.client.context import ClientContext
 from fluss_df.client.facade import Ready, answered_at_once
 from fluss_df.client.io_thread import IOThread
 from fluss_df.client.leader_requests import bucket_offsets, offsets_by_clock
-from fluss_df.client.table_life import require_noted
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket, TablePath
 from fluss_df.protocol import api
@@ -105,21 +103,6 @@ class TableQuestions(Ready):
         return Schema.from_json_bytes(response.schema_json)
 
     # ---- partitions
-
-    async def make_partition(
-        self, table_path: TablePath, partition_spec: Mapping[str, str], ignore_if_exists: bool
-    ) -> None:
-        """Coroutine of :meth:`create_partition`, on the I/O thread."""
-        await require_noted(self._cluster, checked(table_path))
-        await self._cluster.request_coordinator(
-            api.CREATE_PARTITION,
-            pb.CreatePartitionRequest(
-                table_path=path_message(checked(table_path)),
-                partition_spec=partition_spec_message(partition_spec),
-                ignore_if_exists=ignore_if_exists,
-            ),
-            done_by_lost_try=ErrorCode.PARTITION_ALREADY_EXISTS,
-        )
 
     def _known_partitions(
         self, table_path: TablePath, partition_spec: Mapping[str, str] | None = None

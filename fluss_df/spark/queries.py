@@ -24,7 +24,6 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.pushdown.predicate import UnsupportedExpression
 from fluss_df.spark.analysis import is_classic
 from fluss_df.spark.mentions import Mention, find_mentions, placed
 from fluss_df.spark.options import ReadOptions
@@ -329,7 +328,7 @@ def _candidates(
                     converter.convert(plain)
                     # the scan reads the text, in which sqlglot may write what is not taken
                     parse_filter(text, schemas[at], zone, mentions[at].table)
-                except (UnsupportedExpression, FlussError):
+                except FlussError:
                     continue
                 pushed.append(text)
             if pushed:
