@@ -46,9 +46,12 @@ CHANGES = pa.schema(
 LATE = "Python worker failed to connect back"
 # as Polars has them: names of partitions have no signs
 NAMES = {"+I": "insert", "-U": "update_before", "+U": "update_after", "-D": "delete"}
+# Java 17 starts processes through a helper, which waits for ever when its JVM is killed at that
+# moment, and holds the JVM's sockets open: the driver's Python waited too (JDK-8307990).
+_NO_HELPER = "-Djdk.lang.Process.launchMechanism=VFORK"
 CONF = {
     "spark.driver.memory": "600m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_NO_HELPER}",
     "spark.sql.codegen.wholeStage": "false",
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
