@@ -59,9 +59,7 @@ _PIECE_BYTES: Final = 64 << 10
 # ---- produce
 
 
-async def produce_log(
-    engine: Engine, body: pa.Buffer, large: bool = False
-) -> Awaitable[list[Buffer]]:
+async def produce_log(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
     """Append; the awaitable that is returned waits for the disk and is the response."""
     return _acknowledge(engine, *await engine.run(_append_all, engine, body))
 
@@ -121,13 +119,14 @@ def _bucket(
 
 
 async def fetch_log(
-    engine: Engine, body: pa.Buffer, large: bool = False
+    engine: Engine, body: pa.Buffer, *, large: bool, in_place: bool
 ) -> Awaitable[list[Buffer]]:
     """Read; the awaitable that is returned waits for new records and is the response."""
+    read = functools.partial(_read_all, engine, in_place=in_place)
     if len(body) <= _KEPT_BYTES:
-        return _fetch(engine, engine.run, _parse_fetch(body))
+        return _fetch(engine, engine.run, read, _parse_fetch(body))
     run = engine.run_large if large else engine.run
-    return _fetch(engine, run, await run(_parse_fetch, body), body)
+    return _fetch(engine, run, read, await run(_parse_fetch, body), body)
 
 
 def _parse_fetch(body: pa.Buffer) -> pb.FetchLogRequest:
@@ -157,11 +156,16 @@ def fetch_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
     return None if request.max_wait_ms else _read_all(engine, request, in_place=True)[0]
 
 
-_Run = Callable[..., Awaitable[tuple[list[Buffer], int, bool]]]
+# of an answer: what :func:`_read_all` returns
+_Answer = tuple[list[Buffer], int, bool]
 
 
 async def _fetch(
-    engine: Engine, run: _Run, request: pb.FetchLogRequest, body: pa.Buffer | None = None
+    engine: Engine,
+    run: Callable[..., Awaitable[_Answer]],
+    read: Callable[[pb.FetchLogRequest], _Answer],
+    request: pb.FetchLogRequest,
+    body: pa.Buffer | None = None,
 ) -> list[Buffer]:
     """Answer a fetch; one of many buckets, whose body is given, is read again whenever it waited.
 
@@ -170,23 +174,23 @@ async def _fetch(
     wait = request.max_wait_ms if request.HasField("max_wait_ms") else 0
     wanted = request.min_bytes if request.HasField("min_bytes") else -1
     until = time.monotonic() + min(wait, _MAX_WAIT_MS) / 1000
-    parts, size, at_once = await run(_read_all, engine, request)
+    parts, size, at_once = await run(read, request)
     if at_once or size >= wanted or time.monotonic() >= until:
         return parts
     event = asyncio.Event()
     buckets = _buckets_of(request) if body is None else await engine.run(_buckets_of, request)
-    read: Callable[[], Awaitable[tuple[list[Buffer], int, bool]]]
+    read_again: Callable[[], Awaitable[_Answer]]
     if body is None:
-        read = functools.partial(run, _read_all, engine, request)
+        read_again = functools.partial(run, read, request)
     else:
-        read = functools.partial(run, _parse_and_read, engine, body)
+        read_again = functools.partial(run, _parse_and_read, read, body)
         del request
     with engine.watching(buckets, event):
         del buckets
         while True:
             # cleared before it is read, so that nothing new is missed between the two
             event.clear()
-            parts, size, at_once = await read()
+            parts, size, at_once = await read_again()
             left = until - time.monotonic()
             if at_once or size >= wanted or left <= 0:
                 return parts
@@ -204,20 +208,19 @@ def _buckets_of(request: pb.FetchLogRequest) -> set[TableBucket]:
     }
 
 
-def _parse_and_read(engine: Engine, body: pa.Buffer) -> tuple[list[Buffer], int, bool]:
-    return _read_all(engine, _parse_fetch(body))
+def _parse_and_read(read: Callable[[pb.FetchLogRequest], _Answer], body: pa.Buffer) -> _Answer:
+    return read(_parse_fetch(body))
 
 
-def _read_all(
-    engine: Engine, request: pb.FetchLogRequest, *, in_place: bool = False
-) -> tuple[list[Buffer], int, bool]:
+def _read_all(engine: Engine, request: pb.FetchLogRequest, *, in_place: bool) -> _Answer:
     """Return the response, the bytes of records in it, and whether it may not wait for more.
 
     It is not to wait where a bucket has an error, or batches were left out: the client goes on
     behind them. In place, for a reader in this process, nothing is made to be sent, and columns
     are cut out of the log only where it is filtered.
     """
-    response = FetchReply()
+    reply = FetchReply()
+    response: list[Buffer] = []
     total = 0
     at_once = False
     for asked in request.tables_req:
@@ -235,13 +238,17 @@ def _read_all(
                 at_once = True
                 answer.error_code = error.error_code
                 answer.error_message = error.message
-            response.buckets.append(bucket)
-            if not in_place:
+            # of many buckets, objects that are kept until the end cost time: Python collects them
+            if in_place:
+                reply.buckets.append(bucket)
+            else:
                 parts += fetch_response_bucket(answer, bucket.records)
         if not in_place:
             response += fetch_response_table(asked.table_id, parts)
+    if in_place:
+        return reply, total, at_once
     if len(response) > _MANY_PARTS:
-        response[:] = _joined(response)
+        response = _joined(response)
     return response, total, at_once
 
 

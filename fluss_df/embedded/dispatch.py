@@ -38,9 +38,6 @@ from fluss_df.protocol.text import replace_malformed
 logger = SeldomLogger(logging.getLogger(__name__))
 
 Reply = tuple[int, list[Buffer]]
-# requests whose handlers read and write bytes, and wait on the event loop
-_BY_BYTES: Final = (api.PRODUCE_LOG, api.FETCH_LOG, api.PUT_KV, api.LOOKUP)
-
 # bytes of a request that is read on the event loop; and that is looked at there before it is read
 _READ_HERE: Final = 16 << 10
 _LOOKED_AT_HERE: Final = 1 << 20
@@ -138,13 +135,16 @@ class Dispatcher:
         self._scans = Scans(self.engine)
         self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
 
-    async def begin(self, session: Session, request: Request) -> Reply | Awaitable[Reply]:
+    async def begin(
+        self, session: Session, request: Request, *, in_place: bool = False
+    ) -> Reply | Awaitable[Reply]:
         """Do what must be done in the order of the requests; return the reply, or who has it.
 
-        Never raises: whatever goes wrong becomes an error response.
+        Never raises: whatever goes wrong becomes an error response. In place, the answer to a fetch
+        is a :class:`~fluss_df.protocol.fetch.FetchReply`, for a reader in this process.
         """
         try:
-            result = await self._begin(session, request)
+            result = await self._begin(session, request, in_place)
         except Exception as error:
             return _error(error)
         if isinstance(result, list):
@@ -194,7 +194,7 @@ class Dispatcher:
             return _error(error)
 
     async def _begin(
-        self, session: Session, request: Request
+        self, session: Session, request: Request, in_place: bool
     ) -> list[Buffer] | Awaitable[list[Buffer]]:
         if request.key == BACKUP_KEY and session.local and session.trusted:
             file = Path(bytes(request.body).decode())
@@ -214,12 +214,17 @@ class Dispatcher:
                 ErrorCode.AUTHENTICATE_EXCEPTION,
             )
         large = await self._is_large(kind, request.body)
+        # these read and write bytes, and wait on the event loop
+        if kind is api.PRODUCE_LOG:
+            return await data_requests.produce_log(self.engine, request.body)
+        if kind is api.FETCH_LOG:
+            return await data_requests.fetch_log(
+                self.engine, request.body, large=large, in_place=in_place
+            )
         if kind is api.PUT_KV:
-            # of other processes by TCP, by how many rows there are
-            large = not session.local
-        if kind in _BY_BYTES:
-            rest: Awaitable[list[Buffer]] = await handler(self.engine, request.body, large)
-            return rest
+            return await kv_requests.put_kv(self.engine, request.body)
+        if kind is api.LOOKUP:
+            return await kv_requests.lookup(self.engine, request.body, large=large)
         if kind is api.AUTHENTICATE:
             asked = _parse(api.AUTHENTICATE, request.body)
             return [(await self._authenticate(session, asked)).SerializeToString()]

@@ -53,7 +53,7 @@ def _bucket(
 # ---- put
 
 
-async def put_kv(engine: Engine, body: pa.Buffer, _large: bool = False) -> Awaitable[list[Buffer]]:
+async def put_kv(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
     """Write; the awaitable that is returned waits for the disk and is the response."""
     return _acknowledge(engine, *await engine.run(_put_all, engine, body))
 
@@ -108,7 +108,7 @@ class _Found:
     end_offset: int = 0
 
 
-async def lookup(engine: Engine, body: pa.Buffer, large: bool = False) -> Awaitable[list[Buffer]]:
+async def lookup(engine: Engine, body: pa.Buffer, *, large: bool) -> Awaitable[list[Buffer]]:
     """Look keys up, and insert those that are missing where that is asked for."""
     run = engine.run_large if large else engine.run
     return _found(engine, *await run(_lookup_all, engine, body))

@@ -263,7 +263,7 @@ class EmbeddedFluss:
 
     async def _answer(self, request: Request) -> Reply:
         self._remember_request()
-        reply = await self._connections.dispatcher.begin(self._session, request)
+        reply = await self._connections.dispatcher.begin(self._session, request, in_place=True)
         return reply if isinstance(reply, tuple) else await reply
 
     def api_versions(self) -> dict[int, tuple[int, int]]:

@@ -88,9 +88,7 @@ class ReplyBucket:
 
 
 class FetchReply(list[Buffer]):
-    """The buffers of a fetch response as it is sent, and what they consist of.
-
-    One for a reader in this process has no buffers: it is never sent.
+    """What a server in this process answers to a fetch: no buffers, as it is never sent.
 
     Attributes
     ----------
@@ -104,9 +102,7 @@ class FetchReply(list[Buffer]):
 
     @property
     def size(self) -> int:
-        """The bytes of the response, or of what was asked for where it is not sent."""
-        if self:
-            return sum(map(len, self))
+        """The bytes of what was asked for."""
         return sum(
             bucket.answer.ByteSize()
             + (

@@ -17,6 +17,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df.client.direct_lane import DirectLane, direct_lane
 from fluss_df.client.endpoint import Endpoint
+from fluss_df.client.lanes import Lane
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.sockets import local_host
 from fluss_df.embedded import EmbeddedFluss
@@ -145,8 +146,14 @@ def test_a_fetch_that_waits(engine: EmbeddedFluss) -> None:
         (bucket,) = answer.fetched.received()
         assert bucket.records is not None
         assert len(bucket.records) > 100
-        # what the bytes of the answer say, as they would be sent
-        (parsed,) = parse_fetch_response(pa.py_buffer(b"".join(answer.fetched)))
+        # nothing was made to be sent
+        assert list(answer.fetched) == []
+        # what a peer is sent that is another process
+        third = Lane(endpoint_of(engine), 5000, 5000)
+        third.send(FETCH_LOG, [fetch], metrics)
+        assert third.readable(5)
+        (parsed,) = parse_fetch_response(third.receive(metrics).body)
+        third.close()
         assert bucket.checked is not None
         assert dataclasses.replace(bucket, checked=None) == parsed
         first.close()
