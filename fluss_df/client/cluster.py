@@ -34,7 +34,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_METADATA, TABLE_EXISTS, Api, RequestT, ResponseT
 
 if TYPE_CHECKING:
-    from fluss_df.embedded import EmbeddedFluss
+    from fluss_df.embedded.server import EngineServer
     from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Cluster:
         _open_clusters.add(self)
 
     @property
-    def engine(self) -> EmbeddedFluss | None:
+    def engine(self) -> EngineServer | None:
         """The engine in this process that this is, while it is open; from any thread."""
         engine = self._engine
         return None if engine is None or engine.closed or self.closed else engine

@@ -14,14 +14,15 @@ import pyarrow as pa
 
 from fluss_df.client.endpoint import Endpoint
 from fluss_df.client.lanes import Lane
-from fluss_df.client.sockets import local_path
 from fluss_df.errors import NetworkError
+from fluss_df.protocol.address import local_path
 from fluss_df.protocol.api import FETCH_LOG, Api, ServerApis
 from fluss_df.protocol.fetch import FetchReply
-from fluss_df.protocol.frames import Buffer, Request, Response
+from fluss_df.protocol.frames import Request, Response
+from fluss_df.protocol.wire import Buffer
 
 if TYPE_CHECKING:
-    from fluss_df.embedded.server import EmbeddedFluss
+    from fluss_df.embedded.server import EngineServer
 
 
 class DirectLane(Lane):
@@ -37,7 +38,7 @@ class DirectLane(Lane):
         The deadline for each response.
     """
 
-    def __init__(self, endpoint: Endpoint, engine: EmbeddedFluss, request_timeout_ms: int) -> None:
+    def __init__(self, endpoint: Endpoint, engine: EngineServer, request_timeout_ms: int) -> None:
         self.endpoint = endpoint
         self.address = endpoint.address
         self._request_timeout_ms = request_timeout_ms

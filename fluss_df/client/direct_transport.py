@@ -14,7 +14,7 @@ from fluss_df.protocol.frames import Request, Response, decode_request_header
 
 if TYPE_CHECKING:
     from fluss_df.embedded.dispatch import Reply
-    from fluss_df.embedded.server import EmbeddedFluss
+    from fluss_df.embedded.server import EngineServer
 
 
 class Receiver(Protocol):
@@ -47,7 +47,7 @@ class DirectTransport(asyncio.Transport):
         When the engine is closed.
     """
 
-    def __init__(self, engine: EmbeddedFluss, connection: Receiver) -> None:
+    def __init__(self, engine: EngineServer, connection: Receiver) -> None:
         super().__init__()
         self._connection = connection
         self._loop = asyncio.get_running_loop()

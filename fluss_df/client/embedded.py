@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fluss_df.client.sockets import local_host, local_path
 from fluss_df.config import Config
-from fluss_df.errors import ErrorCode, FlussError, NetworkError
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol.address import local_host, local_path
 from fluss_df.protocol.handshake import FolderSecret
 
 if TYPE_CHECKING:
-    from fluss_df.embedded import EmbeddedFluss
+    from fluss_df.embedded.server import EngineServer
 
 # a default that somebody must have set on purpose
 HOME_VARIABLE: Final = "FLUSS_HOME"
@@ -27,7 +27,7 @@ _PAUSE_S: Final = 0.02
 ENDING_S: Final = 0.02
 
 _lock = threading.Lock()
-_engines: dict[Path, EmbeddedFluss] = {}
+_engines: dict[Path, EngineServer] = {}
 # sockets of other processes -> the folders that they were of
 _attached: dict[str, Path] = {}
 _owner = os.getpid()
@@ -62,9 +62,9 @@ def attached_config(folder: Path | str, config: Config | None = None) -> Config:
 
 def _socket_of(folder: Path | str) -> str:
     # not imported with the client: most programs use a cluster
-    from fluss_df.embedded import EmbeddedFluss
+    from fluss_df.embedded.lock_file import owner_of
     from fluss_df.embedded.ownership import FolderInUseError
-    from fluss_df.embedded.server import owner_of
+    from fluss_df.embedded.server import EngineServer
 
     global _owner
     with _lock:
@@ -73,7 +73,7 @@ def _socket_of(folder: Path | str) -> str:
             _engines.clear()
             _owner = os.getpid()
         if not isinstance(folder, Path):
-            engine = EmbeddedFluss(None)
+            engine = EngineServer(None)
             _engines[engine.folder] = engine
             return engine.socket_path
         key = _resolved(folder)
@@ -83,7 +83,7 @@ def _socket_of(folder: Path | str) -> str:
         until = time.monotonic() + _OPENING_S
         while True:
             try:
-                engine = _engines[key] = EmbeddedFluss(key)
+                engine = _engines[key] = EngineServer(key)
             except FolderInUseError:
                 owner = owner_of(key)
                 # an engine whose folder was renamed gives it up this moment
@@ -156,20 +156,9 @@ def engine_credentials(socket_path: str) -> FolderSecret | None:
         Where it cannot be read: the engine is ending.
     """
     # not imported with the client: most programs use a cluster
-    from fluss_df.embedded.runtime_folder import data_of
-    from fluss_df.embedded.server import secret_in
+    from fluss_df.embedded.lock_file import engine_secret
 
-    asks = data_of(socket_path)
-    if asks is None:
-        return None  # of an earlier version
-    for folder in dict.fromkeys((_attached.get(socket_path, asks), asks)):
-        secret = secret_in(folder, socket_path)
-        if secret is not None:
-            return FolderSecret(secret)
-    raise NetworkError(
-        f"cannot read {asks}/LOCK, which says how to connect to the engine at {socket_path}: it is"
-        " ending, or this user may not read the folder"
-    )
+    return engine_secret(socket_path, _attached.get(socket_path))
 
 
 def back_up_folder(folder: Path, file: Path) -> int:
@@ -191,7 +180,7 @@ def back_up_folder(folder: Path, file: Path) -> int:
     try:
         while True:
             try:
-                return ask_owner(_socket_of(folder), file)
+                return ask_owner(_socket_of(folder), key, file)
             except FlussError as error:
                 # an owner that is ending has the folder for another moment
                 if error.error_code != ErrorCode.NETWORK_EXCEPTION or time.monotonic() > until:
@@ -204,7 +193,7 @@ def back_up_folder(folder: Path, file: Path) -> int:
             started.close()
 
 
-def engine_here(config: Config) -> EmbeddedFluss | None:
+def engine_here(config: Config) -> EngineServer | None:
     """Return the engine of this process that a connection is to; None for any other server."""
     addresses = config.addresses()
     path = local_path(addresses[0][0]) if len(addresses) == 1 else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fluss_df.client.sockets import local_path
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol.address import local_path
 from fluss_df.protocol.handshake import Credentials
 
 

@@ -25,7 +25,6 @@ from fluss_df.client.bucket_reads import BucketReads
 from fluss_df.client.change_fold import ChangeFold
 from fluss_df.client.encode_pool import MAX_THREADS
 from fluss_df.client.facade import Ready
-from fluss_df.client.kv_keys import check_primary_key, key_columns, key_lake_format
 from fluss_df.client.kv_moments import BucketMoment, BucketMoments, Target
 from fluss_df.client.kv_snapshots import KvSnapshot, leased, snapshot_entries
 from fluss_df.client.lane_pool import lane_pool
@@ -44,6 +43,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import SCAN_KV
 from fluss_df.protocol.frames import parse_response, server_error
 from fluss_df.pushdown.predicate import Predicate
+from fluss_df.record.primary_key import check_primary_key, key_columns, key_lake_format
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:

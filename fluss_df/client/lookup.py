@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from fluss_df.client.facade import Ready, ReadyDict, ready
-from fluss_df.client.kv_keys import check_primary_key, key_columns
 from fluss_df.client.lookup_asker import Asker
 from fluss_df.client.metrics import Metrics
 from fluss_df.errors import FlussError
 from fluss_df.metadata import require_columns
+from fluss_df.record.primary_key import check_primary_key, key_columns
 from fluss_df.record.row_collector import Row
 from fluss_df.schema import TableInfo
 

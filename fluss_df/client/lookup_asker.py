@@ -12,7 +12,6 @@ import pyarrow as pa
 from fluss_df.client.change_fold import key_array
 from fluss_df.client.direct_lookup import DirectLookup
 from fluss_df.client.io_thread import reset_after_fork
-from fluss_df.client.kv_keys import key_lake_format
 from fluss_df.client.lookup_queue import Answer, LookupQueue
 from fluss_df.client.metrics import Metrics
 from fluss_df.client.plain_keys import PlainKeys
@@ -24,6 +23,7 @@ from fluss_df.metadata import TableBucket
 from fluss_df.record.bucketing import bucket_ids
 from fluss_df.record.coerce import coerce
 from fluss_df.record.keys import Keys, encode_keys
+from fluss_df.record.primary_key import key_lake_format
 from fluss_df.record.row_collector import Row
 from fluss_df.record.rows import RowChecker, rows_to_batch
 from fluss_df.schema import TableInfo

@@ -4,22 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
+from fluss_df.client.acknowledged import Acknowledged
 from fluss_df.client.bucket_queue import BucketQueue
+from fluss_df.client.cluster import Cluster
 from fluss_df.client.partition_names import partition_named
 from fluss_df.client.write_batch import WriteBatch
+from fluss_df.client.writer_ids import WriterIds
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
-
-if TYPE_CHECKING:
-    from fluss_df.client.sender import Sender
+from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
 
 # between looks whether the last answer of a partition that was dropped is in
 _MOVE_PAUSE_S = 0.01
+
+
+class Moving(Protocol):
+    """The sender, as far as its batches are moved."""
+
+    cluster: Cluster
+    info: TableInfo
+    ids: WriterIds
+    acknowledged: Acknowledged
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done, which is kept from being collected meanwhile."""
+        ...
+
+    def where(self, of: WriteBatch | BucketQueue) -> str:
+        """Name a bucket for errors."""
+        ...
+
+    def fail_queue(
+        self, queue: BucketQueue, error: FlussError, of: TableBucket | None = None
+    ) -> None:
+        """Give up what waits."""
+        ...
+
+    async def rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
+        """Wait for a moment where an error may pass; else give up what waits."""
+        ...
+
+    def wake(self) -> None:
+        """Send what can be sent, soon."""
+        ...
 
 
 class PartitionMoves:
@@ -38,7 +70,7 @@ class PartitionMoves:
     """
 
     def __init__(
-        self, sender: Sender, *, create: bool, moved: Callable[[str, int | None], object]
+        self, sender: Moving, *, create: bool, moved: Callable[[str, int | None], object]
     ) -> None:
         self._sender = sender
         self._create = create

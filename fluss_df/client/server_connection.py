@@ -14,20 +14,20 @@ from typing import Any
 from fluss_df.client.direct_transport import DirectTransport
 from fluss_df.client.embedded import ENDING_S, engine_credentials, is_attached, successor
 from fluss_df.client.endpoint import Endpoint
-from fluss_df.client.local_peers import require_own
 from fluss_df.client.metrics import Metrics
-from fluss_df.client.sockets import local_path
 from fluss_df.errors import DeadlineExceededError, FlussError, NetworkError
+from fluss_df.local_peers import require_own
+from fluss_df.protocol.address import local_path
 from fluss_df.protocol.api import API_VERSIONS, Api, RequestT, ResponseT, ServerApis
 from fluss_df.protocol.frames import (
     RESPONSE_OVERHEAD,
-    Buffer,
     Response,
     ResponseReader,
     encode_request,
     parse_response,
 )
 from fluss_df.protocol.handshake import Credentials, FolderSecret, handshake
+from fluss_df.protocol.wire import Buffer
 from fluss_df.version import __version__
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from fluss_df.record.change_tables import ChangeTable
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
+    from fluss_df.client.context import ClientContext
 
 
 class FlussTable(Ready):
@@ -45,7 +45,7 @@ class FlussTable(Ready):
     """
 
     def __init__(
-        self, connection: FlussConnection, info: TableInfo, changes: ChangeTable | None = None
+        self, connection: ClientContext, info: TableInfo, changes: ChangeTable | None = None
     ) -> None:
         if changes is ChangeTable.BINLOG and not info.has_primary_key():
             raise FlussError(
@@ -143,7 +143,7 @@ class TableScan:
     """Builds scanners; every method returns a new builder."""
 
     def __init__(
-        self, connection: FlussConnection, info: TableInfo, changes: ChangeTable | None = None
+        self, connection: ClientContext, info: TableInfo, changes: ChangeTable | None = None
     ) -> None:
         self._connection = connection
         self._info = info
@@ -310,7 +310,7 @@ class TableScan:
 class TableAppend:
     """Builds append writers."""
 
-    def __init__(self, connection: FlussConnection, info: TableInfo) -> None:
+    def __init__(self, connection: ClientContext, info: TableInfo) -> None:
         self._connection = connection
         self._info = info
 

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss_df.client.kv_keys import check_primary_key, key_columns, key_lake_format
 from fluss_df.client.write_api import PutKv, WriteApi
 from fluss_df.client.write_batch import EncodedBatch, WriteResultHandle
 from fluss_df.client.writer import TableWriter
@@ -26,6 +25,7 @@ from fluss_df.metadata import (
 )
 from fluss_df.record.coerce import coerce
 from fluss_df.record.kv_batch import KvEncoder
+from fluss_df.record.primary_key import check_primary_key, key_columns, key_lake_format
 from fluss_df.record.row_collector import Gathered, Row, RowCollector
 from fluss_df.record.row_formats import require_milliseconds
 from fluss_df.schema import TableInfo

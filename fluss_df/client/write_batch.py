@@ -16,7 +16,7 @@ from fluss_df.client.io_thread import WAIT_SLICE_S, result_of
 from fluss_df.client.shield import abandoned
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
-from fluss_df.protocol.frames import Buffer
+from fluss_df.protocol.wire import Buffer
 
 
 class WriteResultHandle:

@@ -11,9 +11,9 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from fluss_df.client.local_peers import peer_uid
 from fluss_df.embedded.listener import Connection, Connections
 from fluss_df.embedded.seldom import SeldomLogger
+from fluss_df.local_peers import peer_uid
 
 logger = SeldomLogger(logging.getLogger(__name__))
 

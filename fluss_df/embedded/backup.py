@@ -19,15 +19,15 @@ from typing import IO, Final, cast
 
 import pyarrow as pa
 
-from fluss_df.client.embedded import engine_credentials
-from fluss_df.client.local_peers import require_own
 from fluss_df.embedded.backup_parts import part_file, remove_left_parts
 from fluss_df.embedded.catalog_files import CATALOG
 from fluss_df.embedded.engine import COPIES, Engine
 from fluss_df.embedded.files import disk_refused, format_file, names_in, read_bytes, sync_folder
+from fluss_df.embedded.lock_file import engine_secret
 from fluss_df.embedded.private_files import FILE
 from fluss_df.embedded.segment import LogCopy
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.local_peers import require_own
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import AUTHENTICATE
@@ -165,7 +165,7 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(_info(name, len(data)), io.BytesIO(data))
 
 
-def ask_owner(socket_path: str, file: Path) -> int:
+def ask_owner(socket_path: str, folder: Path, file: Path) -> int:
     """Have the engine that owns a folder write a backup; return its bytes.
 
     Raises
@@ -178,7 +178,7 @@ def ask_owner(socket_path: str, file: Path) -> int:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
             peer.connect(socket_path)
             require_own(peer, socket_path)
-            known = engine_credentials(socket_path)
+            known = engine_secret(socket_path, folder)
             with peer.makefile("rb") as stream:
                 if known is not None:
                     token = known.secret.encode()

@@ -33,7 +33,7 @@ from fluss_df.protocol.fetch import (
     fetch_response_bucket,
     fetch_response_table,
 )
-from fluss_df.protocol.frames import Buffer
+from fluss_df.protocol.wire import Buffer
 from fluss_df.pushdown.batch_filter import BatchFilter
 from fluss_df.record.cut import ColumnLayout, cut_columns, cut_size
 from fluss_df.record.headers import HEADER_SIZE, OVERHEAD, scan_headers

@@ -31,9 +31,10 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Buffer, Request
+from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Request
 from fluss_df.protocol.handshake import FOLDER_PROTOCOL
 from fluss_df.protocol.text import replace_malformed
+from fluss_df.protocol.wire import Buffer
 
 logger = SeldomLogger(logging.getLogger(__name__))
 

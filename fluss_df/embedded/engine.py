@@ -615,13 +615,10 @@ class Engine:
         self.lock.release()
 
     async def _check_for_ever(self) -> None:
-        from fluss_df.embedded.partitions import keep_partitions
-
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             # one that fails does not keep the others from being done
             works: list[Callable[[], object]] = [
-                functools.partial(keep_partitions, self),
                 self.expire,
                 self.cluster.expire,
                 *self._at_checks,

@@ -9,7 +9,7 @@ from typing import Final
 from fluss_df.embedded.log_reads import Stretch
 from fluss_df.embedded.tablet import Tablet
 from fluss_df.errors import FlussError
-from fluss_df.protocol.frames import Buffer
+from fluss_df.protocol.wire import Buffer
 from fluss_df.pushdown.batch_filter import BatchFilter
 from fluss_df.record.headers import HEADER_SIZE, LogHeaders, scan_headers
 

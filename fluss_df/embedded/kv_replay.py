@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss_df.client.kv_keys import key_columns, key_lake_format
 from fluss_df.embedded.kv_store import KvState
 from fluss_df.embedded.row_changes import DELETE, INSERT, UPDATE_BEFORE
 from fluss_df.embedded.tables import Table
@@ -19,6 +18,7 @@ from fluss_df.record.bytes_columns import EncodedRows
 from fluss_df.record.headers import Bytes, LogHeaders
 from fluss_df.record.kv_batch import KvEncoder
 from fluss_df.record.log_decode import DecodedBatch, LogDecoder
+from fluss_df.record.primary_key import key_columns, key_lake_format
 from fluss_df.record.row_log import RowLogDecoder
 from fluss_df.types import arrow_schema
 

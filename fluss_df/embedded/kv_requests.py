@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from fluss_df.client.kv_keys import key_columns, key_lake_format
 from fluss_df.embedded.answer_room import AnswerRoom
 from fluss_df.embedded.engine import Engine
 from fluss_df.embedded.files import disk_refused
@@ -21,10 +20,10 @@ from fluss_df.embedded.workers import paced
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.frames import Buffer
-from fluss_df.protocol.wire import bytes_header
+from fluss_df.protocol.wire import Buffer, bytes_header
 from fluss_df.record.compacted import RowDecoder
 from fluss_df.record.kv_batch import KvEncoder
+from fluss_df.record.primary_key import key_columns, key_lake_format
 from fluss_df.record.unaligned import Blobs, Words, assemble, padded
 from fluss_df.record.values import encode_value_batch
 

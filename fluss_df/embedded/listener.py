@@ -27,7 +27,8 @@ from fluss_df.protocol.api import (
     PREFIX_LOOKUP,
     SCAN_KV,
 )
-from fluss_df.protocol.frames import Buffer, Request, RequestReader, encode_response
+from fluss_df.protocol.frames import Request, RequestReader, encode_response
+from fluss_df.protocol.wire import Buffer
 
 logger = SeldomLogger(logging.getLogger(__name__))
 

@@ -1,80 +1,43 @@
-"""The embedded Fluss as users have it: a folder that is served while it is open."""
+"""A folder that is served while it is open: the engine, its threads, its sockets."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
-import json
+import functools
 import os
 import shutil
 import socket
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from fluss_df.client.sockets import local_host
 from fluss_df.embedded.accepting import Acceptor
 from fluss_df.embedded.channel import Channel
 from fluss_df.embedded.dispatch import Dispatcher, Reply, Session
 from fluss_df.embedded.engine import Engine, EngineOptions
-from fluss_df.embedded.files import TooManyFilesError, read_bytes
 from fluss_df.embedded.listener import Connection, Connections, Limits
+from fluss_df.embedded.partitions import keep_partitions
 from fluss_df.embedded.runtime_folder import PREFIX, RuntimeFolder
-from fluss_df.errors import ErrorCode, FlussError, NetworkError
+from fluss_df.errors import FlussError, NetworkError
+from fluss_df.protocol.address import local_host
 from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.frames import Request
 
-if TYPE_CHECKING:
-    from fluss_df.client.connection import FlussConnection
-
 T = TypeVar("T")
 
-# how often a lock file is read that is not whole
-_LOCK_READS: Final = 5
-_LOCK_PAUSE_S: Final = 0.002
 
-
-class EmbeddedFluss:
-    """A single-node Fluss in this process.
-
-    It stores what it acknowledged: a log is on the disk before a write is answered (see
-    :class:`~fluss_df.embedded.engine.EngineOptions`). Clients of Apache Fluss use it over TCP, this
-    process and others on the machine by its Unix socket.
+class EngineServer:
+    """Serves an engine; :class:`~fluss_df.embedded.EmbeddedFluss` says how users open one.
 
     Parameters
     ----------
-    path
-        The folder with its data, created where it is missing; one engine at a time may have it.
-        None for a temporary folder that is removed at the end.
-    port
-        Serve TCP on this port; 0 for a free one, None not to.
-    host
-        The address to listen on.
-    sasl
-        User -> password of those who may connect by TCP; None to let everyone in. The Unix socket
-        is for the user of the process alone, and asks for no password.
-    options
-        Durability, sizes.
-    limits
-        What peers may use.
-
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` when the folder is in use (the owner's process id is named) or
-        cannot be read; ``NETWORK_EXCEPTION`` when the port is taken.
-
-    Examples
-    --------
-    >>> with EmbeddedFluss(None) as engine, engine.connection() as connection:
-    ...     connection.get_admin().list_databases()
-    ['fluss']
+    path, port, host, sasl, options, limits
+        As of :class:`~fluss_df.embedded.EmbeddedFluss`.
     """
 
     def __init__(
@@ -101,6 +64,7 @@ class EmbeddedFluss:
         except BaseException:
             self._remove_temporary()
             raise
+        self.engine.at_checks(functools.partial(keep_partitions, self.engine))
         self._connections = Connections(Dispatcher(self.engine), limits or Limits())
         self._loop = asyncio.new_event_loop()
         self.socket_path = self._runtime.socket_path
@@ -170,15 +134,6 @@ class EmbeddedFluss:
     def closed(self) -> bool:
         """Whether :meth:`close` was called."""
         return self._closed
-
-    def connection(self) -> FlussConnection:
-        """Return a new connection of this process."""
-        from fluss_df.client.connection import FlussConnection
-
-        if self._closed:
-            raise FlussError("the engine is closed", ErrorCode.NETWORK_EXCEPTION)
-        host, port = local_host(self.socket_path)
-        return FlussConnection.create(f"{host}:{port}")
 
     def submit(self, request: Request) -> concurrent.futures.Future[Reply]:
         """Begin a request of this process; return the future of its answer.
@@ -323,13 +278,13 @@ class EmbeddedFluss:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else (self._address or "open")
-        return f"EmbeddedFluss({str(self.folder)!r}, {state})"
+        return f"EngineServer({str(self.folder)!r}, {state})"
 
 
-_open: weakref.WeakSet[EmbeddedFluss] = weakref.WeakSet()
+_open: weakref.WeakSet[EngineServer] = weakref.WeakSet()
 
 
-def engine_at(socket_path: str) -> EmbeddedFluss | None:
+def engine_at(socket_path: str) -> EngineServer | None:
     """Return the engine of this process that has a Unix socket, while it is open."""
     for engine in list(_open):
         if engine.socket_path == socket_path and not engine.closed:
@@ -345,43 +300,3 @@ def _forget_engines() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_engines)
-
-
-def owner_of(folder: Path) -> tuple[int, str] | None:
-    """Return process id and Unix socket of who has a folder, if the lock file names them."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        value = _lock_file(folder)
-        return int(value["pid"]), str(value["socket"])
-    return None
-
-
-def secret_in(folder: Path, socket_path: str) -> str | None:
-    """Return the secret that a folder has of the engine with a socket; None where it has none."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        value = _lock_file(folder)
-        # the folder may have another owner by now
-        if value["socket"] == socket_path:
-            return str(value["secret"])
-    return None
-
-
-def _lock_file(folder: Path) -> Any:
-    """Return what the lock file says; raise a ``ValueError`` where it cannot be read.
-
-    Without descriptors it is not known whether there is an owner: that is raised as it is.
-    """
-    for _ in range(_LOCK_READS - 1):
-        with contextlib.suppress(ValueError):
-            return json.loads(_lock_bytes(folder))
-        # its owner may be writing it at the moment
-        time.sleep(_LOCK_PAUSE_S)
-    return json.loads(_lock_bytes(folder))
-
-
-def _lock_bytes(folder: Path) -> bytes:
-    try:
-        return read_bytes(folder / "LOCK") or b""
-    except TooManyFilesError:
-        raise
-    except FlussError as error:
-        raise ValueError(error.message) from error

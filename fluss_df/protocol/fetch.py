@@ -11,10 +11,10 @@ from google.protobuf.message import DecodeError
 from fluss_df.errors import ProtocolError
 from fluss_df.memory import allocate
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.frames import Buffer
 from fluss_df.protocol.wire import (
     BYTES,
     VARINT,
+    Buffer,
     bytes_header,
     fields,
     int32,

@@ -11,7 +11,6 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
@@ -20,9 +19,8 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import allocate, allocate_request
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import Api, RequestT, ResponseT
-
-if TYPE_CHECKING:
-    from fluss_df.protocol.fetch import FetchReply
+from fluss_df.protocol.fetch import FetchReply
+from fluss_df.protocol.wire import Buffer
 
 _REQUEST_HEADER = struct.Struct(">ihhi")
 _RESPONSE_HEADER = struct.Struct(">iBi")
@@ -40,8 +38,6 @@ TYPE_FAILURE = 2
 # The largest response that is accepted: a fetch returns what it was asked for and at most one
 # batch more; a limit scan of a whole bucket can be large. Beyond it the length is a broken frame.
 MAX_RESPONSE_BYTES = 1 << 30
-
-Buffer = bytes | bytearray | memoryview
 
 
 def encode_request(

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from fluss_df.protocol.frames import Buffer
-from fluss_df.protocol.wire import bytes_header, encode_varint, varint_field
+from fluss_df.protocol.wire import Buffer, bytes_header, encode_varint, varint_field
 
 NO_COUNTS: Final[Mapping[int | None, int]] = MappingProxyType({})
 

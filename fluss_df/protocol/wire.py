@@ -15,6 +15,8 @@ FIXED64 = 1
 BYTES = 2
 FIXED32 = 5
 
+Buffer = bytes | bytearray | memoryview
+
 _SIGN_BIT = 1 << 63
 
 

@@ -139,7 +139,7 @@ def _is_worker() -> bool:
 
 def _require_owner(folder: Path | str) -> None:
     # not imported for clusters
-    from fluss_df.embedded.server import owner_of
+    from fluss_df.embedded.lock_file import owner_of
 
     owner = owner_of(folder.expanduser().resolve()) if isinstance(folder, Path) else None
     if owner is None or not os.path.exists(owner[1]):

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from fluss_df.client.change_fold import ChangeFold
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.kv_keys import key_columns, key_lake_format
 from fluss_df.client.kv_scan import SnapshotScanner
 from fluss_df.client.log_decode import TableDecoder
 from fluss_df.client.log_fetch import Position
@@ -26,6 +25,7 @@ from fluss_df.client.reader import OrderedRead
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, ChangeType, TableBucket
 from fluss_df.pushdown.plan import Split
+from fluss_df.record.primary_key import key_columns, key_lake_format
 from fluss_df.schema import TableInfo
 
 _IMAGE = "table.changelog.image"

@@ -29,6 +29,7 @@ from fluss_df.spark.mentions import Mention, find_mentions, placed
 from fluss_df.spark.options import ReadOptions
 from fluss_df.spark.planning import TableScan
 from fluss_df.spark.proof import Plan
+from fluss_df.spark.registration import register
 from fluss_df.spark.sql_filter import SqlConditions, parse_filter
 from fluss_df.spark.stand_ins import StandIns, named_column, null_column
 
@@ -215,8 +216,6 @@ _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def _register(spark: SparkSession) -> None:
     if spark not in _registered:
-        from fluss_df.spark import register
-
         register(spark)
         _registered.add(spark)
 

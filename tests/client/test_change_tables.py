@@ -17,7 +17,9 @@ LONG = {"+I": "insert", "-U": "update_before", "+U": "update_after", "-D": "dele
 
 
 def virtual(table: fluss.FlussTable, kind: str) -> fluss.FlussTable:
-    return table._connection.get_table(f"{table.get_table_path()}{kind}")
+    connection = table._connection
+    assert isinstance(connection, fluss.FlussConnection)
+    return connection.get_table(f"{table.get_table_path()}{kind}")
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ from fluss_df.client.direct_lane import DirectLane, direct_lane
 from fluss_df.client.endpoint import Endpoint
 from fluss_df.client.lanes import Lane
 from fluss_df.client.metrics import Metrics
-from fluss_df.client.sockets import local_host
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.address import local_host
 from fluss_df.protocol.api import DATABASE_EXISTS, FETCH_LOG, GET_DATABASE_INFO
 from fluss_df.protocol.fetch import parse_fetch_response
 from fluss_df.protocol.frames import Request, parse_response

@@ -25,8 +25,8 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded import EmbeddedFluss, ownership
 from fluss_df.embedded.check import check_folder
 from fluss_df.embedded.engine import Engine
+from fluss_df.embedded.lock_file import owner_of
 from fluss_df.embedded.ownership import FolderInUseError, FolderLock
-from fluss_df.embedded.server import owner_of
 from fluss_df.errors import FlussError
 
 LOG = fluss.TablePath("fluss", "log")

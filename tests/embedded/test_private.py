@@ -18,12 +18,12 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.local_peers import require_own
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.embedded.backup import BACKUP_KEY
 from fluss_df.embedded.ownership import FolderLock
 from fluss_df.embedded.runtime_folder import RuntimeFolder, sweep
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.local_peers import require_own
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from tests.client.support import Tables

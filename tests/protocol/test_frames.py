@@ -14,13 +14,13 @@ from fluss_df.protocol.frames import (
     TYPE_ERROR,
     TYPE_FAILURE,
     TYPE_OK,
-    Buffer,
     Response,
     ResponseReader,
     encode_request,
     encode_response,
     parse_response,
 )
+from fluss_df.protocol.wire import Buffer
 
 LISTED = pb.ListDatabasesResponse(database_name=["a", "b"]).SerializeToString()
 FRAMES = {

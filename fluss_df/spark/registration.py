@@ -1,0 +1,52 @@
+"""Registers the data source ``fluss`` with a session of Spark."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.spark.source import FlussDataSource
+
+
+def register(spark: Any) -> None:
+    """Register the data source with a session, classic or of Spark Connect.
+
+    Spark finds it by itself where it is installed, unless another ``pyspark_*`` package is broken.
+
+    Raises
+    ------
+    FlussError
+        Where the Python that Spark's workers on this machine run has no fluss_df.
+    """
+    _check_workers(spark)
+    spark.dataSource.register(FlussDataSource)
+
+
+# interpreters of workers that have fluss_df
+_checked: set[str] = set()
+
+
+def _check_workers(spark: Any) -> None:
+    """Raise where the Python of Spark's workers has no fluss_df: Spark says only "not found"."""
+    # a session of Spark Connect does not know the Python of its server
+    context = getattr(spark, "_sc", None)
+    if context is None or not str(context.master).startswith("local"):
+        return
+    worker = str(context.pythonExec)
+    found = shutil.which(worker)
+    if found is None or found == sys.executable or worker in _checked:
+        return
+    done = subprocess.run(
+        [found, "-c", "import fluss_df.spark"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["it ended"])[-1]
+        raise FlussError(
+            f"Spark's workers run {found}, which cannot import fluss_df ({reason}): set"
+            f" PYSPARK_PYTHON={sys.executable} before the session starts",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        )
+    _checked.add(worker)
