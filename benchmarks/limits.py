@@ -9,10 +9,10 @@ import polars as pl
 import pyarrow as pa
 
 import fluss_df as fluss
-from fluss_df.client.log_decode import TableDecoder
-from fluss_df.client.log_fetch import Chunk, Position
-from fluss_df.client.metrics import ScanMetrics
-from fluss_df.client.reader import OrderedRead
+from fluss_df.client.fetch.fetcher import Chunk, Position
+from fluss_df.client.fetch.ordered import OrderedRead
+from fluss_df.client.fetch.table_decoder import TableDecoder
+from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.io.arrow import to_polars
 from fluss_df.metadata import OffsetSpec, TableBucket
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 import fluss_df as fluss
 import fluss_df.aio as fluss_aio
-from fluss_df.client.lane_pool import lane_pool
-from fluss_df.client.write_api import ProduceLog, PutKv
+from fluss_df.client.send.requests import ProduceLog, PutKv
+from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.cluster import LocalCluster
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import LOOKUP, PRODUCE_LOG, PUT_KV, Api

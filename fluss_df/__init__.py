@@ -5,20 +5,20 @@ Importing it adds ``pl.scan_fluss``, ``pl.read_fluss``, ``LazyFrame.sink_fluss``
 """
 
 from fluss_df.client.admin import FlussAdmin
-from fluss_df.client.append import AppendWriter
-from fluss_df.client.batch_scanner import BatchScanner
 from fluss_df.client.connection import (
     FlussConnection,
     connect,
     set_default_connection,
 )
-from fluss_df.client.kv_scan import SnapshotScanner
-from fluss_df.client.lookup import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
-from fluss_df.client.scan_records import RecordBatch, ScanRecord, ScanRecords
-from fluss_df.client.scanner import LogScanner
+from fluss_df.client.lookup.lookuper import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
+from fluss_df.client.scan.batch_scanner import BatchScanner
+from fluss_df.client.scan.log_scanner import LogScanner
+from fluss_df.client.scan.records import RecordBatch, ScanRecord, ScanRecords
+from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
+from fluss_df.client.send.batch import BucketResult, WriteResultHandle
 from fluss_df.client.table import FlussTable, TableAppend, TableScan
-from fluss_df.client.upsert import TableUpsert, UpsertWriter
-from fluss_df.client.write_batch import BucketResult, WriteResultHandle
+from fluss_df.client.write.append import AppendWriter
+from fluss_df.client.write.upsert import TableUpsert, UpsertWriter
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import (

@@ -21,7 +21,7 @@ from fluss_df.aio.keyed import (
 )
 from fluss_df.aio.scanner import BatchScanner, LogScanner, SnapshotScanner
 from fluss_df.aio.writer import AppendWriter, WriteResultHandle
-from fluss_df.client.scan_records import RecordBatch, ScanRecord, ScanRecords
+from fluss_df.client.scan.records import RecordBatch, ScanRecord, ScanRecords
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import (

@@ -3,8 +3,9 @@
 A façade object holds its core object, and each of its methods is made of the core's by one of
 three functions, which keep the name, signature, types and docstring:
 
-* :func:`on_io` awaits the coroutine of a :func:`~fluss_df.client.facade.blocking` method on the
-  client's I/O thread; cancelling cancels it there,
+* :func:`on_io` awaits the coroutine of a method that is
+  :func:`~fluss_df.client.runtime.awaitable.blocking` on the client's I/O thread; cancelling cancels
+  it there,
 * :func:`on_thread` runs a method that blocks on a thread,
 * :func:`plain` calls a method that does not block.
 
@@ -21,7 +22,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from fluss_df.client.io_thread import io_thread, reset_after_fork
+from fluss_df.client.runtime.io_thread import io_thread, reset_after_fork
 
 C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import fluss_df.client.lookup as core_lookup
-import fluss_df.client.upsert as core_upsert
+import fluss_df.client.lookup.lookuper as core_lookup
+import fluss_df.client.write.upsert as core_upsert
 from fluss_df.aio.bridge import Facade, giving, on_thread, plain
 from fluss_df.aio.writer import Writer, WriteResultHandle
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-import fluss_df.client.batch_scanner as core_batch
-import fluss_df.client.kv_scan as core_snapshot
-import fluss_df.client.scanner as core_scanner
+import fluss_df.client.scan.batch_scanner as core_batch
+import fluss_df.client.scan.log_scanner as core_scanner
+import fluss_df.client.scan.snapshot_scanner as core_snapshot
 from fluss_df.aio.bridge import Facade, in_thread, on_thread, watched
-from fluss_df.client.scan_records import (
+from fluss_df.client.scan.records import (
     RecordBatch,
     ScanRecord,
     ScanRecords,
@@ -27,7 +27,7 @@ from fluss_df.metadata import TableBucket
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fluss_df.client.incoming import Taken
+    from fluss_df.client.scan.fetch_buffer import Taken
 
 T = TypeVar("T")
 

@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TypeVar
 
-import fluss_df.client.append as core_append
+import fluss_df.client.write.append as core_append
 from fluss_df.aio.bridge import Facade, giving, plain, submit, watched
-from fluss_df.client import write_batch
-from fluss_df.client.writer import TableWriter
+from fluss_df.client.send import batch as write_batch
+from fluss_df.client.write.writer import TableWriter
 
 W = TypeVar("W", bound=TableWriter)
 

@@ -36,7 +36,7 @@ def check(folder: Folder) -> None:
 
 def backup(folder: Folder, file: Archive) -> None:
     """Write a consistent backup of a folder, also while another process serves it."""
-    from fluss_df.client.embedded import back_up_folder
+    from fluss_df.client.transport.folders import back_up_folder
 
     with errors_as_messages():
         size = back_up_folder(folder.expanduser(), file.expanduser())

@@ -24,7 +24,7 @@ from fluss_df.cli.files import LINES, TEXTS, Source
 from fluss_df.cli.guessing import Guess
 from fluss_df.cli.texts import entries_of
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.write_batch import RoutedBatch
+from fluss_df.client.send.batch import RoutedBatch
 from fluss_df.cluster.places import data_dir
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.arrow import polars_schema

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss_df.client.admin_requests import (
+from fluss_df.client.cluster.leader_requests import bucket_row_counts
+from fluss_df.client.cluster.metadata import path_message
+from fluss_df.client.cluster.table_creation import create_partition, create_table, drop_table
+from fluss_df.client.cluster.table_requests import (
     changing,
     checked,
     columns_to_add,
@@ -16,10 +19,7 @@ from fluss_df.client.admin_requests import (
     offset_spec_of,
     partition_spec_message,
 )
-from fluss_df.client.cluster import path_message
-from fluss_df.client.facade import blocking
-from fluss_df.client.leader_requests import bucket_row_counts
-from fluss_df.client.table_life import create_partition, create_table, drop_table
+from fluss_df.client.runtime.awaitable import blocking
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import (

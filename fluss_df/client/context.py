@@ -6,9 +6,9 @@ import threading
 import weakref
 from typing import Protocol
 
-from fluss_df.client.cluster import Cluster, release
-from fluss_df.client.io_thread import IOThread, io_thread, reset_after_fork
-from fluss_df.client.metrics import Metrics
+from fluss_df.client.cluster.metadata import Cluster, release
+from fluss_df.client.runtime.io_thread import IOThread, io_thread, reset_after_fork
+from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.config import Config
 from fluss_df.errors import FlussError
 

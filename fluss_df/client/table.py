@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss_df.client.append import AppendWriter
-from fluss_df.client.batch_scanner import BatchScanner
-from fluss_df.client.change_scanner import ChangeTableScanner
-from fluss_df.client.facade import Ready
-from fluss_df.client.kv_scan import SnapshotScanner
-from fluss_df.client.limit_scan import LimitScanner
-from fluss_df.client.lookup import TableLookup
-from fluss_df.client.row_filter import RowFilter
-from fluss_df.client.scanner import LogScanner
-from fluss_df.client.upsert import TableUpsert
+from fluss_df.client.fetch.row_filter import RowFilter
+from fluss_df.client.lookup.lookuper import TableLookup
+from fluss_df.client.runtime.awaitable import Ready
+from fluss_df.client.scan.batch_scanner import BatchScanner
+from fluss_df.client.scan.change_scanner import ChangeTableScanner
+from fluss_df.client.scan.limit_scanner import LimitScanner
+from fluss_df.client.scan.log_scanner import LogScanner
+from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
+from fluss_df.client.write.append import AppendWriter
+from fluss_df.client.write.upsert import TableUpsert
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket, TablePath, require_columns
 from fluss_df.pushdown.predicate import Predicate

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fluss_df.client import direct_questions
-from fluss_df.client.admin_requests import (
+from fluss_df.client.cluster import in_process_questions as direct_questions
+from fluss_df.client.cluster.leader_requests import bucket_offsets, offsets_by_clock
+from fluss_df.client.cluster.metadata import Cluster, path_message
+from fluss_df.client.cluster.table_requests import (
     checked,
     partition_infos_of,
     partition_infos_request,
     table_info_of,
     table_info_request,
 )
-from fluss_df.client.cluster import Cluster, path_message
 from fluss_df.client.context import ClientContext
-from fluss_df.client.facade import Ready, answered_at_once
-from fluss_df.client.io_thread import IOThread
-from fluss_df.client.leader_requests import bucket_offsets, offsets_by_clock
+from fluss_df.client.runtime.awaitable import Ready, answered_at_once
+from fluss_df.client.runtime.io_thread import IOThread
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket, TablePath
 from fluss_df.protocol import api

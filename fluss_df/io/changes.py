@@ -13,10 +13,10 @@ from typing import TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from fluss_df.client.log_decode import METADATA_FIELDS
-from fluss_df.client.metrics import Metrics
-from fluss_df.client.parallel_read import ParallelRead, read_table
-from fluss_df.client.reader import positions_of
+from fluss_df.client.fetch.ordered import positions_of
+from fluss_df.client.fetch.parallel import ParallelRead, read_table
+from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
+from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.arrow import to_polars
 from fluss_df.io.source import ScanSource

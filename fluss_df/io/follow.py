@@ -27,8 +27,8 @@ from polars.io.external_reader import (
 from polars.lazyframe.engine import _LocalEngine
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
-from fluss_df.client.metrics import ScanMetrics
-from fluss_df.client.scanner import LogScanner
+from fluss_df.client.runtime.metrics import ScanMetrics
+from fluss_df.client.scan.log_scanner import LogScanner
 from fluss_df.errors import FlussError
 from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.changes import ChangeRows, table_columns, whole_updates

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from fluss_df.client.admin_requests import changes
+from fluss_df.client.cluster.table_requests import changes
 from fluss_df.schema import TableInfo
 
 # so long a query believes what was learned of the table

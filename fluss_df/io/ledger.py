@@ -28,11 +28,11 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from fluss_df.client.append import AppendWriter
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.landed import landed_batches
-from fluss_df.client.upsert import UpsertWriter
-from fluss_df.client.write_batch import RoutedBatch
+from fluss_df.client.fetch.batch_headers import landed_batches
+from fluss_df.client.send.batch import RoutedBatch
+from fluss_df.client.write.append import AppendWriter
+from fluss_df.client.write.upsert import UpsertWriter
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.checkpoint import BatchOffsets, read_state, replacing, write_atomically
 from fluss_df.io.claims import Claims

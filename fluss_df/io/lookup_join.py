@@ -12,8 +12,8 @@ import polars as pl
 import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection, resolve_connection
-from fluss_df.client.lookup import Lookuper
-from fluss_df.client.metrics import ScanMetrics
+from fluss_df.client.lookup.lookuper import Lookuper
+from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.arrow import polars_schema, to_polars
 from fluss_df.io.names import all_exact, exact

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from fluss_df.client import direct_questions
-from fluss_df.client.leader_requests import bucket_offsets, offsets_by_clock
-from fluss_df.client.log_decode import METADATA_FIELDS
+from fluss_df.client.cluster import in_process_questions as direct_questions
+from fluss_df.client.cluster.leader_requests import bucket_offsets, offsets_by_clock
+from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.changes import table_columns
 from fluss_df.io.known import KnownTable, Moment

@@ -28,9 +28,9 @@ from polars.io.external_reader import (
 )
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
-from fluss_df.client.metrics import ScanMetrics
-from fluss_df.client.parallel_read import ParallelRead
-from fluss_df.client.reader import positions_of
+from fluss_df.client.fetch.ordered import positions_of
+from fluss_df.client.fetch.parallel import ParallelRead
+from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.changes import read_changes, table_columns

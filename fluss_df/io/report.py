@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from fluss_df.client.metrics import ScanMetrics
+from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.pushdown.plan import ScanPlan, Split
 
 # queries of so many shapes can be asked what they fetched

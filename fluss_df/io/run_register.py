@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.log_decode import TableDecoder
-from fluss_df.client.log_fetch import Position
-from fluss_df.client.lookup import Lookuper
-from fluss_df.client.metrics import Metrics
-from fluss_df.client.reader import OrderedRead
-from fluss_df.client.upsert import UpsertWriter
+from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.ordered import OrderedRead
+from fluss_df.client.fetch.table_decoder import TableDecoder
+from fluss_df.client.lookup.lookuper import Lookuper
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.write.upsert import UpsertWriter
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.scan import read_fluss
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, ChangeType, OffsetSpec, TableBucket, TablePath

@@ -11,7 +11,7 @@ import pyarrow as pa
 from polars.io.plugins import register_io_source
 
 from fluss_df.client.connection import resolve_connection
-from fluss_df.client.write_batch import BucketResult
+from fluss_df.client.send.batch import BucketResult
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.names import all_exact
 from fluss_df.io.target import TableLayout, Target, arrow_types, find_target

@@ -16,9 +16,9 @@ from polars.io.external_reader import (
 )
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
-from fluss_df.client.kv_scan import SnapshotScanner
-from fluss_df.client.lookup import Lookuper, PrefixLookuper
-from fluss_df.client.metrics import ScanMetrics
+from fluss_df.client.lookup.lookuper import Lookuper, PrefixLookuper
+from fluss_df.client.runtime.metrics import ScanMetrics
+from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.known import KnownTable, Moment

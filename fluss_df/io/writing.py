@@ -10,9 +10,9 @@ from typing import Self, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from fluss_df.client.append import AppendWriter
-from fluss_df.client.upsert import UpsertWriter
-from fluss_df.client.write_batch import BucketResult
+from fluss_df.client.send.batch import BucketResult
+from fluss_df.client.write.append import AppendWriter
+from fluss_df.client.write.upsert import UpsertWriter
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io.target import Target
 

@@ -11,7 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from fluss_df.client.routing import PartitionRouter, bucket_assigner
+from fluss_df.client.routing.partitions import PartitionRouter, bucket_assigner
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.target import Target
 from fluss_df.record.coerce import coerce

@@ -16,12 +16,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss_df.client.append import AppendWriter
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.log_decode import TableDecoder
-from fluss_df.client.log_fetch import Position
-from fluss_df.client.metrics import Metrics
-from fluss_df.client.reader import OrderedRead
+from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.ordered import OrderedRead
+from fluss_df.client.fetch.table_decoder import TableDecoder
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.write.append import AppendWriter
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
 from fluss_df.schema import Schema, TableDescriptor, TableInfo

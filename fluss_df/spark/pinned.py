@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss_df.client.change_fold import ChangeFold
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.kv_scan import SnapshotScanner
-from fluss_df.client.log_decode import TableDecoder
-from fluss_df.client.log_fetch import Position
-from fluss_df.client.metrics import Metrics
-from fluss_df.client.reader import OrderedRead
+from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.ordered import OrderedRead
+from fluss_df.client.fetch.table_decoder import TableDecoder
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.scan.change_fold import ChangeFold
+from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, ChangeType, TableBucket
 from fluss_df.pushdown.plan import Split

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.log_decode import METADATA_FIELDS
+from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.planning import chosen_buckets, plan_scan
 from fluss_df.io.source import (

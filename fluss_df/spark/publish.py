@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.log_decode import TableDecoder
-from fluss_df.client.log_fetch import Chunk, Position
-from fluss_df.client.metrics import Metrics
-from fluss_df.client.reader import OrderedRead
-from fluss_df.client.retry import STALE_METADATA, Backoff, is_transient
-from fluss_df.client.write_api import ProduceLog
+from fluss_df.client.fetch.fetcher import Chunk, Position
+from fluss_df.client.fetch.ordered import OrderedRead
+from fluss_df.client.fetch.table_decoder import TableDecoder
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
+from fluss_df.client.send.requests import ProduceLog
 from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.protocol import messages_pb2 as pb

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.log_decode import METADATA_FIELDS, TableDecoder
-from fluss_df.client.metrics import Metrics
-from fluss_df.client.reader import OrderedRead, positions_of
+from fluss_df.client.fetch.ordered import OrderedRead, positions_of
+from fluss_df.client.fetch.table_decoder import METADATA_FIELDS, TableDecoder
+from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.metadata import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, ChangeType
 from fluss_df.pushdown.evaluate import filter_rows
 from fluss_df.pushdown.plan import Split

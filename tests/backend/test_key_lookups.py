@@ -12,7 +12,7 @@ from ibis import _
 import fluss_df
 from fluss_df.backend import Backend, key_lookups
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.kv_scan import SnapshotScanner
+from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from tests.backend.conftest import backend_on
 
 N = 300

@@ -606,7 +606,7 @@ def test_a_load_that_was_killed_is_completed(
 def test_a_load_that_was_interrupted_keeps_to_its_files(
     at: Run, tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fluss_df.client.writer import TableWriter
+    from fluss_df.client.write.writer import TableWriter
 
     def fail(*_: object) -> None:
         raise fluss_df.FlussError("the network is gone")

@@ -12,7 +12,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError, TablePath
-from fluss_df.client.cluster import Cluster
+from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.protocol import api
 from tests.client.support import Official, Tables
 from tests.test_schema import ALL_TYPES

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.write_api import PutKv
+from fluss_df.client.send.requests import PutKv
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.errors import FlussError
 from tests.client.support import Tables

@@ -17,7 +17,7 @@ import pytest
 
 import fluss_df as fluss
 import fluss_df.aio
-from fluss_df.client import direct_questions
+from fluss_df.client.cluster import in_process_questions as direct_questions
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
 from tests.client.support import Tables

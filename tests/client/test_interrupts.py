@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.shield import abandoned, shielded
+from fluss_df.client.runtime.interrupts import abandoned, shielded
 from fluss_df.record.row_collector import Gathered
 from tests.client.support import Tables
 

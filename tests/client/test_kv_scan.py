@@ -13,8 +13,8 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df import FlussError
-from fluss_df.client.change_fold import ChangeFold
-from fluss_df.client.kv_snapshots import KvSnapshot, leased_snapshot, snapshot_entries
+from fluss_df.client.scan.change_fold import ChangeFold
+from fluss_df.client.scan.snapshot_files import KvSnapshot, leased_snapshot, snapshot_entries
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from tests.campaigns.kv_scan import run as compare
 from tests.client.kv_support import SCHEMA, Rows, fold, random_changes, state
@@ -38,7 +38,7 @@ def snapshotting(fluss_cluster_factory: ClusterFactory) -> Iterator[Tables]:
 def test_random_scans_beside_a_writer(
     snapshotting: Tables, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr("fluss_df.client.kv_moments._GROUP_CHANGES", together)
+    monkeypatch.setattr("fluss_df.client.scan.snapshot_offsets._GROUP_CHANGES", together)
     table = snapshotting(SCHEMA, ["id"], bucket_count=3)
     assert compare(table, runs=20, seed=5) == 20
 
@@ -234,7 +234,7 @@ def test_rows_of_several_schemas(tables: Tables) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_folding_in_pieces(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """However a changelog is cut, and however often what it replaced is given up."""
-    monkeypatch.setattr("fluss_df.client.change_fold._FOLD_ROWS", 20)
+    monkeypatch.setattr("fluss_df.client.scan.change_fold._FOLD_ROWS", 20)
     rng = random.Random(seed)
     columns = fluss.Schema(SCHEMA, ["id"]).columns
     changes = ChangeFold(columns[:1], None, SCHEMA)

@@ -14,7 +14,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df import FlussError
-from fluss_df.client.lookup_queue import LookupQueue
+from fluss_df.client.lookup.queue import LookupQueue
 from fluss_df.errors import SchemaMismatchError
 from tests.client.kv_support import SCHEMA
 from tests.client.support import Tables

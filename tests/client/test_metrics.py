@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.metrics import Metrics
+from fluss_df.client.runtime.metrics import Metrics
 from tests.client.support import Tables, free_address
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])

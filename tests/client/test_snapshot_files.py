@@ -16,7 +16,7 @@ import pytest
 import rocksdict
 
 import fluss_df as fluss
-from fluss_df.client.kv_snapshots import KvSnapshot, snapshot_entries
+from fluss_df.client.scan.snapshot_files import KvSnapshot, snapshot_entries
 from fluss_df.errors import FlussError, ProtocolError
 
 ROWS = 20_000

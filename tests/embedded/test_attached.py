@@ -119,7 +119,7 @@ def test_who_comes_while_a_folder_is_being_opened_waits(
             assert connection.get_admin().list_databases() == ["fluss"]
         assert time.monotonic() - began > 0.3
         # an owner that stands still is named
-        monkeypatch.setattr("fluss_df.client.embedded._OPENING_S", 0.1)
+        monkeypatch.setattr("fluss_df.client.transport.folders._OPENING_S", 0.1)
         owner.send_signal(signal.SIGSTOP)
         (folder / "LOCK").write_text((folder / "LOCK").read_text().replace("socket", "former"))
         try:

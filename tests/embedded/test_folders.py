@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import fluss_df as fluss
 from fluss_df.cli.main import app
-from fluss_df.client.embedded import back_up_folder
+from fluss_df.client.transport.folders import back_up_folder
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.embedded.check import check_folder
 from fluss_df.embedded.files import FORMAT, read_format

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fluss_df.client.embedded import back_up_folder
+from fluss_df.client.transport.folders import back_up_folder
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.embedded.check import check_folder
 from fluss_df.embedded.engine import Engine

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.direct_lane import DirectLane, direct_lane
-from fluss_df.client.endpoint import Endpoint
-from fluss_df.client.lanes import Lane
-from fluss_df.client.metrics import Metrics
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.transport.blocking import Lane
+from fluss_df.client.transport.endpoint import Endpoint
+from fluss_df.client.transport.in_process_lane import DirectLane, direct_lane
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import messages_pb2 as pb
@@ -70,7 +70,7 @@ def test_scans_pass_through_no_socket(
         rows = pa.table({"n": range(5000), "text": [f"{i}" for i in range(5000)]}, schema=SCHEMA)
         with connection.get_table(PATH).new_append().create_writer() as writer:
             writer.write_arrow(rows)
-        monkeypatch.setattr("fluss_df.client.lanes._connect", None)
+        monkeypatch.setattr("fluss_df.client.transport.blocking._connect", None)
         found = fluss.scan_fluss(PATH, connection=connection).collect()
         assert sorted(found["n"].to_list()) == list(range(5000))
         only = fluss.scan_fluss(PATH, connection=connection).select("text").collect()

@@ -66,7 +66,7 @@ def test_files_are_the_users_alone(tmp_path: Path, short: Path) -> None:
                 writer.write_arrow(rows)
             assert not open_to_others(Path(engine.socket_path).parent)
             assert stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o700
-            from fluss_df.client.embedded import back_up_folder
+            from fluss_df.client.transport.folders import back_up_folder
 
             fluss.connect(tmp_path / "d").close()
             back_up_folder(tmp_path / "d", tmp_path / "b.tar.zst")
@@ -282,7 +282,7 @@ def test_an_owner_that_is_ending(tmp_path: Path, short: Path, listens: bool, how
             with fluss.connect(folder) as connection:
                 assert connection.get_admin().list_databases() == ["fluss"]
         else:
-            from fluss_df.client.embedded import back_up_folder
+            from fluss_df.client.transport.folders import back_up_folder
 
             assert back_up_folder(folder, tmp_path / "b.tar.zst") > 0
     finally:
@@ -291,7 +291,7 @@ def test_an_owner_that_is_ending(tmp_path: Path, short: Path, listens: bool, how
 
 def test_no_folder_is_made_in_the_place_of_one_that_went(tmp_path: Path) -> None:
     """A process that used a folder by its owner does not begin an empty one in its place."""
-    from fluss_df.client.embedded import _attached, successor
+    from fluss_df.client.transport.folders import _attached, successor
 
     folder = tmp_path / "d"
     EmbeddedFluss(folder).close()

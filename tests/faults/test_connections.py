@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.cluster import Cluster
-from fluss_df.client.endpoint import Endpoint
+from fluss_df.client.cluster.metadata import Cluster
+from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.metadata import ServerNode

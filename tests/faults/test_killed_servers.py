@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.cluster import _Leader
+from fluss_df.client.cluster.metadata import _Leader
 from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.metadata import TableBucket

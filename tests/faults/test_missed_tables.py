@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client import table_life
+from fluss_df.client.cluster import table_creation as table_life
 from fluss_df.errors import ErrorCode
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import CREATE_TABLE, GET_METADATA, RELEASE_KV_SNAPSHOT_LEASE
@@ -100,7 +100,7 @@ def test_such_a_table_is_created_again(server: Beside, caplog: pytest.LogCapture
         NoLeaders(server, 1) as seen,
         NotNoted(server, 1),
     ):
-        with caplog.at_level(logging.WARNING, "fluss_df.client.table_life"):
+        with caplog.at_level(logging.WARNING, "fluss_df.client.cluster.table_creation"):
             connection.get_admin().create_table(path, descriptor)
         table = connection.get_table(path)
         assert table.get_table_info().table_id > seen.missed[0]
@@ -180,7 +180,7 @@ def test_partitioned_tables_are_created_again(
     schema = fluss.Schema(BY_DAY, primary_keys)
     descriptor = fluss.TableDescriptor(schema, partition_keys=["day"], bucket_count=1)
     with fluss.connect(server.address) as connection, NotNoted(server, 1) as seen:
-        with caplog.at_level(logging.WARNING, "fluss_df.client.table_life"):
+        with caplog.at_level(logging.WARNING, "fluss_df.client.cluster.table_creation"):
             connection.get_admin().create_table(path, descriptor)
         assert seen.created == 2
         connection.get_admin().create_partition(path, {"day": "mon"})

@@ -102,7 +102,7 @@ frame.sink_batches(lambda batch: time.sleep(0.2), chunk_size=1000)
 
 SILENT = """
 import dataclasses
-from fluss_df.client.cluster import Cluster
+from fluss_df.client.cluster.metadata import Cluster
 from tests.faults.fault_proxy import FETCH_LOG, FaultProxy, Rule
 
 # fetches are answered never, and waited for up to 30 seconds

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from polars.testing import assert_frame_equal
 
-from fluss_df.client.kv_scan import SnapshotScanner
+from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import (
     explain,

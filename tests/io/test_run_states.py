@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.embedded import _engines
+from fluss_df.client.transport.folders import _engines
 from fluss_df.embedded import data_requests
 from fluss_df.errors import FlussError
 from fluss_df.io import read_fluss, run, scan_fluss

@@ -18,9 +18,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.upsert import UpsertWriter
-from fluss_df.client.write_batch import RoutedBatch
-from fluss_df.client.writer import TableWriter
+from fluss_df.client.send.batch import RoutedBatch
+from fluss_df.client.write.upsert import UpsertWriter
+from fluss_df.client.write.writer import TableWriter
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io import read_fluss, run, scan_fluss
 from fluss_df.metadata import TableBucket, TablePath
@@ -117,7 +117,7 @@ def test_a_batch_that_was_sent_in_part_is_completed(
     query = scan_fluss(source, connection=connection)
     run(query, to=target, checkpoint=tmp_path)
     write(connection, source, rows(400, 800))
-    monkeypatch.setattr("fluss_df.client.outgoing._pieces", _small_pieces)
+    monkeypatch.setattr("fluss_df.client.write.batcher._pieces", _small_pieces)
     tear(monkeypatch, lambda writer, wid, at, some: writer.send_as(wid, at, some[:sent]))
     with pytest.raises(TornError):
         run(query, to=target, checkpoint=tmp_path)
@@ -176,7 +176,7 @@ def test_a_writer_that_the_server_forgot_is_replaced(
     source = make_table(SCHEMA, rows(0, 600))
     target = make_table(SCHEMA)
     query = scan_fluss(source, connection=connection)
-    monkeypatch.setattr("fluss_df.client.outgoing._pieces", _small_pieces)
+    monkeypatch.setattr("fluss_df.client.write.batcher._pieces", _small_pieces)
     tear(monkeypatch, lambda writer, wid, at, some: writer.send_as(wid, at, some[:1]))
     with pytest.raises(TornError):
         run(query, to=target, checkpoint=tmp_path)
@@ -240,7 +240,7 @@ def test_what_is_added_up_is_added_once(
         properties={"table.merge-engine": "aggregation"},
     )
     query = scan_fluss(source, connection=place.connection)
-    monkeypatch.setattr("fluss_df.client.outgoing._pieces", _small_pieces)
+    monkeypatch.setattr("fluss_df.client.write.batcher._pieces", _small_pieces)
     late: list[Callable[[], None]] = []
 
     def die(

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.write_batch import BucketResult
+from fluss_df.client.send.batch import BucketResult
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io import SinkResult, read_fluss, scan_fluss, sink_fluss, write_fluss
 from fluss_df.metadata import TablePath

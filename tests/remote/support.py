@@ -11,9 +11,9 @@ from typing import Any, TypeVar, cast
 
 import fluss_df as fluss
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.log_fetch import Chunk, Position, RemoteChunk
-from fluss_df.client.metrics import Metrics
-from fluss_df.client.remote_log import RemoteRead
+from fluss_df.client.fetch.fetcher import Chunk, Position, RemoteChunk
+from fluss_df.client.fetch.remote_segments import RemoteRead
+from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from tests.record.batches import rows, stored

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client import remote_log
+from fluss_df.client.fetch import remote_segments as remote_log
 from fluss_df.cluster import LocalCluster
 from fluss_df.errors import ErrorCode
 from tests.client.support import Official, Tables

@@ -13,8 +13,8 @@ import pytest
 from pyarrow import fs
 
 import fluss_df as fluss
-from fluss_df.client import remote_fs
-from fluss_df.client.remote_fs import RemoteFileSystems, split_uri
+from fluss_df.client.fetch import remote_fs
+from fluss_df.client.fetch.remote_fs import RemoteFileSystems, split_uri
 from fluss_df.errors import ErrorCode
 from fluss_df.protocol import messages_pb2 as pb
 from tests.remote.support import LonelyConnection, Segments, options, take_all, token

@@ -15,9 +15,10 @@ import pytest
 from pyarrow import fs
 
 import fluss_df as fluss
-from fluss_df.client import remote_fs, remote_log
-from fluss_df.client.log_fetch import LogFetcher
-from fluss_df.client.metrics import Metrics
+from fluss_df.client.fetch import remote_fs
+from fluss_df.client.fetch import remote_segments as remote_log
+from fluss_df.client.fetch.fetcher import LogFetcher
+from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import ErrorCode
 from fluss_df.protocol.fetch import FetchedBucket
 from fluss_df.schema import TableInfo

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.remote_fs import RemoteFileSystems, Token
+from fluss_df.client.fetch.remote_fs import RemoteFileSystems, Token
 from fluss_df.cluster import LocalCluster
 from fluss_df.errors import ErrorCode
 from tests.remote.s3_store import ACCESS_KEY, BUCKET, SECRET_KEY, S3Store
@@ -97,7 +97,7 @@ def test_tokens_are_renewed(
             def time() -> float:
                 return later
 
-        patch.setattr("fluss_df.client.remote_fs.time", Later)
+        patch.setattr("fluss_df.client.fetch.remote_fs.time", Later)
         scanner = s3_tiered.scanner(table, connection=connection)
         assert scanner.to_arrow().num_rows == data.num_rows
     assert len(tokens) >= 2

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 import fluss_df as fluss
-from fluss_df.client.metrics import ScanMetrics
+from fluss_df.client.runtime.metrics import ScanMetrics
 
 DATABASE = "remote"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("value", pa.float64())])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.kv_scan import SnapshotScanner
+from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.cluster import LocalCluster
 from fluss_df.metadata import TableBucket
 from fluss_df.spark.options import ReadOptions

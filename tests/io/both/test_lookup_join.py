@@ -12,7 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.kv_scan import SnapshotScanner
+from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io import lookup_join, read_fluss, run, scan_fluss, write_fluss
 from fluss_df.metadata import TablePath

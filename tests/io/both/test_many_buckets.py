@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.bucket_reads import BucketReads
-from fluss_df.client.change_fold import ChangeFold
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.kv_moments import BucketMoment, BucketMoments, Target
-from fluss_df.client.kv_scan import SnapshotScanner
-from fluss_df.client.retry import Backoff
+from fluss_df.client.runtime.retry import Backoff
+from fluss_df.client.scan.bucket_reads import BucketReads
+from fluss_df.client.scan.change_fold import ChangeFold
+from fluss_df.client.scan.snapshot_offsets import BucketMoment, BucketMoments, Target
+from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.names import all_exact, exact

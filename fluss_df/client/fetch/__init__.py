@@ -1,0 +1,1 @@
+"""Log batches, remote segments and values: from a server to Arrow."""

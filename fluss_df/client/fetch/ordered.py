@@ -1,0 +1,199 @@
+"""Bounded reads: offset ranges of buckets as Arrow, in order, in bounded memory.
+
+A read runs on the thread that iterates it. The next request is sent before what came is decoded,
+so that the server works and the network fills while the columns are decompressed; no thread of
+its own is needed for that. Several buckets at once are read by ``parallel_read.py``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from fluss_df.client.fetch.fetcher import Chunk, LogFetcher, Position, RemoteChunk
+from fluss_df.client.fetch.remote_segments import RemoteRead
+from fluss_df.client.fetch.table_decoder import TableDecoder
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.transport.blocking import Lane
+from fluss_df.client.transport.endpoint import Endpoint
+from fluss_df.client.transport.lane_pool import lane_pool
+from fluss_df.errors import FlussError
+from fluss_df.metadata import TableBucket
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from fluss_df.client.context import ClientContext
+    from fluss_df.pushdown.plan import Split
+    from fluss_df.pushdown.server_filter import ServerFilter
+
+# at most so many buckets in one request
+_BUCKETS_PER_REQUEST = 64
+# an abort is noticed between waits
+_WAIT_S = 0.2
+
+
+class OrderedRead:
+    """Reads positions one after the other; iterate it once.
+
+    Small buckets that follow are fetched along with the first one, and wait their turn: at most
+    about ``scanner.log.fetch.max-bytes`` twice are held.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    decoder
+        What turns log batches into Arrow.
+    positions
+        What to read, each with a stop offset, in the order of the result.
+    metrics
+        What is counted.
+    server_filter
+        By what servers may leave out log batches.
+    """
+
+    def __init__(
+        self,
+        connection: ClientContext,
+        info: TableInfo,
+        decoder: TableDecoder,
+        positions: Sequence[Position],
+        metrics: Metrics,
+        *,
+        server_filter: ServerFilter | None = None,
+    ) -> None:
+        self._connection = connection
+        self._decoder = decoder
+        self._metrics = metrics
+        self._todo = deque(positions)
+        self._fetcher = LogFetcher(
+            connection.cluster,
+            info,
+            decoder.projection,
+            metrics,
+            max_wait_ms=0,
+            begin_small=True,
+            server_filter=server_filter,
+        )
+        self._held_limit = connection.config.scanner_log_fetch_max_bytes
+        self._held = 0
+        self._lane: Lane | None = None
+        self._asked: list[Position] = []
+        self._aborted = False
+        for position in positions:
+            position.projected = decoder.projection is not None
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        try:
+            while self._todo:
+                if self._aborted:
+                    raise FlussError("the read was given up")
+                front = self._todo[0]
+                if front.ready:
+                    chunk = front.ready.popleft()
+                    if isinstance(chunk, Chunk):
+                        size = len(chunk.records)
+                        front.ready_bytes -= size
+                        self._held -= size
+                        self._send()
+                        yield from self._decoder.decode(front, chunk)
+                    else:
+                        yield from self._read_remote(front, chunk)
+                elif front.done:
+                    self._todo.popleft()
+                else:
+                    self._send()
+                    if self._asked:
+                        self._receive()
+                    else:
+                        self._pause()
+                        yield from self._decoder.waiting()
+        finally:
+            self._drop_lane()
+
+    def _read_remote(self, front: Position, chunk: RemoteChunk) -> Iterator[pa.Table]:
+        with RemoteRead(self._connection, front, chunk, self._metrics) as remote:
+            while not remote.done and not self._aborted:
+                piece = remote.take(_WAIT_S)
+                if piece is not None:
+                    yield from self._decoder.decode(front, piece)
+
+    def abort(self) -> None:
+        """End the read, from another thread: its iteration raises."""
+        self._aborted = True
+        lane = self._lane
+        if lane is not None:
+            lane.abort()
+
+    def _send(self) -> None:
+        """Send the next request, unless one is on its way or enough is held."""
+        front = self._todo[0]
+        full = self._held > self._held_limit
+        if self._asked or (full and front.ready):
+            return
+        asking: list[Position] = []
+        endpoint: Endpoint | None = None
+        now = time.monotonic()
+        for position in list(self._todo)[: 1 if full else _BUCKETS_PER_REQUEST]:
+            # what follows waits until its turn once something of it is here
+            if position.done or (position is not front and position.ready):
+                continue
+            if position.not_before > now:
+                continue
+            where = self._fetcher.endpoint(position)
+            if where is None:
+                continue
+            if not asking:
+                endpoint = where
+            elif where != endpoint or position.projected != asking[0].projected or position.starved:
+                continue
+            asking.append(position)
+            if position.starved:
+                break
+        if not asking or endpoint is None:
+            return
+        if self._lane is None or self._lane.endpoint != endpoint:
+            self._drop_lane()
+            self._lane = self._fetcher.lane(endpoint, asking)
+            if self._lane is None:
+                return
+        if self._fetcher.send(self._lane, asking):
+            self._asked = asking
+        else:
+            self._drop_lane()
+
+    def _receive(self) -> None:
+        assert self._lane is not None
+        asked, self._asked = self._asked, []
+        self._held += self._fetcher.receive(self._lane, asked)
+        if self._lane.failed:
+            self._drop_lane()
+
+    def _pause(self) -> None:
+        """Wait, for a moment, as all that could be asked for is to be tried later."""
+        pause = min(p.not_before for p in self._todo if not p.done) - time.monotonic()
+        time.sleep(max(0.0, min(pause, _WAIT_S)))
+
+    def _drop_lane(self) -> None:
+        if self._lane is not None:
+            lane_pool().give_back(self._lane)
+            self._lane = None
+        self._asked = []
+
+
+def positions_of(table_id: int, splits: Sequence[Split]) -> list[Position]:
+    """Return the positions that splits of a plan stand for."""
+    return [
+        Position(
+            TableBucket(table_id, split.bucket_id, split.partition_id),
+            split.partition_name,
+            split.start,
+            split.stop,
+        )
+        for split in splits
+        if split.stop > split.start
+    ]

@@ -1,0 +1,313 @@
+"""Fetched log batches of one table as Arrow: columns, metadata columns, schemas by their id."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fluss_df.client.fetch.fetcher import Chunk, Position
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.table_questions import TableQuestions
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.metadata import (
+    BUCKET_COLUMN,
+    CHANGE_TYPE_COLUMN,
+    COMMIT_TIMESTAMP_COLUMN,
+    LOG_OFFSET_COLUMN,
+    PARTITION_COLUMN,
+    ChangeType,
+    require_columns,
+)
+from fluss_df.record.headers import LogHeaders, verify_crcs
+from fluss_df.record.log_decode import DecodedBatch, LogDecoder
+from fluss_df.record.row_log import ROW_LOG_FORMATS, RowLogDecoder
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from fluss_df.client.context import ClientContext
+
+_Decoder: TypeAlias = LogDecoder | RowLogDecoder
+
+METADATA_FIELDS = {
+    PARTITION_COLUMN: pa.field(PARTITION_COLUMN, pa.string()),
+    BUCKET_COLUMN: pa.field(BUCKET_COLUMN, pa.int32(), nullable=False),
+    CHANGE_TYPE_COLUMN: pa.field(
+        CHANGE_TYPE_COLUMN, pa.dictionary(pa.int8(), pa.string()), nullable=False
+    ),
+    LOG_OFFSET_COLUMN: pa.field(LOG_OFFSET_COLUMN, pa.int64(), nullable=False),
+    COMMIT_TIMESTAMP_COLUMN: pa.field(
+        COMMIT_TIMESTAMP_COLUMN, pa.timestamp("ms", "UTC"), nullable=False
+    ),
+}
+
+# What is decoded and handed on at once. Rows are bounded too: batches of few distinct values are
+# tiny on the wire.
+_PIECE_BYTES = 4 << 20
+_PIECE_ROWS = 1 << 19
+
+
+@functools.cache
+def _change_names() -> pa.Array:
+    """Return the names of change types; made when needed, since it imports pandas."""
+    return pa.array([kind.short_string() for kind in ChangeType])
+
+
+class TableDecoder:
+    """Decodes what was fetched of a table; for any number of threads.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    columns
+        The columns wanted, in this order.
+    metadata_columns
+        Of ``_partition``, ``_bucket``, ``_change_type``, ``_log_offset`` and
+        ``_commit_timestamp``, which to append.
+    metrics
+        Where rows and batches are counted.
+    views
+        Whether strings and binary data of Arrow batches come as views, for Polars.
+
+    Attributes
+    ----------
+    projection
+        Indexes of the columns to ask servers for, ascending; None when all are wanted.
+    schema
+        The schema of the result.
+    """
+
+    def __init__(
+        self,
+        connection: ClientContext,
+        info: TableInfo,
+        columns: Sequence[str],
+        metadata_columns: Sequence[str],
+        metrics: Metrics,
+        *,
+        views: bool = False,
+    ) -> None:
+        self._views = views
+        self._row_format = None if info.log_format == "arrow" else info.log_format
+        if self._row_format not in (None, *ROW_LOG_FORMATS):
+            raise FlussError(
+                f"table {info.table_path} has the log format '{info.log_format}', which is not"
+                f" known here; known are arrow, {', '.join(ROW_LOG_FORMATS)}",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
+        names = info.get_column_names()
+        require_columns(columns, names, f"table {info.table_path}:")
+        self._connection = connection
+        self._info = info
+        self._metrics = metrics
+        self._metadata_columns = tuple(metadata_columns)
+        self._check_crc = connection.config.scanner_log_check_crc
+        self._target = pa.schema([info.schema.arrow_schema.field(name) for name in columns])
+        self._lock = threading.Lock()
+        self._schemas = {info.schema_id: info.schema}
+        # without a column nothing can be counted: the first one is fetched in their place
+        place = {name: number for number, name in enumerate(names)}
+        wanted = sorted(place[name] for name in columns) or [0]
+        whole = len(wanted) == len(names) or self._row_format is not None
+        # servers project columns of Arrow only
+        self.projection = None if whole else wanted
+        # fetched batches of other schemas may lack a column: what is null then must be nullable
+        fields = [field.with_nullable(True) for field in self._target]
+        self._target = pa.schema(fields)
+        self.schema = pa.schema([*fields, *(METADATA_FIELDS[name] for name in metadata_columns)])
+        self._projected_decoder: _Decoder | None = None
+        self._whole_decoder: _Decoder | None = None
+
+    def _decoder(self, projected: bool, headers: LogHeaders) -> _Decoder:
+        missing = [i for i in set(headers.schema_id.tolist()) if i not in self._schemas]
+        for schema_id in missing:
+            self._learn_schema(schema_id)
+        with self._lock:
+            made = self._projected_decoder if projected else self._whole_decoder
+            if made is not None:
+                return made
+            if self._row_format is not None:
+                columns = {key: schema.columns for key, schema in self._schemas.items()}
+                self._whole_decoder = RowLogDecoder(columns, self._target, self._row_format)
+                return self._whole_decoder
+            payload = {key: schema.arrow_schema for key, schema in self._schemas.items()}
+            if projected and self.projection is not None:
+                indexes = self.projection
+                payload = {
+                    key: pa.schema([schema.field(i) for i in indexes if i < len(schema)])
+                    for key, schema in payload.items()
+                }
+            payload = {
+                key: pa.schema([field.with_nullable(True) for field in schema])
+                for key, schema in payload.items()
+            }
+            made = LogDecoder(payload, self._target, views=self._views)
+            if projected:
+                self._projected_decoder = made
+            else:
+                self._whole_decoder = made
+            return made
+
+    def _learn_schema(self, schema_id: int) -> None:
+        schema = self._connection.io.run(
+            TableQuestions(self._connection).table_schema(self._info.table_path, schema_id)
+        )
+        with self._lock:
+            self._schemas[schema_id] = schema
+            self._projected_decoder = self._whole_decoder = None
+
+    def decode(self, position: Position, chunk: Chunk) -> Iterator[pa.Table]:
+        """Decode a chunk, a few MB at a time."""
+        for piece in self.pieces(position, chunk):
+            table = piece()
+            if table.num_rows:
+                yield table
+
+    def waiting(self) -> Iterator[pa.Table]:
+        """Yield what tells the caller that the read goes on later: nothing."""
+        return iter(())
+
+    def pieces(self, position: Position, chunk: Chunk) -> list[Callable[[], pa.Table]]:
+        """Verify a chunk, and return what decodes its parts: each once, on any thread."""
+        self._verify(chunk)
+        headers = chunk.headers
+        decoder = self._decoder(chunk.projected, headers)
+        share = 1.0
+        if chunk.wanted_bytes is not None:
+            # of each batch about the same
+            share = chunk.wanted_bytes / max(1, headers.consumed)
+        sizes = np.cumsum(headers.size) * share // _PIECE_BYTES
+        rows = np.cumsum(headers.record_count) // _PIECE_ROWS
+        cuts = np.flatnonzero((sizes[1:] != sizes[:-1]) | (rows[1:] != rows[:-1])) + 1
+        bounds = [0, *cuts.tolist(), len(headers)]
+        return [
+            functools.partial(self._piece, decoder, position, chunk, first, last)
+            for first, last in itertools.pairwise(bounds)
+        ]
+
+    def _verify(self, chunk: Chunk) -> None:
+        """Compare checksums, where that is of use and nobody did."""
+        if self._check_crc and not chunk.projected and chunk.checked is None:
+            verify_crcs(chunk.records, chunk.headers)
+
+    def _piece(
+        self, decoder: _Decoder, position: Position, chunk: Chunk, first: int, last: int
+    ) -> pa.Table:
+        table = decoder.decode_table(
+            chunk.records,
+            chunk.headers,
+            first,
+            last,
+            start_offset=chunk.start,
+            stop_offset=position.stop,
+            checked=chunk.checked,
+        )
+        self._metrics.add(rows=table.num_rows, batches=last - first)
+        if not table.num_rows:
+            # of changes that changed nothing
+            return pa.Table.from_batches([], self.schema)
+        if self._metadata_columns:
+            table = self._with_metadata(table, decoder, position, chunk, first, last)
+        return table
+
+    def _with_metadata(
+        self,
+        table: pa.Table,
+        decoder: _Decoder,
+        position: Position,
+        chunk: Chunk,
+        first: int,
+        last: int,
+    ) -> pa.Table:
+        """Append metadata columns, computed for all batches of the piece at once."""
+        headers, part = chunk.headers, slice(first, last)
+        base, count = headers.base_offset[part], headers.record_count[part]
+        low = np.clip(chunk.start - base, 0, count)
+        high = count if position.stop is None else np.clip(position.stop - base, 0, count)
+        lengths = np.maximum(high - low, 0)
+        # the place of each row in its batch
+        begins = np.cumsum(lengths) - lengths
+        within = np.arange(table.num_rows) - np.repeat(begins - low, lengths)
+        columns = table.columns
+        for name in self._metadata_columns:
+            column: pa.Array
+            if name == PARTITION_COLUMN:
+                value = pa.scalar(position.partition_name, pa.string())
+                column = pa.repeat(value, table.num_rows)
+            elif name == BUCKET_COLUMN:
+                value = pa.scalar(position.bucket.bucket_id, pa.int32())
+                column = pa.repeat(value, table.num_rows)
+            elif name == LOG_OFFSET_COLUMN:
+                column = pa.array(np.repeat(base, lengths) + within)
+            elif name == CHANGE_TYPE_COLUMN:
+                kinds = decoder.change_types(
+                    chunk.records,
+                    headers,
+                    first,
+                    last,
+                    start_offset=chunk.start,
+                    stop_offset=position.stop,
+                )
+                column = self._changes(kinds)
+            else:
+                times = np.repeat(headers.timestamp[part], lengths)
+                column = pa.array(times).cast(METADATA_FIELDS[name].type)
+            columns.append(pa.chunked_array([column]))
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _changes(self, kinds: npt.NDArray[np.uint8]) -> pa.DictionaryArray:
+        """Return change types as a column."""
+        if len(kinds) and int(kinds.max()) >= len(ChangeType):
+            raise ProtocolError(
+                f"a log batch of table {self._info.table_path} has the change type"
+                f" {int(kinds.max())}, which does not exist"
+            )
+        return pa.DictionaryArray.from_arrays(pa.array(kinds.astype(np.int8)), _change_names())
+
+    def decode_batches(self, position: Position, chunk: Chunk) -> list[DecodedBatch]:
+        """Decode a chunk log batch by log batch, each with its offsets and timestamp."""
+        self._verify(chunk)
+        decoder = self._decoder(chunk.projected, chunk.headers)
+        batches = decoder.decode(
+            chunk.records,
+            chunk.headers,
+            start_offset=chunk.start,
+            stop_offset=position.stop,
+        )
+        self._metrics.add(rows=sum(b.batch.num_rows for b in batches), batches=len(batches))
+        return [self._batch_with_metadata(batch, position) for batch in batches]
+
+    def _batch_with_metadata(self, decoded: DecodedBatch, position: Position) -> DecodedBatch:
+        """Append metadata columns to a single batch, and check its change types."""
+        rows = decoded.batch.num_rows
+        if decoded.change_types is None:
+            kinds = np.zeros(rows, np.uint8)
+        else:
+            kinds = decoded.change_types.to_numpy()
+        changes = self._changes(kinds)
+        if not self._metadata_columns:
+            return decoded
+        offsets = np.arange(decoded.base_offset, decoded.base_offset + rows)
+        time = pa.scalar(decoded.timestamp, METADATA_FIELDS[COMMIT_TIMESTAMP_COLUMN].type)
+        made = {
+            PARTITION_COLUMN: lambda: pa.repeat(
+                pa.scalar(position.partition_name, pa.string()), rows
+            ),
+            BUCKET_COLUMN: lambda: pa.repeat(
+                pa.scalar(position.bucket.bucket_id, pa.int32()), rows
+            ),
+            CHANGE_TYPE_COLUMN: lambda: changes,
+            LOG_OFFSET_COLUMN: lambda: pa.array(offsets),
+            COMMIT_TIMESTAMP_COLUMN: lambda: pa.repeat(time, rows),
+        }
+        columns = [*decoded.batch.columns, *(made[name]() for name in self._metadata_columns)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return replace(decoded, batch=batch)

@@ -1,0 +1,1 @@
+"""Which partition and bucket a row goes to."""

@@ -1,0 +1,1 @@
+"""Threads, waits and retries that every part of the client uses."""

@@ -1,0 +1,117 @@
+"""Work that Ctrl-C does not cut in two: :func:`shielded`.
+
+Python raises KeyboardInterrupt in the main thread, between any two of its steps. Rows that a writer
+had taken, and was putting together or handing over at that moment, would be lost without a word
+(half of all interrupts lost some thousand rows). So the main thread has such work done by another
+thread, and only waits for it: an interrupt ends the wait, and not the work.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fluss_df.client.runtime.io_thread import result_of
+
+T = TypeVar("T")
+
+_IDLE_S = 30.0
+
+
+class _Job:
+    """Something to do for the main thread."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self.abandoned = False
+
+    def run(self) -> None:
+        try:
+            result = self.work()
+        except BaseException as error:
+            self.outcome.set_exception(error)
+            # an error keeps the frames that it passed, and they would keep it
+            self = None  # type: ignore[assignment]
+        else:
+            self.outcome.set_result(result)
+
+
+class _Shield:
+    """A thread that does jobs."""
+
+    def __init__(self) -> None:
+        # its put is one step
+        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        # a program may end while it waits for a job
+        threading.Thread(target=self._main, name="fluss-df-shield", daemon=True).start()
+
+    def _main(self) -> None:
+        while True:
+            try:
+                job = self.jobs.get(timeout=_IDLE_S)
+            except queue.Empty:
+                # an interrupt came between its start and its first job, or with the one before
+                if _shield is not self:
+                    return
+                continue
+            if job is None:
+                return
+            _here.job = job
+            job.run()
+            _here.job = None
+            del job
+
+
+_here = threading.local()
+_shield: _Shield | None = None
+
+
+def shielded(work: Callable[[], T]) -> T:
+    """Return what ``work`` returns, or raise what it raises; it is not cut in two by Ctrl-C.
+
+    Work that waits asks :func:`abandoned` meanwhile, to end soon after an interrupt. The caller
+    holds no lock that the work takes.
+    """
+    global _shield
+    if threading.get_ident() != threading.main_thread().ident:
+        return work()
+    job = _Job(work)
+    shield = _shield
+    try:
+        if shield is None:
+            shield = _shield = _Shield()
+    except RuntimeError:  # no new threads: the interpreter is ending
+        return work()
+    try:
+        shield.jobs.put(job)
+        result: T = result_of(job.outcome)
+        return result
+    except BaseException:
+        if not job.outcome.done():
+            job.abandoned = True
+            # what comes next does not wait for it
+            _shield = None
+            shield.jobs.put(None)
+        raise
+    finally:
+        del job  # see _Job.run
+
+
+def abandoned() -> bool:
+    """Whether this is work whose caller was interrupted and no longer waits for it."""
+    job = getattr(_here, "job", None)
+    return job is not None and job.abandoned
+
+
+def _after_fork_in_child() -> None:
+    global _shield
+    _shield = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,1 @@
+"""The scanners that users have: logs, changes, first rows, current rows."""

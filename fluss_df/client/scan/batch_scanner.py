@@ -1,0 +1,140 @@
+"""Reading the last rows of one bucket: :class:`BatchScanner`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.parallel import read_table
+from fluss_df.client.runtime.awaitable import Ready
+from fluss_df.client.runtime.metrics import ScanMetrics
+from fluss_df.client.scan.records import RecordBatch
+from fluss_df.client.table_questions import TableQuestions
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import OffsetSpec, TableBucket
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fluss_df.client.context import ClientContext
+
+
+class BatchScanner(Ready):
+    """Reads the last rows of one bucket of a log table, once.
+
+    Obtain one from ``table.new_scan().limit(n).create_bucket_batch_scanner(bucket)``. Which rows
+    are the last is decided by the first read; after it the scanner is spent, also where the read
+    failed.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    columns
+        The columns to read, in this order; None for all.
+    bucket
+        The bucket.
+    limit
+        At most so many rows, the newest ones.
+    """
+
+    def __init__(
+        self,
+        connection: ClientContext,
+        info: TableInfo,
+        columns: tuple[str, ...] | None,
+        bucket: TableBucket,
+        limit: int,
+    ) -> None:
+        if bucket.table_id != info.table_id:
+            raise FlussError(
+                f"{bucket} is no bucket of table {info.table_path}, whose id is {info.table_id}",
+                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+            )
+        count = connection.cluster.buckets_of(info, bucket.partition_id)
+        if not 0 <= bucket.bucket_id < count:
+            raise FlussError(
+                f"table {info.table_path} has no bucket {bucket.bucket_id}:"
+                f" its buckets are 0 to {count - 1}",
+                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+            )
+        if info.is_partitioned() != (bucket.partition_id is not None):
+            raise FlussError(
+                f"table {info.table_path} has "
+                + (
+                    "partitions: name one, with TableBucket.with_partition(...)"
+                    if info.is_partitioned()
+                    else "no partitions"
+                ),
+                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+            )
+        self._connection = connection
+        self._info = info
+        self._columns = tuple(info.get_column_names()) if columns is None else columns
+        self._bucket = bucket
+        self._limit = limit
+        self._spent = False
+        self.metrics = ScanMetrics(parent=connection.metrics)
+
+    @property
+    def bucket(self) -> TableBucket:
+        """The bucket."""
+        return self._bucket
+
+    def next_batch(self) -> RecordBatch | None:
+        """Return the rows as one batch; None when there are none, or were returned before."""
+        read = self._read()
+        if read is None or not read[1].num_rows:
+            return None
+        base_offset, table = read
+        return RecordBatch(table.combine_chunks().to_batches()[0], self._bucket, base_offset)
+
+    def collect_all_batches(self) -> list[RecordBatch]:
+        """Return all batches that are left: one, or none."""
+        batch = self.next_batch()
+        return [] if batch is None else [batch]
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as a table; empty, with the schema, when there are none."""
+        read = self._read()
+        if read is not None:
+            return read[1]
+        return read_table(self._connection, self._info, self._columns, (), self.metrics)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a pandas DataFrame."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def _read(self) -> tuple[int, pa.Table] | None:
+        """Return the offset of the first row, and the rows; None after the first time."""
+        if self._spent:
+            return None
+        self._spent = True
+        first = self._offset(OffsetSpec.earliest())
+        end = self._offset(OffsetSpec.latest())
+        start = max(first, end - self._limit)
+        positions = []
+        if end > start:
+            positions = [Position(self._bucket, self._partition_name(), start, end)]
+        table = read_table(self._connection, self._info, self._columns, positions, self.metrics)
+        return start, table
+
+    def _offset(self, spec: OffsetSpec) -> int:
+        tables = TableQuestions(self._connection)
+        offsets = self._connection.io.run(tables.bucket_offsets(self._info, [self._bucket], spec))
+        return offsets[self._bucket]
+
+    def _partition_name(self) -> str | None:
+        if self._bucket.partition_id is None:
+            return None
+        infos = TableQuestions(self._connection).list_partition_infos(self._info.table_path)
+        return next(
+            (i.partition_name for i in infos if i.partition_id == self._bucket.partition_id), None
+        )
+
+    def __repr__(self) -> str:
+        return f"BatchScanner({self._bucket}, limit={self._limit})"

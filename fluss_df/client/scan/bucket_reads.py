@@ -1,0 +1,274 @@
+"""Reads of many buckets by several threads: in their order, in bounded memory, begun again alone.
+
+What log scans read are offset ranges, which ``parallel_read.py`` cuts as it likes. A bucket of a
+primary-key table is read whole by one thread: its server has a scan open for it, or its changes are
+folded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+
+from fluss_df.client.fetch.parallel import AHEAD_BYTES, ended_at_exit
+from fluss_df.client.runtime.retry import Backoff
+from fluss_df.errors import FlussError
+
+T = TypeVar("T")
+Tables = Generator[pa.Table, None, None]
+
+# the longest wait without giving the caller a chance to stop
+_WAIT_S = 0.2
+# Servers end a scan that nobody went on with for ten minutes. One that has to wait for the buckets
+# before it is given up long before that, and begun again when it is its turn.
+_STALL_S = 60.0
+# of the smallest table, which has as many Python objects as a large one
+_LEAST_BYTES = 1024
+
+
+class _Bucket(Generic[T]):
+    """One bucket, and what was read of it."""
+
+    def __init__(self, target: T) -> None:
+        self.target = target
+        self.pieces: deque[pa.Table] = deque()
+        self.nbytes = 0
+        self.begun = False
+        self.ended = False
+        # whether it waits until all before it are read
+        self.later = False
+        # whether the caller has something of it
+        self.taken = False
+        self.error: BaseException | None = None
+
+
+class _GivenUpError(Exception):
+    """The thread has to do something else than to read this bucket."""
+
+
+class BucketReads(Generic[T]):
+    """Reads buckets, once, and yields their tables in the order of the buckets.
+
+    Up to 32 MB are held for a caller that uses them more slowly than they come; buckets behind the
+    one that is its turn fill half of that.
+
+    Parameters
+    ----------
+    targets
+        The buckets, in the order of the result.
+    read
+        Reads one from its beginning.
+    pause
+        Is called with a bucket, the error that ended its read, and how long that has been tried:
+        waits before it is begun again, or raises.
+    interrupted
+        Makes the error for a bucket of which the caller has something already.
+    retry_ms
+        How long an interrupted read is begun again.
+    threads
+        How many buckets are read at once, at the most.
+    whole
+        Whether the caller gets nothing of a bucket before it is read to its end: then it can always
+        be begun again, and memory has no bound.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[T],
+        read: Callable[[T], Tables],
+        pause: Callable[[T, FlussError, Backoff], None],
+        interrupted: Callable[[T, FlussError], FlussError],
+        *,
+        retry_ms: float,
+        threads: int,
+        whole: bool = False,
+    ) -> None:
+        self._read = read
+        self._pause = pause
+        self._interrupted = interrupted
+        self._retry_ms = retry_ms
+        self._whole = whole
+        self._buckets = deque(_Bucket(target) for target in targets)
+        self._todo = deque(self._buckets)
+        self._limit = AHEAD_BYTES
+        self._held = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        self._at_work = min(threads, len(targets))
+
+    def __enter__(self) -> BucketReads[T]:
+        for number in range(self._at_work):
+            name = f"fluss-df-kv-scan-{number}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        ended_at_exit(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._buckets.clear()
+            self._todo.clear()
+            self._changed.notify_all()
+
+    def end(self, timeout_s: float) -> None:
+        """End the read, and wait until its threads have ended."""
+        self._close()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._at_work, timeout_s)
+
+    def together(self) -> Tables:
+        """Read all buckets by the threads."""
+        with self:
+            yield from self._taken()
+
+    def alone(self) -> Tables:
+        """Read bucket after bucket on this thread."""
+        for bucket in self._buckets:
+            backoff = Backoff(self._retry_ms)
+            while not bucket.ended:
+                begun = False
+                try:
+                    with closing(self._read(bucket.target)) as tables:
+                        some = list(tables) if self._whole else tables
+                        for table in some:
+                            begun = True
+                            yield table
+                    bucket.ended = True
+                except FlussError as error:
+                    if begun:
+                        raise self._interrupted(bucket.target, error) from error
+                    self._pause(bucket.target, error, backoff)
+
+    def _taken(self) -> Tables:
+        while True:
+            with self._changed:
+                while not self._can_take():
+                    self._changed.wait_for(self._can_take, _WAIT_S)
+                if not self._buckets:
+                    return
+                front = self._buckets[0]
+                if front.error is not None:
+                    raise front.error
+                if not front.pieces:
+                    self._buckets.popleft()
+                    self._changed.notify_all()
+                    continue
+                front.taken = True
+                table = front.pieces.popleft()
+                self._hold(front, -_size(table))
+                self._changed.notify_all()
+            yield table
+
+    def _can_take(self) -> bool:
+        if not self._buckets:
+            return True
+        front = self._buckets[0]
+        return front.ended or bool(front.pieces and not self._whole)
+
+    def _hold(self, bucket: _Bucket[T], size: int) -> None:
+        bucket.nbytes += size
+        self._held += size
+
+    # ---- the threads
+
+    def _work(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    bucket = self._next()
+                    while bucket is None:
+                        if self._closed or not self._todo:
+                            return
+                        self._changed.wait(_WAIT_S)
+                        bucket = self._next()
+                    bucket.begun = True
+                self._read_bucket(bucket)
+        finally:
+            with self._changed:
+                self._at_work -= 1
+                self._changed.notify_all()
+
+    def _next(self) -> _Bucket[T] | None:
+        """Return the bucket to begin next; the lock is held."""
+        while self._todo and self._todo[0].begun:
+            self._todo.popleft()
+        if self._closed or not self._todo:
+            return None
+        front = self._buckets[0]
+        if not front.begun:
+            return front
+        if not self._whole and self._held > self._limit // 2:
+            return None
+        return next((b for b in self._todo if not b.begun and not b.later), None)
+
+    def _read_bucket(self, bucket: _Bucket[T]) -> None:
+        backoff = Backoff(self._retry_ms)
+        error: BaseException | None = None
+        while True:
+            try:
+                with closing(self._read(bucket.target)) as tables:
+                    for table in tables:
+                        self._add(bucket, table)
+            except _GivenUpError:
+                with self._changed:
+                    self._discard(bucket)
+                    bucket.begun, bucket.later = False, True
+                    self._todo.appendleft(bucket)
+                    self._changed.notify_all()
+                return
+            except FlussError as caught:
+                try:
+                    with self._changed:
+                        if bucket.taken:
+                            raise self._interrupted(bucket.target, caught) from caught
+                        self._discard(bucket)
+                        closed = self._closed
+                    if not closed:
+                        self._pause(bucket.target, caught, backoff)
+                        continue
+                except FlussError as final:
+                    error = final
+            except BaseException as caught:
+                error = caught
+            break
+        with self._changed:
+            bucket.error, bucket.ended = error, True
+            self._changed.notify_all()
+
+    def _discard(self, bucket: _Bucket[T]) -> None:
+        bucket.pieces.clear()
+        self._hold(bucket, -bucket.nbytes)
+
+    def _add(self, bucket: _Bucket[T], table: pa.Table) -> None:
+        """Hand a table on; wait where enough is held."""
+        with self._changed:
+            bucket.pieces.append(table)
+            self._hold(bucket, _size(table))
+            self._changed.notify_all()
+            end = time.monotonic() + _STALL_S
+            while not self._closed and not self._whole and self._full(bucket):
+                first = self._buckets[0]
+                if bucket is not first and (not first.begun or time.monotonic() > end):
+                    # nobody would read what the caller waits for; or its server gives it up
+                    raise _GivenUpError
+                self._changed.wait(_WAIT_S)
+            if self._closed:
+                raise _GivenUpError
+
+    def _full(self, bucket: _Bucket[T]) -> bool:
+        if bucket is self._buckets[0]:
+            return bucket.nbytes > self._limit // 2
+        return self._held > self._limit // 2
+
+
+def _size(table: pa.Table) -> int:
+    return max(_LEAST_BYTES, int(table.nbytes))

@@ -1,0 +1,111 @@
+"""Scanning the virtual tables ``$changelog`` and ``$binlog``: :class:`ChangeTableScanner`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from fluss_df.client.fetch.ordered import OrderedRead
+from fluss_df.client.scan.fetch_buffer import Taken
+from fluss_df.client.scan.log_scanner import LogScanner
+from fluss_df.client.scan.records import RecordBatch
+from fluss_df.errors import FlussError
+from fluss_df.metadata import CHANGELOG_COLUMNS
+from fluss_df.pushdown.predicate import Predicate
+from fluss_df.record.change_tables import BinlogMaker, ChangeTable, to_changelog
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from fluss_df.client.context import ClientContext
+
+
+class ChangeTableScanner(LogScanner):
+    """Reads ``$changelog`` or ``$binlog`` of a table as Arrow; otherwise as a LogScanner.
+
+    Parameters
+    ----------
+    connection, info
+        The table whose changes are read.
+    kind
+        Which virtual table.
+    columns
+        The columns of the virtual table to read, in this order; None for all.
+    predicate
+        Yield only changes of rows for which it is true; for ``$changelog`` alone.
+    """
+
+    def __init__(
+        self,
+        connection: ClientContext,
+        info: TableInfo,
+        kind: ChangeTable,
+        columns: Sequence[str] | None,
+        *,
+        predicate: Predicate | None = None,
+    ) -> None:
+        whole = kind.schema(info.schema.arrow_schema)
+        self._kind = kind
+        self._selected = whole.names if columns is None else list(columns)
+        if kind is ChangeTable.BINLOG and predicate is not None:
+            raise FlussError(
+                f"{info.table_path}{kind.value} cannot be filtered by columns of the table, "
+                "which would tear updates apart: filter its rows"
+            )
+        own = info.get_column_names()
+        if kind is ChangeTable.CHANGELOG:
+            own = [name for name in self._selected if name in own]
+        super().__init__(
+            connection,
+            info,
+            tuple(own),
+            records=False,
+            metadata_columns=CHANGELOG_COLUMNS,
+            predicate=predicate,
+        )
+        self._own = pa.schema([self._decoder.schema.field(name) for name in own])
+        self._maker = BinlogMaker(self._own)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the Arrow results."""
+        made = self._kind.schema(self._own)
+        return pa.schema([made.field(name) for name in self._selected])
+
+    def _made(self, changes: pa.Table, maker: BinlogMaker, bucket: object = None) -> pa.Table:
+        if self._kind is ChangeTable.CHANGELOG:
+            return to_changelog(changes).select(self._selected)
+        return maker.add(changes, bucket).select(self._selected)
+
+    def as_table(self, taken: Taken) -> pa.Table:
+        """Return what was taken as one table."""
+        parts = [self.schema.empty_table()]
+        for position, decoded in taken:
+            changes = pa.Table.from_batches([decoded.batch])
+            parts.append(self._made(changes, self._maker, position.bucket))
+        return pa.concat_tables(parts)
+
+    def poll_record_batch(self, timeout_ms: int) -> list[RecordBatch]:
+        """Refuse: rows of virtual tables do not stand one for one for those of log batches."""
+        raise FlussError(
+            f"{self._info.table_path}{self._kind.value} has no log batches: use poll_arrow"
+        )
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows of the subscribed buckets up to their latest offset."""
+        return self._made(super().to_arrow(), BinlogMaker(self._own))
+
+    def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
+        """Return a lazy reader of all rows up to the latest offset, in bounded memory."""
+        self._require(records=False)
+        read = OrderedRead(
+            self._connection, self._info, self._decoder, self._bounded(), self.metrics
+        )
+        maker = BinlogMaker(self._own)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for table in read:
+                yield from self._made(self._filter.table(table), maker).to_batches()
+
+        return pa.RecordBatchReader.from_batches(self.schema, batches())

@@ -1,0 +1,399 @@
+"""Scanning logs: :class:`LogScanner`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.ordered import OrderedRead
+from fluss_df.client.fetch.parallel import read_table
+from fluss_df.client.fetch.row_filter import RowFilter
+from fluss_df.client.fetch.table_decoder import TableDecoder
+from fluss_df.client.runtime.awaitable import Ready, ready
+from fluss_df.client.runtime.io_thread import reset_after_fork
+from fluss_df.client.runtime.metrics import ScanMetrics
+from fluss_df.client.scan.fetch_buffer import Incoming, Taken
+from fluss_df.client.scan.records import RecordBatch, ScanRecords, record_batches
+from fluss_df.client.scan.subscriptions import check_positions
+from fluss_df.client.table_questions import TableQuestions
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import (
+    CHANGELOG_COLUMNS,
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    OffsetSpec,
+    TableBucket,
+)
+from fluss_df.pushdown.predicate import Predicate
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fluss_df.client.context import ClientContext
+
+_Subscription = tuple[int | None, int]
+
+
+class LogScanner(Ready):
+    """Reads subscribed buckets: what there is (``to_arrow``), or what comes (``poll``).
+
+    Of a primary-key table it reads the changelog: Arrow results have the columns
+    ``_change_type`` (``+I``, ``-U``, ``+U`` or ``-D``), ``_log_offset`` and
+    ``_commit_timestamp`` behind those of the table. The old and the new row of an update
+    always come together.
+
+    Obtain one from ``table.new_scan()``. A scanner may be used from several threads, one call at
+    a time.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    columns
+        The columns to read, in this order; None for all.
+    records
+        Whether it yields single records (:meth:`poll`) or Arrow batches.
+    metadata_columns
+        Which of them Arrow results have behind the columns; None for those of a changelog on
+        primary-key tables, and for none on log tables.
+    predicate
+        Yield only rows for which it is true.
+
+    Attributes
+    ----------
+    metrics
+        What was asked for, received and waited for.
+    """
+
+    def __init__(
+        self,
+        connection: ClientContext,
+        info: TableInfo,
+        columns: tuple[str, ...] | None,
+        *,
+        records: bool,
+        metadata_columns: Sequence[str] | None = None,
+        predicate: Predicate | None = None,
+    ) -> None:
+        self._connection = connection
+        self._info = info
+        self._columns = tuple(info.get_column_names()) if columns is None else columns
+        self._records = records
+        self.metrics = ScanMetrics(parent=connection.metrics)
+        if metadata_columns is None:
+            # a changelog means nothing without them; Fluss reserves their names
+            changelog = info.has_primary_key() and not records
+            metadata_columns = CHANGELOG_COLUMNS if changelog else ()
+        self._metadata = tuple(metadata_columns)
+        self._filter = RowFilter(info, self._columns, predicate, self._metadata)
+        self._decoder = TableDecoder(
+            connection, info, self._filter.columns, self._metadata, self.metrics
+        )
+        self._subscriptions: dict[_Subscription, Position] = {}
+        # offsets that the caller named, which may be ones that never were
+        self._named: dict[_Subscription, int] = {}
+        self._ever_subscribed = False
+        self._incoming = Incoming(connection, info, self._decoder, self._filter, self.metrics)
+        self._lock = threading.RLock()
+        self._closed = False
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Go on in a forked child, on sockets of its own; what the parent was sent stays there."""
+        self._incoming.after_fork()
+        self._lock = threading.RLock()
+        self._closed = False
+
+    # ---- subscriptions
+
+    def subscribe(self, bucket_id: int, start_offset: int) -> None:
+        """Subscribe to a bucket of a table without partitions.
+
+        Parameters
+        ----------
+        bucket_id
+            From 0.
+        start_offset
+            An offset, ``EARLIEST_OFFSET`` or ``LATEST_OFFSET``.
+        """
+        self.subscribe_buckets({bucket_id: start_offset})
+
+    def subscribe_buckets(self, bucket_offsets: Mapping[int, int]) -> None:
+        """Subscribe to buckets of a table without partitions, ``{bucket: offset}``."""
+        self.check_buckets(bucket_offsets)
+        self._subscribe({(None, bucket): offset for bucket, offset in bucket_offsets.items()})
+
+    def subscribe_partition(self, partition_id: int, bucket_id: int, start_offset: int) -> None:
+        """Subscribe to a bucket of a partition."""
+        self.subscribe_partition_buckets({(partition_id, bucket_id): start_offset})
+
+    def subscribe_partition_buckets(
+        self, partition_bucket_offsets: Mapping[tuple[int, int], int]
+    ) -> None:
+        """Subscribe to buckets of partitions, ``{(partition id, bucket): offset}``."""
+        self.check_partition_buckets(partition_bucket_offsets)
+        self._subscribe(dict(partition_bucket_offsets))
+
+    def check_buckets(self, bucket_offsets: Mapping[int, int]) -> None:
+        """Refuse what :meth:`subscribe_buckets` would refuse without asking the cluster."""
+        if self._info.is_partitioned():
+            raise FlussError(
+                f"table {self._info.table_path} has partitions: use subscribe_partition",
+                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+            )
+        positions = ((None, bucket, offset) for bucket, offset in bucket_offsets.items())
+        check_positions(self._info, positions, self._connection.cluster.buckets_of)
+
+    def check_partition_buckets(self, offsets: Mapping[tuple[int, int], int]) -> None:
+        """Refuse what :meth:`subscribe_partition_buckets` would refuse without the cluster."""
+        if not self._info.is_partitioned():
+            raise FlussError(
+                f"table {self._info.table_path} has no partitions: use subscribe",
+                ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
+            )
+        positions = ((*key, offset) for key, offset in offsets.items())
+        check_positions(self._info, positions, self._connection.cluster.buckets_of)
+
+    def _subscribe(self, offsets: Mapping[Any, int]) -> None:
+        names: dict[int, str] = {}
+        if self._info.is_partitioned():
+            infos = TableQuestions(self._connection).list_partition_infos(self._info.table_path)
+            names = {info.partition_id: info.partition_name for info in infos}
+        new: dict[_Subscription, Position] = {}
+        for key, offset in offsets.items():
+            partition, bucket = key
+            if partition is not None and partition not in names:
+                raise FlussError(
+                    f"table {self._info.table_path} has no partition with id {partition}",
+                    ErrorCode.PARTITION_NOT_EXISTS,
+                )
+            position = Position(
+                TableBucket(self._info.table_id, bucket, partition),
+                None if partition is None else names[partition],
+                offset,
+                projected=self._decoder.projection is not None,
+            )
+            new[partition, bucket] = position
+        for symbol, spec in (
+            (EARLIEST_OFFSET, OffsetSpec.earliest()),
+            (LATEST_OFFSET, OffsetSpec.latest()),
+        ):
+            asked = [p for p in new.values() if p.offset == symbol]
+            if asked:
+                known = self._offsets(asked, spec)
+                for position in asked:
+                    position.offset = known[position.bucket]
+        with self._lock:
+            for key in new:
+                self._forget(key)
+            self._subscriptions.update(new)
+            self._ever_subscribed = True
+            self._named.update({key: offset for key, offset in offsets.items() if offset >= 0})
+            self._incoming.stop()
+
+    def _offsets(self, positions: list[Position], spec: OffsetSpec) -> dict[TableBucket, int]:
+        buckets = [position.bucket for position in positions]
+        return TableQuestions(self._connection).get_bucket_offsets(self._info, buckets, spec)
+
+    def unsubscribe(self, bucket_id: int) -> None:
+        """Stop reading a bucket."""
+        self._unsubscribe((None, bucket_id))
+
+    def unsubscribe_partition(self, partition_id: int, bucket_id: int) -> None:
+        """Stop reading a bucket of a partition."""
+        self._unsubscribe((partition_id, bucket_id))
+
+    def _unsubscribe(self, key: _Subscription) -> None:
+        with self._lock:
+            self._forget(key)
+            self._incoming.stop()
+
+    def _forget(self, key: _Subscription) -> None:
+        self._named.pop(key, None)
+        old = self._subscriptions.pop(key, None)
+        if old is not None:
+            self._incoming.forget(old)
+
+    # ---- polling
+
+    def poll(self, timeout_ms: int) -> ScanRecords:
+        """Return records, at most ``scanner.log.max-poll-records``.
+
+        One more where an update would be torn apart.
+
+        Waits up to ``timeout_ms`` for the first; none is an empty result.
+        """
+        return ScanRecords(self.take(timeout_ms, records=True))
+
+    def poll_record_batch(self, timeout_ms: int) -> list[RecordBatch]:
+        """Return log batches with their bucket and offsets; waits up to ``timeout_ms``."""
+        return record_batches(self.take(timeout_ms, records=False))
+
+    def poll_batches(self, timeout_ms: int) -> list[RecordBatch]:
+        """Return log batches; the older name of :meth:`poll_record_batch`."""
+        return self.poll_record_batch(timeout_ms)
+
+    def poll_arrow(self, timeout_ms: int) -> pa.Table:
+        """Return what came as one table; empty, with the schema, when nothing did."""
+        return self.as_table(self.take(timeout_ms, records=False))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the Arrow results."""
+        return self._filter.schema(self._decoder.schema)
+
+    @property
+    def yields_records(self) -> bool:
+        """Whether this scanner is for :meth:`poll`, rather than for Arrow results."""
+        return self._records
+
+    def as_table(self, taken: Taken) -> pa.Table:
+        """Return what was taken as one table."""
+        return pa.Table.from_batches([decoded.batch for _, decoded in taken], self.schema)
+
+    def take(
+        self, timeout_ms: float, *, records: bool, given_up: threading.Event | None = None
+    ) -> Taken:
+        """Wait up to ``timeout_ms`` for decoded batches, and take them out.
+
+        Parameters
+        ----------
+        timeout_ms
+            How long to wait at the most.
+        records
+            Whether a poll for records asks, which is limited in their number.
+        given_up
+            Ends the wait early, within a fifth of a second, when it is set.
+        """
+        self._require(records=records)
+        with self._lock:
+            self._incoming.fill(self._subscriptions.values(), timeout_ms, given_up)
+            most = self._connection.config.scanner_log_max_poll_records if records else None
+            return self._incoming.take(most)
+
+    def _require(self, *, records: bool) -> None:
+        if self._closed:
+            raise FlussError("the scanner is closed: create a new one")
+        if records != self._records:
+            raise FlussError(
+                "poll() needs a record scanner: create it with create_log_scanner()"
+                if records
+                else "Arrow results need a batch scanner: create it with"
+                " create_record_batch_log_scanner()"
+            )
+        if not self._ever_subscribed:
+            raise FlussError("the scanner is subscribed to nothing: call subscribe(...) first")
+
+    # ---- everything there is
+
+    def _bounded(self) -> list[Position]:
+        """Return positions from where the scanner is to the end of the log as it is now."""
+        with self._lock:
+            positions = list(self._subscriptions.values())
+        ends = self._offsets(positions, OffsetSpec.latest())
+        self._check_named(ends)
+        with self._lock:
+            self._incoming.clear(positions)
+            bounded = []
+            for position in positions:
+                end = ends[position.bucket]
+                if end > position.offset:
+                    bounded.append(
+                        Position(position.bucket, position.partition_name, position.offset, end)
+                    )
+                position.offset = max(position.offset, end)
+        return sorted(bounded, key=lambda p: (p.partition_name or "", p.bucket.bucket_id))
+
+    def _check_named(self, ends: Mapping[TableBucket, int]) -> None:
+        """Refuse an offset behind the end that the caller named and nothing was read from."""
+        for key, position in self._subscriptions.items():
+            end = ends.get(position.bucket)
+            if end is not None and self._named.get(key) == position.offset > end:
+                where = self._incoming.where(position)
+                raise FlussError(
+                    f"offset {position.offset} is out of range: {where} ends at {end}",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows of the subscribed buckets up to their latest offset.
+
+        The scanner goes on from there. Rows are ordered by partition, bucket and offset.
+        """
+        self._require(records=False)
+        before = [(position, position.offset) for position in self._subscriptions.values()]
+        try:
+            positions = self._bounded()
+            for position in positions:
+                position.projected = self._decoder.projection is not None
+            table = read_table(
+                self._connection,
+                self._info,
+                self._filter.columns,
+                positions,
+                self.metrics,
+                self._metadata,
+                self._incoming.server_filter,
+            )
+        except BaseException:
+            # whoever reads again must not miss what was not returned
+            for position, offset in before:
+                position.offset = offset
+            raise
+        return self._filter.table(table)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows up to the latest offset as a pandas DataFrame."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
+        """Return a lazy reader of all rows up to the latest offset, in bounded memory."""
+        self._require(records=False)
+        read = OrderedRead(
+            self._connection,
+            self._info,
+            self._decoder,
+            self._bounded(),
+            self.metrics,
+            server_filter=self._incoming.server_filter,
+        )
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for table in read:
+                yield from self._filter.table(table).to_batches()
+
+        return pa.RecordBatchReader.from_batches(self.schema, batches())
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Give up the sockets; a second call does nothing."""
+        with self._lock:
+            self._incoming.clear(self._subscriptions.values())
+            self._subscriptions.clear()
+            self._closed = True
+        return ready(None)
+
+    def __enter__(self) -> LogScanner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        incoming = getattr(self, "_incoming", None)
+        if incoming is not None:
+            incoming.close_sockets()
+
+    def __repr__(self) -> str:
+        kind = "records" if self._records else "batches"
+        return (
+            f"LogScanner({str(self._info.table_path)!r}, {kind},"
+            f" {len(self._subscriptions)} buckets)"
+        )

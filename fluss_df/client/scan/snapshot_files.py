@@ -1,0 +1,335 @@
+"""The snapshots of primary-key tables that servers keep in remote storage: RocksDB checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import stat
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import pyarrow as pa
+from pyarrow import fs
+
+from fluss_df.client.cluster.metadata import path_message
+from fluss_df.client.fetch.remote_fs import Place, RemoteFileSystems
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.metadata import TableBucket
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import (
+    ACQUIRE_KV_SNAPSHOT_LEASE,
+    DROP_KV_SNAPSHOT_LEASE,
+    GET_KV_SNAPSHOT_METADATA,
+    GET_LATEST_KV_SNAPSHOTS,
+)
+from fluss_df.record.rocks_manifest import verify_manifest
+from fluss_df.record.rocks_rows import take_values
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from rocksdict import RdictIter
+
+    from fluss_df.client.context import ClientContext
+
+logger = logging.getLogger(__name__)
+
+# of a reader that is killed, the lease lasts so long
+_LEASE_MS = 30 * 60_000
+# what is handed on at once
+_PIECE_BYTES = 4 << 20
+_PIECE_ROWS = 1 << 17
+# how large values are is not known before
+_FIRST_ROWS = 64
+_COPY_BYTES = 4 << 20
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+# Windows has the last one only
+_FLAGS: int = sum(getattr(os, flag, 0) for flag in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+
+
+@dataclass(frozen=True, slots=True)
+class KvSnapshot:
+    """A snapshot of one bucket.
+
+    Attributes
+    ----------
+    bucket
+        The bucket.
+    snapshot_id
+        Its id.
+    log_offset
+        The changes below this offset are in it, and no others.
+    files
+        (URI, local name) of its files.
+    """
+
+    bucket: TableBucket
+    snapshot_id: int
+    log_offset: int
+    files: tuple[tuple[str, str], ...]
+
+
+@contextmanager
+def leased_snapshot(
+    connection: ClientContext, info: TableInfo, bucket: TableBucket, partition_name: str | None
+) -> Iterator[KvSnapshot | None]:
+    """Have the newest snapshot of a bucket, or None where there is none yet, kept while it is read.
+
+    Newer snapshots take the place of older ones, whose files servers delete, unless there is a
+    lease of them. Where the coordinator knows no leases, there is none.
+
+    Raises
+    ------
+    FlussError
+        ``KV_SNAPSHOT_NOT_EXIST`` when a newer one took its place in the moment before the lease.
+    """
+    ids = connection.io.run(newest_ids(connection, info, bucket.partition_id, partition_name))
+    with leased(connection, bucket, ids.get(bucket)) as snapshot:
+        yield snapshot
+
+
+@contextmanager
+def leased(
+    connection: ClientContext, bucket: TableBucket, snapshot_id: int | None
+) -> Iterator[KvSnapshot | None]:
+    """Have a snapshot of a bucket kept while it is read, as :func:`leased_snapshot`."""
+    if snapshot_id is None:
+        yield None
+        return
+    lease_id = f"fluss-df-{uuid.uuid4()}"
+    leased = _acquire(connection, lease_id, bucket, snapshot_id)
+    try:
+        yield _described(connection, bucket, snapshot_id)
+    finally:
+        if leased:
+            _drop(connection, lease_id)
+
+
+def _acquire(
+    connection: ClientContext, lease_id: str, bucket: TableBucket, snapshot_id: int
+) -> bool:
+    """Take a lease; whether there are such."""
+    one = pb.KvSnapshotLeaseForBucket(
+        partition_id=bucket.partition_id, bucket_id=bucket.bucket_id, snapshot_id=snapshot_id
+    )
+    wanted = pb.KvSnapshotLeaseForTable(table_id=bucket.table_id, bucket_snapshots=[one])
+    request = pb.AcquireKvSnapshotLeaseRequest(
+        lease_id=lease_id, lease_duration_ms=_LEASE_MS, snapshots_to_lease=[wanted]
+    )
+    cluster = connection.cluster
+    try:
+        answer = connection.io.run(cluster.request_coordinator(ACQUIRE_KV_SNAPSHOT_LEASE, request))
+    except FlussError as error:
+        if error.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            return False
+        raise
+    if any(table.bucket_snapshots for table in answer.unavailable_snapshots):
+        raise FlussError(
+            f"snapshot {snapshot_id} of {bucket} is gone: a newer one took its place",
+            ErrorCode.KV_SNAPSHOT_NOT_EXIST,
+        )
+    return True
+
+
+def _drop(connection: ClientContext, lease_id: str) -> None:
+    request = pb.DropKvSnapshotLeaseRequest(lease_id=lease_id)
+    cluster = connection.cluster
+    try:
+        connection.io.run(cluster.request_coordinator(DROP_KV_SNAPSHOT_LEASE, request))
+    except FlussError as error:
+        # it ends by itself
+        logger.debug("lease %s could not be dropped: %s", lease_id, error)
+
+
+async def newest_ids(
+    connection: ClientContext,
+    info: TableInfo,
+    partition_id: int | None,
+    partition_name: str | None,
+) -> dict[TableBucket, int]:
+    """Return the newest snapshot of each bucket of a table or partition that has one.
+
+    A coroutine of the I/O thread.
+
+    Raises
+    ------
+    FlussError
+        ``TABLE_NOT_EXIST`` where the table is another one now.
+    """
+    latest = await connection.cluster.request_any(
+        GET_LATEST_KV_SNAPSHOTS,
+        pb.GetLatestKvSnapshotsRequest(
+            table_path=path_message(info.table_path), partition_name=partition_name
+        ),
+    )
+    if latest.table_id != info.table_id:
+        raise FlussError(
+            f"table {info.table_path} was dropped and created again since it was opened: open it"
+            " again",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+    if latest.HasField("partition_id") and latest.partition_id != partition_id:
+        raise FlussError(
+            f"partition '{partition_name}' of table {info.table_path} was dropped and created again"
+            " while it was read",
+            ErrorCode.PARTITION_NOT_EXISTS,
+        )
+    return {
+        TableBucket(info.table_id, s.bucket_id, partition_id): s.snapshot_id
+        for s in latest.latest_snapshots
+        if s.HasField("snapshot_id")
+    }
+
+
+def _described(connection: ClientContext, bucket: TableBucket, snapshot_id: int) -> KvSnapshot:
+    metadata = connection.io.run(
+        connection.cluster.request_any(
+            GET_KV_SNAPSHOT_METADATA,
+            pb.GetKvSnapshotMetadataRequest(
+                table_id=bucket.table_id,
+                partition_id=bucket.partition_id,
+                bucket_id=bucket.bucket_id,
+                snapshot_id=snapshot_id,
+            ),
+        )
+    )
+    files = tuple((f.remote_path, f.local_file_name) for f in metadata.snapshot_files)
+    return KvSnapshot(bucket, snapshot_id, metadata.log_offset, files)
+
+
+def snapshot_entries(
+    connection: ClientContext, snapshot: KvSnapshot, *, keys: bool = True
+) -> Iterator[tuple[pa.Array | None, list[bytes]]]:
+    """Read a snapshot, a few MB at a time.
+
+    Parameters
+    ----------
+    connection, snapshot
+        What to read.
+    keys
+        Whether to read the keys.
+
+    Yields
+    ------
+    tuple
+        The keys, if asked for, and the value of each.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` when a file cannot be read; ``KV_SNAPSHOT_NOT_EXIST_EXCEPTION`` when
+        one is gone, because a newer snapshot took its place.
+    ProtocolError
+        When the files are damaged, also behind rows that were yielded.
+    """
+    # RocksDB is needed here only: it costs every import of the package a moment
+    from rocksdict import AccessType, Options, Rdict
+
+    with tempfile.TemporaryDirectory(prefix="fluss-df-snapshot-") as folder:
+        _download(connection, snapshot, Path(folder))
+        options = Options(raw_mode=True)
+        try:
+            verify_manifest(lambda name: Path(folder, name).open("rb"))  # noqa: SIM115
+            database = Rdict(folder, options=options, access_type=AccessType.read_only())
+        except Exception as error:
+            raise ProtocolError(
+                f"snapshot {snapshot.snapshot_id} of {snapshot.bucket} cannot be opened: {error}"
+            ) from error
+        with closing(database):
+            rows = database.iter()
+            rows.seek_to_first()
+            yield from _entries(snapshot, rows, keys=keys)
+
+
+def _entries(
+    snapshot: KvSnapshot, rows: RdictIter, *, keys: bool
+) -> Iterator[tuple[pa.Array | None, list[bytes]]]:
+    """Iterate over keys, if asked for, and values, in lists of a few MB."""
+    count = _FIRST_ROWS
+    while True:
+        some: list[bytes] | None = [] if keys else None
+        try:
+            values = take_values(rows, count, some)
+        except Exception as error:
+            raise ProtocolError(
+                f"snapshot {snapshot.snapshot_id} of {snapshot.bucket} is damaged: {error};"
+                " wait for the next snapshot (kv.snapshot.interval)"
+            ) from error
+        if not values:
+            return
+        yield None if some is None else pa.array(some, pa.large_binary()), values
+        some_values = values[:: len(values) // _FIRST_ROWS + 1]
+        size = sum(map(len, some_values)) // len(some_values) + 1
+        count = min(8 * count, max(1, _PIECE_BYTES // size), _PIECE_ROWS)
+
+
+def _download(connection: ClientContext, snapshot: KvSnapshot, folder: Path) -> None:
+    """Copy the files of a snapshot to a folder of this call's own.
+
+    A server says where they are and what they are called: it can name any file that this user may
+    read. They are never linked, and only new files in the folder are written.
+    """
+    _check_names(snapshot)
+    filesystems = RemoteFileSystems.of(connection)
+    for uri, name in snapshot.files:
+        what = f"{snapshot.bucket}: file {uri!r} of snapshot {snapshot.snapshot_id}"
+        place = filesystems.locate(uri)
+        try:
+            _copy(place, folder / name)
+        except FileNotFoundError as error:
+            raise FlussError(
+                f"{what} is gone; or it is on a disk of the cluster, which must be mounted here at"
+                " the same path",
+                ErrorCode.KV_SNAPSHOT_NOT_EXIST,
+            ) from error
+        # a path that cannot be one is a ValueError
+        except (OSError, ValueError, pa.ArrowException) as error:
+            filesystems.forget(place)
+            text = place.token.redact(str(error).partition("\n")[0])
+            raise FlussError(
+                f"{what} cannot be read: {text}", ErrorCode.STORAGE_EXCEPTION
+            ) from None
+
+
+def _check_names(snapshot: KvSnapshot) -> None:
+    """Refuse names that RocksDB gives to no file, and names that come twice."""
+    seen: set[str] = set()
+    for uri, name in snapshot.files:
+        what = f"snapshot {snapshot.snapshot_id} of {snapshot.bucket}"
+        if not _NAME.fullmatch(name) or name in (".", ".."):
+            raise ProtocolError(f"{what} calls its file {uri!r} {name!r}, which is no file's name")
+        if name in seen:
+            raise ProtocolError(f"{what} has a file {name!r} twice, the second one from {uri!r}")
+        seen.add(name)
+
+
+def _copy(place: Place, target: Path) -> None:
+    with target.open("xb") as written:
+        if isinstance(place.filesystem, fs.LocalFileSystem):
+            with _open_regular(place.path) as local:
+                # no more than it has: some files of /proc have no end
+                left = os.fstat(local.fileno()).st_size
+                while left and (piece := local.read(min(left, _COPY_BYTES))):
+                    written.write(piece)
+                    left -= len(piece)
+            return
+        # as it is, whatever its name ends in
+        with place.filesystem.open_input_stream(place.path, compression=None) as source:
+            shutil.copyfileobj(source, written, _COPY_BYTES)
+
+
+def _open_regular(path: str) -> BinaryIO:
+    """Open a file of a disk here, but no device, and no FIFO, whose writer would be waited for."""
+    # looked at before, as to open a device can do something; and after, as it may be another
+    if stat.S_ISREG(os.stat(path).st_mode):
+        opened = os.fdopen(os.open(path, os.O_RDONLY | _FLAGS), "rb")
+        if stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            return opened
+        opened.close()
+    raise OSError("it is no regular file")

@@ -1,0 +1,142 @@
+"""Batches whose partition was dropped, and created again by anybody: where they go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from fluss_df.client.cluster.metadata import Cluster
+from fluss_df.client.cluster.partition_names import partition_named
+from fluss_df.client.send.acknowledged import Acknowledged
+from fluss_df.client.send.batch import WriteBatch
+from fluss_df.client.send.bucket_queue import BucketQueue
+from fluss_df.client.send.writer_ids import WriterIds
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket
+from fluss_df.schema import TableInfo
+
+logger = logging.getLogger(__name__)
+
+# between looks whether the last answer of a partition that was dropped is in
+_MOVE_PAUSE_S = 0.01
+
+
+class Moving(Protocol):
+    """The sender, as far as its batches are moved."""
+
+    cluster: Cluster
+    info: TableInfo
+    ids: WriterIds
+    acknowledged: Acknowledged
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done, which is kept from being collected meanwhile."""
+        ...
+
+    def where(self, of: WriteBatch | BucketQueue) -> str:
+        """Name a bucket for errors."""
+        ...
+
+    def fail_queue(
+        self, queue: BucketQueue, error: FlussError, of: TableBucket | None = None
+    ) -> None:
+        """Give up what waits."""
+        ...
+
+    async def rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
+        """Wait for a moment where an error may pass; else give up what waits."""
+        ...
+
+    def wake(self) -> None:
+        """Send what can be sent, soon."""
+        ...
+
+
+class PartitionMoves:
+    """Has the batches of one writer go to the partitions that have their names now.
+
+    On the I/O thread.
+
+    Parameters
+    ----------
+    sender
+        Who sends them.
+    create
+        Whether to create partitions again that were dropped.
+    moved
+        Called with the name of a partition and its new id, or None where it is gone.
+    """
+
+    def __init__(
+        self, sender: Moving, *, create: bool, moved: Callable[[str, int | None], object]
+    ) -> None:
+        self._sender = sender
+        self._create = create
+        self._moved = moved
+
+    def meet(self, queue: BucketQueue, batch: WriteBatch) -> None:
+        """See to a batch of a partition of the same name that is not the one known here."""
+        known, given = queue.bucket.partition_id, batch.bucket.partition_id
+        if known is not None and given is not None and given > known and not self._sender.ids.fixed:
+            self.start(queue)  # ids ascend: the one known here is gone
+        else:
+            batch.bucket = queue.bucket
+
+    def start(self, queue: BucketQueue) -> None:
+        """Find out, soon, which partition has the name of a bucket's now."""
+        if not queue.moving:
+            queue.moving = True
+            self._sender.spawn(self._move(queue))
+
+    async def _move(self, queue: BucketQueue) -> None:
+        """Have batches go to the partition that has the name now; they fail where there is none.
+
+        What was sent to the old one and not acknowledged goes again: whether it was written or not,
+        it is gone.
+        """
+        assert queue.partition_name is not None
+        while queue.in_flight or _encoding(queue):
+            await asyncio.sleep(_MOVE_PAUSE_S)
+        old, name = queue.bucket, queue.partition_name
+        try:
+            found = await partition_named(
+                self._sender.cluster, self._sender.info, name, create=self._create
+            )
+            if found.partition_id == old.partition_id:
+                # its leader is not known yet
+                raise FlussError(
+                    f"partition '{name}' is not known yet", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
+                )
+            had = self._sender.cluster.buckets_of(self._sender.info, old.partition_id)
+            has = self._sender.cluster.buckets_of(self._sender.info, found.partition_id)
+            if has != had:
+                # what came meanwhile was given its bucket by the old number, too
+                while _encoding(queue):
+                    await asyncio.sleep(_MOVE_PAUSE_S)
+                self._sender.fail_queue(
+                    queue,
+                    FlussError(
+                        f"partition '{name}' was created again with {has} buckets, where it had"
+                        f" {had}: these rows, which were given their buckets before, cannot go"
+                        " there: write them again",
+                        ErrorCode.PARTITION_NOT_EXISTS,
+                    ),
+                    of=old,
+                )
+            logger.info("%s was dropped and created again", self._sender.where(queue))
+            queue.move(TableBucket(old.table_id, old.bucket_id, found.partition_id))
+            self._sender.acknowledged.forget(old)
+            self._moved(name, found.partition_id)
+        except FlussError as error:
+            if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
+                self._moved(name, None)  # asked for again with the next rows
+            await self._sender.rest_or_fail(queue, error)
+        queue.moving = False
+        self._sender.wake()
+
+
+def _encoding(queue: BucketQueue) -> bool:
+    """Whether a batch that waits is still being encoded."""
+    return any(batch.encoded is None for batch in queue.waiting)

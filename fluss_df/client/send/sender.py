@@ -1,0 +1,494 @@
+"""Sends encoded batches in order, several at once, until the server has them exactly once.
+
+For each bucket at most ``writer.max-inflight-requests-per-bucket`` batches are on their way, each
+with a sequence number by which the server knows it again. Where one fails in a way that may pass,
+the bucket stops, waits until the answers of all others are in, and starts again with the lowest
+sequence: so the order within a bucket holds, and nothing is lost or doubled.
+
+Everything here runs on the I/O thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import logging
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from fluss_df.client.cluster.metadata import Cluster
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.runtime.retry import STALE_METADATA, is_transient
+from fluss_df.client.send.acknowledged import Acknowledged
+from fluss_df.client.send.batch import BucketResult, BufferMemory, WriteBatch
+from fluss_df.client.send.batch_parts import BatchParts
+from fluss_df.client.send.bucket_queue import UNCERTAIN, BucketQueue
+from fluss_df.client.send.partition_moves import PartitionMoves
+from fluss_df.client.send.requests import UNKNOWN, WriteApi, Written
+from fluss_df.client.send.writer_ids import WriterIds
+from fluss_df.client.transport.multiplexed import CountedConnection
+from fluss_df.config import Config
+from fluss_df.errors import (
+    DeadlineExceededError,
+    ErrorCode,
+    FlussError,
+    NetworkError,
+    ProtocolError,
+)
+from fluss_df.metadata import ServerNode, TableBucket
+from fluss_df.protocol.frames import Response, parse_response, server_error
+from fluss_df.schema import TableInfo
+
+logger = logging.getLogger(__name__)
+
+# what a request adds to its batches, generously
+_REQUEST_OVERHEAD = 64
+# servers hang up on larger requests (netty.server.max-request-size, by default), with no answer
+_LARGEST_REQUEST = 100 << 20
+
+
+class Sender:
+    """Sends the batches of one writer.
+
+    Parameters
+    ----------
+    cluster
+        Where to.
+    info
+        The table.
+    config
+        Acks, retries, limits.
+    metrics
+        What is counted.
+    memory
+        Given back as batches are done with.
+    api
+        The request that carries batches, and what its answers mean.
+    create_partitions
+        Whether to create partitions again that were dropped.
+    partition_moved
+        Called with the name of a partition and its new id, or None where it is gone.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        info: TableInfo,
+        config: Config,
+        metrics: Metrics,
+        memory: BufferMemory,
+        api: WriteApi,
+        *,
+        create_partitions: bool,
+        partition_moved: Callable[[str, int | None], object],
+    ) -> None:
+        self.cluster = cluster
+        self.info = info
+        self._config = config
+        self._metrics = metrics
+        self._memory = memory
+        self._api = api
+        self._acks = {"all": -1, "1": 1, "0": 0}[config.writer_acks]
+        # by the name of the partition, whose id may become another
+        self._queues: dict[tuple[str | None, int], BucketQueue] = {}
+        self._open_batches = 0
+        self._pump_scheduled = False
+        self._drained: list[concurrent.futures.Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.acknowledged = Acknowledged()
+        self.ids = WriterIds(cluster, info, idempotent=config.writer_enable_idempotence)
+        #: What went wrong since the last flush, and how many rows were not acknowledged by it.
+        self.failures: list[tuple[FlussError, int]] = []
+        self.done_rows = 0
+        self._parts = BatchParts(api, self.ids, self._one_more)
+        self._moves = PartitionMoves(self, create=create_partitions, moved=partition_moved)
+        self._owner: object | None = None
+
+    # ---- from the writer
+
+    def fix_writer(self, writer_id: int, sequences: Mapping[TableBucket, int]) -> None:
+        """Send under this writer id alone, from these sequences on; before the first batch.
+
+        What the server does not take under it fails, rather than going under another one.
+        """
+        self.ids.fix(writer_id, sequences)
+
+    def enqueue(self, batches: Iterable[WriteBatch], owner: object) -> None:
+        """Take batches whose order within their bucket is settled; they may still be encoding.
+
+        The owner is kept alive until they are done with, for the report at the program's end.
+        """
+        self._owner = owner
+        idle = not self._open_batches
+        for batch in batches:
+            queue = self._queues.get(batch.place)
+            if queue is None:
+                queue = BucketQueue(batch.bucket, batch.partition_name, self._config)
+                self._queues[batch.place] = queue
+            elif batch.bucket != queue.bucket:
+                self._moves.meet(queue, batch)
+            queue.waiting.append(batch)
+            self._open_batches += 1
+        if idle:
+            # nothing that it could go with
+            self._pump()
+        else:
+            self.wake()
+
+    def wake(self) -> None:
+        """Send what can be sent, soon."""
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def refuse(self, batch: WriteBatch, error: FlussError) -> None:
+        """Give up a batch that cannot be sent, before it was."""
+        queue = self._queues[batch.place]
+        queue.waiting.remove(batch)
+        # nothing behind it may take its place in sequences that are settled
+        queue.renew_writer |= self.ids.fixed
+        self._finish(batch, error)
+        self.wake()
+
+    def tell_when_drained(self, future: concurrent.futures.Future[None]) -> None:
+        """Set the result of a future once every batch is acknowledged or failed."""
+        self._drained.append(future)
+        self._tell_if_drained()
+
+    def _tell_if_drained(self) -> None:
+        if self._open_batches:
+            return
+        drained, self._drained = self._drained, []
+        for future in drained:
+            if future.set_running_or_notify_cancel():
+                future.set_result(None)
+
+    def results(self) -> list[BucketResult]:
+        """Return what was acknowledged, by partition and bucket."""
+        return self.acknowledged.results()
+
+    # ---- sending
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done, which is kept from being collected meanwhile."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _pump(self) -> None:
+        """Group what may be sent by leader, and send it.
+
+        A request carries at most one batch of a bucket: answers are per bucket.
+        """
+        self._pump_scheduled = False
+        while True:
+            groups: dict[ServerNode, list[WriteBatch]] = defaultdict(list)
+            sizes: dict[ServerNode, int] = defaultdict(int)
+            for queue in self._queues.values():
+                batch = self._parts.next_of(queue)
+                if batch is None:
+                    continue
+                if not self._prepare_writer(queue):
+                    continue
+                node = self.cluster.known_leader(queue.bucket)
+                if node is None:
+                    queue.paused = True
+                    self.spawn(self._find_leader(queue))
+                    continue
+                assert batch.encoded is not None
+                size = batch.encoded.nbytes + _REQUEST_OVERHEAD
+                if size > max(_LARGEST_REQUEST, self._config.writer_request_max_size):
+                    self.refuse(batch, self._too_large(size))
+                    continue
+                if groups[node] and sizes[node] + size > self._config.writer_request_max_size:
+                    continue  # next round
+                self._take(queue, batch)
+                groups[node].append(batch)
+                sizes[node] += size
+            if not any(groups.values()):
+                return
+            for node, batches in groups.items():
+                if not batches:
+                    continue
+                connection = self.cluster.open_connection_to(node)
+                if connection is None:
+                    self.spawn(self._connect_and_send(node, batches))
+                else:
+                    self._send(connection, batches)
+
+    def _too_large(self, size: int) -> FlussError:
+        return FlussError(
+            f"they take {size} bytes, more than servers accept in a request"
+            " (netty.server.max-request-size, by default 100mb): write smaller rows, or raise it"
+            " there and writer.request-max-size here",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
+
+    def _prepare_writer(self, queue: BucketQueue) -> bool:
+        """Give a bucket its writer id; False while the id is still asked for."""
+        try:
+            asked = self.ids.prepare(queue)
+        except FlussError as error:
+            self.fail_queue(queue, error)
+            return False
+        if asked is None:
+            return True
+        queue.paused = True
+        self.spawn(self._await_writer_id(queue, asked))
+        return False
+
+    async def ask_writer_id(self) -> int:
+        """Have a server give a writer id that nobody else has."""
+        return await self.ids.ask()
+
+    async def _await_writer_id(self, queue: BucketQueue, asked: asyncio.Task[int]) -> None:
+        try:
+            await self.ids.wait(asked)
+        except FlussError as error:
+            self.fail_queue(queue, error)
+        queue.paused = False
+        self.wake()
+
+    async def _find_leader(self, queue: BucketQueue) -> None:
+        try:
+            await self.cluster.leader(self.info.table_path, queue.bucket)
+        except FlussError as error:
+            gone = error.error_code == ErrorCode.PARTITION_NOT_EXISTS
+            if gone and queue.partition_name is not None and not self.ids.fixed:
+                self._moves.start(queue)
+            else:
+                await self.rest_or_fail(queue, error)
+        queue.paused = False
+        self.wake()
+
+    async def rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
+        """Wait for a moment where an error may pass; else give up what waits."""
+        oldest = queue.waiting[0] if queue.waiting else None
+        expired = oldest is not None and queue.expired(oldest)
+        if (not is_transient(error) and error.error_code not in STALE_METADATA) or expired:
+            self.fail_queue(queue, error)
+        else:
+            self.cluster.note_retry(error)
+            await asyncio.sleep(queue.backoff.next_pause())
+
+    def fail_queue(
+        self, queue: BucketQueue, error: FlussError, of: TableBucket | None = None
+    ) -> None:
+        """Give up what waits; where ``of`` is given, only what is for that bucket."""
+        waiting, queue.waiting = queue.waiting, deque()
+        for batch in waiting:
+            # its encoder may still have it; it fails in its turn
+            if batch.encoded is None or (of is not None and batch.bucket != of):
+                queue.waiting.append(batch)
+            else:
+                self._finish(batch, error)
+
+    def _take(self, queue: BucketQueue, batch: WriteBatch) -> None:
+        """Move a batch from waiting to in flight, with its writer id and sequence."""
+        queue.waiting.popleft()
+        if batch.sequence < 0 or batch.writer_id != queue.writer_id:
+            batch.writer_id = queue.writer_id
+            batch.sequence = queue.next_sequence
+            queue.next_sequence += 1
+            assert batch.encoded is not None
+            stamped = batch.sequence if queue.writer_id >= 0 else -1
+            batch.encoded.stamp(queue.writer_id, stamped)
+        batch.attempts += 1
+        queue.in_flight[batch.sequence] = batch
+
+    async def _connect_and_send(self, node: ServerNode, batches: list[WriteBatch]) -> None:
+        try:
+            connection = await self.cluster.connection_to(node)
+        except FlussError as error:
+            self._all_failed(batches, error, sent=False)
+        else:
+            self._send(connection, batches)
+
+    def _send(self, connection: CountedConnection, batches: list[WriteBatch]) -> None:
+        config = self._config
+        body = self._api.body(
+            acks=self._acks,
+            # the server gives up before this client does, so that its answer is heard
+            timeout_ms=max(1, config.request_timeout_ms * 2 // 3),
+            buckets=[
+                (b.bucket.partition_id, b.bucket.bucket_id, b.encoded.buffers)
+                for b in batches
+                if b.encoded is not None
+            ],
+            counts=self.cluster.bucket_counts,
+        )
+        # no task waits for it: that would take turns of the loop
+        answered = functools.partial(self._answered, connection.address, batches)
+        try:
+            connection.send(self._api.api, body, config.request_timeout_ms, answered)
+        except FlussError as error:
+            self._all_failed(batches, error, sent=False)
+
+    def _answered(
+        self, address: str, batches: list[WriteBatch], outcome: Response | FlussError
+    ) -> None:
+        """Take what a server said of the batches of a request, or that it was not heard."""
+        try:
+            if isinstance(outcome, FlussError):
+                raise outcome
+            response = parse_response(self._api.api, outcome, address)
+        except ProtocolError as error:
+            # whatever the answer was, it is lost, as with its connection
+            lost = NetworkError(f"an answer cannot be read: {error.message}")
+            self._all_failed(batches, lost)
+            return
+        except FlussError as error:
+            self._all_failed(batches, error)
+            return
+        of_buckets = {
+            (
+                of_bucket.partition_id if of_bucket.HasField("partition_id") else None,
+                of_bucket.bucket_id,
+            ): of_bucket
+            for of_bucket in response.buckets_resp
+        }
+        for batch in batches:
+            of_bucket = of_buckets.get((batch.bucket.partition_id, batch.bucket.bucket_id))
+            if of_bucket is None:
+                self._batch_failed(batch, NetworkError(f"{address} did not answer for all buckets"))
+            elif of_bucket.error_code:
+                refusal = server_error(
+                    of_bucket.error_code, of_bucket.error_message, self.where(batch)
+                )
+                self._batch_failed(batch, refusal)
+            else:
+                written = self._api.written(of_bucket, batch.rows)
+                self._throttle(self._queues[batch.place], written.pressure)
+                self._batch_acked(batch, written)
+        if self._open_batches:
+            self.wake()
+
+    def _all_failed(
+        self, batches: Iterable[WriteBatch], error: FlussError, *, sent: bool = True
+    ) -> None:
+        for batch in batches:
+            self._batch_failed(batch, error, sent=sent)
+        self.wake()
+
+    def where(self, of: WriteBatch | BucketQueue) -> str:
+        """Name a bucket for errors."""
+        partition = f", partition '{of.partition_name}'" if of.partition_name else ""
+        return f"table {self.info.table_path}{partition}, bucket {of.bucket.bucket_id}"
+
+    # ---- answers
+
+    def _batch_acked(self, batch: WriteBatch, written: Written) -> None:
+        queue = self._queues[batch.place]
+        queue.in_flight.pop(batch.sequence, None)
+        queue.last_acked = max(queue.last_acked, batch.sequence)
+        if queue.recovering and not queue.failed:
+            queue.recovering = False
+            queue.backoff.reset(self._config.writer_delivery_timeout_ms)
+        lost = self.acknowledged.note(queue, batch, written, self.where(batch))
+        if lost is not None:
+            self.failures.append((lost, 0))  # these rows were acknowledged
+        self._finish(batch, None)
+        self._resume_when_idle(queue)
+
+    def _throttle(self, queue: BucketQueue, pressure: float) -> None:
+        """Let a bucket rest that a server under pressure asks for: the more, the longer."""
+        pause_ms = self._config.writer_kv_backpressure_max_throttle_ms * min(pressure, 1.0) ** 2
+        if pause_ms >= 1:
+            rest_until = time.monotonic() + pause_ms / 1000
+            if rest_until > queue.rest_until:
+                queue.rest_until = rest_until
+                loop = asyncio.get_running_loop()
+                loop.call_later(pause_ms / 1000, self.wake)
+
+    def _batch_failed(self, batch: WriteBatch, error: FlussError, *, sent: bool = True) -> None:
+        queue = self._queues[batch.place]
+        code = error.error_code
+        if code == ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION or (
+            code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION and batch.sequence <= queue.last_acked
+        ):
+            # an earlier attempt got through and its answer was lost
+            self._batch_acked(batch, UNKNOWN)
+            return
+        queue.in_flight.pop(batch.sequence, None)
+        if code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION:
+            self._throttle(queue, 1.0)
+        too_many = sent and self._api.refuses_rows(error)
+        if sent and code in UNCERTAIN and not too_many:
+            batch.uncertain = True
+        if too_many and self._parts.send_again(queue, batch, error):
+            self._resume_when_idle(queue)
+            return
+        if too_many:
+            error = self._parts.refusal(batch, error, self.where(batch))
+        stale = code in STALE_METADATA or code == ErrorCode.PARTITION_NOT_EXISTS
+        if stale or isinstance(error, DeadlineExceededError):
+            self.cluster.forget_leader(batch.bucket)
+        if queue.may_retry(batch, error):
+            self.cluster.note_retry(error)
+            queue.failed.append(batch)
+        else:
+            # later sequences do not fit behind the gap: they go on under a new writer id
+            queue.renew_writer = self._config.writer_enable_idempotence
+            self._finish(batch, error)
+        queue.recovering = True
+        self._resume_when_idle(queue)
+
+    def _resume_when_idle(self, queue: BucketQueue) -> None:
+        """Once all answers are in, put failed batches back in order and pause for a moment."""
+        if queue.in_flight or not queue.failed:
+            return
+        failed, queue.failed = sorted(queue.failed, key=lambda b: b.sequence), []
+        if queue.renew_writer:
+            lost = [b for b in failed if not queue.unwritten(b)]
+            failed = [b for b in failed if queue.unwritten(b)]
+            for batch in lost:
+                self._finish(
+                    batch,
+                    FlussError(
+                        f"{batch.rows} rows may or may not have been written to"
+                        f" {self.where(batch)}: the server lost track of the writer while their"
+                        " acknowledgement was outstanding",
+                        ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
+                    ),
+                )
+        if queue.renew_writer or queue.refused_from is not None:
+            for batch in failed:
+                batch.sequence, batch.refused, batch.uncertain = -1, False, False
+            queue.refused_from = None
+        queue.waiting.extendleft(reversed(failed))
+        queue.paused = True
+        loop = asyncio.get_running_loop()
+        loop.call_later(queue.backoff.next_pause(), self._unpause, queue)
+
+    def _one_more(self) -> None:
+        self._open_batches += 1
+
+    def _unpause(self, queue: BucketQueue) -> None:
+        queue.paused = False
+        self.wake()
+
+    def _finish(self, batch: WriteBatch, error: FlussError | None) -> None:
+        self._memory.give_back(batch.memory)
+        self._open_batches -= 1
+        self.done_rows += batch.rows
+        batch.encoded = None
+        batch.data = None
+        if error is None:
+            self._metrics.add(rows=batch.rows, batches=1)
+        else:
+            where = self.where(batch)
+            named = "" if where in error.message else f" ({where})"
+            error = FlussError(
+                f"{batch.rows} rows were not acknowledged: {error.message}{named}",
+                error.error_code,
+            )
+            self.failures.append((error, batch.rows))
+            self._metrics.add(errors=1)
+        batch.handle.batch_done(error)
+        if self._open_batches:
+            return
+        self._owner = None
+        self._tell_if_drained()

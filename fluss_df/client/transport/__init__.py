@@ -1,0 +1,1 @@
+"""Connections to one server: on the event loop, blocking, or into this process."""

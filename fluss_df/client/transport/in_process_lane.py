@@ -1,0 +1,147 @@
+"""A lane to an embedded engine in this process: its requests pass through no socket."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fluss_df.client.transport.blocking import Lane
+from fluss_df.client.transport.endpoint import Endpoint
+from fluss_df.errors import NetworkError
+from fluss_df.protocol.address import local_path
+from fluss_df.protocol.api import FETCH_LOG, Api, ServerApis
+from fluss_df.protocol.fetch import FetchReply
+from fluss_df.protocol.frames import Request, Response
+from fluss_df.protocol.wire import Buffer
+
+if TYPE_CHECKING:
+    from fluss_df.embedded.server import EngineServer
+
+
+class DirectLane(Lane):
+    """Asks the engine's dispatcher, as a connection does; what it answers are slices of files.
+
+    Parameters
+    ----------
+    endpoint
+        That of the engine's Unix socket.
+    engine
+        The engine.
+    request_timeout_ms
+        The deadline for each response.
+    """
+
+    def __init__(self, endpoint: Endpoint, engine: EngineServer, request_timeout_ms: int) -> None:
+        self.endpoint = endpoint
+        self.address = endpoint.address
+        self._request_timeout_ms = request_timeout_ms
+        self._next_id = 0
+        self._in_flight: int | None = None
+        self._silent_after = 0.0
+        self.failed = False
+        self._engine = engine
+        self._answer: concurrent.futures.Future[tuple[int, list[Buffer]]] | None = None
+        # what select waits on: a byte for each answer that is there
+        self._ready, self._answered = os.pipe()
+        self._open = True
+        # whether a byte announces the answer
+        self._woken = False
+        self.apis = ServerApis(self.address, engine.api_versions(), None)
+
+    def fileno(self) -> int:
+        """Return the number of what becomes readable with a response, for select."""
+        if self._answer is not None and not self._woken:
+            self._woken = True
+            self._wake(None)
+        return self._ready
+
+    def readable(self, timeout_s: float) -> bool:
+        """Wait until the response is there; return whether it is. An engine that ended counts."""
+        if self._answer is None:
+            return bool(self._engine.closed)
+        with contextlib.suppress(TimeoutError):
+            self._answer.exception(max(0.0, timeout_s))
+        return self._answer.done()
+
+    def _send(self, api: Api[Any, Any], version: int, body: Sequence[Buffer]) -> int:
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        data = pa.py_buffer(b"".join(body))
+        request = Request(api.key, version, self._next_id, data)
+        try:
+            reply = self._engine.fetch_at_once(request) if api is FETCH_LOG else None
+            if reply is None:
+                self._answer = self._engine.submit(request)
+        except RuntimeError:
+            self.failed = True
+            raise NetworkError(f"the engine {self.address} is closed") from None
+        if reply is not None:
+            # nobody waits: neither for the engine's thread nor by select
+            self._answer = concurrent.futures.Future()
+            self._answer.set_result(reply)
+        else:
+            assert self._answer is not None
+            self._answer.add_done_callback(self._wake)
+        self._woken = reply is None
+        self._in_flight = self._next_id
+        self._silent_after = time.monotonic() + self._request_timeout_ms / 1000
+        return len(data)
+
+    def _wake(self, _: object) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._answered, b"\0")
+
+    def _receive(self) -> Response:
+        answer, request_id = self._answer, self._in_flight
+        assert answer is not None
+        assert request_id is not None
+        try:
+            kind, parts = answer.result(max(0.0, self._silent_after - time.monotonic()))
+        except TimeoutError:
+            self.failed = True
+            raise self.silence() from None
+        except (concurrent.futures.CancelledError, asyncio.CancelledError):
+            self.failed = True
+            raise NetworkError(f"the engine {self.address} was closed") from None
+        except BaseException:
+            self.failed = True
+            raise
+        if self._woken:
+            os.read(self._ready, 1)
+        self._answer = self._in_flight = None
+        if isinstance(parts, FetchReply):
+            return Response(request_id, kind, pa.py_buffer(b""), parts)
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        return Response(request_id, kind, pa.py_buffer(body))
+
+    def abort(self) -> None:
+        """Wake whoever waits for a response, with a NetworkError; for use from another thread."""
+        self.failed = True
+        if self._answer is not None:
+            self._answer.cancel()
+
+    def close(self) -> None:
+        """Give up what was asked."""
+        self.abort()
+        if self._open:
+            self._open = False
+            os.close(self._ready)
+            os.close(self._answered)
+
+
+def direct_lane(endpoint: Endpoint, request_timeout_ms: int) -> Lane | None:
+    """Return a lane to an engine in this process; None where the endpoint is another."""
+    path = local_path(endpoint.host)
+    if path is None:
+        return None
+    # not imported for a cluster: an address of this kind is an engine's
+    from fluss_df.embedded.server import engine_at
+
+    engine = engine_at(path)
+    return None if engine is None else DirectLane(endpoint, engine, request_timeout_ms)

@@ -1,0 +1,107 @@
+"""The idle lanes of the process, by server."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Final, Protocol
+
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.transport.blocking import Lane
+from fluss_df.client.transport.endpoint import Endpoint
+from fluss_df.client.transport.in_process_lane import direct_lane
+from fluss_df.config import Config
+
+_IDLE_LANES_PER_ENDPOINT: Final = 4
+
+
+class LaneUser(Protocol):
+    """Who uses lanes: what is known of a cluster."""
+
+    @property
+    def config(self) -> Config:
+        """Timeouts."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """Where connections are counted."""
+        ...
+
+
+class LanePool:
+    """Idle lanes of the process by endpoint, kept while one that used them is open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[Endpoint, list[Lane]] = {}
+        self._users: dict[Endpoint, set[int]] = {}
+
+    def take(self, user: LaneUser, endpoint: Endpoint) -> Lane:
+        """Return a lane to a server; connect where no idle one is usable."""
+        with self._lock:
+            self._users.setdefault(endpoint, set()).add(id(user))
+            idle = self._idle.get(endpoint, [])
+            while idle:
+                lane = idle.pop()
+                # an idle lane that is readable was closed by its server
+                if not lane.failed and not lane.readable(0):
+                    return lane
+                lane.close()
+        config = user.config
+        lane = direct_lane(endpoint, config.request_timeout_ms) or Lane(
+            endpoint, config.connect_timeout_ms, config.request_timeout_ms
+        )
+        user.metrics.add(connections=1)
+        return lane
+
+    def give_back(self, lane: Lane) -> None:
+        """Keep a lane for its next user; close it when it is busy, failed or one too many.
+
+        A busy lane is closed rather than drained: nobody wants its response any more.
+        """
+        with self._lock:
+            idle = self._idle.setdefault(lane.endpoint, [])
+            keep = (
+                not lane.failed
+                and not lane.busy
+                and len(idle) < _IDLE_LANES_PER_ENDPOINT
+                and bool(self._users.get(lane.endpoint))
+            )
+            if keep:
+                idle.append(lane)
+        if not keep:
+            lane.close()
+
+    def release(self, user: LaneUser) -> None:
+        """Forget a user that was closed; close the idle lanes that nobody uses any more."""
+        closing: list[Lane] = []
+        with self._lock:
+            for endpoint, users in list(self._users.items()):
+                users.discard(id(user))
+                if not users:
+                    del self._users[endpoint]
+                    closing += self._idle.pop(endpoint, [])
+        for lane in closing:
+            lane.close()
+
+
+_pool = LanePool()
+
+
+def lane_pool() -> LanePool:
+    """Return the lanes of this process."""
+    return _pool
+
+
+def _after_fork_in_child() -> None:
+    # The parent's sockets stay the parent's. The old pool is kept from being collected, so that
+    # its sockets are not shut down under the parent by a finalizer here.
+    global _pool
+    _inherited.append(_pool)
+    _pool = LanePool()
+
+
+_inherited: list[LanePool] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

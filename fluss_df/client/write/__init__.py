@@ -1,0 +1,1 @@
+"""The writers that users have, and how rows become batches."""

@@ -1,0 +1,344 @@
+"""What waits in a writer for more to be sent with: :class:`Waiting`."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from fluss_df.client.runtime.encoders import encode_pool
+from fluss_df.client.runtime.interrupts import shielded
+from fluss_df.client.send.batch import EncodedBatch, WriteResultHandle
+from fluss_df.client.write.batcher import Outgoing
+from fluss_df.errors import FlussError
+from fluss_df.record.row_collector import Gathered, Row, RowCollector, RowGate
+
+if TYPE_CHECKING:
+    from fluss_df.client.context import ClientContext
+
+logger = logging.getLogger(__name__)
+
+# first guess of the rows in a batch of rows, until their size is known
+_FIRST_ROWS = 8192
+_LOCK_BUSY_WAIT_S = 0.001
+_LOCK_BUSY_PAUSE_S = 0.01
+
+#: Makes a batch of rows that were added one by one.
+MakeBatch: TypeAlias = Callable[[Gathered, Sequence[Any]], pa.RecordBatch]
+#: Makes the values, by column, and the bytes of a row that nothing else waits with; None where its
+#: values are not plain: it goes the way of many then, which costs a row 0.2 ms.
+MakeLoneRow: TypeAlias = Callable[
+    [Gathered, Sequence[Any]], tuple[Sequence[Any], EncodedBatch] | None
+]
+
+
+class Waiting:
+    """Rows and small frames of a writer, until there are enough for a batch, or they lingered.
+
+    Ctrl-C may come between any two steps of the main thread. What is in one list waits, whatever
+    else is not done yet, and things enter it by one step; it is sent where no Ctrl-C comes.
+
+    Parameters
+    ----------
+    connection
+        The connection.
+    outgoing
+        Where it is sent to.
+    name
+        The table's, for errors.
+    rows
+        Checks rows.
+    frame_schema
+        The schema of frames, and of batches of rows.
+    make_batch, make_lone_row
+        Make what is sent of rows.
+
+    Attributes
+    ----------
+    lock
+        The order in which it was held is the order in which things enter their buckets.
+    put_row
+        Takes a row; returns the handle of what waits.
+    target_bytes
+        Of about so many bytes are batches.
+    """
+
+    def __init__(
+        self,
+        connection: ClientContext,
+        outgoing: Outgoing,
+        *,
+        name: str,
+        rows: RowCollector,
+        frame_schema: pa.Schema,
+        make_batch: MakeBatch,
+        make_lone_row: MakeLoneRow,
+    ) -> None:
+        self._connection = connection
+        self._config = connection.config
+        self._outgoing = outgoing
+        self._name = name
+        self._rows = rows
+        self._width = rows.width
+        self._frame_schema = frame_schema
+        self._make_batch = make_batch
+        self._make_lone_row = make_lone_row
+        self.lock = threading.RLock()
+        self._waiting: list[Gathered | pa.RecordBatch] = []  # in order
+        self._frame_bytes = 0
+        self._rows_aside = 0  # that a frame follows
+        self._handle: WriteResultHandle | None = None
+        self._closed = False
+        self._timer_set = False
+        self.target_bytes = self._config.writer_batch_size
+        self._gate = RowGate()
+        self._limit_rows(_FIRST_ROWS)
+        self.put_row: Callable[[Row], WriteResultHandle] = self._rows.taker(
+            self._gate, self._drain_full, self._late, self.put
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many rows wait."""
+        return self._count(self._waiting)
+
+    def close(self) -> None:
+        """Refuse whatever comes."""
+        with self.lock:
+            self._gate.open = None
+            self._closed = True
+
+    def require_open(self) -> None:
+        """Raise FlussError once it is closed."""
+        if self._closed:
+            raise FlussError(f"the writer of table {self._name} is closed: create a new one")
+
+    # ---- what comes
+
+    def put(self, row: Row) -> WriteResultHandle:
+        """Take any row; it is refused at once where it does not fit."""
+        values = self._rows.values(row)
+        with self.lock:
+            gathered = self._gathered()
+            gathered.extend(values)
+            handle = self._join(gathered)
+        if gathered.rows(self._width) >= self._rows_limit:
+            self._drain_full()
+        return handle
+
+    def delete(self, key: Sequence[Any]) -> WriteResultHandle:
+        """Take the key of a row to delete, which was checked."""
+        with self.lock:
+            gathered = self._gathered()
+            gathered.deletes.append((gathered.rows(self._width), key))
+            handle = self._join(gathered)
+        if gathered.rows(self._width) >= self._rows_limit:
+            self._drain_full()
+        return handle
+
+    def _late(self, gathered: Gathered, values: Sequence[Any], row: Row) -> WriteResultHandle:
+        """See to a row that joined others while these were being taken away, perhaps."""
+        with self.lock:
+            # they wait still, or it was taken away with them
+            if gathered.taken is None or not gathered.take_back(values):
+                handle: WriteResultHandle = gathered.handle
+                return handle
+        return self.put(row)
+
+    def _gathered(self) -> Gathered:
+        """Return the rows that a row is to join; the lock is held."""
+        self.require_open()
+        gathered = self._last_rows()
+        if gathered is None:
+            gathered = Gathered()
+            self._waiting.append(gathered)
+        return gathered
+
+    def _last_rows(self) -> Gathered | None:
+        """Return the rows that wait behind all else; None where nothing or a frame does."""
+        last = self._waiting[-1] if self._waiting else None
+        return last if isinstance(last, Gathered) else None
+
+    def _join(self, gathered: Gathered) -> WriteResultHandle:
+        """Let further rows join these; return the handle of what waits; the lock is held."""
+        handle = gathered.handle = self._handle or self._new_handle()
+        self._gate.open = gathered
+        return handle
+
+    def _limit_rows(self, rows: int) -> None:
+        """Set how many rows, added one by one, are a batch."""
+        self._rows_limit = rows
+        self._gate.limit = rows * self._width
+
+    def add_frame(self, data: pa.Table, size: int) -> WriteResultHandle | None:
+        """Let a small frame wait for more; return None where there is enough already."""
+        with self.lock:
+            self.require_open()
+            last = self._last_rows()
+            rows = self._rows_aside + (0 if last is None else last.rows(self._width))
+            if size + self._frame_bytes >= self.target_bytes or rows >= self._rows_limit:
+                return None
+            # a row that comes after the frame is not to join those in front of it
+            self._gate.open = None
+            handle = self._handle or self._new_handle()
+            self._waiting += data.to_batches()
+            self._frame_bytes += size
+            self._rows_aside = rows
+            return handle
+
+    # ---- sending it
+
+    def _new_handle(self) -> WriteResultHandle:
+        if not self._timer_set:
+            self._set_timer(self._config.writer_batch_timeout_ms / 1000)
+        handle = self._handle = WriteResultHandle(self._send_waiting)
+        return handle
+
+    def _set_timer(self, delay_s: float) -> None:
+        io = self._connection.io
+
+        def set_timer() -> None:
+            # said here, where no Ctrl-C comes in between; a second timer does no harm
+            self._timer_set = True
+            io.loop.call_later(delay_s, self._lingered)
+
+        io.call(set_timer)
+
+    def _lingered(self) -> None:
+        """Send what waited long enough; on the I/O thread, which must not encode."""
+        self._timer_set = False
+        try:
+            encode_pool().submit(self._send_lingering)
+        except RuntimeError:  # the interpreter is ending; its exit hook flushes
+            logger.debug("no thread to send lingering rows with")
+
+    def _send_lingering(self) -> None:
+        # Who holds the lock may be waiting for room, which encoders make: they must not all wait
+        # for the lock.
+        if not self.lock.acquire(timeout=_LOCK_BUSY_WAIT_S):
+            self._set_timer(_LOCK_BUSY_PAUSE_S)
+            return
+        try:
+            self.drain(wait_for_room=False)
+        finally:
+            self.lock.release()
+
+    def _send_waiting(self, may_block: bool) -> None:
+        """Send what waits, without lingering."""
+        if may_block and not self._waits_alone():
+            shielded(functools.partial(self.drain, wait_for_room=False))
+        else:
+            # a lone row is sent by that thread anyway, and soon
+            self._connection.io.call(self._send_soon)
+
+    def _send_soon(self) -> None:
+        """Send what waits; on the I/O thread, which must not encode more than a single row."""
+        if self.lock.acquire(blocking=False):
+            try:
+                if self._waits_alone() and self._drain_lone_row(wait_for_room=False):
+                    return
+            finally:
+                self.lock.release()
+        self._lingered()
+
+    def _drain_full(self) -> None:
+        """Send what waits where rows are enough for a batch; wait for room."""
+        shielded(self._drain_if_full)
+
+    def _drain_if_full(self) -> None:
+        with self.lock:
+            last = self._last_rows()
+            if last is not None and last.rows(self._width) >= self._rows_limit:
+                self.drain()
+
+    def drain(self, *, wait_for_room: bool = True) -> None:
+        """Send what waits; where nothing cuts that in two."""
+        with self.lock:
+            if self._waits_alone() and self._drain_lone_row(wait_for_room=wait_for_room):
+                return
+            if not self._waiting and self._handle is None:
+                return
+            self._gate.open = None
+            waiting, self._waiting = self._waiting, []
+            handle, self._handle = self._handle or WriteResultHandle(), None
+            self._frame_bytes = self._rows_aside = 0
+            values = [item.take() if isinstance(item, Gathered) else [] for item in waiting]
+            rows = self._count(waiting)
+            given_rows = self._outgoing.given_rows
+            error: FlussError | None = None
+            try:
+                batches = [
+                    self._rows_batch(item, of) if isinstance(item, Gathered) else item
+                    for item, of in zip(waiting, values, strict=True)
+                    if self._count([item])
+                ]
+                data = pa.Table.from_batches(batches, self._frame_schema)
+                self._outgoing.send(data, handle, self.target_bytes, wait_for_room=wait_for_room)
+            except Exception as failure:
+                error = self._as_failure(failure)
+                # raised where the caller asks for the outcome: it may be another row's caller here
+                self._outgoing.failed(error, rows - (self._outgoing.given_rows - given_rows))
+            handle.seal(error)
+
+    def _as_failure(self, error: Exception) -> FlussError:
+        if isinstance(error, FlussError):
+            return error
+        logger.error("rows of table %s cannot be sent", self._name, exc_info=error)
+        return FlussError(f"rows of table {self._name} cannot be sent: {error!r}")
+
+    def _rows_batch(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:
+        batch = self._make_batch(gathered, values)
+        self._adapt(batch.num_rows, batch.nbytes)
+        return batch
+
+    def _adapt(self, rows: int, size: int) -> None:
+        """Let batches of rows grow while they come filled, and shrink while they do not."""
+        config = self._config
+        if config.writer_dynamic_batch_size_enabled:
+            filled = size / self.target_bytes
+            smallest = min(config.writer_dynamic_batch_size_min, config.writer_batch_size)
+            if filled > 0.8:
+                self.target_bytes = min(int(self.target_bytes * 1.1), config.writer_batch_size)
+            elif filled < 0.5:
+                self.target_bytes = max(int(self.target_bytes * 0.95), smallest)
+        self._limit_rows(max(1, min(self.target_bytes * rows // max(1, size), 1 << 20)))
+
+    def _waits_alone(self) -> bool:
+        """Whether a single row waits, and nothing else."""
+        only = self._waiting[0] if len(self._waiting) == 1 else None
+        return isinstance(only, Gathered) and only.rows(self._width) == 1
+
+    def _drain_lone_row(self, *, wait_for_room: bool) -> bool:
+        """Send a row that waits alone, if its values are plain; return whether they were."""
+        gathered = self._waiting[0]
+        assert isinstance(gathered, Gathered)
+        self._gate.open = None
+        values = gathered.take()
+        # another one may have come in the last moment
+        alone = gathered.rows(self._width) == 1
+        found = self._make_lone_row(gathered, values) if alone else None
+        place = None if found is None else self._outgoing.place(found[0])
+        if found is None or place is None:
+            gathered.taken = None
+            return False
+        self._waiting = []
+        handle, self._handle = self._handle or WriteResultHandle(), None
+        error: FlussError | None = None
+        try:
+            self._outgoing.take_room(found[1].nbytes, 1, wait=wait_for_room)
+            self._outgoing.send_row(place, found[1], handle)
+        except Exception as failure:
+            error = self._as_failure(failure)
+            self._outgoing.failed(error, 1)
+        handle.seal(error)
+        return True
+
+    def _count(self, waiting: Sequence[Gathered | pa.RecordBatch]) -> int:
+        return sum(
+            item.rows(self._width) if isinstance(item, Gathered) else item.num_rows
+            for item in waiting
+        )

@@ -1,0 +1,344 @@
+"""Batches of one writer on their way: routed, given room in the buffer, encoded, sent."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from fluss_df.client.routing.one_row import PlainPartitions
+from fluss_df.client.routing.partitions import PartitionRouter, bucket_assigner
+from fluss_df.client.runtime.encoders import encode_pool
+from fluss_df.client.runtime.interrupts import abandoned
+from fluss_df.client.runtime.io_thread import result_of
+from fluss_df.client.send.batch import (
+    BucketResult,
+    BufferMemory,
+    EncodedBatch,
+    RoutedBatch,
+    WriteBatch,
+    WriteResultHandle,
+)
+from fluss_df.client.send.requests import WriteApi
+from fluss_df.client.send.sender import Sender
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.metadata import TableBucket
+from fluss_df.schema import TableInfo
+from fluss_df.types import Column
+
+if TYPE_CHECKING:
+    from fluss_df.client.context import ClientContext
+
+logger = logging.getLogger(__name__)
+
+# batches this small are encoded at once by the caller: a thread switch costs as much
+_ENCODE_AT_ONCE_BYTES = 32 * 1024
+
+# so many bytes are spread over buckets at once, where batches are smaller
+_SPREAD_BYTES = 16 << 20
+# a batch may be larger than it should be by so much rather than be cut
+_MARGIN = 1.2
+
+#: A bucket, and the name of its partition.
+Place: TypeAlias = tuple[TableBucket, str | None]
+
+
+class Outgoing:
+    """What a writer has given out of its hands, of one process.
+
+    Its callers hold the writer's lock, so that batches enter their buckets in the order of the
+    calls; :meth:`settle` is for anybody.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    columns
+        The columns that rows have.
+    api
+        The request that carries batches.
+    encode
+        Returns the bytes of a batch; called in any thread.
+    create_partitions
+        Whether to create the partitions of the rows where they do not exist.
+    owner
+        Kept alive until all is done with, for the report at the program's end.
+    most_rows
+        No batch has more.
+    """
+
+    def __init__(
+        self,
+        connection: ClientContext,
+        info: TableInfo,
+        columns: Sequence[Column],
+        api: WriteApi,
+        encode: Callable[[pa.RecordBatch], EncodedBatch],
+        *,
+        create_partitions: bool,
+        owner: object,
+        most_rows: int = sys.maxsize,
+    ) -> None:
+        self._connection = connection
+        self._info = info
+        self._config = config = connection.config
+        self._name = str(info.table_path)
+        self._api = api
+        self._encode_frame = encode
+        self._owner = owner
+        self._most_rows = most_rows
+        self._memory = BufferMemory(config.writer_buffer_memory_size)
+        self._create_partitions = create_partitions
+        self._partitions = PartitionRouter(connection, info, create=create_partitions)
+        self._plain_partitions = PlainPartitions(info, columns) if info.is_partitioned() else None
+        self._assign = bucket_assigner(info, config, columns, count_of=self._partitions.buckets_of)
+        self._sender: Sender | None = None
+        #: How many rows the sender was given.
+        self.given_rows = 0
+
+    def _started_sender(self) -> Sender:
+        if self._sender is None:
+            self._sender = Sender(
+                self._connection.cluster,
+                self._info,
+                self._config,
+                self._connection.metrics,
+                self._memory,
+                self._api,
+                create_partitions=self._create_partitions,
+                partition_moved=self._partitions.learn,
+            )
+        return self._sender
+
+    # ---- rows that were checked
+
+    def send(
+        self,
+        data: pa.Table,
+        handle: WriteResultHandle,
+        target_bytes: int,
+        *,
+        wait_for_room: bool = True,
+        may_stop: bool = False,
+    ) -> None:
+        """Route rows to partitions and buckets in batches of about so many bytes; encode them.
+
+        Those that ``may_stop`` are not accepted yet: they stop where their caller was interrupted.
+        """
+        if not data.num_rows:
+            return
+        for routed in self.routes(data, target_bytes):
+            if may_stop and abandoned():
+                raise FlussError(f"writing to table {self._name} was interrupted")
+            self._enqueue(routed, handle, wait_for_room=wait_for_room)
+
+    def routes(self, data: pa.Table, target_bytes: int) -> Iterator[RoutedBatch]:
+        """Return rows as the batches that are to be sent."""
+        # what is spread over buckets is to be large enough in each of them
+        spread_bytes = max(target_bytes, min(target_bytes * self._assign.spread, _SPREAD_BYTES))
+        # every partition is there, or nothing is sent
+        try:
+            parts = self._partitions.split(data)
+        except SchemaMismatchError as error:
+            # it names a row of what waited together
+            error.rows_before = self.given_rows
+            raise
+        for partition_name, partition_id, part in parts:
+            for piece in _pieces(part, spread_bytes):
+                for bucket, rows in self._assign(piece, partition_id):
+                    if rows.nbytes <= target_bytes * _MARGIN and rows.num_rows <= self._most_rows:
+                        yield RoutedBatch(bucket, partition_name, rows)
+                        continue
+                    table = pa.Table.from_batches([rows])
+                    for batch in _pieces(table, target_bytes, self._most_rows):
+                        yield RoutedBatch(bucket, partition_name, batch)
+
+    def place(self, row: Sequence[Any]) -> Place | None:
+        """Return where a single row goes; None where only :meth:`routes` can tell."""
+        name, partition_id = None, None
+        if self._plain_partitions is not None:
+            name = self._plain_partitions.name(row)
+            partition_id = None if name is None else self._partitions.known_id(name)
+            if partition_id is None:
+                return None
+        bucket = self._assign.of_one(row, partition_id)
+        return None if bucket is None else (bucket, name)
+
+    def take_room(self, size: int, rows: int, *, wait: bool) -> None:
+        """Take bytes of the buffer for rows; at once where the caller was interrupted.
+
+        Raises
+        ------
+        FlussError
+            When there is none in time.
+        """
+        if wait and self._memory.take(size, self._config.writer_buffer_wait_timeout_ms):
+            return
+        if wait and not abandoned():
+            raise FlussError(
+                f"no room for {rows} rows of table {self._name} in the"
+                f" writer's buffer of {self._config.writer_buffer_memory_size} bytes"
+                f" within {self._config.writer_buffer_wait_timeout_ms} ms",
+                ErrorCode.REQUEST_TIME_OUT,
+            )
+        self._memory.take_at_once(size)
+
+    def send_row(self, place: Place, encoded: EncodedBatch, handle: WriteResultHandle) -> None:
+        """Send a single row, for which room was taken."""
+        bucket, partition_name = place
+        batch = WriteBatch(bucket, partition_name, 1, encoded.nbytes, handle)
+        batch.encoded = encoded
+        handle.expect(1)
+        self._hand_over(batch)
+
+    def _enqueue(
+        self, routed: RoutedBatch, handle: WriteResultHandle, *, wait_for_room: bool
+    ) -> None:
+        sender = self._started_sender()
+        rows = routed.rows
+        size = rows.nbytes
+        self.take_room(size, rows.num_rows, wait=wait_for_room)
+        handle.expect(1)
+        batch = WriteBatch(routed.bucket, routed.partition_name, rows.num_rows, size, handle)
+        batch.data = rows
+        if size <= _ENCODE_AT_ONCE_BYTES:
+            self._encode(batch, None)
+            self._hand_over(batch)
+            return
+        self._hand_over(batch)
+        try:
+            encode_pool().submit(self._encode, batch, sender)
+        except RuntimeError:  # the interpreter is ending
+            self._encode(batch, sender)
+
+    def _hand_over(self, batch: WriteBatch) -> None:
+        """Give a batch to the sender; its rows count as open from now on."""
+        # here and not by the sender, whose thread may get to the batch after a program's end
+        self.given_rows += batch.rows
+        self._connection.io.call(self._started_sender().enqueue, [batch], self._owner)
+
+    def _encode(self, batch: WriteBatch, sender: Sender | None) -> None:
+        """Encode a batch, and tell the sender of it where there is one."""
+        data = batch.data
+        if data is None:  # given up meanwhile
+            return
+        try:
+            encoded = self._encode_frame(data)
+        except Exception as error:
+            if not isinstance(error, FlussError):
+                logger.exception("a batch of table %s could not be encoded", self._name)
+            failure = FlussError(f"a batch of table {self._name} cannot be encoded: {error}")
+            if sender is None:
+                raise failure from error
+            self._connection.io.call(sender.refuse, batch, failure)
+            return
+        batch.data = None
+        saved = batch.memory - encoded.nbytes
+        if saved > 0:
+            batch.memory = encoded.nbytes
+            self._memory.give_back(saved)
+        batch.encoded = encoded
+        if sender is not None:
+            self._connection.io.call(sender.wake)
+
+    # ---- under a writer id that is known beforehand
+
+    def ask_writer_id(self) -> int:
+        """Have a server give a writer id that nobody else has."""
+        return self._connection.io.run(self._started_sender().ask_writer_id())
+
+    def send_as(
+        self,
+        writer_id: int,
+        sequences: Mapping[TableBucket, int],
+        batches: Iterable[RoutedBatch],
+    ) -> None:
+        """Send batches as they are, in order; see :meth:`TableWriter.send_as`."""
+        self._connection.io.call(self._started_sender().fix_writer, writer_id, sequences)
+        handle = WriteResultHandle()
+        for batch in batches:
+            self._enqueue(batch, handle, wait_for_room=True)
+        handle.seal()
+
+    # ---- what became of them
+
+    def failed(self, error: FlussError, rows: int) -> None:
+        """Have rows that were not sent reported by the next :meth:`raise_failures`."""
+        self._started_sender().failures.append((error, rows))
+
+    def settle(self, timeout_ms: float | None) -> None:
+        """Wait until everything is acknowledged or has failed.
+
+        Raises
+        ------
+        TimeoutError
+            When acknowledgements are outstanding after ``timeout_ms``.
+        """
+        sender = self._sender
+        if sender is None:
+            return
+        future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._connection.io.call(sender.tell_when_drained, future)
+        try:
+            result_of(future, None if timeout_ms is None else timeout_ms / 1000)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def raise_failures(self) -> None:
+        """Raise FlussError when rows could not be written: how many, and why; once."""
+        sender = self._sender
+        if sender is None:
+            return
+        failures, sender.failures = sender.failures, []
+        if not failures:
+            return
+        first = failures[0][0]
+        if len(failures) == 1:
+            raise first
+        rows = sum(rows for _, rows in failures)
+        raise FlussError(
+            f"{len(failures)} batches with {rows} rows of table {self._name} were not written;"
+            f" the first: {first.message}",
+            first.error_code,
+        ) from first
+
+    def results(self) -> list[BucketResult]:
+        """Return what was acknowledged so far, for each bucket."""
+        return [] if self._sender is None else self._sender.results()
+
+    @property
+    def open_rows(self) -> int:
+        """Rows that are not acknowledged yet."""
+        done = 0 if self._sender is None else self._sender.done_rows
+        return self.given_rows - done
+
+    @property
+    def failure(self) -> FlussError | None:
+        """The first that :meth:`raise_failures` has not told yet; None where there is none."""
+        sender = self._sender
+        return sender.failures[0][0] if sender is not None and sender.failures else None
+
+    @property
+    def failed_rows(self) -> int:
+        """Rows of failures that :meth:`raise_failures` has not told yet."""
+        sender = self._sender
+        return 0 if sender is None else sum(rows for _, rows in sender.failures)
+
+
+def _pieces(
+    table: pa.Table, target_bytes: int, most_rows: int = sys.maxsize
+) -> Iterable[pa.RecordBatch]:
+    """Cut a table into record batches of about ``target_bytes``, chunks put together as needed."""
+    rows = max(1, int(table.num_rows * target_bytes / max(1, table.nbytes)))
+    rows = min(rows, most_rows)
+    # equal pieces rather than a small one at the end
+    count = max(1, -(-table.num_rows // rows))
+    rows = -(-table.num_rows // count)
+    for start in range(0, table.num_rows, rows):
+        piece = table.slice(start, rows).combine_chunks()
+        yield from piece.to_batches()

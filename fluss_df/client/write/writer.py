@@ -1,0 +1,388 @@
+"""What writers of log tables and of primary-key tables share: :class:`TableWriter`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from fluss_df.client.runtime.awaitable import Ready, ready
+from fluss_df.client.runtime.interrupts import shielded
+from fluss_df.client.runtime.io_thread import reset_after_fork
+from fluss_df.client.send.batch import (
+    BucketResult,
+    EncodedBatch,
+    RoutedBatch,
+    WriteResultHandle,
+)
+from fluss_df.client.send.requests import WriteApi
+from fluss_df.client.write.accumulator import Waiting
+from fluss_df.client.write.batcher import Outgoing
+from fluss_df.client.write.exit_flush import flush_at_exit, needs_no_flush
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.metadata import TableBucket
+from fluss_df.record.coerce import coerce
+from fluss_df.record.row_collector import Gathered, RowCollector
+from fluss_df.schema import TableInfo
+from fluss_df.types import Column, arrow_schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fluss_df.client.context import ClientContext
+
+
+class TableWriter(Ready):
+    """Checks what it is given at once, and sends it in the background, in order.
+
+    Rows and small frames wait up to ``writer.batch-timeout`` for more; :meth:`flush` waits until
+    all is acknowledged. When ``writer.buffer.memory-size`` bytes are on their way, the caller
+    waits. For any number of threads. Subclasses say what a frame is and how it is encoded.
+
+    Parameters
+    ----------
+    connection
+        The connection.
+    info
+        The table.
+    columns
+        The columns that rows have.
+    frame_schema
+        The Arrow schema of what waits and is encoded: the columns, and what a subclass adds.
+    create_partitions
+        Whether to create the partitions of the rows where they do not exist.
+    """
+
+    def __init__(
+        self,
+        connection: ClientContext,
+        info: TableInfo,
+        *,
+        columns: Sequence[Column],
+        frame_schema: pa.Schema,
+        create_partitions: bool,
+    ) -> None:
+        self._connection = connection
+        self._info = info
+        self._config = connection.config
+        self._columns = columns
+        self._frame_schema = frame_schema
+        self._name = str(info.table_path)
+        if not columns:
+            # servers create such tables
+            raise FlussError(
+                f"table {self._name} has no columns: there is nothing to write",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+        self._create_partitions = create_partitions
+        self._ended = False
+        self._reset()
+        reset_after_fork(self)
+        connection.register_writer(self)
+        flush_at_exit(self, self._config)
+
+    # ---- for subclasses
+
+    def _write_api(self) -> WriteApi:
+        """Return the request that carries the batches."""
+        raise NotImplementedError
+
+    def _encode_frame(self, data: pa.RecordBatch) -> EncodedBatch:
+        """Return the bytes of a batch; called in any thread."""
+        raise NotImplementedError
+
+    @property
+    def _most_rows(self) -> int:
+        """No batch has more rows."""
+        return sys.maxsize
+
+    @property
+    def _frame_bytes(self) -> int:
+        """Of about so many bytes are the batches that a frame is cut into."""
+        return self._waiting.target_bytes
+
+    def _checked(self, table: pa.Table) -> pa.Table:
+        """Return a user's frame in the form of ``frame_schema``, or raise SchemaMismatchError."""
+        return coerce(table, self._columns, table=self._name)
+
+    def _batch(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:
+        """Return rows that were added one by one, in the form of ``frame_schema``."""
+        return self._rows.batch(values)
+
+    def _lone_row(
+        self, gathered: Gathered, values: Sequence[Any]
+    ) -> tuple[Sequence[Any], EncodedBatch] | None:
+        """Return the values, by column, and the bytes of a row that nothing else waits with.
+
+        None where its values are not plain: it goes the way of many then, which costs a row
+        0.2 ms.
+        """
+        raise NotImplementedError
+
+    def _reset(self) -> None:
+        """Set up what belongs to one process."""
+        self._outgoing = Outgoing(
+            self._connection,
+            self._info,
+            self._columns,
+            self._write_api(),
+            self._encode_frame,
+            create_partitions=self._create_partitions,
+            owner=self,
+            most_rows=self._most_rows,
+        )
+        self._rows = RowCollector(self._columns, self._name)
+        self._waiting = Waiting(
+            self._connection,
+            self._outgoing,
+            name=self._name,
+            rows=self._rows,
+            frame_schema=self._frame_schema,
+            make_batch=self._batch,
+            make_lone_row=self._lone_row,
+        )
+        if self._ended:
+            self._waiting.close()
+        self._put_row = self._waiting.put_row
+
+    def after_fork(self) -> None:
+        """Start empty in a forked child: what was pending is for the parent to write."""
+        self._reset()
+
+    @property
+    def info(self) -> TableInfo:
+        """The table."""
+        return self._info
+
+    # ---- writing
+
+    def write_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
+        """Write an Arrow record batch, or whatever has ``__arrow_c_array__``."""
+        if not isinstance(batch, pa.RecordBatch):
+            batch = pa.record_batch(batch)
+        return self._write(self._checked(pa.Table.from_batches([batch])))
+
+    def write_arrow(self, table: Any) -> WriteResultHandle:
+        """Write an Arrow table, or whatever has ``__arrow_c_stream__`` (Polars, DuckDB, ...).
+
+        A table is checked as a whole before any of it is sent. A stream is checked and sent batch
+        by batch; an error says how many rows were taken before it.
+        """
+        if isinstance(table, pa.Table):
+            return self._write(self._checked(table))
+        if isinstance(table, pa.RecordBatch):
+            return self.write_arrow_batch(table)
+        if hasattr(table, "__arrow_c_stream__"):
+            return self._write_stream(pa.RecordBatchReader.from_stream(table), self._checked)
+        if hasattr(table, "__arrow_c_array__"):
+            return self.write_arrow_batch(table)
+        raise SchemaMismatchError(
+            f"cannot write {type(table).__name__} to table {self._name}: expected a pyarrow Table"
+            " or RecordBatch, or anything that exports __arrow_c_stream__"
+        )
+
+    def write_pandas(self, df: pd.DataFrame) -> WriteResultHandle:
+        """Write a pandas DataFrame; its index is not written."""
+        known = arrow_schema(self._columns)
+        own, given = frozenset(known.names), list(df.columns)
+        there = frozenset(given)
+        schema = pa.schema([field for field in known if field.name in there])
+        extra = [name for name in given if name not in own]
+        try:
+            table = pa.Table.from_pandas(
+                df[[*schema.names, *extra]], schema=None if extra else schema, preserve_index=False
+            )
+        except pa.ArrowInvalid as error:
+            raise SchemaMismatchError(
+                f"the data frame does not fit table {self._name}: {error}"
+            ) from error
+        except pa.ArrowTypeError as error:
+            raise SchemaMismatchError(
+                f"the data frame does not fit table {self._name}: {error}"
+            ) from error
+        return self._write(self._checked(table))
+
+    def _write_stream(
+        self, reader: pa.RecordBatchReader, check: Callable[[pa.Table], pa.Table]
+    ) -> WriteResultHandle:
+        handle = WriteResultHandle()
+        taken = 0
+        error: FlussError | None = None
+        try:
+            for batch in reader:
+                try:
+                    data = check(pa.Table.from_batches([batch]))
+                except SchemaMismatchError as mismatch:
+                    error = SchemaMismatchError(
+                        f"{mismatch.message}; {taken} rows before this batch were taken",
+                        mismatch.error_code,
+                    )
+                    raise error from None
+                shielded(functools.partial(self._send_frame, data, handle))
+                taken += batch.num_rows
+        except Exception:
+            handle.seal(error)
+            raise
+        # not after Ctrl-C, which some of the batch may survive
+        handle.seal()
+        return handle
+
+    def _write(self, data: pa.Table) -> WriteResultHandle:
+        """Take a frame that was checked."""
+        size = data.nbytes
+        if self._config.writer_batch_timeout_ms and size < self._waiting.target_bytes:
+            handle = self._waiting.add_frame(data, size)
+            if handle is not None:
+                return handle
+        handle = WriteResultHandle()
+        try:
+            shielded(functools.partial(self._send_frame, data, handle))
+        except Exception as error:
+            handle.seal(error if isinstance(error, FlussError) else None)
+            raise
+        # not after Ctrl-C, which some of the frame may survive
+        handle.seal()
+        return handle
+
+    def _send_frame(self, data: pa.Table, handle: WriteResultHandle) -> None:
+        """Send a frame, behind what waits."""
+        with self._waiting.lock:
+            self._waiting.require_open()
+            self._waiting.drain()
+            self._outgoing.send(data, handle, self._frame_bytes, may_stop=True)
+
+    # ---- batch by batch, under a writer id that is known beforehand
+
+    @property
+    def frame_schema(self) -> pa.Schema:
+        """The schema of routed batches: the columns, and what the table's requests need."""
+        return self._frame_schema
+
+    def route(self, table: pa.Table) -> list[RoutedBatch]:
+        """Check a frame, and return its rows as the batches that are to be sent; none is."""
+        data = self._checked(table)
+        with self._waiting.lock:
+            return list(self._outgoing.routes(data, self._waiting.target_bytes))
+
+    def ask_writer_id(self) -> int:
+        """Have a server give a writer id that nobody else has."""
+        return self._outgoing.ask_writer_id()
+
+    def send_as(
+        self,
+        writer_id: int,
+        sequences: Mapping[TableBucket, int],
+        batches: Iterable[RoutedBatch],
+    ) -> None:
+        """Send batches as they are, in order and under this writer id, until all are acknowledged.
+
+        The same batch under the same writer id and sequence is written once, however often it is
+        sent. A writer is used for one id, and not for anything else besides.
+
+        Parameters
+        ----------
+        writer_id
+            See :meth:`ask_writer_id`.
+        sequences
+            That of the first batch for each bucket; 0 where there is none.
+        batches
+            As :meth:`route` returned them.
+        """
+        config = self._config
+        if config.writer_acks != "all" or not config.writer_enable_idempotence:
+            raise FlussError(
+                f"table {self._name}: writing each row exactly once needs writer_acks='all' and"
+                " writer_enable_idempotence=True in the connection's settings",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+
+        def send() -> None:
+            with self._waiting.lock:
+                self._outgoing.send_as(writer_id, sequences, batches)
+
+        shielded(send)
+        self.flush()
+
+    # ---- the end
+
+    def flush(self, timeout_ms: float | None = None) -> None:
+        """Send everything, and wait until it is acknowledged.
+
+        Raises
+        ------
+        FlussError
+            When rows written since the last flush could not be written: how many, and why.
+        TimeoutError
+            When acknowledgements are outstanding after ``timeout_ms``.
+        """
+        self.settle(timeout_ms)
+        self._outgoing.raise_failures()
+        return ready(None)
+
+    def settle(self, timeout_ms: float | None) -> FlussError | None:
+        """Send everything, and wait as :meth:`flush` does; return what it would raise first.
+
+        Raises
+        ------
+        TimeoutError
+            When acknowledgements are outstanding after ``timeout_ms``.
+        """
+        shielded(self._waiting.drain)
+        self._outgoing.settle(timeout_ms)
+        return self._outgoing.failure
+
+    def offsets(self) -> list[BucketResult]:
+        """Return what was acknowledged so far, for each bucket."""
+        return self._outgoing.results()
+
+    @property
+    def unflushed_rows(self) -> int:
+        """Rows that are not acknowledged yet."""
+        return self._waiting.rows + self._outgoing.open_rows
+
+    @property
+    def failed_rows(self) -> int:
+        """Rows that could not be written since the last flush."""
+        return self._outgoing.failed_rows
+
+    def close(self) -> None:
+        """Flush, then refuse further rows; a second call does nothing.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`flush`.
+        """
+        self._waiting.close()
+        if self._ended:
+            return ready(None)
+        try:
+            self.flush()
+        except FlussError:
+            self._end()
+            raise
+        # what Ctrl-C interrupts is for another close, or for the program's end
+        self._end()
+        return ready(None)
+
+    def _end(self) -> None:
+        self._ended = True
+        needs_no_flush(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r}, unflushed_rows={self.unflushed_rows})"
