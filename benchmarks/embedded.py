@@ -28,13 +28,14 @@ from rich.console import Console
 
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
-from fluss_df.embedded import EmbeddedFluss, tablet
-from fluss_df.embedded.engine import Engine
-from fluss_df.embedded.files import sync_data
-from fluss_df.embedded.kv_store import KvResources
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.files.files import sync_data
+from fluss_df.engine.kv.kv_store import KvResources
+from fluss_df.engine.log import tablet
 from fluss_df.metadata import TableBucket, TablePath
-from fluss_df.record.headers import scan_headers
-from fluss_df.record.kv_batch import KvEncoder
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.layout.headers import scan_headers
 from fluss_df.schema import Schema, TableDescriptor
 
 SCHEMA = pa.schema(

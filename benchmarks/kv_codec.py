@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from fluss_df.record.kv_batch import KvEncoder
-from fluss_df.record.values import ValueDecoder, encode_value_batch, encode_values
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.kv.values import ValueDecoder, encode_value_batch, encode_values
 from fluss_df.types import Column, from_arrow
 
 ROWS = 200_000

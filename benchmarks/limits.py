@@ -13,7 +13,7 @@ from fluss_df.client.fetch.fetcher import Chunk, Position
 from fluss_df.client.fetch.ordered import OrderedRead
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.metrics import ScanMetrics
-from fluss_df.io.arrow import to_polars
+from fluss_df.io.base.arrow import to_polars
 from fluss_df.metadata import OffsetSpec, TableBucket
 
 

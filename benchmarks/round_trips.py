@@ -25,8 +25,8 @@ from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.cluster import LocalCluster
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import LOOKUP, PRODUCE_LOG, PUT_KV, Api
-from fluss_df.record.kv_batch import KvEncoder
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("name", pa.string()), ("score", pa.float64()), ("kind", pa.int32())]

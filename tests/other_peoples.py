@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from fluss_df.cluster.places import cache_dir
+from fluss_df.cluster.processes.places import cache_dir
 
 ROOT = Path(__file__).parents[1]
 OFFICIAL = "pyfluss==1.0.0"

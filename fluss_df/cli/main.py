@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from fluss_df.cli import cluster, folders, rows, tables
-from fluss_df.cli.demo import demo
-from fluss_df.cli.serve import serve
-from fluss_df.cli.sql import sql
+from fluss_df.cli.commands import cluster, folders, rows, tables
+from fluss_df.cli.commands.demo import demo
+from fluss_df.cli.commands.serve import serve
+from fluss_df.cli.commands.sql import sql
 from fluss_df.version import __version__
 
 app = typer.Typer(

@@ -22,8 +22,8 @@ from rich.progress import (
 from rich.table import Table
 
 import fluss_df as fluss
-from fluss_df.cli.console import out as console
-from fluss_df.cli.console import print_table
+from fluss_df.cli.base.console import out as console
+from fluss_df.cli.base.console import print_table
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError

@@ -19,12 +19,12 @@ from fluss_df.cluster.errors import (
     ClusterError,
     ClusterUnavailableError,
 )
-from fluss_df.cluster.jars import resolve_jars
-from fluss_df.cluster.java import find_java
-from fluss_df.cluster.launcher import Launcher
-from fluss_df.cluster.ports import HOST
-from fluss_df.cluster.servers import STOP_SECONDS, Servers, merged_settings
-from fluss_df.cluster.settings import (
+from fluss_df.cluster.processes.launcher import Launcher
+from fluss_df.cluster.processes.ports import HOST
+from fluss_df.cluster.servers.jars import resolve_jars
+from fluss_df.cluster.servers.java import find_java
+from fluss_df.cluster.servers.servers import STOP_SECONDS, Servers, merged_settings
+from fluss_df.cluster.servers.settings import (
     COORDINATOR,
     ZOOKEEPER,
     Folder,
@@ -113,7 +113,7 @@ class LocalCluster:
     Everything listens on 127.0.0.1 only. Methods may be called from any thread.
 
     It is set up for tests and trials, not for production: see
-    :func:`fluss_df.cluster.configuration.default_options`.
+    :func:`fluss_df.cluster.servers.configuration.default_options`.
 
     Parameters
     ----------

@@ -25,9 +25,9 @@ from typing import Any, Protocol
 import pytest
 
 from fluss_df.cluster import ClusterUnavailableError, LocalCluster
-from fluss_df.cluster.jars import resolve_jars
-from fluss_df.cluster.java import find_java
 from fluss_df.cluster.pytest_failures import Failures
+from fluss_df.cluster.servers.jars import resolve_jars
+from fluss_df.cluster.servers.java import find_java
 
 _FIXTURES = frozenset({"fluss_cluster", "fluss_cluster_factory"})
 _MARKER = "real_cluster"

@@ -57,7 +57,7 @@ GET_METADATA = Api(1012, "GET_METADATA", pb.MetadataRequest, pb.MetadataResponse
 PRODUCE_LOG = Api(1014, "PRODUCE_LOG", pb.ProduceLogRequest, pb.ProduceLogResponse)
 FETCH_LOG = Api(1015, "FETCH_LOG", pb.FetchLogRequest, pb.FetchLogResponse)
 # From version 1 on clients say that they encode keys as the table's kv format version asks
-# (fluss_df.record.keys), from 2 on that they know STORAGE_BACKPRESSURE_EXCEPTION.
+# (fluss_df.record.keys.keys), from 2 on that they know STORAGE_BACKPRESSURE_EXCEPTION.
 PUT_KV = Api(1016, "PUT_KV", pb.PutKvRequest, pb.PutKvResponse, 2)
 LOOKUP = Api(1017, "LOOKUP", pb.LookupRequest, pb.LookupResponse, 1)
 LIST_OFFSETS = Api(1021, "LIST_OFFSETS", pb.ListOffsetsRequest, pb.ListOffsetsResponse)

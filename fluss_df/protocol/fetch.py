@@ -21,7 +21,7 @@ from fluss_df.protocol.wire import (
     signed,
     varint_field,
 )
-from fluss_df.record.checked import CheckedColumns
+from fluss_df.record.log.checked import CheckedColumns
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from fluss_df.errors import FlussError
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.record.statistics import BatchStatistics, read_statistics, sortable_float
+from fluss_df.record.log.statistics import BatchStatistics, read_statistics, sortable_float
 from fluss_df.schema import Schema
 from fluss_df.types import Column, DataType, TypeRoot
 

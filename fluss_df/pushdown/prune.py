@@ -28,9 +28,9 @@ from fluss_df.pushdown.predicate import (
     conjuncts,
 )
 from fluss_df.pushdown.window import ANY, MAX_VALUE, Window, window_of
-from fluss_df.record.bucketing import bucket_ids
-from fluss_df.record.keys import encode_keys
-from fluss_df.record.partitions import partition_scalars
+from fluss_df.record.keys.bucketing import bucket_ids
+from fluss_df.record.keys.keys import encode_keys
+from fluss_df.record.keys.partition_names import partition_scalars
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, TypeRoot, to_arrow
 

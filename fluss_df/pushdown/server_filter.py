@@ -34,7 +34,7 @@ from fluss_df.pushdown.predicate import (
     TextMatch,
     TextOp,
 )
-from fluss_df.record.statistics import statistics_columns
+from fluss_df.record.log.statistics import statistics_columns
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, TypeRoot
 

@@ -9,7 +9,7 @@ from fluss_df.spark.registration import register
 from fluss_df.spark.source import FlussDataSource
 
 if TYPE_CHECKING:
-    from fluss_df.spark.queries import fluss_views, sql
+    from fluss_df.spark.queries.queries import fluss_views, sql
 
 __all__ = ["FlussDataSource", "fluss_views", "register", "sql"]
 
@@ -17,5 +17,5 @@ __all__ = ["FlussDataSource", "fluss_views", "register", "sql"]
 def __getattr__(name: str) -> Any:
     # sqlglot takes a fifth of a second to import, which workers do without
     if name in ("sql", "fluss_views"):
-        return getattr(importlib.import_module("fluss_df.spark.queries"), name)
+        return getattr(importlib.import_module("fluss_df.spark.queries.queries"), name)
     raise AttributeError(f"module 'fluss_df.spark' has no attribute '{name}'")

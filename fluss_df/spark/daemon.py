@@ -10,7 +10,7 @@ from __future__ import annotations
 import pyspark.worker  # noqa: F401 - for those who are forked
 from pyspark.daemon import manager
 
-import fluss_df.spark.queries
+import fluss_df.spark.queries.queries
 import fluss_df.spark.source  # noqa: F401 - for those who are forked
 
 if __name__ == "__main__":

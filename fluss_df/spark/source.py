@@ -21,16 +21,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss_df.pushdown.predicate import Predicate
-from fluss_df.spark.all_or_nothing import AllOrNothingWriter
 from fluss_df.spark.boundary import called_by_spark
-from fluss_df.spark.exactly_once import ExactlyOnceWriter
-from fluss_df.spark.filters import from_spark
-from fluss_df.spark.options import ReadOptions, WriteOptions
-from fluss_df.spark.partition import FlussPartition
-from fluss_df.spark.planning import TableScan
-from fluss_df.spark.reading import read_task
-from fluss_df.spark.streaming import FlussStreamReader
-from fluss_df.spark.writing import FlussStreamWriter, FlussWriter
+from fluss_df.spark.plan.filters import from_spark
+from fluss_df.spark.plan.options import ReadOptions, WriteOptions
+from fluss_df.spark.plan.partition import FlussPartition
+from fluss_df.spark.plan.planning import TableScan
+from fluss_df.spark.read.reading import read_task
+from fluss_df.spark.read.streaming import FlussStreamReader
+from fluss_df.spark.write.all_or_nothing import AllOrNothingWriter
+from fluss_df.spark.write.exactly_once import ExactlyOnceWriter
+from fluss_df.spark.write.writing import FlussStreamWriter, FlussWriter
 
 if "SPARK_REUSE_WORKER" in os.environ:
     # Spark's Python workers, and they alone, collect garbage after each task: not in what was

@@ -8,7 +8,7 @@ import pytest
 
 import fluss_df
 from fluss_df.backend import Backend
-from fluss_df.backend.statements import split_statements
+from fluss_df.backend.sql.statements import split_statements
 from tests.other_peoples import pages
 
 DOCUMENT = pages()["log-table-semantics"]

@@ -19,7 +19,7 @@ import typer
 
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
-from fluss_df.io.runner import run
+from fluss_df.io.runs.runner import run
 from tests.memory import anonymous_memory
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -13,8 +13,8 @@ import fluss_df as fluss
 from fluss_df.cli import app, tour
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.record.cut import ColumnLayout, read_message
-from fluss_df.record.headers import scan_headers
+from fluss_df.record.layout.headers import scan_headers
+from fluss_df.record.log.cut import ColumnLayout, read_message
 
 
 def _check(arguments: list[str], plot: Path) -> str:

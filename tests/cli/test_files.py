@@ -22,8 +22,8 @@ import pytest
 from typer.testing import Result
 
 import fluss_df
-from fluss_df.cli.files import Source
-from fluss_df.io.names import all_exact
+from fluss_df.cli.loading.files import Source
+from fluss_df.io.base.names import all_exact
 from fluss_df.types import TypeRoot, from_arrow
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.record.bucketing import bucket_ids
-from fluss_df.record.keys import encode_keys
+from fluss_df.record.keys.bucketing import bucket_ids
+from fluss_df.record.keys.keys import encode_keys
 from tests.client.support import Official, Tables, close_failed
 
 BUCKETS = 7

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss, dispatch
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.engine.requests import dispatch
 from fluss_df.errors import ErrorCode, FlussError
 
 COUNTS = {"a": 2, "b": 5, "c": 1}

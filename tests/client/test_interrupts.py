@@ -15,7 +15,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.client.runtime.interrupts import abandoned, shielded
-from fluss_df.record.row_collector import Gathered
+from fluss_df.record.python.row_collector import Gathered
 from tests.client.support import Tables
 
 ROOT = Path(fluss.__file__).parent.parent

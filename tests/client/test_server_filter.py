@@ -15,7 +15,7 @@ import fluss_df as fluss
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.record.headers import scan_headers
+from fluss_df.record.layout.headers import scan_headers
 from tests.client.support import Tables
 from tests.embedded.raw import RawClient
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from fluss_df.cli import app
 from fluss_df.cluster import LocalCluster
-from fluss_df.cluster.processes import identify, wait_until_gone
+from fluss_df.cluster.processes.processes import identify, wait_until_gone
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.version import __version__
 

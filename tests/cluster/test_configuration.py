@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fluss_df.cluster.configuration import command, heap_of, write_configuration
-from fluss_df.cluster.jars import ServerJars
-from fluss_df.cluster.settings import Folder, Ports, Settings
+from fluss_df.cluster.servers.configuration import command, heap_of, write_configuration
+from fluss_df.cluster.servers.jars import ServerJars
+from fluss_df.cluster.servers.settings import Folder, Ports, Settings
 
 PORTS = {
     "zookeeper": Ports(1, 1),

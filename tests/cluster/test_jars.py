@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fluss_df.cluster import ClusterError, ClusterUnavailableError, LocalCluster
-from fluss_df.cluster.jars import SERVER_VERSION, resolve_jars
-from fluss_df.cluster.java import find_java
+from fluss_df.cluster.servers.jars import SERVER_VERSION, resolve_jars
+from fluss_df.cluster.servers.java import find_java
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fluss_df.cluster import ClusterError
-from fluss_df.cluster.launcher import Launcher
-from fluss_df.cluster.processes import ProcessId, identify, wait_until_gone
+from fluss_df.cluster.processes.launcher import Launcher
+from fluss_df.cluster.processes.processes import ProcessId, identify, wait_until_gone
 
 SLEEP = ["sleep", "60"]
 
@@ -67,7 +67,7 @@ def test_the_death_of_the_supervisor_is_an_error(tmp_path: Path) -> None:
 OWNER = """
 import os, sys, time
 from pathlib import Path
-from fluss_df.cluster.launcher import Launcher
+from fluss_df.cluster.processes.launcher import Launcher
 
 folder = Path(sys.argv[1])
 launcher = Launcher(folder.parent / "supervisor.log", detach=False, remove=folder)

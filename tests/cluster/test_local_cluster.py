@@ -15,17 +15,12 @@ from pathlib import Path
 import pytest
 
 import fluss_df
-from fluss_df.cluster import (
-    ClusterAlreadyRunningError,
-    ClusterError,
-    LocalCluster,
-    PortInUseError,
-    servers,
-)
-from fluss_df.cluster.ports import HOST, PortChooser
-from fluss_df.cluster.probe import TabletServerNode, tablet_server_nodes
-from fluss_df.cluster.processes import identify, wait_until_gone
+from fluss_df.cluster import ClusterAlreadyRunningError, ClusterError, LocalCluster, PortInUseError
+from fluss_df.cluster.processes.ports import HOST, PortChooser
+from fluss_df.cluster.processes.processes import identify, wait_until_gone
 from fluss_df.cluster.pytest_plugin import ClusterFactory
+from fluss_df.cluster.servers import servers
+from fluss_df.cluster.servers.probe import TabletServerNode, tablet_server_nodes
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol.handshake import Credentials
 

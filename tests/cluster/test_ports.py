@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fluss_df.cluster.ports import HOST, PortChooser, is_free, is_open
+from fluss_df.cluster.processes.ports import HOST, PortChooser, is_free, is_open
 
 
 @pytest.fixture

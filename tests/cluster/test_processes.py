@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fluss_df.cluster.processes import (
+from fluss_df.cluster.processes.processes import (
     ProcessId,
     end,
     identify,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fluss_df.cluster import ClusterError, LocalCluster
-from fluss_df.cluster import settings as settings_module
-from fluss_df.cluster.processes import ProcessId
-from fluss_df.cluster.servers import merged_settings
-from fluss_df.cluster.settings import Folder, Ports, Settings, State
+from fluss_df.cluster.processes.processes import ProcessId
+from fluss_df.cluster.servers import settings as settings_module
+from fluss_df.cluster.servers.servers import merged_settings
+from fluss_df.cluster.servers.settings import Folder, Ports, Settings, State
 
 STATE = State(
     Settings(2, {"alice": "wonder"}, {"a.b": "1"}, {"c": "2"}, {"d": "3"}, "300m"),

@@ -23,7 +23,7 @@ import pyarrow as pa
 import fluss_df as fluss
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.wire import bytes_header, varint_field
-from fluss_df.record.kv_batch import KvEncoder
+from fluss_df.record.kv.kv_batch import KvEncoder
 from tests.embedded.raw import RawClient
 
 MB: Final = 1 << 20
@@ -192,8 +192,8 @@ def _claims(rows: int, log: int) -> bytes:
 
     import google_crc32c
 
-    from fluss_df.record.cut import read_message
-    from fluss_df.record.log_batch import Compression, encode_log_batch
+    from fluss_df.record.log.cut import read_message
+    from fluss_df.record.log.log_batch import Compression, encode_log_batch
 
     batch = pa.record_batch([range(1000), ["x" * 50] * 1000], schema=_SCHEMA)
     made = encode_log_batch(batch, schema_id=1, compression=Compression("lz4_frame"))

@@ -22,12 +22,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.engine import Engine, EngineOptions, java_name
+from fluss_df.engine.engine import Engine, EngineOptions, java_name
+from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket, TablePath
-from fluss_df.record.kv_batch import KvEncoder
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
 from fluss_df.schema import Schema, TableDescriptor
 
 SCHEMA: Final = pa.schema([("n", pa.int64()), ("text", pa.string()), ("day", pa.string())])

@@ -17,8 +17,8 @@ from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.record.kv_batch import KvEncoder
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
 from tests.embedded.raw import RawClient
 from tests.memory import anonymous_memory
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 import fluss_df as fluss
-from fluss_df.embedded.files import FORMAT
+from fluss_df.engine.files.files import FORMAT
 
 _FOLDER: Final = Path(__file__).parent / "golden"
 #: a backup of each format that there was
@@ -85,7 +85,7 @@ def contents(connection: fluss.FlussConnection) -> dict[str, Any]:
 def main() -> None:
     """Write the backup."""
     from fluss_df.embedded import EmbeddedFluss
-    from fluss_df.embedded.backup import back_up
+    from fluss_df.engine.upkeep.backup import back_up
 
     file = GOLDEN[FORMAT]
     if file.exists():

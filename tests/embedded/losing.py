@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.embedded.check import check_folder
+from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 from tests.embedded.forking import ForkingProcess
 

@@ -22,13 +22,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss_df.embedded.engine import Engine, EngineOptions
-from fluss_df.embedded.files import DamagedError
-from fluss_df.embedded.tables import now_ms
+from fluss_df.engine.engine import Engine, EngineOptions
+from fluss_df.engine.files.files import DamagedError
+from fluss_df.engine.tables.tables import now_ms
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket, TablePath
-from fluss_df.record.kv_batch import KvEncoder
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
 from fluss_df.schema import Schema, TableDescriptor
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])

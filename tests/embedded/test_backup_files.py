@@ -16,9 +16,10 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss, backup, backup_parts
-from fluss_df.embedded.backup import back_up
-from fluss_df.embedded.restore import restore
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.engine.upkeep import backup, backup_parts
+from fluss_df.engine.upkeep.backup import back_up
+from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import FlussError
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
@@ -123,7 +124,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from typing import Any
-from fluss_df.embedded.backup_parts import part_file
+from fluss_df.engine.upkeep.backup_parts import part_file
 with part_file(Path(sys.argv[1])) as part:
     part.write_bytes(bytes.fromhex("28b52ffd"))
     print(part, flush=True)

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from fluss_df.errors import ErrorCode
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
 from tests.embedded.peers import DATABASE, Peer, path, spec, table_json
 
 NAMES = ["", ".", "..", "a b", "__x", "x" * 201, "ä", "a/b", "../../etc"]

@@ -12,8 +12,8 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.engine import Engine
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 from tests.embedded.golden import contents, fill
 

@@ -21,11 +21,11 @@ import pytest
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.fetch import parse_fetch_response
-from fluss_df.record.headers import scan_headers
-from fluss_df.record.kv_batch import KvEncoder
-from fluss_df.record.log_decode import LogDecoder
-from fluss_df.record.row_log import RowLogDecoder
-from fluss_df.record.values import ValueDecoder
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.kv.values import ValueDecoder
+from fluss_df.record.layout.headers import scan_headers
+from fluss_df.record.log.log_decode import LogDecoder
+from fluss_df.record.log.row_log import RowLogDecoder
 from fluss_df.schema import TableDescriptor
 from tests.embedded.peers import Peer, path
 

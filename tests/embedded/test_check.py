@@ -18,11 +18,12 @@ import pytest
 import rocksdict
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss, check, row_digests
-from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.engine import Engine
-from fluss_df.embedded.files import TooManyFilesError
-from fluss_df.embedded.kv_store import store_folder
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.files.files import TooManyFilesError
+from fluss_df.engine.kv.kv_store import store_folder
+from fluss_df.engine.upkeep import check, row_digests
+from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 
 PATH = fluss.TablePath("fluss", "rows")
@@ -135,7 +136,7 @@ def test_a_row_that_differs_is_found_in_its_piece(folder: Path, what: str, messa
 MEASURED = """
 import resource, sys
 from pathlib import Path
-from fluss_df.embedded.check import check_folder
+from fluss_df.engine.upkeep.check import check_folder
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 report = check_folder(Path(sys.argv[1]))
 assert report.findings == [], report.findings

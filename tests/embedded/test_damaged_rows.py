@@ -18,8 +18,8 @@ import pytest
 import fluss_df as fluss
 from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.engine import Engine
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import ErrorCode, FlussError
 
 PATH = fluss.TablePath("fluss", "rows")
@@ -217,7 +217,8 @@ def test_a_record_of_another_kind_of_log_holds_nobody_up(folder: Path, kind: int
     manifest.write_bytes(bytes(data))
     # RocksDB's reader never returned, and nothing else of its process ran
     program = (
-        "import sys; from pathlib import Path; from fluss_df.embedded.check import check_folder;"
+        "import sys; from pathlib import Path;"
+        "from fluss_df.engine.upkeep.check import check_folder;"
         "from fluss_df.embedded import EmbeddedFluss; folder = Path(sys.argv[1]);"
         "print(check_folder(folder).sound); EmbeddedFluss(folder).close();"
     )

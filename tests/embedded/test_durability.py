@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.embedded import tablet as tablet_module
-from fluss_df.embedded.tablet import Tablet
+from fluss_df.engine.log import tablet as tablet_module
+from fluss_df.engine.log.tablet import Tablet
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.record.cut import ColumnLayout
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.log.cut import ColumnLayout
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
 from tests.embedded.crashing import campaign
 
 NAME = "TableBucket{tableId=1, bucket=0}"

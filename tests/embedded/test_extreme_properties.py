@@ -12,9 +12,9 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions, Limits
-from fluss_df.embedded import options as properties_of
-from fluss_df.embedded.partitions import keep_partitions
-from fluss_df.embedded.tables import Table
+from fluss_df.engine.auto_partitions import keep_partitions
+from fluss_df.engine.tables import options as properties_of
+from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode
 from fluss_df.metadata import TableBucket
 from tests.embedded.raw import RawClient
@@ -81,7 +81,7 @@ def test_a_table_that_fails_does_not_keep_others_from_theirs(
     with EmbeddedFluss(tmp_path) as engine, engine.connection() as connection:
         for path in (PATH, fluss.TablePath("fluss", "next")):
             connection.get_admin().create_table(path, partitioned())
-        monkeypatch.setattr("fluss_df.embedded.partitions._keep", keep)
+        monkeypatch.setattr("fluss_df.engine.auto_partitions._keep", keep)
         keep_partitions(engine.engine)
         assert kept == ["next"]
 

@@ -14,16 +14,17 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss, EngineOptions, files
-from fluss_df.embedded import tablet as tablet_module
-from fluss_df.embedded.attempts import Attempts
-from fluss_df.embedded.engine import Engine
-from fluss_df.embedded.files import DamagedError
-from fluss_df.embedded.open_files import OpenFiles
-from fluss_df.embedded.request_limits import check_entries
-from fluss_df.embedded.segment import Segment
-from fluss_df.embedded.tables import now_ms
-from fluss_df.embedded.tablet import Tablet
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.files import files
+from fluss_df.engine.files.files import DamagedError
+from fluss_df.engine.files.open_files import OpenFiles
+from fluss_df.engine.log import tablet as tablet_module
+from fluss_df.engine.log.segment import Segment
+from fluss_df.engine.log.tablet import Tablet
+from fluss_df.engine.requests.login_attempts import Attempts
+from fluss_df.engine.requests.request_limits import check_entries
+from fluss_df.engine.tables.tables import now_ms
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import api
@@ -171,7 +172,7 @@ def test_a_database_that_cannot_be_dropped_gives_its_room_back(
                 raise FlussError("full", ErrorCode.UNKNOWN_SERVER_ERROR)
             write(path, data, durable=durable)
 
-        monkeypatch.setattr("fluss_df.embedded.kept_json.write_atomically", full)
+        monkeypatch.setattr("fluss_df.engine.files.kept_json.write_atomically", full)
         with pytest.raises(FlussError, match="full"):
             admin.drop_database("db", cascade=True)
         assert not [p for p in (tmp_path / "d" / "data").iterdir() if p.is_dir()]

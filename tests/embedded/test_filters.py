@@ -14,14 +14,14 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.embedded.check import check_folder
+from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.pushdown.batch_filter import BatchFilter
-from fluss_df.record.headers import CRC_START, scan_headers
-from fluss_df.record.log_batch import Compression, encode_log_batch
-from fluss_df.record.statistics import encode_statistics
+from fluss_df.record.layout.headers import CRC_START, scan_headers
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
+from fluss_df.record.log.statistics import encode_statistics
 from fluss_df.schema import Schema
 from tests.client.test_server_filter import fetch, fetched, leaf, number
 from tests.embedded.raw import RawClient

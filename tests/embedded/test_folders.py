@@ -21,9 +21,9 @@ import fluss_df as fluss
 from fluss_df.cli.main import app
 from fluss_df.client.transport.folders import back_up_folder
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.files import FORMAT, read_format
-from fluss_df.embedded.restore import restore
+from fluss_df.engine.files.files import FORMAT, read_format
+from fluss_df.engine.upkeep.check import check_folder
+from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import FlussError
 from tests.embedded.golden import GOLDEN, contents, fill
 

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fluss_df.embedded.engine import Engine
+from fluss_df.engine.engine import Engine
 from fluss_df.metadata import ChangeType, TableBucket, TablePath
-from fluss_df.record.kv_batch import KvEncoder
-from fluss_df.record.log_decode import LogDecoder
-from fluss_df.record.values import ValueDecoder
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.kv.values import ValueDecoder
+from fluss_df.record.log.log_decode import LogDecoder
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import Column
 

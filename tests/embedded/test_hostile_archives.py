@@ -19,9 +19,9 @@ import pytest
 
 from fluss_df.client.transport.folders import back_up_folder
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.engine import Engine
-from fluss_df.embedded.restore import restore
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.upkeep.check import check_folder
+from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import FlussError
 from tests.embedded.golden import fill
 

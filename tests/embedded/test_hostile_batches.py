@@ -16,10 +16,10 @@ from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import ErrorCode
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.record.claims import check_claims
-from fluss_df.record.cut import ColumnLayout, read_message
-from fluss_df.record.headers import scan_headers
-from fluss_df.record.log_batch import Codec, Compression, encode_log_batch
+from fluss_df.record.layout.headers import scan_headers
+from fluss_df.record.log.claims import check_claims
+from fluss_df.record.log.cut import ColumnLayout, read_message
+from fluss_df.record.log.log_batch import Codec, Compression, encode_log_batch
 from tests.client.support import Tables
 from tests.embedded.raw import RawClient
 

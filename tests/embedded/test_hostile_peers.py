@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions, Limits
-from fluss_df.embedded.writers import WriterStates, WrittenBatch
+from fluss_df.engine.log.writer_states import WriterStates, WrittenBatch
 from fluss_df.errors import ErrorCode
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb

@@ -20,18 +20,18 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.embedded.backup import back_up
-from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.engine import Engine
-from fluss_df.embedded.kv_store import stored_rows
-from fluss_df.embedded.restore import restore
-from fluss_df.embedded.retention import may_expire
-from fluss_df.embedded.synced_point import BucketIds, SyncedPoint, first_file
-from fluss_df.embedded.tables import Table
-from fluss_df.embedded.tablet import Tablet
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.kv.kv_store import stored_rows
+from fluss_df.engine.log.retention import may_expire
+from fluss_df.engine.log.synced_point import BucketIds, SyncedPoint, first_file
+from fluss_df.engine.log.tablet import Tablet
+from fluss_df.engine.tables.tables import Table
+from fluss_df.engine.upkeep.backup import back_up
+from fluss_df.engine.upkeep.check import check_folder
+from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
 from tests.embedded.damage import Contents, make_filled, read_all
 from tests.embedded.test_damaged_rows import create, write
 from tests.embedded.test_damaged_rows import frame as rows_frame
@@ -551,11 +551,11 @@ def test_a_file_that_is_cut_while_it_is_open(folder: Path, use: str) -> None:
 import os, sys
 from pathlib import Path
 sys.path.insert(0, ".")
-from fluss_df.embedded.engine import Engine, EngineOptions
+from fluss_df.engine.engine import Engine, EngineOptions
 from fluss_df.errors import FlussError
-from fluss_df.embedded.tablet import Tablet
+from fluss_df.engine.log.tablet import Tablet
 from fluss_df.metadata import TableBucket
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
 engine = Engine(Path(sys.argv[1]), EngineOptions(segment_bytes=2500))
 tablet = engine.bucket(TableBucket(0, 0))[1]
 uses = {

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fluss_df.embedded import cluster_state
-from fluss_df.embedded.backup import back_up
-from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.engine import Engine
-from fluss_df.embedded.files import DamagedError
-from fluss_df.embedded.restore import restore
+from fluss_df.engine.catalog import cluster_state
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.files.files import DamagedError
+from fluss_df.engine.upkeep.backup import back_up
+from fluss_df.engine.upkeep.check import check_folder
+from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 

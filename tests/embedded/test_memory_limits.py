@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.embedded import EmbeddedFluss, EngineOptions, Limits
-from fluss_df.embedded.memory_limit import MemoryLimit
+from fluss_df.engine.serve.memory_limit import MemoryLimit
 from fluss_df.errors import ErrorCode
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb

@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fluss_df.embedded.tablet import Tablet
+from fluss_df.engine.log.tablet import Tablet
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
 
 NAME = "TableBucket{tableId=1, bucket=0}"
 WRITERS = st.integers(0, 2)

@@ -11,9 +11,10 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.client.connection import FlussConnection
-from fluss_df.embedded import EmbeddedFluss, EngineOptions, kv_store
-from fluss_df.embedded.kv_store import KvStore
-from fluss_df.record.rocks_rows import take_values
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.engine.kv import kv_store
+from fluss_df.engine.kv.kv_store import KvStore
+from fluss_df.record.kv.rocks_rows import take_values
 
 PATH = fluss.TablePath("fluss", "large")
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("n", pa.int64())])
@@ -91,7 +92,7 @@ def test_memory_of_a_delete(tmp_path: Path, answer_mib: int, most_mib: int) -> N
     program = f"""
 import pyarrow as pa
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.embedded.kv_store import KvStore
+from fluss_df.engine.kv.kv_store import KvStore
 from tests.embedded.test_old_values import PATH, fill
 from tests.memory import PeakMemory
 options = EngineOptions(answer_bytes={answer_mib} << 20)

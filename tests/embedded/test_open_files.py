@@ -16,8 +16,8 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.embedded.kv_store import KvResources, KvState, KvStore
-from fluss_df.embedded.open_files import OpenFiles
+from fluss_df.engine.files.open_files import OpenFiles
+from fluss_df.engine.kv.kv_store import KvResources, KvState, KvStore
 from fluss_df.errors import ErrorCode, FlussError
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])

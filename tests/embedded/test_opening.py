@@ -13,14 +13,14 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.embedded.kv_loading import StoreLoader
-from fluss_df.embedded.kv_store import KvStore
-from fluss_df.embedded.open_files import OpenFiles
+from fluss_df.engine.files.open_files import OpenFiles
+from fluss_df.engine.kv.kv_loading import StoreLoader
+from fluss_df.engine.kv.kv_store import KvStore
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import LOOKUP
-from fluss_df.record.kv_batch import KvEncoder
-from fluss_df.record.values import ValueDecoder
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.kv.values import ValueDecoder
 from tests.embedded.raw import RawClient
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])

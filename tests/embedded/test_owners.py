@@ -22,11 +22,12 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.client.connection import FlussConnection
-from fluss_df.embedded import EmbeddedFluss, ownership
-from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.engine import Engine
-from fluss_df.embedded.lock_file import owner_of
-from fluss_df.embedded.ownership import FolderInUseError, FolderLock
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.files import ownership
+from fluss_df.engine.files.lock_file import owner_of
+from fluss_df.engine.files.ownership import FolderInUseError, FolderLock
+from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 
 LOG = fluss.TablePath("fluss", "log")

@@ -19,9 +19,9 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.embedded.backup import BACKUP_KEY
-from fluss_df.embedded.ownership import FolderLock
-from fluss_df.embedded.runtime_folder import RuntimeFolder, sweep
+from fluss_df.engine.files.ownership import FolderLock
+from fluss_df.engine.files.runtime_folder import RuntimeFolder, sweep
+from fluss_df.engine.upkeep.backup import BACKUP_KEY
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.local_peers import require_own
 from fluss_df.protocol import api
@@ -80,7 +80,7 @@ def test_files_are_the_users_alone(tmp_path: Path, short: Path) -> None:
 
 
 def fluss_restore(file: Path, folder: Path) -> None:
-    from fluss_df.embedded.restore import restore
+    from fluss_df.engine.upkeep.restore import restore
 
     restore(file, folder)
 

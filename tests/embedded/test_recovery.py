@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import fluss_df.embedded
-from fluss_df.embedded import files
-from fluss_df.embedded.carry_over import old_point
-from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.engine import Engine
-from fluss_df.embedded.files import DamagedError, TooManyFilesError
-from fluss_df.embedded.segment import Segment
-from fluss_df.embedded.synced_point import BucketIds
-from fluss_df.embedded.tablet import Tablet
+from fluss_df.engine.catalog.carry_over import old_point
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.files import files
+from fluss_df.engine.files.files import DamagedError, TooManyFilesError
+from fluss_df.engine.log.segment import Segment
+from fluss_df.engine.log.synced_point import BucketIds
+from fluss_df.engine.log.tablet import Tablet
+from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.metadata import TableBucket
 from tests.embedded.damage import Contents, make_filled, read_all
 from tests.embedded.test_durability import NAME, batch

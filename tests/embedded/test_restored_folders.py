@@ -13,9 +13,9 @@ import pytest
 
 from fluss_df.client.transport.folders import back_up_folder
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.embedded import restore as module
-from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.restore import restore
+from fluss_df.engine.upkeep import restore as module
+from fluss_df.engine.upkeep.check import check_folder
+from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import ErrorCode, FlussError
 from tests.embedded.golden import contents, fill
 

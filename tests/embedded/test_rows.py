@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fluss_df.embedded.check import check_folder
-from fluss_df.embedded.engine import Durability, Engine, EngineOptions
-from fluss_df.embedded.kv_tablet import KvTablet
+from fluss_df.engine.engine import Durability, Engine, EngineOptions
+from fluss_df.engine.kv.kv_tablet import KvTablet
+from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket, TablePath
-from fluss_df.record.kv_batch import KvEncoder
+from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.schema import Schema, TableDescriptor
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("number", pa.int64())])

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss, engine, kv_scans
-from fluss_df.embedded.engine import Engine
-from fluss_df.embedded.kv_scans import Scans
-from fluss_df.embedded.kv_store import KvStore
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.engine import engine
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.kv.kv_store import KvStore
+from fluss_df.engine.requests import kv_scans
+from fluss_df.engine.requests.kv_scans import Scans
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb

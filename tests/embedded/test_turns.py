@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.embedded.request_limits import check_entries
-from fluss_df.embedded.row_requests import parse_rows
+from fluss_df.engine.requests.request_limits import check_entries
+from fluss_df.engine.requests.row_requests import parse_rows
 from fluss_df.errors import FlussError
 from fluss_df.memory import allocate_request
 from fluss_df.protocol import api

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fluss_df.embedded.workers import Workers
+from fluss_df.engine.files.workers import Workers
 
 
 def test_jobs_that_stand_aside_leave_all_threads() -> None:

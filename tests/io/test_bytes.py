@@ -7,8 +7,8 @@ from fluss_df.cli.tour import flights as all_flights
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io import last_scan, scan_fluss, write_fluss
 from fluss_df.metadata import TablePath
-from fluss_df.record.headers import HEADER_SIZE
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.layout.headers import HEADER_SIZE
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
 
 COLUMNS = ["origin", "carrier", "dep_delay"]
 ROWS = 20_000

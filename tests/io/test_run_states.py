@@ -22,15 +22,15 @@ import pytest
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.client.transport.folders import _engines
-from fluss_df.embedded import data_requests
+from fluss_df.engine.requests import data_requests
 from fluss_df.errors import FlussError
 from fluss_df.io import read_fluss, run, scan_fluss
-from fluss_df.io.checkpoint import Checkpoint
-from fluss_df.io.ledger import TableLedger
-from fluss_df.io.micro_batches import MicroBatches
-from fluss_df.io.parquet_folder import ParquetFolder
-from fluss_df.io.planning import ask_bounds
-from fluss_df.io.run_register import Link, RunNames, RunRegister
+from fluss_df.io.runs.checkpoint import Checkpoint
+from fluss_df.io.runs.ledger import TableLedger
+from fluss_df.io.runs.micro_batches import MicroBatches
+from fluss_df.io.runs.parquet_folder import ParquetFolder
+from fluss_df.io.runs.run_register import Link, RunNames, RunRegister
+from fluss_df.io.scans.planning import ask_bounds
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
 from tests.io.conftest import write
@@ -789,7 +789,7 @@ def test_source_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: s
         first = dict.fromkeys(first, 25)
         return first, last, {b: max(s, 25) for b, s in starts.items()}, stops
 
-    monkeypatch.setattr("fluss_df.io.micro_batches.ask_bounds", expired)
+    monkeypatch.setattr("fluss_df.io.runs.micro_batches.ask_bounds", expired)
     if step != "written":
         refused(pipeline, r"have expired before they were read: bucket a/0 offsets \d+ to 25")
     pipeline.run(on_data_loss="ignore")

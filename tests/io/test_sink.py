@@ -238,7 +238,8 @@ def test_an_error_amid_a_query_says_what_was_written(
     make_table: MakeTable, connection: FlussConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_table(SCHEMA)
-    monkeypatch.setattr("fluss_df.io.writing._SLICE_BYTES", 100 * ROWS.estimated_size() // 600)
+    slice_bytes = 100 * ROWS.estimated_size() // 600
+    monkeypatch.setattr("fluss_df.io.sinks.writing._SLICE_BYTES", slice_bytes)
     frame = ROWS.with_columns(x=pl.when(pl.col("x") == 599).then(None).otherwise("x"))
     with pytest.raises(SchemaMismatchError, match="null in row") as caught:
         sink_fluss(frame.lazy(), path, connection=connection)

@@ -6,13 +6,13 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
-from fluss_df.backend import arguments as statements
-from fluss_df.backend.dialect import Fluss
+from fluss_df.backend.sql import arguments as statements
+from fluss_df.backend.sql.dialect import Fluss
 from fluss_df.errors import FlussError
 from fluss_df.pushdown.arguments import require_keys
 from fluss_df.pushdown.from_polars import _convert, from_polars
 from fluss_df.pushdown.predicate import UnsupportedExpression
-from fluss_df.spark.sql_filter import READ, SqlConditions
+from fluss_df.spark.plan.sql_filter import READ, SqlConditions
 
 SCHEMA = pa.schema({"i": pa.int64(), "s": pa.string(), "b": pa.bool_(), "x": pa.binary()})
 # of each class that conditions are made of, a condition with it

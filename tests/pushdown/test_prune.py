@@ -20,8 +20,8 @@ from fluss_df.pushdown.prune import (
     make_splits,
     prune,
 )
-from fluss_df.record.bucketing import bucket_ids
-from fluss_df.record.keys import encode_keys
+from fluss_df.record.keys.bucketing import bucket_ids
+from fluss_df.record.keys.keys import encode_keys
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 FIELDS = {

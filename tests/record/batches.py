@@ -10,7 +10,7 @@ from pathlib import Path
 import google_crc32c
 import pyarrow as pa
 
-from fluss_df.record.log_batch import Compression, encode_log_batch
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -19,11 +19,11 @@ from fluss_df.errors import FlussError
 from fluss_df.protocol.api import LIMIT_SCAN, LOOKUP, PREFIX_LOOKUP, SCAN_KV
 from fluss_df.protocol.fetch import parse_fetch_response
 from fluss_df.protocol.frames import Response, parse_response
-from fluss_df.record.compacted import RowDecoder, RowEncoder
-from fluss_df.record.headers import scan_headers, verify_crcs
-from fluss_df.record.kv_batch import decode_kv_batch
-from fluss_df.record.log_decode import LogDecoder
-from fluss_df.record.values import ValueDecoder, encode_value_batch, encode_values
+from fluss_df.record.kv.kv_batch import decode_kv_batch
+from fluss_df.record.kv.values import ValueDecoder, encode_value_batch, encode_values
+from fluss_df.record.layout.headers import scan_headers, verify_crcs
+from fluss_df.record.log.log_decode import LogDecoder
+from fluss_df.record.rows.compacted import RowDecoder, RowEncoder
 from fluss_df.types import Column, from_arrow
 
 GOLDEN = Path(__file__).parent / "golden"

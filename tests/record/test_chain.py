@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fluss_df.errors import ProtocolError
-from fluss_df.record.chain import walk_chain
+from fluss_df.record.layout.chain import walk_chain
 
 
 def chain_of(records: list[bytes], before: bytes = b"head") -> bytes:

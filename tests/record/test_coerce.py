@@ -1,4 +1,4 @@
-"""Each cell of the table in ``fluss_df.record.coerce``."""
+"""Each cell of the table in ``fluss_df.record.python.coerce``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.errors import SchemaMismatchError
-from fluss_df.record.coerce import coerce
+from fluss_df.record.python.coerce import coerce
 from fluss_df.types import Column, DataField, DataType, TypeRoot, from_arrow, to_arrow
 
 R = TypeRoot

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.errors import FlussError
-from fluss_df.record.bucketing import bucket_ids
-from fluss_df.record.bytes_columns import Keys
-from fluss_df.record.keys import encode_keys
-from fluss_df.record.partitions import partition_names, partition_scalars
+from fluss_df.record.keys.bucketing import bucket_ids
+from fluss_df.record.keys.keys import encode_keys
+from fluss_df.record.keys.partition_names import partition_names, partition_scalars
+from fluss_df.record.layout.bytes_columns import Keys
 from fluss_df.types import Column, DataType, TypeRoot, from_arrow, to_arrow, type_from_json
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from fluss_df.record.compacted import RowDecoder
-from fluss_df.record.kv_batch import KvEncoder, decode_kv_batch
+from fluss_df.record.kv.kv_batch import KvEncoder, decode_kv_batch
+from fluss_df.record.rows.compacted import RowDecoder
 from fluss_df.types import Column, from_arrow
 
 from .hostile import GOLDEN, golden_rows

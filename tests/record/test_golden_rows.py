@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fluss_df.record.row_formats import decoder_of, encoder_of
+from fluss_df.record.rows.row_formats import decoder_of, encoder_of
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow, type_from_json
 
 from .test_golden_keys import GOLDEN, value_array

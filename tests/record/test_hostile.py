@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.errors import FlussError
-from fluss_df.record.headers import scan_headers
-from fluss_df.record.log_decode import LogDecoder
+from fluss_df.record.layout.headers import scan_headers
+from fluss_df.record.log.log_decode import LogDecoder
 
 from .batches import GOLDEN, golden_rows
 

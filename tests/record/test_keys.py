@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.errors import FlussError, SchemaMismatchError
-from fluss_df.record.bucketing import bucket_ids
-from fluss_df.record.keys import encode_keys
+from fluss_df.record.keys.bucketing import bucket_ids
+from fluss_df.record.keys.keys import encode_keys
 from fluss_df.types import DataType, TypeRoot, from_arrow
 
 INT = from_arrow(pa.int32(), nullable=False)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.record.compacted import RowDecoder, RowEncoder
-from fluss_df.record.kv_batch import KvEncoder, decode_kv_batch, primary_key_format
-from fluss_df.record.values import ValueDecoder, encode_value_batch, encode_values
+from fluss_df.record.kv.kv_batch import KvEncoder, decode_kv_batch, primary_key_format
+from fluss_df.record.kv.values import ValueDecoder, encode_value_batch, encode_values
+from fluss_df.record.rows.compacted import RowDecoder, RowEncoder
 from fluss_df.types import Column, DataType, TypeRoot, arrow_schema
 
 R = TypeRoot
@@ -49,7 +49,7 @@ def test_a_batch_holds_keys_rows_and_deletes(kv_format: str) -> None:
 
 
 def encoder_rows(kv_format: str) -> RowDecoder:
-    from fluss_df.record.row_formats import decoder_of
+    from fluss_df.record.rows.row_formats import decoder_of
 
     return decoder_of(kv_format)(COLUMNS)
 

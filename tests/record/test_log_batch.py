@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.record.checked import CheckedColumns
-from fluss_df.record.headers import scan_headers, verify_crcs
-from fluss_df.record.log_batch import Compression, encode_log_batch
-from fluss_df.record.log_decode import LogDecoder
+from fluss_df.record.layout.headers import scan_headers, verify_crcs
+from fluss_df.record.log.checked import CheckedColumns
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
+from fluss_df.record.log.log_decode import LogDecoder
 
 from . import batches as b
 

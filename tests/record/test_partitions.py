@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss_df.errors import FlussError, ProtocolError, SchemaMismatchError
-from fluss_df.record.partitions import (
+from fluss_df.record.keys.partition_names import (
     invalid_value,
     partition_names,
     partition_scalars,

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss_df.errors import SchemaMismatchError
-from fluss_df.record.coerce import coerce
-from fluss_df.record.headers import scan_headers, verify_crcs
-from fluss_df.record.log_decode import LogDecoder
+from fluss_df.record.layout.headers import scan_headers, verify_crcs
+from fluss_df.record.log.log_decode import LogDecoder
+from fluss_df.record.python.coerce import coerce
 from fluss_df.types import Column, DataField, DataType, TypeRoot, arrow_schema, to_arrow
 
 from .batches import stored

@@ -8,7 +8,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from fluss_df.record.rocks_manifest import verify_manifest
+from fluss_df.record.kv.rocks_manifest import verify_manifest
 
 
 def verify(folder: Path) -> None:

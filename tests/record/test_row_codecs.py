@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fluss_df.errors import FlussError, ProtocolError, SchemaMismatchError
-from fluss_df.record.bytes_columns import EncodedRows
-from fluss_df.record.compacted import BLOCK_ROWS, RowDecoder, RowEncoder
-from fluss_df.record.row_formats import decoder_of, encoder_of
+from fluss_df.record.layout.bytes_columns import EncodedRows
+from fluss_df.record.rows.compacted import BLOCK_ROWS, RowDecoder, RowEncoder
+from fluss_df.record.rows.row_formats import decoder_of, encoder_of
 from fluss_df.types import Column, DataField, DataType, TypeRoot, arrow_schema, from_arrow
 
 from . import row_models as m

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.record.headers import scan_headers
-from fluss_df.record.row_formats import encoder_of
-from fluss_df.record.row_log import ROW_LOG_FORMATS, RowLogDecoder, encode_row_log_batch
+from fluss_df.record.layout.headers import scan_headers
+from fluss_df.record.log.row_log import ROW_LOG_FORMATS, RowLogDecoder, encode_row_log_batch
+from fluss_df.record.rows.row_formats import encoder_of
 from fluss_df.types import Column, DataType, TypeRoot
 from tests.record.batches import with_crc
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.errors import SchemaMismatchError
-from fluss_df.record.rows import RowChecker, rows_to_batch
+from fluss_df.record.python.rows import RowChecker, rows_to_batch
 from fluss_df.types import Column, DataType, TypeRoot, from_arrow, to_arrow
 
 R = TypeRoot

@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fluss_df.errors import ProtocolError
-from fluss_df.record.bucketing import bucket_ids
-from fluss_df.record.bytes_columns import EncodedRows
-from fluss_df.record.compacted import RowDecoder, RowEncoder
-from fluss_df.record.keys import encode_keys
-from fluss_df.record.kv_batch import KvEncoder
-from fluss_df.record.log_batch import Codec, Compression
-from fluss_df.record.rows import rows_to_batch
-from fluss_df.record.single import bucket_id, key_encoder, row_decoder, row_encoder
-from fluss_df.record.single_arrow import arrow_row_encoder
+from fluss_df.record.keys.bucketing import bucket_ids
+from fluss_df.record.keys.keys import encode_keys
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.layout.bytes_columns import EncodedRows
+from fluss_df.record.log.log_batch import Codec, Compression
+from fluss_df.record.log.single_arrow import arrow_row_encoder
+from fluss_df.record.python.rows import rows_to_batch
+from fluss_df.record.rows.compacted import RowDecoder, RowEncoder
+from fluss_df.record.rows.single import bucket_id, key_encoder, row_decoder, row_encoder
 from fluss_df.types import Column, DataType, TypeRoot
 
 from . import row_models as m

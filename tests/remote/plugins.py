@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from fluss_df.cluster.jars import SERVER_VERSION, run_maven
-from fluss_df.cluster.java import find_maven
-from fluss_df.cluster.places import cache_dir
+from fluss_df.cluster.processes.places import cache_dir
+from fluss_df.cluster.servers.jars import SERVER_VERSION, run_maven
+from fluss_df.cluster.servers.java import find_maven
 
 # This version of the Maven plugin takes a jar without looking at its parents: the parent of the
 # file systems was not published with 0.9.1.

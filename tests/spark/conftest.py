@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fluss_df.cluster import ClusterUnavailableError
-from fluss_df.cluster.java import find_java
+from fluss_df.cluster.servers.java import find_java
 from fluss_df.spark import FlussDataSource
 from tests.io.conftest import cluster_connection, cluster_tables, connection, make_table
 

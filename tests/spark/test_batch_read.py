@@ -15,9 +15,9 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
 from fluss_df.io import scan_fluss
 from fluss_df.metadata import TablePath
-from fluss_df.spark.options import ReadOptions
-from fluss_df.spark.planning import ReadTask, TableScan
-from fluss_df.spark.reading import read_task
+from fluss_df.spark.plan.options import ReadOptions
+from fluss_df.spark.plan.planning import ReadTask, TableScan
+from fluss_df.spark.read.reading import read_task
 from tests.client.test_types import everything
 from tests.io.conftest import MakeTable, write
 from tests.spark.support import assert_same, frame, load, upsert

@@ -12,7 +12,7 @@ from fluss_df.errors import FlussError
 from fluss_df.io import scan_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.spark import FlussDataSource
-from fluss_df.spark.all_or_nothing import write_name
+from fluss_df.spark.write.all_or_nothing import write_name
 from tests.client.test_types import everything
 from tests.io.conftest import MakeTable
 from tests.spark.support import assert_same, load, save

@@ -13,10 +13,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import fluss_df as fluss
 from fluss_df.errors import FlussError
-from fluss_df.spark.options import ReadOptions
-from fluss_df.spark.planning import TableScan
-from fluss_df.spark.reading import read_task
-from fluss_df.spark.streaming import FlussStreamReader
+from fluss_df.spark.plan.options import ReadOptions
+from fluss_df.spark.plan.planning import TableScan
+from fluss_df.spark.read.reading import read_task
+from fluss_df.spark.read.streaming import FlussStreamReader
 from tests.client.test_bucket_counts import IDS, Rescaled, rescaled, table_of_three
 
 # fixtures of that module

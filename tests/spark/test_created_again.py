@@ -23,9 +23,9 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import scan_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.spark.plan.types import spark_schema
+from fluss_df.spark.read.streaming import FlussStreamReader
 from fluss_df.spark.source import FlussDataSource, FlussReader
-from fluss_df.spark.streaming import FlussStreamReader
-from fluss_df.spark.types import spark_schema
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64()), ("v", pa.int64())])
 # a server goes on with what is dropped for a moment

@@ -25,12 +25,12 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.io import scan_fluss, write_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.spark import FlussDataSource
-from fluss_df.spark.exactly_once import ExactlyOnceWriter
-from fluss_df.spark.ledger import Ledger, Manifest
-from fluss_df.spark.options import WriteOptions
-from fluss_df.spark.publish import Publisher
-from fluss_df.spark.types import spark_schema
-from fluss_df.spark.writing import FlussStreamWriter
+from fluss_df.spark.plan.options import WriteOptions
+from fluss_df.spark.plan.types import spark_schema
+from fluss_df.spark.write.exactly_once import ExactlyOnceWriter
+from fluss_df.spark.write.ledger import Ledger, Manifest
+from fluss_df.spark.write.publish import Publisher
+from fluss_df.spark.write.writing import FlussStreamWriter
 from tests.io.conftest import MakeTable
 
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})

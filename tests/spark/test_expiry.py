@@ -26,12 +26,12 @@ from fluss_df.errors import FlussError
 from fluss_df.io import scan_fluss, write_fluss
 from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
 from fluss_df.schema import Schema, TableDescriptor
-from fluss_df.spark.all_or_nothing import AllOrNothingWriter
-from fluss_df.spark.exactly_once import ExactlyOnceWriter, StagedMessage
-from fluss_df.spark.ledger import Ledger
-from fluss_df.spark.options import WriteOptions
-from fluss_df.spark.publish import Publisher
-from fluss_df.spark.types import spark_schema
+from fluss_df.spark.plan.options import WriteOptions
+from fluss_df.spark.plan.types import spark_schema
+from fluss_df.spark.write.all_or_nothing import AllOrNothingWriter
+from fluss_df.spark.write.exactly_once import ExactlyOnceWriter, StagedMessage
+from fluss_df.spark.write.ledger import Ledger
+from fluss_df.spark.write.publish import Publisher
 from tests.faults.halfway import EXPIRING, EXPIRING_SERVER
 from tests.spark.support import save
 

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from fluss_df.backend import Backend
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
-from fluss_df.spark.expressions import spark_sql
-from fluss_df.spark.queries import plan_sql
+from fluss_df.spark.queries.expressions import spark_sql
+from fluss_df.spark.queries.queries import plan_sql
 from tests.io.conftest import MakeTable
 from tests.spark.support import assert_same
 from tests.spark.test_queries import A, B

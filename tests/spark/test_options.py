@@ -4,7 +4,7 @@ from collections.abc import Mapping
 import pytest
 
 from fluss_df.errors import FlussError
-from fluss_df.spark.options import ReadOptions, WriteOptions
+from fluss_df.spark.plan.options import ReadOptions, WriteOptions
 
 PASSWORD = "s3cret-word"
 

@@ -12,10 +12,10 @@ import fluss_df as fluss
 from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.cluster import LocalCluster
 from fluss_df.metadata import TableBucket
-from fluss_df.spark.options import ReadOptions
-from fluss_df.spark.pinned import Moved
-from fluss_df.spark.planning import ReadTask, TableScan
-from fluss_df.spark.reading import read_task
+from fluss_df.spark.plan.options import ReadOptions
+from fluss_df.spark.plan.planning import ReadTask, TableScan
+from fluss_df.spark.read.pinned import Moved
+from fluss_df.spark.read.reading import read_task
 from tests.spark.support import upsert
 
 SCHEMA = pa.schema({"id": pa.int64(), "part": pa.string(), "v": pa.int64()})

@@ -10,7 +10,7 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.spark import fluss_views, sql
-from fluss_df.spark.queries import SqlScan, plan_sql
+from fluss_df.spark.queries.queries import SqlScan, plan_sql
 from tests.io.conftest import MakeTable
 from tests.spark.support import assert_same, frame
 

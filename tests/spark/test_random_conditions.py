@@ -17,8 +17,8 @@ from fluss_df.backend import Backend
 from fluss_df.errors import FlussError
 from fluss_df.io import scan_fluss
 from fluss_df.pushdown.evaluate import filter_rows
-from fluss_df.spark.sql_filter import parse_filter
-from fluss_df.spark.types import spark_schema
+from fluss_df.spark.plan.sql_filter import parse_filter
+from fluss_df.spark.plan.types import spark_schema
 from tests.io.conftest import table_maker
 from tests.spark.random_sql import COLUMNS, ROWS, SCHEMA, Queries
 from tests.spark.test_random_queries import CASES, FIRST, ZONES

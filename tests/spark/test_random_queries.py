@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from fluss_df.cluster import LocalCluster
-from fluss_df.spark.queries import plan_sql, run_plan
-from fluss_df.spark.types import spark_schema
+from fluss_df.spark.plan.types import spark_schema
+from fluss_df.spark.queries.queries import plan_sql, run_plan
 from tests.io.conftest import MakeTable
 from tests.spark.random_sql import COLUMNS, ROWS, SCHEMA, Queries
 

@@ -8,8 +8,8 @@ import fluss_df as fluss
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import scan_fluss
-from fluss_df.spark.options import ReadOptions
-from fluss_df.spark.planning import TableScan
+from fluss_df.spark.plan.options import ReadOptions
+from fluss_df.spark.plan.planning import TableScan
 from fluss_df.spark.source import FlussReader
 from tests.io.conftest import MakeTable, write
 

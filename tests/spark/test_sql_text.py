@@ -16,8 +16,9 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
-from fluss_df.spark import sql, stand_ins
-from fluss_df.spark.queries import plan_sql
+from fluss_df.spark import sql
+from fluss_df.spark.queries import stand_ins
+from fluss_df.spark.queries.queries import plan_sql
 from tests.io.conftest import MakeTable
 from tests.spark.test_random_queries import Both, _found, _rows, both
 

@@ -26,13 +26,13 @@ from fluss_df.errors import FlussError
 from fluss_df.io import scan_fluss, write_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
-from fluss_df.spark.exactly_once import ExactlyOnceWriter
-from fluss_df.spark.identity import ContentDigest
-from fluss_df.spark.ledger import Ledger, Manifest
-from fluss_df.spark.options import ReadOptions, WriteOptions
-from fluss_df.spark.publish import Publisher
-from fluss_df.spark.streaming import FlussStreamReader
-from fluss_df.spark.types import spark_schema
+from fluss_df.spark.plan.options import ReadOptions, WriteOptions
+from fluss_df.spark.plan.types import spark_schema
+from fluss_df.spark.read.streaming import FlussStreamReader
+from fluss_df.spark.write.exactly_once import ExactlyOnceWriter
+from fluss_df.spark.write.identity import ContentDigest
+from fluss_df.spark.write.ledger import Ledger, Manifest
+from fluss_df.spark.write.publish import Publisher
 from tests.io.conftest import MakeTable
 
 SCHEMA = pa.schema({"id": pa.int64(), "part": pa.string()})

@@ -34,7 +34,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_METADATA, TABLE_EXISTS, Api, RequestT, ResponseT
 
 if TYPE_CHECKING:
-    from fluss_df.embedded.server import EngineServer
+    from fluss_df.engine.serve.server import EngineServer
     from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)

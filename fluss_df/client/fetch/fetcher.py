@@ -27,8 +27,8 @@ from fluss_df.protocol.api import FETCH_LOG
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
 from fluss_df.protocol.frames import raise_error_response, server_error
 from fluss_df.pushdown.server_filter import ServerFilter
-from fluss_df.record.checked import CheckedColumns
-from fluss_df.record.headers import LogHeaders, scan_headers
+from fluss_df.record.layout.headers import LogHeaders, scan_headers
+from fluss_df.record.log.checked import CheckedColumns
 from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from fluss_df.client.fetch.ordered import OrderedRead
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.encoders import MAX_THREADS
 from fluss_df.client.runtime.metrics import Metrics
-from fluss_df.record.log_batch import Compression
+from fluss_df.record.log.log_batch import Compression
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from fluss_df.client.fetch.remote_fs import Place, RemoteFileSystems
 from fluss_df.client.runtime.io_thread import WAIT_SLICE_S
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.record.headers import LogHeaders, scan_headers
+from fluss_df.record.layout.headers import LogHeaders, scan_headers
 
 if TYPE_CHECKING:
     from fluss_df.client.context import ClientContext

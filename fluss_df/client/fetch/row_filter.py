@@ -12,7 +12,7 @@ from fluss_df.errors import FlussError
 from fluss_df.pushdown.evaluate import bind, evaluate
 from fluss_df.pushdown.predicate import Predicate, conjuncts
 from fluss_df.pushdown.server_filter import ServerFilter, server_filter
-from fluss_df.record.log_decode import DecodedBatch
+from fluss_df.record.log.log_decode import DecodedBatch
 from fluss_df.schema import TableInfo
 
 

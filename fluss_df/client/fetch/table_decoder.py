@@ -26,9 +26,9 @@ from fluss_df.metadata import (
     ChangeType,
     require_columns,
 )
-from fluss_df.record.headers import LogHeaders, verify_crcs
-from fluss_df.record.log_decode import DecodedBatch, LogDecoder
-from fluss_df.record.row_log import ROW_LOG_FORMATS, RowLogDecoder
+from fluss_df.record.layout.headers import LogHeaders, verify_crcs
+from fluss_df.record.log.log_decode import DecodedBatch, LogDecoder
+from fluss_df.record.log.row_log import ROW_LOG_FORMATS, RowLogDecoder
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import pyarrow as pa
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import require_columns
-from fluss_df.record.headers import Bytes
-from fluss_df.record.single import row_decoder
-from fluss_df.record.values import ValueDecoder
+from fluss_df.record.kv.values import ValueDecoder
+from fluss_df.record.layout.headers import Bytes
+from fluss_df.record.rows.single import row_decoder
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column
 

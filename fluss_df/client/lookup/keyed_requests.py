@@ -20,12 +20,12 @@ from fluss_df.client.runtime.retry import Backoff
 from fluss_df.client.scan.change_fold import key_array
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
-from fluss_df.record.bucketing import bucket_ids
-from fluss_df.record.coerce import coerce
-from fluss_df.record.keys import Keys, encode_keys
-from fluss_df.record.primary_key import key_lake_format
-from fluss_df.record.row_collector import Row
-from fluss_df.record.rows import RowChecker, rows_to_batch
+from fluss_df.record.keys.bucketing import bucket_ids
+from fluss_df.record.keys.keys import Keys, encode_keys
+from fluss_df.record.kv.primary_key import key_lake_format
+from fluss_df.record.python.coerce import coerce
+from fluss_df.record.python.row_collector import Row
+from fluss_df.record.python.rows import RowChecker, rows_to_batch
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column
 

@@ -15,8 +15,8 @@ from fluss_df.client.runtime.awaitable import Ready, ReadyDict, ready
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import FlussError
 from fluss_df.metadata import require_columns
-from fluss_df.record.primary_key import check_primary_key, key_columns
-from fluss_df.record.row_collector import Row
+from fluss_df.record.kv.primary_key import check_primary_key, key_columns
+from fluss_df.record.python.row_collector import Row
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:

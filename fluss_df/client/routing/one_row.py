@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fluss_df.metadata import TableBucket
-from fluss_df.record.single import bucket_id, key_encoder
+from fluss_df.record.rows.single import bucket_id, key_encoder
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, TypeRoot
 

@@ -17,10 +17,10 @@ from fluss_df.client.table_questions import TableQuestions
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
-from fluss_df.record.bucketing import bucket_ids
-from fluss_df.record.keys import encode_keys
-from fluss_df.record.partitions import PartitionData, split_by_partition
-from fluss_df.record.single import bucket_id, key_encoder
+from fluss_df.record.keys.bucketing import bucket_ids
+from fluss_df.record.keys.keys import encode_keys
+from fluss_df.record.keys.partition_names import PartitionData, split_by_partition
+from fluss_df.record.rows.single import bucket_id, key_encoder
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from fluss_df.metadata import ChangeType
-from fluss_df.record.keys import Keys, encode_keys
+from fluss_df.record.keys.keys import Keys, encode_keys
 from fluss_df.types import Column
 
 # at least so many changes are gathered before the rows that they replaced are given up
@@ -23,7 +23,7 @@ class ChangeFold:
     key_columns
         The columns of the key within a partition.
     lake_format
-        How keys are encoded, see :func:`fluss_df.record.keys.encode_keys`.
+        How keys are encoded, see :func:`fluss_df.record.keys.keys.encode_keys`.
     schema
         The columns of the changes, the key's among them.
     """

@@ -18,7 +18,7 @@ from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.metadata import ChangeType
-from fluss_df.record.log_decode import DecodedBatch
+from fluss_df.record.log.log_decode import DecodedBatch
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:

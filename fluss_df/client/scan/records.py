@@ -15,7 +15,7 @@ from fluss_df.metadata import ChangeType, TableBucket
 
 if TYPE_CHECKING:
     from fluss_df.client.fetch.fetcher import Position
-    from fluss_df.record.log_decode import DecodedBatch
+    from fluss_df.record.log.log_decode import DecodedBatch
 
 
 @dataclass(frozen=True, slots=True)

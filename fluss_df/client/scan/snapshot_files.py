@@ -29,8 +29,8 @@ from fluss_df.protocol.api import (
     GET_KV_SNAPSHOT_METADATA,
     GET_LATEST_KV_SNAPSHOTS,
 )
-from fluss_df.record.rocks_manifest import verify_manifest
-from fluss_df.record.rocks_rows import take_values
+from fluss_df.record.kv.rocks_manifest import verify_manifest
+from fluss_df.record.kv.rocks_rows import take_values
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:

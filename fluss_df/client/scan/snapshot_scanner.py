@@ -43,7 +43,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import SCAN_KV
 from fluss_df.protocol.frames import parse_response, server_error
 from fluss_df.pushdown.predicate import Predicate
-from fluss_df.record.primary_key import check_primary_key, key_columns, key_lake_format
+from fluss_df.record.kv.primary_key import check_primary_key, key_columns, key_lake_format
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:

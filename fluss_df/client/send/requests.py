@@ -13,7 +13,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import PRODUCE_LOG, PUT_KV, Api
 from fluss_df.protocol.produce import NO_COUNTS, produce_log_body, put_kv_body
 from fluss_df.protocol.wire import Buffer
-from fluss_df.record.kv_batch import EncodedKvBatch
+from fluss_df.record.kv.kv_batch import EncodedKvBatch
 from fluss_df.schema import TableInfo
 
 # what servers say where the kinds of a batch's changes do not fit a page: of so many bytes, a byte

@@ -15,7 +15,7 @@ from fluss_df.protocol.address import local_host, local_path
 from fluss_df.protocol.handshake import FolderSecret
 
 if TYPE_CHECKING:
-    from fluss_df.embedded.server import EngineServer
+    from fluss_df.engine.serve.server import EngineServer
 
 # a default that somebody must have set on purpose
 HOME_VARIABLE: Final = "FLUSS_HOME"
@@ -62,9 +62,9 @@ def attached_config(folder: Path | str, config: Config | None = None) -> Config:
 
 def _socket_of(folder: Path | str) -> str:
     # not imported with the client: most programs use a cluster
-    from fluss_df.embedded.lock_file import owner_of
-    from fluss_df.embedded.ownership import FolderInUseError
-    from fluss_df.embedded.server import EngineServer
+    from fluss_df.engine.files.lock_file import owner_of
+    from fluss_df.engine.files.ownership import FolderInUseError
+    from fluss_df.engine.serve.server import EngineServer
 
     global _owner
     with _lock:
@@ -126,7 +126,7 @@ def successor(socket_path: str) -> str | None:
         ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached, or when
         there is no folder any more.
     """
-    from fluss_df.embedded.files import holds_data
+    from fluss_df.engine.files.files import holds_data
 
     folder = _attached.get(socket_path)
     if folder is None:
@@ -156,7 +156,7 @@ def engine_credentials(socket_path: str) -> FolderSecret | None:
         Where it cannot be read: the engine is ending.
     """
     # not imported with the client: most programs use a cluster
-    from fluss_df.embedded.lock_file import engine_secret
+    from fluss_df.engine.files.lock_file import engine_secret
 
     return engine_secret(socket_path, _attached.get(socket_path))
 
@@ -169,7 +169,7 @@ def back_up_folder(folder: Path, file: Path) -> int:
     FlussError
         ``STORAGE_EXCEPTION`` where there is no such folder, or the backup cannot be written.
     """
-    from fluss_df.embedded.backup import ask_owner, codec_of
+    from fluss_df.engine.upkeep.backup import ask_owner, codec_of
 
     codec_of(file)
     if not (folder / "FORMAT").exists():
@@ -200,7 +200,7 @@ def engine_here(config: Config) -> EngineServer | None:
     if path is None:
         return None
     # not imported for a cluster: an address of this kind is an engine's
-    from fluss_df.embedded.server import engine_at
+    from fluss_df.engine.serve.server import engine_at
 
     return engine_at(path)
 
@@ -213,7 +213,7 @@ def served_here(config: Config) -> bool:
 
 def _is_here(socket_path: str) -> bool:
     # not imported for a cluster: an address of this kind is an engine's
-    from fluss_df.embedded.server import engine_at
+    from fluss_df.engine.serve.server import engine_at
 
     if engine_at(socket_path) is not None:
         return True

@@ -13,8 +13,8 @@ from fluss_df.errors import FlussError, NetworkError
 from fluss_df.protocol.frames import Request, Response, decode_request_header
 
 if TYPE_CHECKING:
-    from fluss_df.embedded.dispatch import Reply
-    from fluss_df.embedded.server import EngineServer
+    from fluss_df.engine.requests.dispatch import Reply
+    from fluss_df.engine.serve.server import EngineServer
 
 
 class Receiver(Protocol):

@@ -22,7 +22,7 @@ from fluss_df.protocol.frames import Request, Response
 from fluss_df.protocol.wire import Buffer
 
 if TYPE_CHECKING:
-    from fluss_df.embedded.server import EngineServer
+    from fluss_df.engine.serve.server import EngineServer
 
 
 class DirectLane(Lane):
@@ -141,7 +141,7 @@ def direct_lane(endpoint: Endpoint, request_timeout_ms: int) -> Lane | None:
     if path is None:
         return None
     # not imported for a cluster: an address of this kind is an engine's
-    from fluss_df.embedded.server import engine_at
+    from fluss_df.engine.serve.server import engine_at
 
     engine = engine_at(path)
     return None if engine is None else DirectLane(endpoint, engine, request_timeout_ms)

@@ -53,7 +53,7 @@ async def _connect_local(connection: ServerConnection, path: str) -> asyncio.Tra
 
 async def _connect_engine(connection: ServerConnection, path: str) -> asyncio.Transport:
     # not imported for a cluster: an address of this kind is an engine's
-    from fluss_df.embedded.server import engine_at
+    from fluss_df.engine.serve.server import engine_at
 
     engine = engine_at(path)
     if engine is not None:

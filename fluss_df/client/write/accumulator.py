@@ -15,7 +15,7 @@ from fluss_df.client.runtime.interrupts import shielded
 from fluss_df.client.send.batch import EncodedBatch, WriteResultHandle
 from fluss_df.client.write.batcher import Outgoing
 from fluss_df.errors import FlussError
-from fluss_df.record.row_collector import Gathered, Row, RowCollector, RowGate
+from fluss_df.record.python.row_collector import Gathered, Row, RowCollector, RowGate
 
 if TYPE_CHECKING:
     from fluss_df.client.context import ClientContext

@@ -12,12 +12,12 @@ from fluss_df.client.send.requests import ProduceLog, WriteApi
 from fluss_df.client.transport.folders import served_here
 from fluss_df.client.write.writer import TableWriter
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.record.log_batch import Compression, encode_log_batch, log_batch
-from fluss_df.record.row_collector import Gathered, Row
-from fluss_df.record.row_formats import encoder_of, require_milliseconds
-from fluss_df.record.row_log import ROW_LOG_FORMATS, encode_row_log_batch
-from fluss_df.record.single_arrow import arrow_row_encoder
-from fluss_df.record.statistics import encode_statistics, statistics_columns
+from fluss_df.record.log.log_batch import Compression, encode_log_batch, log_batch
+from fluss_df.record.log.row_log import ROW_LOG_FORMATS, encode_row_log_batch
+from fluss_df.record.log.single_arrow import arrow_row_encoder
+from fluss_df.record.log.statistics import encode_statistics, statistics_columns
+from fluss_df.record.python.row_collector import Gathered, Row
+from fluss_df.record.rows.row_formats import encoder_of, require_milliseconds
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ from fluss_df.metadata import (
     ChangeType,
     require_columns,
 )
-from fluss_df.record.coerce import coerce
-from fluss_df.record.kv_batch import KvEncoder
-from fluss_df.record.primary_key import check_primary_key, key_columns, key_lake_format
-from fluss_df.record.row_collector import Gathered, Row, RowCollector
-from fluss_df.record.row_formats import require_milliseconds
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.kv.primary_key import check_primary_key, key_columns, key_lake_format
+from fluss_df.record.python.coerce import coerce
+from fluss_df.record.python.row_collector import Gathered, Row, RowCollector
+from fluss_df.record.rows.row_formats import require_milliseconds
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, arrow_schema
 

@@ -25,8 +25,8 @@ from fluss_df.client.write.batcher import Outgoing
 from fluss_df.client.write.exit_flush import flush_at_exit, needs_no_flush
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
-from fluss_df.record.coerce import coerce
-from fluss_df.record.row_collector import Gathered, RowCollector
+from fluss_df.record.python.coerce import coerce
+from fluss_df.record.python.row_collector import Gathered, RowCollector
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, arrow_schema
 

@@ -15,7 +15,7 @@ from polars.testing import assert_frame_equal
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import read_fluss, scan_fluss, write_fluss
-from fluss_df.io.runner import run
+from fluss_df.io.runs.runner import run
 from fluss_df.metadata import TablePath
 from tests.io.conftest import MakeTable
 

@@ -21,7 +21,7 @@ from fluss_df.client.scan.snapshot_offsets import BucketMoment, BucketMoments, T
 from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.names import all_exact, exact
+from fluss_df.io.base.names import all_exact, exact
 from fluss_df.metadata import TableBucket
 from tests.io.conftest import Place
 

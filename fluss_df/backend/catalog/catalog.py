@@ -1,0 +1,567 @@
+"""Databases and tables of the cluster, views and temporary tables of the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import ibis
+import ibis.common.exceptions as com
+import ibis.expr.operations as ops
+import ibis.expr.schema as sch
+import ibis.expr.types as ir
+import polars as pl
+import pyarrow as pa
+from ibis.backends import CanCreateDatabase, HasCurrentDatabase
+from ibis.formats.polars import PolarsSchema
+
+from fluss_df.backend.catalog.leaves import ibis_schema, plain_schema
+from fluss_df.client.connection import FlussConnection
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.base.names import all_exact, exact
+from fluss_df.io.scans.scan import scan_fluss
+from fluss_df.io.sinks.sink import SinkResult, sink_fluss, write_fluss
+from fluss_df.io.sinks.target import TableLayout, describe
+from fluss_df.metadata import DatabaseDescriptor, TablePath, require_columns
+from fluss_df.record.tables.change_tables import split_name
+from fluss_df.schema import Schema, TableDescriptor, TableInfo
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SCAN_OPTIONS = frozenset({"mode", "start", "stop", "include_metadata", "partitions", "buckets"})
+
+_NOT_FOUND = (ErrorCode.TABLE_NOT_EXIST, ErrorCode.DATABASE_NOT_EXIST)
+
+
+class TableNotFoundError(FlussError, com.TableNotFound):  # type: ignore[misc]
+    """There is no such table; for Ibis a ``TableNotFound`` too."""
+
+
+class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
+    """What the backend knows of databases and tables.
+
+    A name without a database means a view or temporary table of the connection first, then a table
+    of the current database.
+    """
+
+    _connection: FlussConnection
+    _database: str
+    _tables: dict[str, pl.LazyFrame]
+    _unnamed: set[str]  # of the local ones, those that no user named
+
+    # ---- databases
+
+    @property
+    def current_database(self) -> str:
+        """The database of table names without one."""
+        return self._database
+
+    def list_databases(self, *, like: str | None = None, catalog: str | None = None) -> list[str]:
+        """Return the names of the databases; ``like`` is a regular expression."""
+        _no_catalog(catalog)
+        names: list[str] = self._filter_with_like(
+            list(self._connection.get_admin().list_databases()), like
+        )
+        return names
+
+    def create_database(
+        self, name: str, /, *, catalog: str | None = None, force: bool = False
+    ) -> None:
+        """Create a database; ``force`` bears one that exists."""
+        _no_catalog(catalog)
+        self._connection.get_admin().create_database(name, ignore_if_exists=force)
+
+    def create_described_database(self, name: str, comment: str | None, *, force: bool) -> None:
+        """Create a database with a comment."""
+        self._connection.get_admin().create_database(
+            name, DatabaseDescriptor(comment), ignore_if_exists=force
+        )
+
+    def drop_database(
+        self,
+        name: str,
+        /,
+        *,
+        catalog: str | None = None,
+        cascade: bool = False,
+        force: bool = False,
+    ) -> None:
+        """Drop a database, which must be empty without ``cascade``; ``force`` bears none."""
+        _no_catalog(catalog)
+        self._connection.get_admin().drop_database(
+            name, ignore_if_not_exists=force, cascade=cascade
+        )
+
+    # ---- looking
+
+    def path(self, name: str, database: str | None = None) -> TablePath:
+        """Return the path that a name means here."""
+        if isinstance(database, tuple):
+            database = database[-1]
+        if database is not None:
+            return TablePath.parse(TablePath(database, name))
+        return TablePath.parse(name, self._database)
+
+    def is_local(self, name: str, database: str | None = None) -> bool:
+        """Whether a name means a view or temporary table of this connection."""
+        return database is None and name in self._tables
+
+    def table_info(self, name: str, database: str | None = None) -> TableInfo:
+        """Return what the cluster says of a table."""
+        return self._connection.get_table(self.path(name, database)).get_table_info()
+
+    def list_tables(self, *, like: str | None = None, database: str | None = None) -> list[str]:
+        """Return names of tables, and of views and temporary tables where no database is given."""
+        names = set(self._connection.get_admin().list_tables(database or self._database))
+        if database is None:
+            names |= set(self._tables) - self._unnamed
+        found: list[str] = self._filter_with_like(sorted(names), like)
+        return found
+
+    def scan_table(self, name: str, database: str | None = None, **options: Any) -> pl.LazyFrame:
+        """Return a lazy frame over a table of the cluster; options as of ``scan_fluss``."""
+        base, changes = split_name(name)
+        source = self.path(base, database)
+        return scan_fluss(
+            source if changes is None else f"{source}{changes.value}",
+            connection=self._connection,
+            **options,
+        )
+
+    def table(self, name: str, /, *, database: str | None = None, **options: Any) -> ir.Table:
+        """Return a table as an expression.
+
+        Parameters
+        ----------
+        name
+            ``"table"`` or ``"database.table"``; with ``$changelog`` or ``$binlog`` behind it, the
+            changes of the table.
+        database
+            The database of the name, by default the current one.
+        **options
+            ``mode``, ``start``, ``stop``, ``partitions``, ``buckets`` and ``include_metadata`` as
+            :func:`fluss_df.scan_fluss` takes them.
+
+        Raises
+        ------
+        FlussError
+            When there is no such table, naming what there is.
+        """
+        unknown = sorted(set(options) - _SCAN_OPTIONS)
+        if unknown:
+            raise FlussError(
+                f"table({name!r}) has no option {unknown[0]!r}; there are"
+                f" {', '.join(sorted(_SCAN_OPTIONS))}"
+            )
+        if self.is_local(name, database):
+            if options:
+                raise FlussError(f"{name!r} is local to the connection and takes no options")
+            schema = plain_schema(self._tables[name])
+            return ops.DatabaseTable(name, schema, self).to_expr()
+        base, changes = split_name(name)
+        path = self.path(base, database)
+        virtual = path.table_name + ("" if changes is None else changes.value)
+        try:
+            frame = self.scan_table(virtual, path.database_name, **options)
+        except FlussError as error:
+            if error.error_code not in _NOT_FOUND:
+                raise
+            raise TableNotFoundError(error.message, error.error_code) from None
+        if options:
+            scan = ibis.util.gen_name(f"scan_{path.table_name}")
+            self._tables[scan] = frame
+            self._unnamed.add(scan)
+            return self.table(scan)
+        columns = self.table_info(path.table_name, path.database_name).schema.arrow_schema
+        if changes is not None:
+            columns = changes.schema(columns)
+        namespace = ops.Namespace(database=path.database_name)
+        return ops.DatabaseTable(virtual, ibis_schema(frame, columns), self, namespace).to_expr()
+
+    def get_schema(self, table_name: str, *, database: str | None = None) -> sch.Schema:
+        """Return the columns and types of a table."""
+        return self.table(table_name, database=database).schema()
+
+    # ---- creating and dropping
+
+    def create_table(
+        self,
+        name: str,
+        /,
+        obj: Any = None,
+        *,
+        schema: sch.IntoSchema | None = None,
+        database: str | None = None,
+        temp: bool | None = None,
+        overwrite: bool = False,
+        primary_key: str | Sequence[str] | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        bucket_by: str | Sequence[str] | None = None,
+        buckets: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        comment: str | None = None,
+    ) -> ir.Table:
+        """Create a table, of the cluster or with ``temp=True`` of this connection.
+
+        Parameters
+        ----------
+        name, database
+            Its name.
+        obj
+            An expression, frame or Arrow table whose rows are appended.
+        schema
+            Its columns; those of ``obj`` by default.
+        temp
+            True for a table in memory, local to this connection.
+        overwrite
+            Replace a table of that name. A table of the cluster is dropped and made anew, which
+            its readers notice; its new rows are computed before.
+        primary_key, partition_by, bucket_by, buckets, properties, comment
+            As of :class:`fluss_df.TableDescriptor`; columns by name.
+
+        Raises
+        ------
+        FlussError
+            When it exists, or Fluss has no type for a column. When writing the rows of ``obj``
+            fails, the table is there, and the error says how many rows it has.
+        """
+        if obj is None and schema is None:
+            raise ibis.common.exceptions.IbisError("create_table needs obj or schema")
+        frame = None if obj is None else self._frame(obj)
+        if schema is not None:
+            kinds = pl.Schema(PolarsSchema.from_ibis(ibis.schema(schema)))
+            if frame is not None:
+                frame = frame.lazy().select(exact(n).cast(t) for n, t in kinds.items())
+        else:
+            assert frame is not None
+            kinds = frame.collect_schema()
+        if temp:
+            given = (primary_key, partition_by, bucket_by, buckets, properties, comment)
+            if any(item is not None for item in given):
+                raise FlussError(f"temporary table {name!r}: only tables of the cluster have keys")
+            self._keep(name, pl.LazyFrame(schema=kinds) if frame is None else frame, overwrite)
+            return self.table(name)
+        path = self.path(name, database)
+        layout = TableLayout(
+            _names(primary_key), _names(partition_by), _names(bucket_by), buckets, properties
+        )
+        made = describe(path, kinds, layout)
+        required = set()
+        if schema is not None:
+            required = {n for n, t in ibis.schema(schema).items() if not t.nullable}
+        if overwrite and self._connection.get_admin().table_exists(path):
+            # the new rows may come from the table that goes
+            frame = None if frame is None else frame.lazy().collect()
+            self._connection.get_admin().drop_table(path)
+        self._create(path, _described(made, required, comment))
+        if frame is not None:
+            self._write(frame, path)
+        return self.table(path.table_name, database=path.database_name)
+
+    def create_described_table(
+        self, path: TablePath, frame: pl.LazyFrame, layout: TableLayout, comment: str | None
+    ) -> None:
+        """Create a table of the cluster for the rows of a query, and write them."""
+        made = describe(path, frame.collect_schema(), layout)
+        self._create(path, _described(made, (), comment))
+        self._write(frame, path)
+
+    def _create(
+        self, path: TablePath, descriptor: TableDescriptor, *, if_not_exists: bool = False
+    ) -> None:
+        self._connection.get_admin().create_table(path, descriptor, if_not_exists)
+
+    def drop_table(self, name: str, /, *, database: str | None = None, force: bool = False) -> None:
+        """Drop a table with all its rows; ``force`` bears that there is none."""
+        if self.is_local(name, database):
+            self._forget(name)
+            return
+        self._connection.get_admin().drop_table(
+            self.path(name, database), ignore_if_not_exists=force
+        )
+
+    def create_view(
+        self,
+        name: str,
+        /,
+        obj: ir.Table,
+        *,
+        database: str | None = None,
+        overwrite: bool = False,
+    ) -> ir.Table:
+        """Name an expression in this connection; each query that uses it reads anew."""
+        _local_only("views", name, database)
+        self._keep(name, self.compile(obj), overwrite)
+        return self.table(name)
+
+    def drop_view(self, name: str, /, *, database: str | None = None, force: bool = False) -> None:
+        """Forget a view; ``force`` bears that there is none."""
+        _local_only("views", name, database)
+        if name in self._tables:
+            self._forget(name)
+        elif not force:
+            there = ", ".join(sorted(self._tables)) or "none"
+            raise FlussError(f"view {name!r} does not exist (local names: {there})")
+
+    def _keep(self, name: str, frame: pl.LazyFrame | pl.DataFrame, overwrite: bool) -> None:
+        if name in self._tables and not overwrite:
+            raise FlussError(f"{name!r} exists in this connection; overwrite=True replaces it")
+        self._add_table(name, frame)
+
+    def _forget(self, name: str) -> None:
+        del self._tables[name]
+        if name in self._context.tables():
+            self._context.unregister(name)
+
+    def _create_cached_table(self, name: str, expr: ir.Table) -> ir.Table:
+        self._keep(name, self.compile(expr).collect(), overwrite=False)
+        return self.table(name)
+
+    def rename_table(self, old_name: str, new_name: str) -> None:
+        """Rename a view or temporary table; Fluss cannot rename the cluster's tables."""
+        if not self.is_local(old_name):
+            raise FlussError(
+                f"table {self.path(old_name)} cannot be renamed: Fluss has no such operation;"
+                f" create {new_name!r} and insert into it"
+            )
+        self._keep(new_name, self._tables[old_name], overwrite=False)
+        self._forget(old_name)
+
+    # ---- writing
+
+    def insert(
+        self,
+        name: str,
+        /,
+        obj: pd.DataFrame | ir.Table | list[Any] | dict[str, Any],
+        *,
+        database: str | None = None,
+        overwrite: bool = False,
+    ) -> SinkResult | None:
+        """Append rows to a table, and create the partitions they need.
+
+        Columns are matched by name where all names are the table's, else by position, unless a
+        name is that of a column at another place. Nullable columns that are not given become null.
+
+        Parameters
+        ----------
+        name, database
+            The table.
+        obj
+            An expression, a frame, or what ``ibis.memtable`` takes.
+        overwrite
+            Must be False: Fluss only adds to tables.
+
+        Returns
+        -------
+        SinkResult
+            Rows, and offsets by bucket; None for a temporary table.
+        """
+        frame = self._frame(obj)
+        if self.is_local(name, database):
+            self._insert_locally(name, frame, overwrite)
+            return None
+        path = self.path(name, database)
+        if overwrite:
+            self.truncate_table(path.table_name, database=path.database_name)
+        info = self.table_info(path.table_name, path.database_name)
+        names = frame.collect_schema().names()
+        columns = info.get_column_names()
+        if not set(names) <= set(columns):
+            _require_places(names, columns, path)
+            frame = by_position(frame, columns, path)
+        return self._write(with_nulls(frame, info), path)
+
+    def _insert_locally(
+        self, name: str, rows: pl.LazyFrame | pl.DataFrame, overwrite: bool
+    ) -> None:
+        there = self._tables[name]
+        kinds = there.collect_schema()
+        rows = rows.lazy()
+        if set(rows.collect_schema().names()) != set(kinds):
+            rows = by_position(rows, list(kinds), name).lazy()
+        made = rows.select(exact(n).cast(t) for n, t in kinds.items())
+        self._add_table(name, made if overwrite else pl.concat([there, made]))
+
+    def upsert(
+        self,
+        name: str,
+        /,
+        obj: pd.DataFrame | ir.Table | list[Any] | dict[str, Any],
+        on: str | Sequence[str],
+        *,
+        database: str | None = None,
+    ) -> SinkResult:
+        """Write rows of a primary-key table: new ones are inserted, others updated.
+
+        Columns that are not given keep their values, null in new rows.
+
+        Parameters
+        ----------
+        name, database
+            The table.
+        obj
+            An expression, a frame, or what ``ibis.memtable`` takes.
+        on
+            The primary key of the table, all of it: Fluss can match rows by nothing else.
+
+        Raises
+        ------
+        FlussError
+            For a table without primary key, or another ``on``.
+        """
+        path = self.path(name, database)
+        info = self._keyed(path, "upsert")
+        keys = info.get_primary_keys()
+        given = _names(on) or []
+        if set(given) != set(keys):
+            raise FlussError(
+                f"table {path}: upsert(on={given!r}): rows are matched by the primary key,"
+                f" on={keys!r}"
+            )
+        frame = self._frame(obj)
+        partial = len(frame.collect_schema().names()) < len(info.get_column_names())
+        return self._write(frame, path, mode="partial_update" if partial else "upsert")
+
+    def delete(
+        self,
+        name: str,
+        /,
+        obj: pd.DataFrame | ir.Table | list[Any] | dict[str, Any],
+        *,
+        database: str | None = None,
+    ) -> SinkResult:
+        """Delete the rows of a primary-key table whose keys are given.
+
+        Parameters
+        ----------
+        name, database
+            The table.
+        obj
+            An expression, a frame, or what ``ibis.memtable`` takes, with the columns of the
+            primary key; others are left out.
+        """
+        path = self.path(name, database)
+        keys = self._keyed(path, "delete").get_primary_keys()
+        frame = self._frame(obj)
+        require_columns(keys, frame.collect_schema().names(), f"delete from table {path}")
+        return self._write(frame.select(all_exact(keys)), path, mode="delete")
+
+    def _keyed(self, path: TablePath, operation: str) -> TableInfo:
+        info = self.table_info(path.table_name, path.database_name)
+        if not info.has_primary_key():
+            raise FlussError(
+                f"table {path} has no primary key, so there is no {operation}: rows of a log are"
+                " only added, with insert"
+            )
+        return info
+
+    def truncate_table(self, name: str, /, *, database: str | None = None) -> None:
+        """Say that Fluss cannot empty a table."""
+        raise FlussError(
+            f"table {self.path(name, database)} cannot be emptied: Fluss has no such operation;"
+            " drop partitions, or drop the table and create another"
+        )
+
+    def _write(
+        self, frame: pl.LazyFrame | pl.DataFrame, path: TablePath, mode: str = "auto"
+    ) -> SinkResult:
+        options: dict[str, Any] = {"mode": mode, "connection": self._connection}
+        # what is not there is not to be deleted, and needs no partition
+        options["create_partitions"] = mode != "delete"
+        if isinstance(frame, pl.DataFrame):
+            return write_fluss(frame, path, **options)
+        result: SinkResult = sink_fluss(frame, path, **options)
+        return result
+
+    def _frame(self, obj: Any) -> pl.LazyFrame | pl.DataFrame:
+        """Return what a user gave as a frame; data in memory stays in memory."""
+        if isinstance(obj, (pl.LazyFrame, pl.DataFrame)):
+            return obj
+        if isinstance(obj, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
+            rows = obj.read_all() if isinstance(obj, pa.RecordBatchReader) else obj
+            made = pl.from_arrow(rows)
+            assert isinstance(made, pl.DataFrame)
+            return made
+        expr = obj if isinstance(obj, ir.Expr) else ibis.memtable(obj)
+        node = expr.as_table().op()
+        frame: pl.LazyFrame | pl.DataFrame
+        if isinstance(node, ops.InMemoryTable):
+            # as it is, without a name in this connection
+            frame = node.data.to_polars(node.schema)
+        else:
+            frame = self.compile(expr)
+        return frame
+
+
+def by_position(
+    frame: pl.LazyFrame | pl.DataFrame, columns: Sequence[str], path: object
+) -> pl.LazyFrame | pl.DataFrame:
+    """Name a frame's columns as those they are written to, in order."""
+    names = frame.collect_schema().names()
+    if len(names) != len(columns):
+        raise FlussError(
+            f"table {path}: {len(names)} columns ({', '.join(names)}) given for {len(columns)}"
+            f" ({', '.join(columns)})"
+        )
+    return frame.rename(dict(zip(names, columns, strict=True)))
+
+
+def _require_places(names: Sequence[str], columns: Sequence[str], path: object) -> None:
+    """Refuse names of which some are the table's, at other places, and some are not."""
+    known = frozenset(columns)
+    for at, name in enumerate(names):
+        if name in known and columns[at : at + 1] != [name]:
+            other = next(each for each in names if each not in known)
+            raise FlussError(
+                f"table {path}: column '{other}' is none of {', '.join(columns)}, so columns would"
+                f" be matched by position, and '{name}' is at another one: name all of them as the"
+                " table does"
+            )
+
+
+def with_nulls(frame: pl.LazyFrame | pl.DataFrame, info: TableInfo) -> pl.LazyFrame | pl.DataFrame:
+    """Add the nullable columns of a table that a frame does not have."""
+    there = set(frame.collect_schema().names())
+    missing = [c.name for c in info.schema.columns if c.name not in there and c.type.nullable]
+    return frame.with_columns(pl.lit(None).alias(name) for name in missing)
+
+
+def _described(
+    made: TableDescriptor, required: Iterable[str], comment: str | None
+) -> TableDescriptor:
+    """Add NOT NULL and a comment to the description of a table."""
+    wanted = set(required)
+    columns = [
+        replace(c, type=c.type.with_nullable(False)) if c.name in wanted else c
+        for c in made.schema.columns
+    ]
+    return TableDescriptor(
+        Schema.from_columns(columns, made.schema.primary_keys),
+        partition_keys=made.partition_keys or None,
+        bucket_count=made.bucket_count,
+        bucket_keys=made.bucket_keys or None,
+        comment=comment,
+        properties=made.properties,
+    )
+
+
+def _names(names: str | Sequence[str] | None) -> list[str] | None:
+    if names is None:
+        return None
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _no_catalog(catalog: str | None) -> None:
+    if catalog is not None:
+        raise FlussError(f"catalog={catalog!r}: Fluss has databases and no catalogs")
+
+
+def _local_only(kind: str, name: str, database: str | None) -> None:
+    if database is not None:
+        raise FlussError(
+            f"{name!r} in database {database!r}: {kind} are local to the connection; leave the"
+            " database out"
+        )

@@ -1,0 +1,1 @@
+"""Ibis expressions to Polars."""

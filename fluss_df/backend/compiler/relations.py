@@ -1,0 +1,142 @@
+"""Operations on whole tables that Ibis's Polars backend gives names of columns to.
+
+Polars takes some names for patterns (:mod:`fluss_df.io.base.names`), so that these would mean other
+columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import ibis.expr.datatypes as dt
+import ibis.expr.operations as ops
+import polars as pl
+from ibis.formats.polars import PolarsType
+
+from fluss_df.backend.compiler.translation import rule, translate
+from fluss_df.errors import FlussError
+from fluss_df.io.base.names import all_exact, exact, exact_fields
+
+
+@rule(ops.Aggregate)
+def aggregate(op: ops.Aggregate, **kw: Any) -> pl.LazyFrame:
+    """Group, and aggregate.
+
+    Groups have names of their own until the end: one that has the name of a column would hide this
+    column from the aggregates.
+    """
+    frame: pl.LazyFrame = translate(op.parent, **kw)
+    metrics = [
+        translate(value, in_group_by=bool(op.groups), **kw).alias(name)
+        for name, value in op.metrics.items()
+    ]
+    if not op.groups:
+        return frame.select(metrics)
+    # The same names each time: Polars computes a group that a query has twice once.
+    known = {*op.parent.schema, *op.metrics}
+    free = (name for i in itertools.count() if (name := f"__fluss_group_{i}") not in known)
+    names = dict(zip(free, op.groups, strict=False))
+    groups = [
+        translate(value, **kw).alias(name)
+        for name, value in zip(names, op.groups.values(), strict=True)
+    ]
+    return frame.with_columns(groups).group_by(list(names)).agg(metrics).rename(names)
+
+
+@rule(ops.DropColumns)
+def drop_columns(op: ops.DropColumns, **kw: Any) -> pl.LazyFrame:
+    """Keep the other columns."""
+    frame: pl.LazyFrame = translate(op.parent, **kw)
+    return frame.select(all_exact(op.schema))
+
+
+@rule(ops.DropNull)
+def drop_null(op: ops.DropNull, **kw: Any) -> pl.LazyFrame:
+    """Keep rows without a null in some columns, or with a value in one of them."""
+    frame: pl.LazyFrame = translate(op.parent, **kw)
+    names = list(op.schema) if op.subset is None else [column.name for column in op.subset]
+    if not names:
+        return frame.clear() if op.how == "all" else frame
+    there = (exact(name).is_not_null() for name in names)
+    return frame.filter(pl.any_horizontal(there) if op.how == "all" else pl.all_horizontal(there))
+
+
+@rule(ops.FillNull)
+def fill_null(op: ops.FillNull, **kw: Any) -> pl.LazyFrame:
+    """Put values in the place of nulls, and of NaN; each column keeps its type."""
+    frame: pl.LazyFrame = translate(op.parent, **kw)
+    given = op.replacements
+    filled = []
+    for name, kind in op.parent.schema.items():
+        value = given.get(name) if isinstance(given, Mapping) else given
+        if value is None:
+            continue
+        fill = translate(value, **kw) if isinstance(value, ops.Node) else pl.lit(value)
+        fill = fill.cast(PolarsType.from_ibis(kind))
+        _require_exact(name, kind, value, fill)
+        column = exact(name)
+        if isinstance(kind, dt.Floating):
+            column = column.fill_nan(fill)
+        filled.append(column.fill_null(fill))
+    return frame.with_columns(filled)
+
+
+def _require_exact(name: str, kind: dt.DataType, value: Any, fill: pl.Expr) -> None:
+    """Raise for a number that the type of a column holds with fewer digits alone."""
+    given = getattr(value, "value", value)
+    if not isinstance(kind, dt.Decimal | dt.Integer) or not isinstance(given, float | Decimal):
+        return
+    if Decimal(str(pl.select(fill).item())) != Decimal(str(given)):
+        raise FlussError(
+            f"fill_null: column '{name}' is {kind}, which does not hold {given}: cast the column,"
+            " or round the value"
+        )
+
+
+@rule(ops.Any, ops.All)
+def truth(op: ops.Any | ops.All, **kw: Any) -> pl.Expr:
+    """Tell whether one value is true, or all are; of no values but nulls it is null."""
+    value: pl.Expr = translate(op.arg, **kw)
+    if op.where is not None:
+        value = value.filter(translate(op.where, **kw))
+    found = value.any() if isinstance(op, ops.Any) else value.all()
+    return pl.when(value.count() > 0).then(found)
+
+
+@rule(ops.Mode)
+def mode(op: ops.Mode, **kw: Any) -> pl.Expr:
+    """Return a value that is there most often; null where there is none."""
+    value: pl.Expr = translate(op.arg, **kw)
+    if op.where is not None:
+        value = value.filter(translate(op.where, **kw))
+    return value.drop_nulls().mode().first()
+
+
+@rule(ops.CountDistinct, ops.ApproxCountDistinct)
+def count_distinct(op: ops.CountDistinct | ops.ApproxCountDistinct, **kw: Any) -> pl.Expr:
+    """Count the different values; a null is none."""
+    value: pl.Expr = translate(op.arg, **kw)
+    if op.where is not None:
+        value = value.filter(translate(op.where, **kw))
+    value = value.drop_nulls()
+    return value.n_unique() if isinstance(op, ops.CountDistinct) else value.approx_n_unique()
+
+
+@rule(ops.CountDistinctStar)
+def count_distinct_rows(op: ops.CountDistinctStar, **kw: Any) -> pl.Expr:
+    """Count the different rows."""
+    row = pl.struct(exact(name).alias(f"f{at}") for at, name in enumerate(op.arg.schema))
+    if op.where is not None:
+        row = row.filter(translate(op.where, **kw))
+    return row.n_unique()
+
+
+@rule(ops.StructField)
+def struct_field(op: ops.StructField, **kw: Any) -> pl.Expr:
+    """Take a field of rows."""
+    names = op.arg.dtype.names
+    field: pl.Expr = exact_fields(translate(op.arg, **kw), names)[names.index(op.field)]
+    return field

@@ -1,0 +1,287 @@
+"""Translations that Ibis's Polars backend lacks, or that fail with Polars 2.
+
+Window functions have a module of their own, :mod:`fluss_df.backend.compiler.windows`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ibis.common.exceptions as com
+import ibis.expr.operations as ops
+import polars as pl
+from ibis.backends.polars.rewrites import PandasJoin
+from ibis.formats.polars import PolarsType
+from ibis.util import gen_name
+
+from fluss_df.backend.compiler.key_lookups import JoinSide, common_type, joined_sides, keyed_leaf
+from fluss_df.backend.compiler.patterns import like_parts, regex_of
+from fluss_df.backend.compiler.subqueries import attach
+from fluss_df.backend.compiler.translation import rule, translate
+from fluss_df.io.base.names import all_exact, exact
+
+_MONTHS = {"Y": 12, "Q": 3, "M": 1}
+
+
+@rule(ops.Sort)
+def sort(op: ops.Sort, **kw: Any) -> pl.LazyFrame:
+    """Sort, and keep the order of rows whose keys are equal: a sort may follow a sort."""
+    frame: pl.LazyFrame = translate(op.parent, **kw)
+    if not op.keys:
+        return frame
+    return frame.sort(
+        [translate(key.arg, **kw) for key in op.keys],
+        descending=[key.descending for key in op.keys],
+        nulls_last=[not key.nulls_first for key in op.keys],
+        maintain_order=True,
+    )
+
+
+@rule(PandasJoin)
+def join(op: PandasJoin, **kw: Any) -> pl.LazyFrame:
+    """Join, with conditions on one side too."""
+    if op.how in ("positional", "cross"):
+        left: pl.LazyFrame = translate(op.left, **kw)
+        right: pl.LazyFrame = translate(op.right, **kw)
+        if op.how == "cross":
+            return left.join(right, how="cross")
+        return pl.concat([left, right], how="horizontal")
+    pairs = []
+    for one, other in zip(op.left_on, op.right_on, strict=True):
+        fields = one.find(ops.Field, filter=ops.Value)
+        # Ibis takes a condition on one side for one on the left
+        swapped = fields and all(f.rel == op.right for f in fields)
+        pairs.append((other, one) if swapped else (one, other))
+    names = [gen_name("on") for _ in pairs]
+    of_left, of_right = (
+        [translate(side, **kw).alias(name) for side, name in zip(values, names, strict=True)]
+        for values in zip(*pairs, strict=True)
+    )
+    found = keyed_leaf(op.left, [one for one, _ in pairs]) if op.how == "semi" else None
+    if found is not None:
+        keys = translate(op.right, **kw).select(of_right)
+        joined: pl.LazyFrame = translate(op.left, **found.joined(keys, kw))
+        return joined
+    left, right = joined_sides(
+        JoinSide(op.left, [one for one, _ in pairs], of_left),
+        JoinSide(op.right, [other for _, other in pairs], of_right),
+        op.how,
+        kw,
+    )
+    pairs_of_kinds = zip(
+        left.select(of_left).collect_schema().dtypes(),
+        right.select(of_right).collect_schema().dtypes(),
+        strict=True,
+    )
+    for at, kinds in enumerate(pairs_of_kinds):
+        common = common_type(*kinds)
+        if common is not None:
+            of_left[at], of_right[at] = of_left[at].cast(common), of_right[at].cast(common)
+    left, right = left.with_columns(of_left), right.with_columns(of_right)
+    how = {"outer": "full", "right": "left"}.get(op.how, op.how)
+    if op.how == "right":
+        left, right = right, left
+    joined = left.join(right, on=names, how=how, coalesce=False, maintain_order="left")
+    return joined.drop(names)
+
+
+@rule(ops.Between)
+def between(op: ops.Between, **kw: Any) -> pl.Expr:
+    """Compare with bounds as values of the argument's type, texts too."""
+    lower, upper = (
+        bound if bound.dtype == op.arg.dtype else ops.Cast(bound, op.arg.dtype)
+        for bound in (op.lower_bound, op.upper_bound)
+    )
+    value: pl.Expr = translate(op.arg, **kw)
+    return value.is_between(translate(lower, **kw), translate(upper, **kw))
+
+
+@rule(ops.StringSQLLike, ops.StringSQLILike)
+def like(op: ops.StringSQLLike, **kw: Any) -> pl.Expr:
+    """Match a pattern of SQL; what begins, ends or contains a text is asked for as that."""
+    value: pl.Expr = translate(op.arg, **kw)
+    pattern = op.pattern
+    if not isinstance(pattern, ops.Literal):
+        raise com.UnsupportedOperationError("the pattern of like must be a literal")
+    escape = getattr(op.escape, "value", op.escape)
+    parts = like_parts(pattern.value, escape)
+    if parts is None:
+        raise com.UnsupportedOperationError(
+            f"the pattern {pattern.value!r} of like ends in its escape character"
+        )
+    if isinstance(op, ops.StringSQLILike):
+        return value.str.contains(f"(?is)^{regex_of(parts)}$")
+    match parts:
+        case [str(text)]:
+            return value == text
+        case [str(text), None]:
+            return value.str.starts_with(text)
+        case [None, str(text)]:
+            return value.str.ends_with(text)
+        case [None, str(text), None]:
+            return value.str.contains(text, literal=True)
+    return value.str.contains(f"(?s)^{regex_of(parts)}$")
+
+
+@rule(ops.StringLength)
+def string_length(op: ops.StringLength, **kw: Any) -> pl.Expr:
+    """Count the characters, as positions do; Ibis's rule for Polars counts bytes."""
+    value: pl.Expr = translate(op.arg, **kw)
+    return value.str.len_chars().cast(pl.Int32)
+
+
+@rule(ops.StringFind)
+def string_find(op: ops.StringFind, **kw: Any) -> pl.Expr:
+    """Return where a text stands in another, -1 where it does not; null in null."""
+    if op.start is not None or op.end is not None or not isinstance(op.substr, ops.Literal):
+        raise com.UnsupportedOperationError("find takes a literal, and no start and no end")
+    value: pl.Expr = translate(op.arg, **kw)
+    text = op.substr.value
+    if not text:
+        return pl.when(value.is_not_null()).then(0)
+    # in characters: Polars' own finds bytes
+    before = value.str.splitn(text, 2).struct[0].str.len_chars().cast(pl.Int64)
+    return (
+        pl.when(value.str.contains(text, literal=True))
+        .then(before)
+        .when(value.is_not_null())
+        .then(-1)
+    )
+
+
+@rule(ops.StringJoin)
+def string_join(op: ops.StringJoin, **kw: Any) -> pl.Expr:
+    """Join texts, and pass over nulls."""
+    if not isinstance(op.sep, ops.Literal):
+        raise com.UnsupportedOperationError("texts are joined by a literal")
+    texts = [translate(arg, **kw) for arg in op.arg]
+    return pl.concat_str(texts, separator=op.sep.value, ignore_nulls=True)
+
+
+@rule(ops.ArrayContains)
+def array_contains(op: ops.ArrayContains, **kw: Any) -> pl.Expr:
+    """Say whether a list has a value; of null that is not known."""
+    value: pl.Expr = translate(op.other, **kw)
+    return pl.when(value.is_not_null()).then(translate(op.arg, **kw).list.contains(value))
+
+
+@rule(ops.DateAdd, ops.TimestampAdd, ops.DateSub, ops.TimestampSub)
+def shift_time(op: ops.DateAdd, **kw: Any) -> pl.Expr:
+    """Add or subtract an interval, also one of months, which are not equally long."""
+    value: pl.Expr = translate(op.left, **kw)
+    interval, back = op.right, isinstance(op, (ops.DateSub, ops.TimestampSub))
+    months = _MONTHS.get(interval.dtype.unit.short)
+    if months is None:
+        duration: pl.Expr = translate(interval, **kw)
+        return value - duration if back else value + duration
+    if not isinstance(interval, ops.Literal):
+        raise com.UnsupportedOperationError("an interval of months must be a literal")
+    return value.dt.offset_by(f"{interval.value * months * (-1 if back else 1)}mo")
+
+
+@rule(ops.ArrayFlatten)
+def array_flatten(op: ops.ArrayFlatten, **kw: Any) -> pl.Expr:
+    """Take one level off nested lists; null lists inside add nothing."""
+    value: pl.Expr = translate(op.arg, **kw)
+    inner = pl.element().drop_nulls().list.explode(keep_nulls=False, empty_as_null=False)
+    empty = pl.lit([], dtype=PolarsType.from_ibis(op.dtype))
+    flat = pl.when(value.list.len() == 0).then(empty).otherwise(value.list.eval(inner))
+    return pl.when(value.is_not_null()).then(flat)
+
+
+@rule(ops.Project)
+def project(op: ops.Project, **kw: Any) -> pl.LazyFrame:
+    """Compute columns; lists that are unnested give a row for each value, none for none."""
+    frame: pl.LazyFrame = translate(op.parent, **kw)
+    # the columns of subqueries go with what is not selected
+    frame, kw, _ = attach(frame, op.parent, list(op.values.values()), kw)
+    selected, constant, unnested = [], [], []
+    for name, value in op.values.items():
+        if isinstance(value, ops.Unnest):
+            selected.append(translate(value.arg, **kw).alias(name))
+            unnested.append(name)
+        elif isinstance(value, ops.Value):
+            made = translate(value, **kw).alias(name)
+            if value.shape.is_scalar():
+                # beside no other column a constant would be one row
+                constant.append(made)
+                made = exact(name)
+            selected.append(made)
+        else:
+            raise com.TranslationError(f"a column cannot be a {type(value).__name__}")
+    if constant:
+        frame = frame.with_columns(constant)
+    frame = frame.select(selected)
+    if unnested:
+        frame = frame.explode(unnested, empty_as_null=False, keep_nulls=False)
+    return frame
+
+
+# the most that Polars and Fluss have
+_DIGITS = 38
+
+
+def _set_operation(op: ops.Set, kw: dict[str, Any], how: str) -> pl.LazyFrame:
+    left: pl.LazyFrame = translate(op.left, **kw)
+    right: pl.LazyFrame = translate(op.right, **kw)
+    names = list(op.schema)
+    right = right.select(all_exact(names))
+    if op.distinct:
+        left, right = left.unique(maintain_order=True), right.unique()
+        return left.join(right, on=all_exact(names), how=how, nulls_equal=True)  # type: ignore[arg-type]
+    # the nth row of some values meets the nth of the same values
+    number = gen_name("row")
+    left, right = (
+        frame.with_columns(pl.int_range(pl.len()).over(all_exact(names)).alias(number))
+        for frame in (left, right)
+    )
+    both = left.join(right, on=all_exact([*names, number]), how=how, nulls_equal=True)  # type: ignore[arg-type]
+    return both.drop(number)
+
+
+@rule(ops.Intersection)
+def intersection(op: ops.Intersection, **kw: Any) -> pl.LazyFrame:
+    """Rows that both sides have."""
+    return _set_operation(op, kw, "semi")
+
+
+@rule(ops.Difference)
+def difference(op: ops.Difference, **kw: Any) -> pl.LazyFrame:
+    """Rows of the left side that the right one does not have."""
+    return _set_operation(op, kw, "anti")
+
+
+@rule(ops.ReductionVectorizedUDF)
+def reduction_udf(op: ops.ReductionVectorizedUDF, **kw: Any) -> pl.Expr:
+    """Call a user's function with whole columns, for one value."""
+    arguments = [translate(argument, **kw) for argument in op.func_args]
+    dtype = PolarsType.from_ibis(op.return_type)
+    return pl.map_batches(
+        arguments,
+        lambda columns: pl.Series([op.func(*columns)], dtype=dtype),
+        return_dtype=dtype,
+        returns_scalar=True,
+    )
+
+
+@rule(ops.AnalyticVectorizedUDF)
+def analytic_udf(op: ops.AnalyticVectorizedUDF, **kw: Any) -> pl.Expr:
+    """Call a user's function with whole columns, for a column."""
+    arguments = [translate(argument, **kw) for argument in op.func_args]
+    dtype = PolarsType.from_ibis(op.return_type)
+    return pl.map_batches(arguments, lambda columns: op.func(*columns), return_dtype=dtype)
+
+
+def _scale(value: ops.Value) -> int:
+    return (value.dtype.scale or 0) if value.dtype.is_decimal() else 0
+
+
+@rule(ops.Multiply)
+def multiply(op: ops.Multiply, **kw: Any) -> pl.Expr:
+    """Multiply; of decimals all digits are kept, which Polars rounds to those of one of them."""
+    left: pl.Expr = translate(op.left, **kw)
+    right: pl.Expr = translate(op.right, **kw)
+    scale = _scale(op.left) + _scale(op.right)
+    if op.dtype.is_decimal() and scale <= _DIGITS:
+        left = left.cast(pl.Decimal(_DIGITS, scale))
+    return left * right

@@ -1,0 +1,49 @@
+"""The translation of Ibis expressions to Polars, ours to extend.
+
+It is Ibis's own, loaded a second time: rules of Fluss (:mod:`fluss_df.backend.compiler.rules`,
+:mod:`fluss_df.backend.compiler.windows`) are added to this copy, so that Ibis's Polars backend
+stays what it is, in the same process too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, TypeVar
+
+_ORIGINAL = "ibis.backends.polars.compiler"
+_COPY = "fluss_df.backend._polars_compiler"
+
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+
+
+def _load() -> ModuleType:
+    found = importlib.util.find_spec(_ORIGINAL)
+    if found is None or found.origin is None:
+        raise ImportError(f"{_ORIGINAL} is not there: pip install 'fluss-df[ibis]'")
+    spec = importlib.util.spec_from_file_location(_COPY, found.origin)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_COPY] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+_module = _load()
+
+#: Translates an operation; its keyword arguments travel with it.
+translate = _module.translate
+
+
+def rule(*operations: type) -> Callable[[Rule], Rule]:
+    """Make a function the translation of operations."""
+
+    def register(function: Rule) -> Rule:
+        for operation in operations:
+            translate.register(operation, function)
+        return function
+
+    return register

@@ -1,0 +1,68 @@
+"""What of a statement is read: a part that is not makes the statement one that cannot be run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlglot import exp
+
+from fluss_df.backend.sql.dialect import spot
+from fluss_df.errors import FlussError
+from fluss_df.pushdown.arguments import unread
+
+# of classes that statements are made of, the arguments that are read or refused by name
+READ: Final[dict[type[exp.Expr], frozenset[str]]] = {
+    exp.Create: frozenset({"this", "kind", "exists", "expression", "properties", "replace"}),
+    exp.Drop: frozenset({"tables", "kind", "exists", "cascade", "restrict"}),
+    exp.Alter: frozenset({"this", "kind", "actions", "exists"}),
+    exp.AddPartition: frozenset({"this", "exists"}),
+    exp.DropPartition: frozenset({"expressions", "exists"}),
+    exp.AlterSet: frozenset({"expressions"}),
+    exp.Use: frozenset({"this"}),
+    exp.TruncateTable: frozenset({"expressions"}),
+    exp.Insert: frozenset(
+        {"this", "expression", "with_", "overwrite", "where", "conflict", "returning"}
+        | {"alternative"}
+    ),
+    exp.Update: frozenset(
+        {"this", "expressions", "where", "from_", "returning", "limit", "order", "with_"}
+    ),
+    exp.Delete: frozenset({"this", "where", "using", "returning", "limit", "order", "with_"}),
+    exp.Table: frozenset({"this", "db", "alias", "partition"}),
+    exp.Schema: frozenset({"this", "expressions"}),
+    exp.Properties: frozenset({"expressions"}),
+    exp.Property: frozenset({"this", "value"}),
+    exp.SchemaCommentProperty: frozenset({"this"}),
+    exp.PartitionedByProperty: frozenset({"this"}),
+    exp.Partition: frozenset({"expressions"}),
+    exp.ColumnDef: frozenset({"this", "kind", "constraints", "exists", "position"}),
+    exp.ColumnConstraint: frozenset({"kind"}),
+    exp.NotNullColumnConstraint: frozenset({"allow_null"}),
+    exp.CommentColumnConstraint: frozenset({"this"}),
+    # Flink's NOT ENFORCED is an option, and there is nothing else
+    exp.PrimaryKeyColumnConstraint: frozenset({"options", "include"}),
+    exp.PrimaryKey: frozenset({"expressions", "options", "include"}),
+    # the name of a key, which Fluss does not keep
+    exp.Constraint: frozenset({"this", "expressions"}),
+    exp.DataType: frozenset({"this", "kind", "expressions", "nested", "nullable"}),
+    exp.DataTypeParam: frozenset({"this"}),
+}
+
+
+def require_read(tree: exp.Expr) -> None:
+    """Check a statement, but for the queries and conditions in it.
+
+    Raises
+    ------
+    FlussError
+        For an argument of a part of it that is not read, naming it and where it stands.
+    """
+    if isinstance(tree, exp.Query | exp.Values | exp.Where):
+        return
+    names = READ.get(type(tree))
+    name = None if names is None else unread(tree, names)
+    if name is not None:
+        part = type(tree).__name__.upper()
+        raise FlussError(f"SQL cannot be run with {name.strip('_').upper()} of {part}{spot(tree)}")
+    for child in tree.iter_expressions():
+        require_read(child)

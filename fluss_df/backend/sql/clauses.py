@@ -1,0 +1,78 @@
+"""Clauses of SQL that Polars reads and passes over: given to it otherwise, or refused."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.errors import FlussError
+
+#: The name of a table of one row, for queries without tables.
+ONE_ROW = "__fluss_one_row"
+# clauses that change what a query means, and that Polars passes over
+_IGNORED = (
+    "cluster",
+    "connect",
+    "distribute",
+    "format",
+    "into",
+    "match",
+    "prewhere",
+    "settings",
+    "sort",
+)
+
+
+def from_one_row(tree: exp.Expr) -> bool:
+    """Give each SELECT without FROM a table of one row; return whether there was one.
+
+    Polars passes over the WHERE of a SELECT without FROM, and counts no row.
+    """
+    found = False
+    for select in tree.find_all(exp.Select):
+        if select.expressions and from_of(select) is None and not select.is_star:
+            select.set("from_", exp.From(this=exp.to_table(ONE_ROW)))
+            found = True
+    return found
+
+
+def from_of(select: exp.Select) -> exp.Expr | None:
+    """Return the FROM of a query."""
+    found: exp.Expr | None = select.args.get("from_") or select.args.get("from")
+    return found
+
+
+def refuse_what_polars_ignores(tree: exp.Expr) -> None:
+    """Raise for clauses without which a query means something else.
+
+    Raises
+    ------
+    FlussError
+        With the clause, where it stands, and what to write instead where there is a way.
+    """
+    for select in tree.find_all(exp.Select):
+        for name in _IGNORED:
+            if select.args.get(name):
+                raise FlussError(
+                    f"SQL cannot be run: there is no {name.upper()} here, in:"
+                    f" {select.sql(Fluss, comments=False)[:80]}"
+                )
+    for join in tree.find_all(exp.Join):
+        merges = join.args.get("using") or join.method.upper() == "NATURAL"
+        if merges and join.side.upper() in ("RIGHT", "FULL"):
+            # Polars takes the columns of the left side, which are null for rows of the right
+            raise FlussError(
+                f"SQL cannot be run: {join.sql(Fluss, comments=False).strip()[:80]}: write ON"
+                " left.key = right.key, and COALESCE(left.key, right.key) for the columns of"
+                f" the keys{spot(join)}"
+            )
+    for part in tree.find_all(exp.Placeholder, exp.Parameter):
+        raise FlussError(
+            f"SQL cannot be run: there is no value for the parameter {part.sql(Fluss)}"
+        )
+    for table in tree.find_all(exp.Table):
+        if table.alias_column_names and isinstance(table.this, exp.Identifier):
+            raise FlussError(
+                f"SQL cannot be run: {table.sql(Fluss, comments=False)}: a table's columns cannot"
+                f" be renamed there, only with AS behind SELECT{spot(table)}"
+            )

@@ -1,0 +1,307 @@
+"""What Polars' SQL reads otherwise than SQL says, written so that it reads it right.
+
+SQL has three truths: ``b IS NOT TRUE`` holds where ``b`` is null. Polars makes ``NOT b`` of it,
+which is null there, and a filter, an UPDATE or a DELETE passes the row over. Here such parts of a
+statement are replaced by others that mean the same and that Polars computes as SQL does:
+
+========================= ==============================================
+written                   handed to Polars
+========================= ==============================================
+``b IS [NOT] TRUE``       ``CAST(b AS BOOLEAN) IS [NOT] DISTINCT ...``
+``s LIKE 'p' ESCAPE 'e'`` ``s ~ '...'``, a regular expression
+``s LIKE NULL``           a null truth
+``b AND NULL``            ``b AND CAST(NULL AS BOOLEAN)``
+``COALESCE(day, '...')``  ``COALESCE(day, CAST('...' AS DATE))``
+``f IN (0.1, 0.5)``        ``f IN (0.10000000149011612, 0.5)``, where f is FLOAT
+``a IS DISTINCT FROM 1``  ``NOT (a <=> 1)``
+``NOT a = b AND c``       ``(NOT (a = b)) AND c``
+========================= ==============================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+from sqlglot import exp
+
+from fluss_df.backend.compiler.patterns import like_parts, regex_of
+from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.errors import FlussError
+
+_LIKES = (exp.Like, exp.ILike)
+# those whose operands are of one type, which Polars takes to be text where one is a text
+_MIXED = (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.NullSafeEQ, exp.NullSafeNEQ)
+_COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+# operators, and what sqlglot has under the same classes
+_OPERATORS = (exp.Binary, exp.Not, exp.Neg, exp.BitwiseNot, exp.In, exp.Between)
+_NOT_GROUPED = (exp.Dot, exp.Escape, exp.PropertyEQ, exp.Kwarg, exp.Slice)
+_ORDERED = (*_COMPARED, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Between)
+
+
+def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
+    """Rewrite a query in place, before it is written for Polars.
+
+    Parameters
+    ----------
+    tree
+        The query; its tables are named by the frames.
+    frames
+        What its tables are.
+
+    Raises
+    ------
+    FlussError
+        For a pattern that ends in its escape character, an escape of several characters, a
+        difference of times that is compared with a number, and a DECIMAL with a text.
+    """
+    for node in _from_within(tree, exp.Escape):
+        node.replace(_escaped(node))
+    for node in _from_within(tree, *_LIKES):
+        if isinstance(node.expression.unnest(), exp.Null):
+            node.replace(_null())
+    for node in _from_within(tree, exp.Is):
+        asked = node.expression
+        if isinstance(asked, exp.Boolean):
+            truth = exp.cast(node.this.unnest().copy(), exp.DType.BOOLEAN)
+            same = exp.NullSafeNEQ if node.args.get("negate") else exp.NullSafeEQ
+            node.replace(exp.paren(same(this=truth, expression=asked.copy())))
+    for node in _from_within(tree, exp.Null):
+        if _is_truth(node):
+            node.replace(_null())
+    _type_texts(tree, frames)
+    for node in _from_within(tree, *_ORDERED):
+        _type_numbers(node, frames)
+    for node in _from_within(tree, exp.NullSafeNEQ):
+        # Polars compares a literal in the type of the column for <=> and not for IS DISTINCT
+        equal = exp.NullSafeEQ(this=node.this.copy(), expression=node.expression.copy())
+        node.replace(exp.Not(this=exp.Paren(this=equal)))
+    _group(tree)
+
+
+def _group(tree: exp.Expr) -> None:
+    """Put every operator that is an operand of another one in parentheses.
+
+    What binds tighter is decided by the parser of the dialect alone: that of Polars takes all of
+    ``b AND c`` as the operand in ``a IS DISTINCT FROM b AND c``.
+    """
+    for node in list(tree.find_all(*_OPERATORS)):
+        outer = node.parent
+        # a chain of AND means the same in whatever order
+        chain = isinstance(node, exp.Connector) and type(node) is type(outer)
+        if isinstance(outer, _OPERATORS) and not chain and not isinstance(node, _NOT_GROUPED):
+            group = exp.Paren()
+            node.replace(group)
+            group.set("this", node)
+
+
+def _from_within(tree: exp.Expr, *kinds: type[exp.Expr]) -> list[Any]:
+    """Return nodes, those inside others first: what is replaced takes along what it holds."""
+    return list(tree.find_all(*kinds))[::-1]
+
+
+def _null() -> exp.Expr:
+    return exp.cast(exp.null(), exp.DType.BOOLEAN)
+
+
+def _is_truth(node: exp.Null) -> bool:
+    """Whether a NULL stands where a condition does."""
+    inner: exp.Expr = node
+    while isinstance(inner.parent, exp.Paren):
+        inner = inner.parent
+    parent = inner.parent
+    if isinstance(parent, (exp.And, exp.Or, exp.Not, exp.Where, exp.Having)):
+        return True
+    # of CASE a WHEN NULL it is a value
+    searched = isinstance(parent, exp.If) and not (
+        isinstance(parent.parent, exp.Case) and parent.parent.this is not None
+    )
+    return searched and parent is not None and parent.this is inner
+
+
+def _escaped(node: exp.Escape) -> exp.Expr:
+    """Return a LIKE with an escape as the match of a regular expression."""
+    like, escape = node.this, node.expression
+    pattern = like.expression.unnest()
+    if isinstance(pattern, exp.Null) or isinstance(escape, exp.Null):
+        return _null()
+    if not isinstance(like, _LIKES) or not isinstance(pattern, exp.Literal):
+        raise FlussError(
+            f"SQL cannot be run: {node.sql(Fluss)[:80]}: expected a text as the pattern{spot(node)}"
+        )
+    if not isinstance(escape, exp.Literal) or len(escape.name) > 1:
+        raise FlussError(
+            f"SQL cannot be run: {node.sql(Fluss)[:80]}: expected one character behind ESCAPE"
+            f"{spot(escape)}"
+        )
+    parts = like_parts(pattern.name, escape.name or None)
+    if parts is None:
+        raise FlussError(
+            f"SQL cannot be run: {node.sql(Fluss)[:80]}: the pattern ends in its escape character"
+            f"{spot(pattern)}"
+        )
+    flags = "(?is)" if isinstance(like, exp.ILike) else "(?s)"
+    match = exp.Literal.string(f"{flags}^{regex_of(parts)}$")
+    found: exp.Expr = exp.RegexpLike(this=like.this.copy(), expression=match)
+    return exp.paren(exp.Not(this=found)) if like.args.get("negate") else found
+
+
+# ---- texts beside times
+
+
+def _type_texts(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
+    """Make times of texts that stand beside times, where Polars makes texts of the times."""
+    for node in _from_within(tree, *_MIXED, exp.Case, exp.If, *_ORDERED):
+        for values in _operands(node):
+            kinds = [_kind(value, frames) for value in values]
+            if isinstance(node, _ORDERED) and pl.Duration in kinds:
+                _refuse_numbers(node, values)
+            times = [kind for kind in kinds if kind is not None and kind != pl.Duration]
+            if not times:
+                continue
+            if _is_plain(node, values):
+                continue
+            for value in values:
+                text = value.unnest()
+                if isinstance(text, exp.Literal) and text.is_string:
+                    value.replace(exp.cast(text.copy(), _named(times[0])))
+
+
+def _type_numbers(node: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
+    """Round numbers that stand beside a FLOAT to FLOAT, and refuse texts beside a DECIMAL.
+
+    Polars rounds them for ``=`` and not for ``IN`` and ``BETWEEN``; of a decimal it makes a text.
+    """
+    for values in _operands(node):
+        kinds = [_number_or_text(value.unnest(), frames) for value in values]
+        if pl.Decimal in kinds and pl.String in kinds:
+            text = values[kinds.index(pl.String())].unnest()
+            raise FlussError(
+                f"SQL cannot be run: {node.sql(Fluss, comments=False)[:80]}: a DECIMAL is compared"
+                " with a text: leave the quotes out, or CAST one of both"
+                f"{spot(text)}"
+            )
+        if pl.Float32 not in kinds or pl.Float64 in kinds:
+            continue
+        for value in values:
+            literal = value.unnest()
+            if isinstance(literal, exp.Neg):
+                literal = literal.this.unnest()
+            if isinstance(literal, exp.Literal) and not literal.is_string:
+                single = float(np.float32(literal.name))
+                if math.isfinite(single):
+                    literal.set("this", repr(single))
+
+
+def _number_or_text(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
+    """Return the type of a column, a cast or a text where it is FLOAT, DOUBLE, DECIMAL or text."""
+    if isinstance(value, exp.Column):
+        return _type_of(value, frames)
+    if isinstance(value, exp.Cast):
+        return _NUMBERS.get(value.to.this)
+    return pl.String() if isinstance(value, exp.Literal) and value.is_string else None
+
+
+def _is_plain(node: exp.Expr, values: list[exp.Expr]) -> bool:
+    """Whether Polars reads a comparison right, and hands it on to the scan as it stands."""
+    if not isinstance(values[0].unnest(), exp.Column):
+        return False
+    if isinstance(node, exp.In):
+        return all(isinstance(value.unnest(), exp.Literal) for value in values[1:])
+    return isinstance(node, (*_COMPARED, exp.Between))
+
+
+def _operands(node: exp.Expr) -> Iterator[list[exp.Expr]]:
+    """Give the groups of operands of a node that are of one type each."""
+    if isinstance(node, exp.Case):
+        ifs = node.args["ifs"]
+        results = [branch.args["true"] for branch in ifs]
+        default = node.args.get("default")
+        yield results if default is None else [*results, default]
+        if node.this is not None:
+            yield [node.this, *(branch.this for branch in ifs)]
+    elif isinstance(node, exp.If):
+        if not isinstance(node.parent, exp.Case):
+            yield [n for n in (node.args.get("true"), node.args.get("false")) if n is not None]
+    elif isinstance(node, exp.Between):
+        yield [node.this, node.args["low"], node.args["high"]]
+    else:
+        expression = [node.expression] if node.args.get("expression") is not None else []
+        yield [node.this, *expression, *node.expressions]
+
+
+def _kind(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
+    """Return what kind of time an expression is: of a column, or made of one; else None."""
+    value = value.unnest()
+    if isinstance(value, exp.Column):
+        found = _type_of(value, frames)
+        return found if found is not None and found.is_temporal() else None
+    if isinstance(value, exp.Cast):
+        return _CASTS.get(value.to.this)
+    if isinstance(value, exp.Sub):
+        sides = [_kind(side, frames) for side in (value.this, value.expression)]
+        if None not in sides:
+            return pl.Duration()
+        return sides[0]
+    if isinstance(value, (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Case, exp.If)):
+        for values in _operands(value):
+            return next((k for k in (_kind(v, frames) for v in values) if k is not None), None)
+    return None
+
+
+def _type_of(column: exp.Column, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
+    """Return the type of a column of a table of its SELECT; None where it may be another's."""
+    select = column.find_ancestor(exp.Select)
+    if select is None:
+        return None
+    source = select.args.get("from_") or select.args.get("from")
+    sources = [source] if source else []
+    tables = [part.this for part in [*sources, *(select.args.get("joins") or ())]]
+    if column.table:
+        tables = [table for table in tables if table.alias_or_name == column.table]
+    found = set()
+    for table in tables:
+        frame = frames.get(table.name) if isinstance(table, exp.Table) else None
+        if frame is None:
+            return None
+        found.add(frame.collect_schema().get(column.name))
+    found.discard(None)
+    return found.pop() if len(found) == 1 else None
+
+
+_CASTS: dict[exp.DType, pl.DataType] = {
+    exp.DType.DATE: pl.Date(),
+    exp.DType.TIME: pl.Time(),
+    exp.DType.TIMESTAMP: pl.Datetime("us"),
+    exp.DType.TIMESTAMPLTZ: pl.Datetime("us", "UTC"),
+    exp.DType.TIMESTAMPTZ: pl.Datetime("us", "UTC"),
+}
+
+
+_NUMBERS: dict[exp.DType, pl.DataType] = {
+    exp.DType.FLOAT: pl.Float32(),
+    exp.DType.DOUBLE: pl.Float64(),
+    exp.DType.DECIMAL: pl.Decimal(),
+    exp.DType.TEXT: pl.String(),
+    exp.DType.VARCHAR: pl.String(),
+}
+
+
+def _named(kind: pl.DataType) -> exp.DType:
+    if isinstance(kind, pl.Datetime):
+        return exp.DType.TIMESTAMP if kind.time_zone is None else exp.DType.TIMESTAMPTZ
+    return exp.DType.DATE if kind == pl.Date else exp.DType.TIME
+
+
+def _refuse_numbers(node: exp.Expr, values: list[exp.Expr]) -> None:
+    for value in values:
+        literal = value.unnest()
+        if isinstance(literal, exp.Literal) and not literal.is_string:
+            raise FlussError(
+                f"SQL cannot be run: {node.sql(Fluss, comments=False)[:80]}: a difference of times"
+                f" is an interval, not a number: compare it with INTERVAL '{literal.name} days'"
+                f"{spot(literal)}"
+            )

@@ -1,0 +1,222 @@
+"""``VALUES`` of an INSERT: literals are read as the types of the columns they go into.
+
+Polars' SQL takes plain literals only, and types them by themselves. Here ``'2024-01-31'`` is a date
+for a column of dates, and arrays, maps and rows can be written; other expressions are computed.
+Times without a zone are of UTC where a column holds instants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.errors import FlussError
+from fluss_df.metadata import TablePath
+from fluss_df.types import Column, DataType, TypeRoot, to_arrow
+
+#: Computes an expression that is no literal.
+Compute = Callable[[exp.Expr], Any]
+
+_R = TypeRoot
+_INTEGERS = (_R.TINYINT, _R.SMALLINT, _R.INTEGER, _R.BIGINT)
+_FLOATS = (_R.FLOAT, _R.DOUBLE)
+_PARSED: dict[TypeRoot, tuple[str, Callable[[str], Any]]] = {
+    _R.DATE: ("'2024-01-31'", date.fromisoformat),
+    _R.TIME_WITHOUT_TIME_ZONE: ("'12:34:56'", time.fromisoformat),
+    _R.TIMESTAMP_WITHOUT_TIME_ZONE: ("'2024-01-31 12:34:56'", lambda text: _timestamp(text, None)),
+    _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE: (
+        "'2024-01-31 12:34:56', with its zone if that is not UTC",
+        lambda text: _timestamp(text, "UTC"),
+    ),
+}
+_TYPED = (exp.DType.DATE, exp.DType.TIME, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPLTZ)
+
+
+class _MisfitError(Exception):
+    """A literal that is none of a type; the message says what is expected."""
+
+
+def typed_rows(
+    values: exp.Values, columns: Sequence[Column], path: TablePath, compute: Compute
+) -> pa.Table:
+    """Return the rows of VALUES with the types of columns.
+
+    Parameters
+    ----------
+    values
+        The clause.
+    columns
+        What the values of each row are, in their order.
+    path
+        The table, for errors.
+    compute
+        Gives the value of an expression that is no literal.
+
+    Raises
+    ------
+    FlussError
+        For a row of another length, or a value that is none of its column's type.
+    """
+    rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in values.expressions]
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(columns):
+            raise FlussError(
+                f"table {path}: row {number} of VALUES has {len(row)} values for {len(columns)}"
+                f" columns ({', '.join(c.name for c in columns)}){spot(row[0]) if row else ''}"
+            )
+    made = []
+    for at, column in enumerate(columns):
+        cells = [row[at] for row in rows]
+        found = [_value(cell, column, path, compute) for cell in cells]
+        made.append(_array(found, cells, column, path))
+    return pa.table(made, names=[c.name for c in columns])
+
+
+def _value(cell: exp.Expr, column: Column, path: TablePath, compute: Compute) -> Any:
+    try:
+        return _literal(cell, column.type, compute)
+    except _MisfitError as misfit:
+        raise _refused(cell, column, path, str(misfit)) from None
+
+
+def _array(
+    found: list[Any], cells: Sequence[exp.Expr], column: Column, path: TablePath
+) -> pa.Array:
+    kind = to_arrow(column.type)
+    try:
+        return pa.array(found, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        for value, cell in zip(found, cells, strict=True):
+            try:
+                pa.array([value], kind)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise _refused(cell, column, path, str(error)) from None
+        raise
+
+
+def _refused(cell: exp.Expr, column: Column, path: TablePath, reason: str) -> FlussError:
+    return FlussError(
+        f"table {path}, column '{column.name}': {cell.sql(Fluss)[:80]} does not go into"
+        f" {column.type}: {reason}{spot(cell)}"
+    )
+
+
+def _literal(cell: exp.Expr, kind: DataType, compute: Compute) -> Any:
+    """Return a value for a type; Arrow says later whether it fits."""
+    cell = cell.unnest()
+    if isinstance(cell, exp.Null):
+        return None
+    root = kind.root
+    if kind.element is not None and isinstance(cell, exp.Array):
+        return [_literal(item, kind.element, compute) for item in cell.expressions]
+    if kind.key is not None and kind.value is not None:
+        pairs = _pairs(cell)
+        if pairs is not None:
+            keys, given = kind.key, kind.value
+            return [(_literal(k, keys, compute), _literal(v, given, compute)) for k, v in pairs]
+    if root is _R.ROW:
+        fields = _fields(cell)
+        if fields is not None:
+            if len(fields) != len(kind.fields):
+                raise _MisfitError(f"{len(fields)} fields given for {len(kind.fields)}")
+            return {
+                f.name: _literal(item, f.type, compute)
+                for f, item in zip(kind.fields, fields, strict=True)
+            }
+    if isinstance(cell, exp.HexString) and root in (_R.BYTES, _R.BINARY):
+        return bytes.fromhex(cell.name)
+    return _scalar(cell, root, compute)
+
+
+def _scalar(cell: exp.Expr, root: TypeRoot, compute: Compute) -> Any:
+    if isinstance(cell, exp.Boolean):
+        return _of(root, bool(cell.this), _R.BOOLEAN)
+    number = _number(cell)
+    if number is not None:
+        return _numeric(number, root)
+    text = _text(cell)
+    if text is None:
+        if isinstance(cell, exp.Var):
+            raise _MisfitError("expected a value, or NULL")
+        value = compute(cell)
+        return _numeric(value, root) if isinstance(value, Decimal) else value
+    if root in _PARSED:
+        example, parsed = _PARSED[root]
+        try:
+            return parsed(text)
+        except (ValueError, pa.ArrowException):
+            raise _MisfitError(f"expected {example}") from None
+    return _of(root, text, _R.STRING, _R.CHAR)
+
+
+def _numeric(number: Decimal, root: TypeRoot) -> Any:
+    if root in _FLOATS:
+        return float(number)
+    if root in _INTEGERS:
+        if number != number.to_integral_value():
+            raise _MisfitError("it has a fraction")
+        return int(number)
+    return _of(root, number, _R.DECIMAL)
+
+
+def _of(root: TypeRoot, value: Any, *roots: TypeRoot) -> Any:
+    if root not in roots:
+        raise _MisfitError("it is of another type; cast it")
+    return value
+
+
+def _number(cell: exp.Expr) -> Decimal | None:
+    if isinstance(cell, exp.Neg):
+        found = _number(cell.this.unnest())
+        return None if found is None else -found
+    is_number = isinstance(cell, exp.Literal) and not cell.is_string
+    return Decimal(cell.name) if is_number else None
+
+
+def _text(cell: exp.Expr) -> str | None:
+    """Return the text of a literal, such as DATE '2024-01-31' too."""
+    if isinstance(cell, exp.Cast) and cell.to.this in _TYPED:
+        cell = cell.this
+    return str(cell.name) if isinstance(cell, exp.Literal) and cell.is_string else None
+
+
+def _pairs(cell: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]] | None:
+    """Return the keys and values of MAP['a', 1], or of MAP(ARRAY['a'], ARRAY[1])."""
+    if isinstance(cell, exp.Bracket) and cell.this.name.upper() == "MAP":
+        items = cell.expressions
+        if len(items) % 2:
+            raise _MisfitError("expected MAP[key, value, ...]")
+        return list(zip(items[::2], items[1::2], strict=True))
+    if isinstance(cell, exp.Map):
+        keys, values = cell.args["keys"].expressions, cell.args["values"].expressions
+        if len(keys) != len(values):
+            raise _MisfitError("expected as many keys as values")
+        return list(zip(keys, values, strict=True))
+    return None
+
+
+def _fields(cell: exp.Expr) -> list[exp.Expr] | None:
+    """Return the fields of ROW(1, 'a'), or of (1, 'a')."""
+    is_row = isinstance(cell, exp.Anonymous) and cell.name.upper() == "ROW"
+    return list(cell.expressions) if is_row or isinstance(cell, exp.Tuple) else None
+
+
+def _timestamp(text: str, zone: str | None) -> datetime | pa.Scalar:
+    """Return a time, which with a zone is an instant; it may have nine digits."""
+    digits = len(text.partition(".")[2].rstrip("Z").partition("+")[0])
+    if digits > 6:
+        # more than Python's times have
+        unzoned = pa.scalar(text.removesuffix("Z")).cast(pa.timestamp("ns"))
+        return unzoned.cast(pa.timestamp("ns", zone)) if zone else unzoned
+    found = datetime.fromisoformat(text)
+    if zone is None:
+        if found.tzinfo is not None:
+            raise ValueError("a zone, where the column has none")
+        return found
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found

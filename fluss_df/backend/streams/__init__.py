@@ -1,0 +1,1 @@
+"""Expressions over logs that grow."""

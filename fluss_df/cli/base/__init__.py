@@ -1,0 +1,1 @@
+"""Output, options and values as texts."""

@@ -1,0 +1,77 @@
+"""How the ``fluss-df`` command speaks: output, and errors with their exit code."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import polars as pl
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fluss_df.cli.base.texts import json_lines
+from fluss_df.errors import FlussError
+
+EXIT_ERROR = 1
+
+# Paths and addresses are printed whole, for copying: no wrapping, no colouring of their parts.
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+# no line is so long; rich makes no table wider than its console
+_UNBOUNDED = 1_000_000
+
+
+def print_table(grid: Table) -> None:
+    """Print a table; where no terminal reads it, with all that is in it on one line a row."""
+    if out.is_terminal:
+        out.print(grid, soft_wrap=False)
+        return
+    for column in grid.columns:
+        column.no_wrap = True
+    wide = Console(file=out.file, highlight=False, width=_UNBOUNDED)
+    wide.print(grid)
+
+
+def show_frame(frame: pl.DataFrame, *, as_json: bool, most: int = -1, types: bool = False) -> None:
+    """Print a frame; where no terminal reads it, whole.
+
+    Parameters
+    ----------
+    frame
+        The rows.
+    as_json
+        As JSON, one object a line.
+    most
+        How many rows a terminal shows; all by default.
+    types
+        Whether the types of columns are shown.
+    """
+    if as_json:
+        typer.echo(json_lines(frame), nl=False)
+        return
+    whole = not out.is_terminal
+    with pl.Config(
+        tbl_rows=-1 if whole else most,
+        tbl_cols=-1,
+        tbl_width_chars=-1 if whole else out.width,
+        fmt_str_lengths=_UNBOUNDED if whole else 2000,
+        fmt_table_cell_list_len=-1 if whole else 10,
+        fmt_float="full" if whole else "mixed",
+        tbl_hide_dataframe_shape=not types,
+        tbl_hide_column_data_types=not types,
+    ):
+        typer.echo(str(frame))
+
+
+@contextlib.contextmanager
+def errors_as_messages() -> Iterator[None]:
+    """Turn an error that is meant for the user into a message and exit code 1."""
+    try:
+        yield
+    except FlussError as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}")
+        raise typer.Exit(EXIT_ERROR) from error

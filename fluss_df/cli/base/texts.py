@@ -1,0 +1,197 @@
+"""Values as texts and back, without loss: what CSV and JSON have no form for has one here.
+
+Binary values are written as hexadecimal digits; decimals, dates and times as in SQL, with all their
+digits; floats that JSON has no number for (NaN, infinities) as texts. In CSV, lists, maps and rows
+are JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from fluss_df.io.base.names import exact, exact_fields
+
+_WRAPPED = '{"v":'
+_SUBSECOND = "%.f"
+
+
+def json_lines(frame: pl.DataFrame) -> str:
+    """Return a frame as JSON, one object a line."""
+    return frame.select(_for_json(frame[name]) for name in frame.columns).write_ndjson()
+
+
+def for_csv(schema: pl.Schema) -> list[pl.Expr]:
+    """Return the columns of a frame as CSV takes them."""
+    return [_csv_text(exact(name), kind).alias(name) for name, kind in schema.items()]
+
+
+def _csv_text(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    if not kind.is_nested():
+        return _plain(value, kind, finite=True)
+    made = pl.struct(_plain(value, kind, finite=False).alias("v")).struct.json_encode()
+    text = made.str.strip_prefix(_WRAPPED).str.head(-1)
+    return pl.when(value.is_not_null()).then(text)
+
+
+def _for_json(column: pl.Series) -> pl.Expr:
+    finite = all(leaf.is_finite().all() for leaf in _leaves(column) if leaf.dtype.is_float())
+    return _plain(exact(column.name), column.dtype, finite=finite).alias(column.name)
+
+
+def _entries(kind: pl.Map) -> pl.List:
+    """Return the type of a map as the list of its entries: JSON's objects have texts as keys."""
+    return pl.List(pl.Struct({"key": kind.key, "value": kind.value}))
+
+
+def _plain(value: pl.Expr, kind: pl.DataType, *, finite: bool) -> pl.Expr:
+    """Return values as booleans, numbers and texts, and lists and structs of them."""
+    match kind:
+        case pl.Map():
+            entries = _entries(kind)
+            return _plain(value.cast(entries), entries, finite=finite)
+        case pl.List():
+            return value.list.eval(_plain(pl.element(), _of(kind.inner), finite=finite))
+        case pl.Struct():
+            fields = [
+                _plain(part, _of(f.dtype), finite=finite).alias(f.name)
+                for part, f in _parts(value, kind)
+            ]
+            return pl.when(value.is_not_null()).then(pl.struct(fields))
+        case pl.Binary():
+            return value.bin.encode("hex")
+        case pl.Datetime():
+            zone = "" if kind.time_zone is None else "Z"
+            moment = value if kind.time_zone is None else value.dt.convert_time_zone("UTC")
+            return moment.dt.strftime(f"%Y-%m-%dT%H:%M:%S{_SUBSECOND}") + pl.lit(zone)
+        case pl.Time():
+            # a cast leaves parts of a second out
+            return value.dt.strftime(f"%H:%M:%S{_SUBSECOND}")
+        case pl.Date() | pl.Decimal():
+            return value.cast(pl.String)
+    return value.cast(pl.String) if kind.is_float() and not finite else value
+
+
+def _parts(value: pl.Expr, kind: pl.Struct) -> Iterator[tuple[pl.Expr, pl.Field]]:
+    """Give the fields of structs with what the type says of them."""
+    return zip(exact_fields(value, (f.name for f in kind.fields)), kind.fields, strict=True)
+
+
+def _of(kind: object) -> pl.DataType:
+    assert isinstance(kind, pl.DataType)
+    return kind
+
+
+def _leaves(column: pl.Series) -> Iterator[pl.Series]:
+    """Give a column, or of a nested one the columns that it is made of."""
+    # methods of a series look it up by its name, which may be a pattern
+    column = column.alias("v")
+    if isinstance(column.dtype, pl.Map):
+        yield from _leaves(column.cast(_entries(column.dtype)))
+    elif isinstance(column.dtype, pl.List):
+        yield from _leaves(column.list.explode(empty_as_null=False, keep_nulls=False))
+    elif isinstance(column.dtype, pl.Struct):
+        for field in column.struct.unnest().get_columns():
+            yield from _leaves(field)
+    else:
+        yield column
+
+
+# ---- and back
+
+
+def entries_of(kind: pl.DataType) -> pl.DataType:
+    """Return the type of a map as the list of its entries; another as it is."""
+    return _entries(kind) if isinstance(kind, pl.Map) else kind
+
+
+def raw_type(kind: pl.DataType) -> pl.DataType:
+    """Return the type with texts in place of all values."""
+    match kind:
+        case pl.Map():
+            return raw_type(_entries(kind))
+        case pl.List():
+            return pl.List(raw_type(_of(kind.inner)))
+        case pl.Struct():
+            return pl.Struct({f.name: raw_type(_of(f.dtype)) for f in kind.fields})
+    return pl.String()
+
+
+def decoded(name: str, kind: pl.DataType) -> pl.Expr:
+    """Return a column of CSV whose nested values are JSON as one of :func:`raw_type`."""
+    if not kind.is_nested():
+        return exact(name)
+    wrapped = pl.lit(_WRAPPED) + exact(name) + pl.lit("}")
+    made = wrapped.str.json_decode(pl.Struct({"v": raw_type(kind)}))
+    return made.struct.field("v").alias(name)
+
+
+def typed(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    """Return texts as values; null where a text is none of the type."""
+    match kind:
+        case pl.Map():
+            return typed(value, _entries(kind)).cast(kind)
+        case pl.List():
+            return value.list.eval(typed(pl.element(), _of(kind.inner)))
+        case pl.Struct():
+            fields = [typed(part, _of(f.dtype)).alias(f.name) for part, f in _parts(value, kind)]
+            return pl.when(value.is_not_null()).then(pl.struct(fields))
+        case pl.Boolean():
+            return value.str.to_lowercase().replace_strict(
+                {"true": True, "false": False}, default=None, return_dtype=pl.Boolean
+            )
+        case pl.Binary():
+            return value.str.decode("hex", strict=False)
+        case pl.Date():
+            return value.str.to_date("%Y-%m-%d", strict=False)
+        case pl.Time():
+            return value.str.to_time(f"%H:%M:%S{_SUBSECOND}", strict=False)
+        case pl.Datetime():
+            return _moment(value, kind)
+        case pl.Decimal():
+            # the cast would round
+            excess = value.str.contains(rf"\.\d{{{kind.scale}}}\d*[1-9]") | value.str.contains(
+                "[eE]"
+            )
+            return pl.when(~excess).then(value.cast(kind, strict=False))
+    return value if kind == pl.String else value.cast(kind, strict=False)
+
+
+def _moment(value: pl.Expr, kind: pl.Datetime) -> pl.Expr:
+    text = value.str.replace(" ", "T", literal=True)
+    text = pl.when(text.str.len_bytes() == 10).then(text + pl.lit("T00:00:00")).otherwise(text)
+    # digits that the type has not would be cut off
+    digits = {"ms": 3, "us": 6, "ns": 9}[kind.time_unit]
+    fits = ~text.str.contains(rf"\.\d{{{digits}}}\d*[1-9]")
+    form = f"%Y-%m-%dT%H:%M:%S{_SUBSECOND}"
+    if kind.time_zone is None:
+        made = text.str.to_datetime(form, time_unit=kind.time_unit, strict=False)
+    else:
+        text = text.str.replace("Z$", "+00:00")
+        zoned = text.str.contains(r"[+-]\d{2}:?\d{2}$")
+        text = pl.when(zoned).then(text).otherwise(text + pl.lit("+00:00"))
+        made = text.str.to_datetime(f"{form}%z", time_unit=kind.time_unit, strict=False)
+        made = made.dt.convert_time_zone(kind.time_zone)
+    return pl.when(fits).then(made)
+
+
+def misfit(texts: pl.Series, values: pl.Series) -> int | None:
+    """Return the first row of which a text became null; None where there is none."""
+    if _nulls(texts) == _nulls(values):
+        return None
+    first, end = 0, texts.len()
+    while end - first > 1:
+        middle = (first + end) // 2
+        part = slice(first, middle)
+        if _nulls(texts[part]) == _nulls(values[part]):
+            first = middle
+        else:
+            end = middle
+    return first
+
+
+def _nulls(column: pl.Series) -> int:
+    if column.dtype.is_nested():
+        return column.null_count() + sum(leaf.null_count() for leaf in _leaves(column))
+    return column.null_count()

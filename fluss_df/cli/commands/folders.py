@@ -1,0 +1,52 @@
+"""``fluss-df check``, ``backup`` and ``restore``: folders of the embedded engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fluss_df.cli.base.console import EXIT_ERROR, err, errors_as_messages, out
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A folder of an embedded Fluss.")]
+Archive = Annotated[Path, typer.Argument(metavar="FILE", help="A .tar.zst or .tar.lz4 file.")]
+
+
+def check(folder: Folder) -> None:
+    """Verify every byte of a folder that is not in use, and say what was found."""
+    from fluss_df.engine.upkeep.check import check_folder
+
+    with errors_as_messages():
+        report = check_folder(folder.expanduser())
+    out.print(
+        f"{report.tables} tables, {report.buckets} buckets, {report.segments} segments:"
+        f" {report.records:,} records in {report.log_bytes:,} bytes of logs,"
+        f" {report.rows:,} rows of primary-key tables"
+    )
+    for finding in report.findings:
+        console, colour = (err, "bold red") if finding.level == "damage" else (out, "yellow")
+        where, message = escape(str(finding.where)), escape(finding.message)
+        console.print(f"[{colour}]{finding.level}:[/] {where}: {message}")
+    if not report.sound:
+        raise typer.Exit(EXIT_ERROR)
+    out.print("sound")
+
+
+def backup(folder: Folder, file: Archive) -> None:
+    """Write a consistent backup of a folder, also while another process serves it."""
+    from fluss_df.client.transport.folders import back_up_folder
+
+    with errors_as_messages():
+        size = back_up_folder(folder.expanduser(), file.expanduser())
+    out.print(f"wrote {escape(str(file))}: {size:,} bytes")
+
+
+def restore(file: Archive, folder: Folder) -> None:
+    """Put a backup into a new folder, and verify it."""
+    from fluss_df.engine.upkeep.restore import restore as put_back
+
+    with errors_as_messages():
+        put_back(file.expanduser(), folder.expanduser())
+    check(folder)

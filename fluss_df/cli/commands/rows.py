@@ -1,0 +1,295 @@
+"""``fluss-df head``, ``tail``, ``load`` and ``dump``: rows in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import polars as pl
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from fluss_df.cli.base.console import err, errors_as_messages, show_frame
+from fluss_df.cli.base.options import (
+    AsJson,
+    Columns,
+    Connection,
+    Metadata,
+    Table,
+    open_table,
+    place_of,
+    split_names,
+)
+from fluss_df.cli.base.texts import for_csv, json_lines
+from fluss_df.cli.loading.files import ENDINGS, ending
+from fluss_df.cli.loading.guessing import parse_schema
+from fluss_df.errors import FlussError
+from fluss_df.io.scans.offsets import bucket_offsets
+from fluss_df.io.scans.scan import scan_fluss
+from fluss_df.io.sinks.target import TableLayout
+from fluss_df.metadata import TablePath
+
+Rows = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many rows.")]
+
+_SINKS: dict[str, str] = {
+    ".parquet": "sink_parquet",
+    ".csv": "sink_csv",
+    ".tsv": "sink_csv",
+    ".ndjson": "sink_ndjson",
+    ".jsonl": "sink_ndjson",
+    ".arrow": "sink_ipc",
+    ".ipc": "sink_ipc",
+    ".feather": "sink_ipc",
+    ".csv.gz": "sink_csv",
+    ".tsv.gz": "sink_csv",
+    ".ndjson.gz": "sink_ndjson",
+    ".jsonl.gz": "sink_ndjson",
+}
+
+
+def head(
+    table: Table,
+    rows: Rows = 10,
+    columns: Columns = None,
+    metadata: Metadata = False,
+    connection: Connection = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the first rows."""
+    with errors_as_messages():
+        frame = _scan(connection, table, columns, metadata).head(rows).collect()
+        show_frame(frame, as_json=as_json)
+
+
+def tail(
+    table: Table,
+    rows: Rows = 10,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with the rows, or changes, that come.")
+    ] = False,
+    max_rows: Annotated[
+        int | None, typer.Option(min=0, help="With --follow: end after so many rows that came.")
+    ] = None,
+    columns: Columns = None,
+    metadata: Metadata = False,
+    connection: Connection = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the last rows; with --follow those that come, too, until Ctrl-C."""
+    with errors_as_messages():
+        if not follow:
+            frame = _scan(connection, table, columns, metadata).tail(rows).collect()
+            show_frame(frame, as_json=as_json)
+            return
+        opened, path = open_table(connection, table)
+        options: dict[str, Any] = {
+            "connection": opened,
+            "columns": split_names(columns),
+            "include_metadata": metadata,
+        }
+        if opened.get_table(path).has_primary_key():
+            options["mode"] = "changelog"
+        _until_interrupted(lambda: _follow(path, options, rows, max_rows, as_json))
+
+
+def _until_interrupted(work: Callable[[], None]) -> None:
+    """Do what only reads and prints, and have Ctrl-C end the process at once.
+
+    Python hands a signal to the main thread when that runs Python, which it does not while Polars
+    waits for rows: so another thread does the work. Its end is not waited for.
+    """
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    worker = threading.Thread(target=run, daemon=True)
+    worker.start()
+    try:
+        while worker.is_alive():
+            worker.join(0.1)
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(0)
+    if failed:
+        raise failed[0]
+
+
+def _follow(
+    path: TablePath, options: dict[str, Any], rows: int, max_rows: int | None, as_json: bool
+) -> None:
+    """Print the last rows of a log, and then every row behind them, once."""
+    # the end is pinned first: what comes meanwhile is followed
+    info = options["connection"].get_table(path).get_table_info()
+    ends: dict[Any, int] = {
+        (bucket.partition_name, bucket.bucket_id) if info.is_partitioned() else bucket.bucket_id: e
+        for bucket, (_, e) in bucket_offsets(options["connection"], info).items()
+    }
+    last = scan_fluss(path, stop=ends, **options).tail(rows).collect()
+    if last.height:
+        show_frame(last, as_json=as_json)
+    if max_rows == 0:
+        return
+    scan = scan_fluss(path, start=ends, follow=True, max_rows=max_rows, **options)
+    for frame in scan.collect_batches(maintain_order=True):
+        if frame.height:
+            show_frame(frame, as_json=as_json)
+            sys.stdout.flush()
+
+
+def _scan(connection: str | None, table: str, columns: str | None, metadata: bool) -> pl.LazyFrame:
+    opened, path = open_table(connection, table)
+    names = split_names(columns)
+    return scan_fluss(path, connection=opened, columns=names, include_metadata=metadata)
+
+
+def load(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            exists=True,
+            dir_okay=False,
+            help=f"Files: {', '.join(ENDINGS)}.",
+        ),
+    ],
+    table: Annotated[str, typer.Option("--into", metavar="TABLE", help="table or database.table")],
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the table where it does not exist.")
+    ] = False,
+    create_partitions: Annotated[
+        bool, typer.Option("--create-partitions", help="Create partitions that do not exist.")
+    ] = False,
+    primary_key: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Of the table to create.")
+    ] = None,
+    partition_by: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Of the table to create.")
+    ] = None,
+    buckets: Annotated[int | None, typer.Option(min=1, help="Of the table to create.")] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="'NAME TYPE, ...'",
+            help="Types of columns, as in 'id INT, day DATE'; others are found out.",
+            show_default="those of the table, or what is in the files",
+        ),
+    ] = None,
+    null_values: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="A text in CSV that means null, as N/A; repeat for more.",
+            show_default="nothing between commas",
+        ),
+    ] = None,
+    connection: Connection = None,
+) -> None:
+    """Write files into a table: all rows or, where one is wrong, none.
+
+    After it was killed, or a server failed, the same command completes what it had begun.
+    """
+    with errors_as_messages():
+        from fluss_df.cli.loading.loading import Load
+
+        opened, path = open_table(connection, table)
+        wanted = Load(
+            opened,
+            path,
+            place_of(connection, opened),
+            files,
+            TableLayout(split_names(primary_key), split_names(partition_by), None, buckets),
+            parse_schema(schema) if schema else (),
+            tuple(null_values or ()),
+            create,
+            create_partitions,
+        )
+        began = time.monotonic()
+        with Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("rows"),
+            TimeElapsedColumn(),
+            console=err,
+        ) as progress:
+            task = progress.add_task(str(path), total=None)
+            done = wanted.run(lambda n, total: progress.update(task, completed=n, total=total))
+        about = ["table created"] if done.table_created else []
+        if done.resumed:
+            about.append("completed a load that had been interrupted")
+        said = "; ".join([f"{done.rows:,} rows", *about])
+        typer.echo(f"{path}: {said}; {time.monotonic() - began:.2f} s")
+        wanted.forget()
+
+
+def dump(
+    table: Table,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", dir_okay=False, help=f"File: {', '.join(_SINKS)}.")
+    ],
+    columns: Columns = None,
+    metadata: Metadata = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    connection: Connection = None,
+) -> None:
+    """Write the rows of a table into a file, which is there when it is whole."""
+    with errors_as_messages():
+        method = _SINKS[ending(file, tuple(_SINKS))]
+        if file.exists() and not force:
+            raise FlussError(f"{file} exists; --force replaces it")
+        if not file.parent.is_dir():
+            raise FlussError(f"{file}: there is no folder {file.parent}")
+        frame = _scan(connection, table, columns, metadata)
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+        os.close(handle)
+        try:
+            _write(frame, method, name, file)
+            os.replace(name, file)
+        except BaseException:
+            os.unlink(name)
+            raise
+        typer.echo(f"{file}: {file.stat().st_size:,} bytes")
+
+
+def _write(frame: pl.LazyFrame, method: str, name: str, file: Path) -> None:
+    """Write rows into a file; into texts with all that CSV and JSON have no form for."""
+    if method not in ("sink_csv", "sink_ndjson"):
+        getattr(frame, method)(name)
+        return
+    schema = frame.collect_schema()
+    names = file.name.lower()
+    separator = "\t" if ".tsv" in names[-7:] else ","
+    with gzip.open(name, "wb") if names.endswith(".gz") else open(name, "wb") as out_file:
+
+        def write(part: pl.DataFrame) -> None:
+            if method == "sink_ndjson":
+                out_file.write(json_lines(part).encode())
+                return
+            text = part.select(for_csv(schema)).write_csv(separator=separator, include_header=False)
+            out_file.write(text.encode())
+
+        if method == "sink_csv":
+            header = pl.DataFrame(schema=dict.fromkeys(schema, pl.String))
+            out_file.write(header.write_csv(separator=separator).encode())
+        frame.sink_batches(write)

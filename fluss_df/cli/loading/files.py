@@ -1,0 +1,395 @@
+"""Files of rows: which there are, what is in them, and where they are wrong."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import csv
+import gzip
+import io
+import itertools
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv as pc
+from polars.io.plugins import register_io_source
+
+from fluss_df.cli.base.texts import decoded, misfit, raw_type, typed
+from fluss_df.cli.loading.guessing import SAMPLE, Guess
+from fluss_df.cli.loading.json_lines import check_fields, check_lines, objects
+from fluss_df.errors import FlussError
+from fluss_df.io.base.names import all_exact, exact
+from fluss_df.io.scans.polars_reader import polars_text
+
+_SCANS: dict[str, Callable[..., pl.LazyFrame]] = {
+    ".parquet": pl.scan_parquet,
+    ".arrow": pl.scan_ipc,
+    ".ipc": pl.scan_ipc,
+    ".feather": pl.scan_ipc,
+}
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+#: Files of JSON lines.
+LINES = (".ndjson", ".jsonl")
+TEXTS = (*_DELIMITERS, *LINES)
+#: How names of files that are read may end.
+ENDINGS = (*_SCANS, *TEXTS, *(f"{text}.gz" for text in TEXTS))
+
+_BLOCK = 4 << 20
+# what a block of CSV may grow to for the sake of a long row
+_LARGEST_BLOCK = 1 << 30
+# of a value of CSV, in characters: as much as a C long has on all systems
+_LONGEST = (1 << 31) - 1
+# what readers and decompressors raise
+_UNREADABLE = (
+    pl.exceptions.PolarsError,
+    pa.ArrowException,
+    ValueError,
+    OSError,
+    EOFError,
+    zlib.error,
+)
+
+
+def ending(file: Path, known: Sequence[str]) -> str:
+    """Return how the name of a file ends, of the known endings.
+
+    Raises
+    ------
+    FlussError
+        Where it ends in none.
+    """
+    name = file.name.lower()
+    for end in sorted(known, key=len, reverse=True):
+        if name.endswith(end):
+            return end
+    raise FlussError(f"{file}: the name of the file ends in none of {', '.join(known)}")
+
+
+@dataclass
+class Source:
+    """A file, and what is known of its columns.
+
+    Parameters
+    ----------
+    path
+        Where it is.
+    null_values
+        Texts of CSV that mean null, besides the empty one without quotes.
+    """
+
+    path: Path
+    null_values: tuple[str, ...] = ()
+    kind: str = field(init=False)
+    _checked: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.kind = ending(self.path, ENDINGS).removesuffix(".gz")
+
+    def error(self, line: int | None, column: str | None, text: str) -> FlussError:
+        """Return an error that names the file and the place in it."""
+        where = "" if line is None else f", line {line}"
+        where += "" if column is None else f", column '{column}'"
+        return FlussError(f"{self.path}{where}: {text}; nothing was loaded")
+
+    def open(self) -> IO[bytes]:
+        """Open the file; what is compressed is read as it was before."""
+        if self.path.name.lower().endswith(".gz"):
+            return gzip.open(self.path, "rb")  # type: ignore[return-value]
+        return open(self.path, "rb")
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn what readers raise into errors that name the file."""
+        try:
+            yield
+        except FlussError:
+            raise
+        except _UNREADABLE as e:
+            with contextlib.suppress(*_UNREADABLE):
+                self.locate()
+            text = polars_text(e) if isinstance(e, pl.exceptions.PolarsError) else str(e)
+            reason = text.split("\n\n", maxsplit=1)[0]
+            raise self.error(None, None, f"it cannot be read: {' '.join(reason.split())}") from e
+
+    def locate(self) -> None:
+        """Raise the error of a file of text that is wrong, with its place; else return."""
+        if self.kind not in TEXTS:
+            return
+        _check_utf8(self)
+        if self.kind in LINES:
+            check_lines(self)
+            for _ in objects(self):
+                pass
+        else:
+            for _ in _records(self):
+                pass
+
+    # ---- what it has
+
+    def names(self) -> list[str]:
+        """Return the columns of CSV."""
+        with self.errors():
+            names: list[str] = next(self._batches({})).schema.names
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise self.error(1, twice[0], "the name stands there twice")
+        return names
+
+    def kinds(self, guesses: dict[str, Guess]) -> dict[str, pl.DataType]:
+        """Return the types of the columns by all that is in the file.
+
+        Parameters
+        ----------
+        guesses
+            What columns are by the files before this one; they learn more here.
+        """
+        if self.kind in _SCANS:
+            with self.errors():
+                if not self.path.stat().st_size:
+                    raise self.error(None, None, f"it is empty, and no {self.kind[1:]} file")
+                return dict(self.scan().collect_schema())
+        found: dict[str, pl.DataType]
+        if self.kind in LINES:
+            found = {name: _whole(kind) for name, kind in self.fields().items()}
+            shapes = {n: pl.String() if _loose(k) else k for n, k in found.items()}
+            texts = {n for n, k in found.items() if _loose(k)}
+        else:
+            shapes = dict.fromkeys(self.names(), pl.String())
+            found, texts = dict(shapes), set(shapes)
+        row = 0
+        for frame in _sampled(self.texts(shapes)):
+            for name in texts:
+                guess = guesses.setdefault(name, Guess())
+                wrong = guess.see(frame[name])
+                if wrong is not None:
+                    raise self.error(
+                        self.line_of(row + wrong),
+                        name,
+                        f"{frame[name][wrong]!r} is not {guess.expected}, as the {SAMPLE:,} rows"
+                        " before are: --null-values names texts that mean null, --schema"
+                        f" '{name} STRING' reads texts",
+                    )
+            row += frame.height
+        return {n: guesses[n].kind if n in texts and n in guesses else found[n] for n in found}
+
+    def fields(self) -> dict[str, pl.DataType]:
+        """Return the fields of all objects of a file of JSON lines, the last one's too."""
+        with self.errors():
+            if self._is_blank():
+                return {}
+            if not self._checked:
+                check_lines(self)
+            frame = pl.scan_ndjson(self.path, infer_schema_length=None)
+            fields = dict(frame.collect_schema())
+            if not self._checked:
+                check_fields(self, fields)
+            self._checked = True
+        return fields
+
+    def _is_blank(self) -> bool:
+        with self.open() as file:
+            return all(not line.strip() for line in file)
+
+    # ---- its rows
+
+    def texts(self, kinds: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
+        """Give the rows of a file of text, with texts in place of all values."""
+        if self.kind in LINES:
+            schema = {name: raw_type(kind) for name, kind in kinds.items()}
+            with self.errors():
+                if not schema or self._is_blank():
+                    yield pl.DataFrame(schema=schema)
+                    return
+                scan = pl.scan_ndjson(self.path, schema=schema)
+                yield from scan.collect_batches(maintain_order=True)
+            return
+        if self._is_uneven():
+            # the reader takes a quote that does not end for one that ends with the file
+            self.locate()
+        with self.errors():
+            columns = dict.fromkeys(kinds, pa.string())
+            for batch in itertools.islice(self._batches(columns), 1, None):
+                frame = pl.DataFrame(batch)
+                yield frame.select(decoded(name, kind) for name, kind in kinds.items())
+
+    def _is_uneven(self) -> bool:
+        """Whether the file has an odd number of quotes."""
+        with self.errors(), self.open() as file:
+            blocks = iter(lambda: file.read(_BLOCK), b"")
+            return sum(block.count(b'"') for block in blocks) % 2 == 1
+
+    def _batches(self, columns: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """Give the rows of CSV; first none, which has the names of the columns."""
+        block, given = _BLOCK, -1
+        while True:
+            try:
+                with self.open() as file:
+                    reader = self._reader(file, columns, block)
+                    if given < 0:
+                        yield pa.RecordBatch.from_pylist([], reader.schema)
+                        given = 0
+                    skip = given
+                    for batch in reader:
+                        if batch.num_rows > skip:
+                            given += batch.num_rows - skip
+                            yield batch.slice(skip)
+                        skip = max(skip - batch.num_rows, 0)
+                return
+            except pa.ArrowInvalid as error:
+                # a row must lie within two blocks
+                if "straddling" not in str(error):
+                    raise
+                if block >= _LARGEST_BLOCK:
+                    raise self.error(
+                        None, None, "a row is longer than 1 GiB: write it as .parquet or .ndjson"
+                    ) from None
+                block *= 8
+
+    def _reader(
+        self, file: IO[bytes], columns: dict[str, pa.DataType], block: int
+    ) -> pc.CSVStreamingReader:
+        parsed = pc.ParseOptions(
+            delimiter=_DELIMITERS[self.kind],
+            newlines_in_values=True,
+            # in a file of one column it is a null
+            ignore_empty_lines=len(columns) != 1,
+        )
+        converted = pc.ConvertOptions(
+            column_types=columns,
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            null_values=["", *self.null_values],
+        )
+        read = pc.ReadOptions(block_size=block)
+        begun = file.read(_BLOCK)
+        if begun.strip() and b"\n" not in begun and b"\r" not in begun and not file.read(1):
+            # a line of names alone has to end for the reader
+            return pc.open_csv(pa.BufferReader(begun + b"\n"), read, parsed, converted)
+        file.seek(0)
+        return pc.open_csv(file, read, parsed, converted)
+
+    def frames(self, kinds: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
+        """Give the rows of a file of text, as values of the types.
+
+        Raises
+        ------
+        FlussError
+            For a text that is none of its column's type, with line, column and text.
+        """
+        row = 0
+        for frame in self.texts(kinds):
+            values = frame.select(typed(exact(n), kind).alias(n) for n, kind in kinds.items())
+            for name, kind in kinds.items():
+                wrong = misfit(frame[name], values[name])
+                if wrong is not None:
+                    shown = repr(frame[name][wrong])[:80]
+                    raise self.error(
+                        self.line_of(row + wrong), name, f"{shown} is no value of {kind}"
+                    )
+            row += frame.height
+            yield values
+
+    def line_of(self, row: int) -> int | None:
+        """Return the line in which a row begins."""
+        rows = objects(self) if self.kind in LINES else _records(self)
+        for at, line in enumerate(rows):
+            if at == row:
+                return line
+        return None
+
+    def scan(self, kinds: Mapping[str, pl.DataType] | None = None) -> pl.LazyFrame:
+        """Return the rows as a lazy frame; of a file of text with the types of its columns."""
+        if self.kind in _SCANS:
+            return _SCANS[self.kind](self.path)
+        assert kinds is not None
+        schema = pl.Schema(kinds)
+
+        def source(
+            with_columns: list[str] | None,
+            predicate: pl.Expr | None,
+            n_rows: int | None,
+            batch_size: int | None,
+        ) -> Iterator[pl.DataFrame]:
+            for frame in self.frames(schema):
+                found = frame if with_columns is None else frame.select(all_exact(with_columns))
+                yield found if predicate is None else found.filter(predicate)
+
+        return register_io_source(source, schema=schema)
+
+
+def _sampled(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Give frames, of the first one its first rows by themselves."""
+    for at, frame in enumerate(frames):
+        yield from [frame] if at else [frame[:SAMPLE], frame[SAMPLE:]]
+
+
+def _loose(kind: pl.DataType) -> bool:
+    return kind == pl.String
+
+
+def _whole(kind: pl.DataType) -> pl.DataType:
+    """Return the type of a table for one that Polars found in JSON."""
+    if isinstance(kind, pl.List):
+        return pl.List(_whole(kind.inner))  # type: ignore[arg-type]
+    if isinstance(kind, pl.Struct):
+        return pl.Struct({f.name: _whole(f.dtype) for f in kind.fields})  # type: ignore[arg-type]
+    if kind == pl.Null:
+        return pl.String()
+    return pl.Int64() if kind.is_integer() else kind
+
+
+def _check_utf8(source: Source) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with source.open() as file:
+        for number, line in enumerate(file, 1):
+            try:
+                decoder.decode(line, final=True)
+            except UnicodeDecodeError as error:
+                raise source.error(
+                    number,
+                    None,
+                    f"byte {line[error.start]:#04x} at {error.start + 1} is not UTF-8, which files"
+                    " of text are read as: convert it, as with iconv -f latin1 -t utf8",
+                ) from None
+            decoder.reset()
+
+
+@contextlib.contextmanager
+def _values_of_any_length() -> Iterator[None]:
+    before = csv.field_size_limit(_LONGEST)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _records(source: Source) -> Iterator[int]:
+    """Give the lines in which rows of CSV begin; raise for what is no row."""
+    with source.open() as file, _values_of_any_length():
+        # lines end where those of CSV do, and not at all that Unicode has for an end
+        lines = io.TextIOWrapper(file, "utf-8", newline="")
+        reader = csv.reader(lines, delimiter=_DELIMITERS[source.kind], strict=True)
+        width: int | None = None
+        begins = 1
+        try:
+            for record in reader:
+                if width is None:
+                    width = len(record)
+                elif record or width == 1:
+                    if record and len(record) != width:
+                        raise source.error(
+                            begins,
+                            None,
+                            f"the row has {len(record)} values for {width} columns",
+                        )
+                    yield begins
+                begins = reader.line_num + 1
+        except csv.Error as error:
+            raise source.error(begins, None, f"the row cannot be read: {error}") from None
+    if width is None:
+        raise source.error(None, None, "it is empty, and has no names of columns")

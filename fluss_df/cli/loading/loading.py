@@ -1,0 +1,425 @@
+"""Loading files into a table: all of it or nothing, and once even where the process is killed.
+
+All files are read to their ends and checked against the table before the first row is sent. What
+is sent is noted beforehand, as runs into tables do (:mod:`fluss_df.io.runs.ledger`), in a folder of
+the user's; so the same command, after it was killed, completes what it had begun and doubles
+nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from fluss_df.cli.base.texts import entries_of
+from fluss_df.cli.loading.files import LINES, TEXTS, Source
+from fluss_df.cli.loading.guessing import Guess
+from fluss_df.client.connection import FlussConnection
+from fluss_df.client.send.batch import RoutedBatch
+from fluss_df.cluster.processes.places import data_dir
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.base.arrow import polars_schema
+from fluss_df.io.runs.checkpoint import BatchOffsets, Checkpoint, read_state, write_atomically
+from fluss_df.io.runs.ledger import TableLedger
+from fluss_df.io.runs.losses import Losses
+from fluss_df.io.runs.micro_batches import MicroBatch
+from fluss_df.io.scans.polars_reader import polars_text
+from fluss_df.io.sinks.sink import require_partitions
+from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
+from fluss_df.metadata import TablePath
+from fluss_df.record.python.coerce import coerce
+from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.types import Column, arrow_schema
+
+_JOB = "job.json"
+_LEDGER = "ledger"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a load did.
+
+    Parameters
+    ----------
+    rows
+        How many rows of the files are in the table.
+    table_created
+        Whether it made the table.
+    resumed
+        Whether it completed a load that had been interrupted.
+    """
+
+    rows: int
+    table_created: bool
+    resumed: bool
+
+
+@dataclass(frozen=True)
+class Load:
+    """Files that go into a table.
+
+    Parameters
+    ----------
+    connection, path
+        The table.
+    place
+        Where the table is, in words that are the same the next time.
+    files
+        The files, in order.
+    layout
+        Of the table to create.
+    schema
+        Types that a user gave to columns.
+    null_values
+        Texts of CSV that mean null.
+    create, create_partitions
+        What to create where it does not exist.
+    """
+
+    connection: FlussConnection
+    path: TablePath
+    place: str
+    files: Sequence[Path]
+    layout: TableLayout
+    schema: Sequence[Column] = ()
+    null_values: tuple[str, ...] = ()
+    create: bool = False
+    create_partitions: bool = False
+
+    def run(self, progress: Callable[[int, int], object]) -> Loaded:
+        """Load the files.
+
+        Parameters
+        ----------
+        progress
+            Called with the rows that were handed on, and how many there are.
+
+        Raises
+        ------
+        FlussError
+            With the file, line and column of what is wrong; nothing was written then. When
+            servers fail meanwhile: run the same load again.
+        """
+        folder = self._folder()
+        with Checkpoint(folder, self.path):
+            found = self._interrupted(folder)
+            if found:
+                rows = self._write(folder, None, progress)
+                return Loaded(rows, table_created=False, resumed=True)
+            shutil.rmtree(folder / _LEDGER, ignore_errors=True)
+            try:
+                frame, target, rows = self._checked()
+                created = target.info is None
+                info = target.create()
+                job = {
+                    "version": 1,
+                    "table_id": info.table_id,
+                    "files": self._marks(),
+                    "rows": rows,
+                }
+                write_atomically(folder / _JOB, job)
+                rows = self._write(folder, frame, progress)
+            except BaseException:
+                if not self._begun(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+        return Loaded(rows, created, resumed=False)
+
+    def forget(self) -> None:
+        """Take note that the user knows of the result: the same load is another one from now on.
+
+        Until then it is the one that was interrupted: whoever is killed before saying that it is
+        done has it done, not doubled, by the next.
+        """
+        folder = self._folder()
+        done = folder.with_name(f"{folder.name}.done-{os.getpid()}")
+        # whole or not at all, which removing file by file is not
+        os.replace(folder, done)
+        # also what is left of others who were killed here
+        for each in folder.parent.glob("*.done-*"):
+            shutil.rmtree(each, ignore_errors=True)
+
+    # ---- the note of what was begun
+
+    def _folder(self) -> Path:
+        """Return the folder of this load: the same files into the same table have the same."""
+        names = [str(file.resolve()) for file in self.files]
+        key = json.dumps([self.place, str(self.path), names])
+        digest = hashlib.sha256(key.encode()).hexdigest()[:24]
+        return data_dir() / "loads" / digest
+
+    def _marks(self) -> list[list[Any]]:
+        stats = [file.stat() for file in self.files]
+        return [[stat.st_size, stat.st_mtime_ns] for stat in stats]
+
+    def _begun(self, folder: Path) -> bool:
+        return any((folder / _LEDGER).glob("*.json"))
+
+    def _interrupted(self, folder: Path) -> bool:
+        """Whether rows of an earlier load may be in the table, and others not yet."""
+        if not (folder / _JOB).exists() or not self._begun(folder):
+            return False
+        job = read_state(folder / _JOB)
+        try:
+            info = self.connection.get_table(self.path).get_table_info()
+        except FlussError as error:
+            if error.error_code != ErrorCode.TABLE_NOT_EXIST:
+                raise
+            return False
+        if job["table_id"] != info.table_id:
+            return False  # of a table that is gone
+        if job["files"] != self._marks():
+            raise FlussError(
+                f"an earlier load of these files into {self.path} was interrupted, with a part of"
+                f" its {job['rows']:,} rows written, and the files have changed since: restore them"
+                f" and load again to complete it, or remove {folder} to leave it as it is"
+            )
+        return True
+
+    # ---- reading
+
+    def _checked(self) -> tuple[pl.LazyFrame, Target, int]:
+        """Read all files to their ends; return their rows, the table, and how many they are."""
+        sources = [Source(file, self.null_values) for file in self.files]
+        given = {c.name: c for c in self.schema}
+        kinds = dict(polars_schema(arrow_schema(list(self.schema)))) if given else {}
+        table = self._columns()
+        wanted = {**table, **kinds}
+        guesses: dict[str, Guess] = {}
+        found = [_kinds(source, wanted, table, guesses) for source in sources]
+        # what the last file says of a column holds for all
+        found = [
+            {name: guesses[name].kind if name in guesses else kind for name, kind in one.items()}
+            for one in found
+        ]
+        unknown = [name for name in given if not any(name in one for one in found)]
+        if unknown:
+            raise FlussError(f"--schema: no file has a column '{unknown[0]}'")
+        frames = [s.scan(k) for s, k in zip(sources, found, strict=True)]
+        self._same_columns(sources, found)
+        how: Any = "diagonal" if any(s.kind in LINES for s in sources) else "vertical"
+        frame = frames[0] if len(frames) == 1 else pl.concat(frames, how=how)
+        with _polars_errors(sources):
+            schema = frame.collect_schema()
+            target = self._target(schema, given)
+            rows = self._check(frame, target, schema)
+        return frame, target, rows
+
+    def _columns(self) -> dict[str, pl.DataType]:
+        """Return the columns of the table, where it exists."""
+        try:
+            info = self.connection.get_table(self.path).get_table_info()
+        except FlussError as error:
+            if error.error_code != ErrorCode.TABLE_NOT_EXIST:
+                raise
+            if not self.create:
+                raise FlussError(
+                    f"{error.message}; --create creates it", error.error_code
+                ) from None
+            return {}
+        numbered = info.schema.auto_increment
+        kinds = polars_schema(info.schema.arrow_schema)
+        return {name: kind for name, kind in kinds.items() if name not in numbered}
+
+    def _same_columns(
+        self, sources: Sequence[Source], found: Sequence[Mapping[str, pl.DataType]]
+    ) -> None:
+        for source, kinds in zip(sources[1:], found[1:], strict=True):
+            if source.kind in LINES or list(kinds) == list(found[0]):
+                continue
+            raise FlussError(
+                f"{source.path}: its columns are {', '.join(kinds)}, those of {sources[0].path}"
+                f" {', '.join(found[0])}; nothing was loaded"
+            )
+
+    def _target(self, schema: pl.Schema, given: Mapping[str, Column]) -> Target:
+        target = find_target(
+            self.connection,
+            self.path,
+            schema,
+            self.layout,
+            mode="auto",
+            create_if_not_exists=self.create,
+        )
+        if target.info is not None or not given:
+            return target
+        made = target.descriptor
+        keys = made.schema.primary_keys
+        columns = [
+            c
+            if c.name not in given
+            else replace(
+                given[c.name],
+                type=given[c.name].type.with_nullable(
+                    given[c.name].type.nullable and c.name not in keys
+                ),
+            )
+            for c in made.schema.columns
+        ]
+        described = TableDescriptor(
+            Schema.from_columns(columns, keys),
+            partition_keys=made.partition_keys,
+            bucket_keys=self.layout.bucket_keys,
+            bucket_count=self.layout.bucket_count,
+            properties=self.layout.properties,
+        )
+        return replace(target, descriptor=described, columns=tuple(columns))
+
+    def _check(self, frame: pl.LazyFrame, target: Target, schema: pl.Schema) -> int:
+        """Raise for a row that the table does not take; return how many there are."""
+        rows = 0
+        arrow_types(self.path, schema)
+        coerce(
+            pa.Table.from_batches([], arrow_types(self.path, schema)),
+            target.columns,
+            table=str(self.path),
+        )
+
+        there = target.partitions()
+
+        def check(part: pl.DataFrame) -> None:
+            nonlocal rows
+            fitting = coerce(part.to_arrow(), target.columns, table=str(self.path))
+            if not self.create_partitions:
+                require_partitions(target, fitting, "--create-partitions", there)
+            rows += part.height
+
+        try:
+            frame.sink_batches(check)
+        except FlussError as error:
+            if "nothing was" not in error.message:
+                behind = f" (rows count from row {rows:,} of the files)" if rows else ""
+                error.message = f"{error.message}{behind}; nothing was loaded"
+                error.args = (error.message, error.error_code)
+            raise
+        return rows
+
+    # ---- writing
+
+    def _write(
+        self, folder: Path, frame: pl.LazyFrame | None, progress: Callable[[int, int], object]
+    ) -> int:
+        total = int(read_state(folder / _JOB)["rows"])
+        schema = pl.Schema(self._columns()) if frame is None else frame.collect_schema()
+        if frame is None:
+            frame = pl.LazyFrame(schema=schema)
+        # of no table's offsets: of files, which the note names
+        batch = MicroBatch(0, frame, (), BatchOffsets(0, 0, ()), lambda *_: None)
+        ledger = _Ledger(
+            self.connection,
+            self.path,
+            schema,
+            folder,
+            None,
+            Losses("fail", "load the files again, when the partitions are there"),
+            create_partitions=self.create_partitions,
+        )
+        ledger.watched = lambda rows: progress(rows, total)
+        with ledger:
+            return ledger.write(batch)
+
+
+class _Ledger(TableLedger):
+    """A ledger that tells how far it is."""
+
+    watched: Callable[[int], object]
+
+    def _staged(self, *args: Any) -> Iterator[RoutedBatch]:
+        rows = 0
+        for routed in super()._staged(*args):
+            yield routed
+            rows += routed.rows.num_rows
+            self.watched(rows)
+
+
+def _kinds(
+    source: Source,
+    wanted: Mapping[str, pl.DataType],
+    table: Mapping[str, pl.DataType],
+    guesses: dict[str, Guess],
+) -> dict[str, pl.DataType]:
+    """Return the types to read a file with: those that are wanted, and of other columns its own."""
+    if source.kind not in TEXTS:
+        return source.kinds(guesses)
+    if source.kind in LINES:
+        fields = source.fields()
+        for name, kind in fields.items():
+            if name in wanted:
+                _check_shape(source, name, kind, wanted[name])
+        # a field that an object has not is null
+        names = [*fields, *(name for name in table if name not in fields)]
+        if not names:
+            raise source.error(None, None, "it is empty: there are no columns to make a table of")
+    else:
+        names = source.names()
+    if all(name in wanted for name in names):
+        return {name: wanted[name] for name in names}
+    own = source.kinds(guesses)
+    for name in wanted:
+        guesses.pop(name, None)
+    return {name: wanted[name] if name in wanted else own[name] for name in names}
+
+
+def _check_shape(source: Source, name: str, found: pl.DataType, wanted: pl.DataType) -> None:
+    """Raise where JSON has values of another kind than a column, or fields that it has not."""
+    wanted = entries_of(wanted)
+    if isinstance(found, pl.List) and isinstance(wanted, pl.List):
+        _check_shape(source, name, found.inner, wanted.inner)  # type: ignore[arg-type]
+        return
+    if isinstance(found, pl.Struct) and isinstance(wanted, pl.Struct):
+        there = {f.name: f.dtype for f in wanted.fields}
+        for part in found.fields:
+            if part.name not in there:
+                raise source.error(
+                    None, name, f"the column has no field '{part.name}' (there are {list(there)})"
+                )
+            _check_shape(
+                source,
+                f"{name}.{part.name}",
+                part.dtype,  # type: ignore[arg-type]
+                there[part.name],  # type: ignore[arg-type]
+            )
+        return
+    if found == pl.Null:
+        return
+    text = found == pl.String
+    if wanted.is_nested() or found.is_nested():
+        fits = False
+    elif wanted == pl.Boolean:
+        fits = text or found == pl.Boolean
+    else:
+        fits = text or (wanted.is_numeric() and found.is_numeric())
+    if not fits:
+        raise source.error(None, name, f"it has values of {found}, the column is of {wanted}")
+    if isinstance(wanted, pl.Decimal) and found.is_float() and (wanted.precision or 38) > 15:
+        raise source.error(
+            None,
+            name,
+            f"numbers with a point are read with 15 digits, and the column is of {wanted}: write"
+            ' them as texts, as "1.50"',
+        )
+
+
+@contextlib.contextmanager
+def _polars_errors(sources: Sequence[Source]) -> Iterator[None]:
+    try:
+        yield
+    except pl.exceptions.PolarsError as error:
+        for source in sources:
+            with source.errors():
+                source.locate()
+        reason = polars_text(error).split("\n\n", maxsplit=1)[0]
+        names = ", ".join(str(source.path) for source in sources)
+        raise FlussError(
+            f"{names}: cannot be read: {' '.join(reason.split())}; nothing was loaded"
+        ) from error

@@ -1,0 +1,1 @@
+"""Processes that end with their owner."""

@@ -1,0 +1,319 @@
+"""Starts, watches and ends the processes of one cluster folder."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from fluss_df.cluster.errors import ClusterError, PortInUseError
+from fluss_df.cluster.processes.launcher import Launcher
+from fluss_df.cluster.processes.ports import HOST, PortChooser, is_free, is_open
+from fluss_df.cluster.processes.processes import end, wait_until_gone
+from fluss_df.cluster.servers.configuration import command, heap_of, write_configuration
+from fluss_df.cluster.servers.jars import ServerJars
+from fluss_df.cluster.servers.probe import TabletServerNode, tablet_server_nodes
+from fluss_df.cluster.servers.settings import (
+    COORDINATOR,
+    ZOOKEEPER,
+    Folder,
+    Ports,
+    Settings,
+    State,
+    tablet_server_name,
+)
+from fluss_df.errors import FlussError
+from fluss_df.protocol.handshake import Credentials
+
+_ATTEMPTS = 5
+_POLL_SECONDS = 0.05
+_PROBE_SECONDS = 5.0
+STOP_SECONDS = 20.0
+_TAIL_LINES = 20
+_TAIL_BYTES = 65_536
+_IN_USE = ("Address already in use", "BindException")
+
+
+class Servers:
+    """The processes of a cluster folder; callers hold the folder's lock.
+
+    Parameters
+    ----------
+    folder
+        The folder of the cluster.
+    state
+        What the folder remembers.
+    new_launcher
+        Makes what starts processes, when the first one is needed.
+    start_timeout
+        Seconds that servers may take to be ready.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        state: State,
+        new_launcher: Callable[[], Launcher],
+        start_timeout: float,
+    ) -> None:
+        self._folder = folder
+        self.state = state
+        self._new_launcher = new_launcher
+        self._start_timeout = start_timeout
+        self._log_starts: dict[str, int] = {}
+
+    # ---- starting
+
+    def start_all(self, java: Path, jars: ServerJars, port: int | None) -> None:
+        """Start all servers, on other ports where theirs are taken; return when they serve.
+
+        Parameters
+        ----------
+        java, jars
+            What the servers run from.
+        port
+            The port that clients are told; None for the one of last time, or any.
+
+        Raises
+        ------
+        PortInUseError
+            When ``port`` belongs to another program.
+        ClusterError
+            When a server dies or is not ready in time; none is left running then.
+        """
+        self.state = replace(self.state, server_version=jars.version, jar=jars.named)
+        for attempt in range(1, _ATTEMPTS + 1):
+            self.state = replace(self.state, ports=self._choose_ports(port), processes={})
+            self._save()
+            write_configuration(self._folder, self.state.settings, self.state.ports)
+            try:
+                self._launch_all(java, jars)
+            except PortInUseError:
+                # Another program took a port between our look and the server's bind.
+                self.stop_all(patience=0)
+                if attempt == _ATTEMPTS:
+                    raise
+            except BaseException:
+                self.stop_all(patience=0)
+                raise
+            else:
+                return
+
+    def _choose_ports(self, port: int | None) -> dict[str, Ports]:
+        if port is not None and not is_free(port):
+            raise PortInUseError(
+                f"port {port} of {HOST} is in use by another program; give another port"
+            )
+        chooser = PortChooser()
+        # The address that clients know comes first, so that no other port of ours takes it.
+        if port is None and COORDINATOR in self.state.ports:
+            port = self.state.ports[COORDINATOR].client
+        client = chooser.choose(port)
+
+        def ports_of(name: str, client: int | None = None) -> Ports:
+            old = self.state.ports.get(name)
+            client = client or chooser.choose(old.client if old else None)
+            if name == ZOOKEEPER:
+                return Ports(client, client)
+            return Ports(chooser.choose(old.internal if old else None), client)
+
+        return {
+            COORDINATOR: ports_of(COORDINATOR, client),
+            ZOOKEEPER: ports_of(ZOOKEEPER),
+            **{name: ports_of(name) for name in self._tablet_server_names()},
+        }
+
+    def _launch_all(self, java: Path, jars: ServerJars) -> None:
+        deadline = time.monotonic() + self._start_timeout
+        self._launch(ZOOKEEPER, java, jars)
+        self._wait_for_zookeeper(deadline)
+        names = [COORDINATOR, *self._tablet_server_names()]
+        for name in names:
+            self._launch(name, java, jars)
+        # ZooKeeper included: what accepted connections on its port may have been another program.
+        self._wait_until_ready([ZOOKEEPER, *names], deadline)
+
+    def start_one(self, name: str, java: Path, jars: ServerJars) -> None:
+        """Start one server of a running cluster, with its old ports and data.
+
+        Raises
+        ------
+        ClusterError
+            When it runs already, dies, or is not ready in time.
+        """
+        running = self.state.running()
+        if name in running:
+            raise ClusterError(f"{name} is running already (pid {running[name].pid})")
+        if ZOOKEEPER not in running:
+            raise ClusterError(
+                f"{name} cannot start: the cluster in {self._folder.path} is not running"
+            )
+        self._launch(name, java, jars)
+        try:
+            self._wait_until_ready([name], time.monotonic() + self._start_timeout)
+        except BaseException:
+            self.end_one(name, patience=0)
+            raise
+
+    def _launch(self, name: str, java: Path, jars: ServerJars) -> None:
+        log = self._folder.log(name)
+        self._log_starts[name] = log.stat().st_size if log.exists() else 0
+        argv = command(self._folder, name, java, jars, heap_of(name, self.state.settings))
+        process = self._new_launcher().start(argv, log, self._folder.home(name))
+        self.state = self.state.with_process(name, process)
+        self._save()
+
+    # ---- watching
+
+    def _wait_for_zookeeper(self, deadline: float) -> None:
+        port = self.state.ports[ZOOKEEPER].client
+        while not is_open(port):
+            self._check_alive([ZOOKEEPER])
+            if time.monotonic() > deadline:
+                raise self._not_ready("ZooKeeper does not accept connections")
+            time.sleep(_POLL_SECONDS)
+
+    def _wait_until_ready(self, names: Iterable[str], deadline: float) -> None:
+        """Wait until every running server tells clients of every running tablet server."""
+        names = list(names)
+        while True:
+            self._check_alive(names)
+            problem = self.problem()
+            if problem is None:
+                return
+            if time.monotonic() > deadline:
+                raise self._not_ready(problem)
+            time.sleep(_POLL_SECONDS)
+
+    def problem(self) -> str | None:
+        """Return what keeps the running servers from serving; None when they do."""
+        running = self.state.running()
+        expected = {
+            TabletServerNode(number, HOST, self.state.ports[name].client)
+            for number, name in enumerate(self._tablet_server_names())
+            if name in running
+        }
+        for name in [COORDINATOR, *self._tablet_server_names()]:
+            if name not in running:
+                continue
+            try:
+                seen = tablet_server_nodes(
+                    HOST, self.state.ports[name].client, self.credentials(), _PROBE_SECONDS
+                )
+            except (FlussError, OSError) as error:
+                return f"{name} does not answer: {error}"
+            missing = sorted(node.id for node in expected - seen)
+            if missing:
+                return f"{name} does not yet know of the tablet servers {missing}"
+        return None
+
+    def credentials(self) -> Credentials | None:
+        """Return those of the first user, where the cluster has any."""
+        for user, password in self.state.settings.sasl.items():
+            return Credentials(user, password)
+        return None
+
+    def _check_alive(self, names: Iterable[str]) -> None:
+        for name in names:
+            process = self.state.processes.get(name)
+            if process is None or not process.is_alive:
+                raise self._died(name)
+
+    def _died(self, name: str) -> ClusterError:
+        log = self._folder.log(name)
+        text = _read_from(log, self._log_starts.get(name, 0))
+        # Without the frames of Java's stack traces, which would push the reasons out of sight.
+        lines = [line for line in text.splitlines() if not line.startswith("\tat ")]
+        tail = "\n".join(lines[-_TAIL_LINES:]) or "(empty)"
+        message = f"{name} died while it was starting; the end of its log, {log}:\n{tail}"
+        if any(mark in text for mark in _IN_USE):
+            return PortInUseError(message)
+        return ClusterError(message)
+
+    def _not_ready(self, problem: str) -> ClusterError:
+        return ClusterError(
+            f"the cluster was not ready within {self._start_timeout:g} seconds: {problem};"
+            f" its logs are in {self._folder.logs}"
+        )
+
+    # ---- ending
+
+    def end_one(self, name: str, patience: float = STOP_SECONDS) -> None:
+        """End one server: at once with patience 0, else by asking it to stop."""
+        process = self.state.processes.get(name)
+        if process is not None:
+            end([process], patience)
+        self._forget([name])
+
+    def kill_one(self, name: str) -> None:
+        """Kill one server and return when it is gone.
+
+        Raises
+        ------
+        ClusterError
+            When it is not running.
+        """
+        process = self.state.running().get(name)
+        if process is None or not process.send_signal(signal.SIGKILL):
+            raise ClusterError(f"{name} is not running")
+        wait_until_gone([process], STOP_SECONDS)
+        self._forget([name])
+
+    def stop_all(self, patience: float = STOP_SECONDS) -> None:
+        """End all servers: at once with patience 0, else each gets so many seconds to stop.
+
+        ZooKeeper is the last: without it the others hang in their shutdown.
+        """
+        running = self.state.running()
+        tablet_servers = [name for name in running if name not in (COORDINATOR, ZOOKEEPER)]
+        groups = [tablet_servers, [COORDINATOR], [ZOOKEEPER]]
+        if patience == 0:
+            groups = [[name for group in groups for name in group]]
+        for group in groups:
+            end([running[name] for name in group if name in running], patience)
+        self._forget(self.state.processes)
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in list(names):
+            self.state = self.state.with_process(name, None)
+        self._save()
+
+    def _save(self) -> None:
+        self._folder.save(self.state)
+
+    def _tablet_server_names(self) -> list[str]:
+        return [tablet_server_name(number) for number in range(self.state.settings.tablet_servers)]
+
+
+def merged_settings(
+    remembered: Settings | None, changes: dict[str, object], folder: Path | None
+) -> Settings:
+    """Return the settings of a start: those given, else those of last time, else the defaults.
+
+    Raises
+    ------
+    ClusterError
+        When they are invalid, or would leave out tablet servers that hold data.
+    """
+    settings = replace(remembered or Settings(), **changes)  # type: ignore[arg-type]
+    settings.check()
+    if remembered is not None and settings.tablet_servers < remembered.tablet_servers:
+        raise ClusterError(
+            f"the cluster in {folder} has {remembered.tablet_servers} tablet servers with data;"
+            f" it cannot start with {settings.tablet_servers}. Leave the number out, or use another"
+            " folder"
+        )
+    return settings
+
+
+def _read_from(log: Path, start: int) -> str:
+    """Return the end of a log, of what was written from ``start`` on."""
+    try:
+        with open(log, "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(start, size - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

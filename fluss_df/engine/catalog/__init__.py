@@ -1,0 +1,1 @@
+"""Databases, tables, partitions, and what a cluster keeps beside them."""

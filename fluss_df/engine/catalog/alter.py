@@ -1,0 +1,158 @@
+"""Changes of databases, and of tables: properties, and columns behind the others."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from fluss_df.engine.tables import options
+from fluss_df.engine.tables.tables import Table
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import DatabaseDescriptor, reading
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.types import Column, type_from_json
+
+_SET: Final = 0
+_DELETE: Final = 1
+_LAST: Final = 0
+
+
+def altered_database(
+    old: DatabaseDescriptor, request: pb.AlterDatabaseRequest
+) -> DatabaseDescriptor | None:
+    """Return what a database is to become; None where nothing changes.
+
+    Raises
+    ------
+    FlussError
+        For a change that is neither to set a property nor to remove it.
+    """
+    custom = old.get_custom_properties()
+    removed = []
+    for change in request.config_changes:
+        _check_operation(change)
+        if change.op_type == _SET:
+            custom[change.config_key] = change.config_value
+        else:
+            removed.append(change.config_key)
+    for key in removed:
+        custom.pop(key, None)
+    if custom == old.get_custom_properties() and not request.HasField("comment"):
+        return None
+    # an empty comment is none
+    comment = (request.comment or None) if request.HasField("comment") else old.comment
+    return DatabaseDescriptor(comment, custom)
+
+
+def _check_operation(change: pb.AlterConfig) -> None:
+    if change.op_type not in (_SET, _DELETE):
+        raise FlussError(
+            f"Unsupported alter configs op type {change.op_type}", ErrorCode.UNKNOWN_SERVER_ERROR
+        )
+
+
+def altered(table: Table, request: pb.AlterTableRequest) -> TableDescriptor | None:
+    """Return what a table is to become; None where nothing changes.
+
+    Raises
+    ------
+    FlussError
+        ``INVALID_ALTER_TABLE_EXCEPTION`` and others as Fluss has them.
+    """
+    columns = bool(
+        request.add_columns
+        or request.drop_columns
+        or request.rename_columns
+        or request.modify_columns
+    )
+    if request.config_changes and columns:
+        raise _invalid(
+            "Table alteration can only be applied to one of the following: table properties or"
+            " table schema."
+        )
+    if request.config_changes:
+        return _with_properties(table.descriptor, request)
+    if columns:
+        return _with_columns(table.descriptor, request)
+    return None
+
+
+def _invalid(message: str) -> FlussError:
+    return FlussError(message, ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
+
+
+def _with_properties(old: TableDescriptor, request: pb.AlterTableRequest) -> TableDescriptor | None:
+    properties, custom = dict(old.properties), dict(old.custom_properties)
+    for change in request.config_changes:
+        _check_operation(change)
+        key = change.config_key
+        ours = key.startswith("table.")
+        if ours and key not in options.ALTERABLE + options.ALTERABLE_LOCAL:
+            raise _invalid(f"The option '{key}' is not supported to alter yet.")
+        target = properties if ours else custom
+        if change.op_type == _DELETE:
+            target.pop(key, None)
+            continue
+        if ours:
+            options.check_option(key, change.config_value)
+            if key == options.DATALAKE_ENABLED:
+                raise _invalid(
+                    f"The option '{key}' cannot be altered for tables that were created before the"
+                    " Fluss cluster enabled datalake."
+                )
+        target[key] = change.config_value
+    if properties == old.properties and custom == old.custom_properties:
+        return None
+    return _copy(old, old.schema, properties, custom)
+
+
+def _with_columns(old: TableDescriptor, request: pb.AlterTableRequest) -> TableDescriptor:
+    for kind, changes in (
+        ("drop", request.drop_columns),
+        ("rename", request.rename_columns),
+        ("modify", request.modify_columns),
+    ):
+        if changes:
+            raise FlussError(f"Not support {kind} column now.", ErrorCode.UNKNOWN_SERVER_ERROR)
+    columns = list(old.schema.columns)
+    for added in request.add_columns:
+        if added.column_position_type != _LAST:
+            raise FlussError(
+                f"Unsupported ColumnPositionType: {added.column_position_type}",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+        if any(column.name == added.column_name for column in columns):
+            raise _invalid(f"Column {added.column_name} already exists.")
+        with reading("the type of a column"):
+            kind_of = type_from_json(json.loads(added.data_type_json))
+        if not kind_of.nullable:
+            raise FlussError(
+                f"Column {added.column_name} must be nullable.", ErrorCode.UNKNOWN_SERVER_ERROR
+            )
+        comment = added.comment if added.HasField("comment") else None
+        columns.append(Column(added.column_name, kind_of, comment, None))
+    value = old.schema.to_json()
+    schema = Schema.from_columns(
+        columns,
+        old.schema.primary_keys,
+        auto_increment=old.schema.auto_increment,
+        highest_field_id=value["highest_field_id"],
+    )
+    # gives the new columns their ids
+    schema = Schema.from_json(schema.to_json())
+    return _copy(old, schema, old.properties, old.custom_properties)
+
+
+def _copy(
+    old: TableDescriptor, schema: Schema, properties: dict[str, str], custom: dict[str, str]
+) -> TableDescriptor:
+    return TableDescriptor(
+        schema,
+        partition_keys=old.partition_keys,
+        bucket_count=old.bucket_count,
+        bucket_keys=old.bucket_keys,
+        comment=old.comment,
+        properties=properties,
+        custom_properties=custom,
+    )

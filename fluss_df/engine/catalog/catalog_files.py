@@ -1,0 +1,214 @@
+"""Where the catalog is on the disk, and what opening a folder does with what it does not know.
+
+The second file of each is among the data: who loses ``catalog/`` loses nothing. A table that is
+dropped is first renamed, data and second file at once; that cannot be mistaken for a loss. What is
+in ``data/`` and belongs to no table is set aside, never deleted: it may be all that is left of a
+table whose files were both lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from fluss_df.engine.catalog.cluster_changes import ClusterChanges
+from fluss_df.engine.files.files import disk_refused, make_folder, names_in, sync_folder
+from fluss_df.engine.files.kept_json import KeptJson
+from fluss_df.engine.log.bucket_register import BucketRegister
+
+logger = logging.getLogger(__name__)
+
+CATALOG: Final = "catalog"
+DATA: Final = "data"
+SET_ASIDE: Final = "set-aside"
+_TABLE_FILE: Final = re.compile(r"table-(\d{1,18})\.json")
+_BUCKETS_FILE: Final = re.compile(r"table-(\d{1,18})\.buckets")
+_TABLE_COPY: Final = "table.json"
+_DROPPED: Final = re.compile(r"dropped-(\d{1,18})")
+_ID: Final = re.compile(r"\d{1,18}")
+
+
+class CatalogFiles:
+    """The files of a folder's catalog.
+
+    Parameters
+    ----------
+    folder
+        The folder of an engine.
+    plain
+        Whether files without checksums are taken, as format 1 has them.
+    before_change
+        Called before a file is changed; raises where none may be.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        plain: bool = False,
+        before_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.folder = folder
+        self._before_change = before_change
+        self._catalog = folder / CATALOG
+        self._data = folder / DATA
+        self._plain = plain
+
+    def make(self) -> None:
+        """Create the folders, and forget files whose writing was interrupted."""
+        make_folder(self._catalog)
+        make_folder(self._data)
+        # they may be there since a time that ended before their names were on the disk
+        sync_folder(self.folder)
+        for name in names_in(self._catalog):
+            if name.endswith(".tmp"):
+                (self._catalog / name).unlink()
+
+    def databases(self) -> KeptJson:
+        """Return the file of the databases and counters."""
+        return self._kept("databases.json", "next")
+
+    def cluster(self) -> KeptJson:
+        """Return the file of the state of the cluster."""
+        return self._kept("cluster.json", "producers")
+
+    def cluster_changes(self) -> ClusterChanges:
+        """Return the changes since the file of the state of the cluster was written."""
+        name = "cluster.changes"
+        return ClusterChanges(self._catalog / name, self._data / name, self._before_change)
+
+    def _kept(self, name: str, member: str) -> KeptJson:
+        def belongs(value: Any) -> bool:
+            return isinstance(value, dict) and member in value
+
+        first, second = self._catalog / name, self._data / name
+        return self._made(first, second, belongs)
+
+    def _made(self, first: Path, second: Path, belongs: Callable[[Any], bool]) -> KeptJson:
+        return KeptJson(
+            first, second, belongs=belongs, plain=self._plain, before_change=self._before_change
+        )
+
+    def table(self, table_id: int) -> KeptJson:
+        """Return the file of a table."""
+
+        def belongs(value: Any) -> bool:
+            return isinstance(value, dict) and value.get("id") == table_id
+
+        first = self._catalog / f"table-{table_id}.json"
+        return self._made(first, self.data_folder(table_id) / _TABLE_COPY, belongs)
+
+    def register(self, table_id: int) -> BucketRegister:
+        """Read which buckets of a table rows were written to."""
+        first = self._catalog / f"table-{table_id}.buckets"
+        return BucketRegister(table_id, first, self.data_folder(table_id) / "buckets")
+
+    def data_folder(self, table_id: int) -> Path:
+        """Return the folder of a table's data."""
+        return self._data / str(table_id)
+
+    def table_ids(self) -> list[int]:
+        """Return the ids of the tables that have a file here or there, ascending."""
+        dropped = {table_id for table_id, _ in self._dropped()}
+        found = {
+            int(match[1])
+            for name in names_in(self._catalog)
+            if (match := _TABLE_FILE.fullmatch(name))
+        }
+        found |= {int(part.name) for part in self._numbered() if (part / _TABLE_COPY).exists()}
+        return sorted(found - dropped)
+
+    def highest_data_id(self) -> int:
+        """Return the highest id that a folder of data has, -1 where there is none."""
+        ids = [int(part.name) for part in self._numbered()]
+        return max(ids + [table_id for table_id, _ in self._dropped()], default=-1)
+
+    def _numbered(self) -> Iterator[Path]:
+        yield from (self._data / name for name in names_in(self._data) if _ID.fullmatch(name))
+
+    def _dropped(self) -> Iterator[tuple[int, Path]]:
+        for name in names_in(self._data):
+            match = _DROPPED.fullmatch(name)
+            if match is not None:
+                yield int(match[1]), self._data / name
+
+    # ---- dropping
+
+    def drop(self, table_id: int) -> None:
+        """Make a table be no more; its data goes with :meth:`remove_dropped`.
+
+        Works on a full disk: nothing is written.
+
+        Raises
+        ------
+        FlussError
+            ``STORAGE_EXCEPTION`` where the disk refuses; the table is as it was.
+        """
+        self._before_change()
+        folder = self.data_folder(table_id)
+        dropped = self._data / f"dropped-{table_id}"
+        try:
+            if folder.exists():
+                os.rename(folder, dropped)
+            else:
+                dropped.mkdir(0o700, exist_ok=True)
+            try:
+                sync_folder(self._data)
+                self.table(table_id).first.unlink(missing_ok=True)
+                sync_folder(self._catalog)
+            except OSError:
+                os.rename(dropped, folder)
+                raise
+        except OSError as error:
+            raise disk_refused(f"cannot drop table {table_id}", self.folder, error) from error
+
+    def remove_dropped(self) -> None:
+        """Remove the data of dropped tables, also where a drop was interrupted."""
+        for table_id, part in list(self._dropped()):
+            try:
+                for name in (f"table-{table_id}.json", f"table-{table_id}.buckets"):
+                    (self._catalog / name).unlink(missing_ok=True)
+                sync_folder(self._catalog)
+            except OSError as error:
+                # the folder says that the table was dropped, as long as one of its files is there
+                logger.warning("cannot remove what is left of table %s: %s", table_id, error)
+                continue
+            shutil.rmtree(part, ignore_errors=True)
+
+    # ---- what is not known
+
+    def unknown(self, tables: Collection[int]) -> Iterator[Path]:
+        """Iterate over folders of data, and lists of buckets, that belong to no table."""
+        for part in self._numbered():
+            if int(part.name) not in tables:
+                yield part
+        known = {*tables, *(table_id for table_id, _ in self._dropped())}
+        for name in names_in(self._catalog):
+            match = _BUCKETS_FILE.fullmatch(name)
+            if match is not None and int(match[1]) not in known:
+                yield self._catalog / name
+
+    def unknown_partitions(self, table_id: int, known: Collection[str]) -> Iterator[Path]:
+        """Iterate over folders in a table's data that are of no partition, nor of the table."""
+        folder = self.data_folder(table_id)
+        for name in names_in(folder):
+            if name not in known and (_ID.fullmatch(name) or name == "table"):
+                yield folder / name
+
+    def set_aside(self, part: Path) -> None:
+        """Move what belongs to no table out of the way."""
+        name = "-".join(part.relative_to(self.folder).parts)
+        aside = self.folder / SET_ASIDE
+        make_folder(aside)
+        to = next(
+            path for number in range(10**6) if not (path := aside / f"{name}.{number}").exists()
+        )
+        os.rename(part, to)
+        sync_folder(aside)
+        sync_folder(part.parent)
+        logger.warning("%s belongs to no table: it is now %s", part, to)

@@ -1,0 +1,332 @@
+"""What may be created: names, tables, partitions. Codes and messages are those of Fluss 0.9.1."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fluss_df.engine.catalog.primary_keys import check_keys, check_primary_key_table, with_defaults
+from fluss_df.engine.merge.merge_engines import DELETE_BEHAVIOR, MERGE_ENGINE
+from fluss_df.engine.tables import options
+from fluss_df.engine.tables.options import invalid_config
+from fluss_df.engine.tables.tables import MAX_BUCKETS
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.types import DataType, TypeRoot
+
+MAX_PARTITIONS: Final = 1000
+_MAX_NAME: Final = 200
+_NAME = re.compile(r"[A-Za-z0-9_-]*")
+_RESERVED_COLUMNS: Final = (
+    "__offset",
+    "__timestamp",
+    "__bucket",
+    "_change_type",
+    "_log_offset",
+    "_commit_timestamp",
+)
+_NO_KEYS: Final = ("ARRAY", "MAP", "ROW")
+_PARTITION_TYPES: Final = (
+    "CHAR, STRING, BOOLEAN, BINARY, BYTES, TINYINT, SMALLINT, INTEGER, DATE, "
+    "TIME_WITHOUT_TIME_ZONE, BIGINT, FLOAT, DOUBLE, TIMESTAMP_WITHOUT_TIME_ZONE, "
+    "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
+)
+
+
+def name_problem(name: str, reserved: bool = True) -> str | None:
+    """Return what is wrong with a name; None for a good one."""
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return f"'{name}' is not allowed"
+    if len(name) > _MAX_NAME:
+        return f"the length of '{name}' is longer than the max allowed length {_MAX_NAME}"
+    if not _NAME.fullmatch(name):
+        return (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, '_' and '-'"
+        )
+    if reserved and name.startswith("__"):
+        return (
+            "'__' is not allowed as prefix, since it is reserved for internal databases/internal"
+            " tables/internal partitions in Fluss server"
+        )
+    return None
+
+
+def check_database_name(name: str) -> None:
+    """Refuse a name that no database may have."""
+    problem = name_problem(name)
+    if problem:
+        raise FlussError(
+            f"Database name {name} is invalid: {problem}", ErrorCode.INVALID_DATABASE_EXCEPTION
+        )
+
+
+def check_table_name(name: str) -> None:
+    """Refuse a name that no table may have."""
+    problem = name_problem(name)
+    if problem:
+        raise invalid_table(f"Table name {name} is invalid: {problem}")
+
+
+def invalid_table(message: str) -> FlussError:
+    """Return the error for a table that cannot be."""
+    return FlussError(message, ErrorCode.INVALID_TABLE_EXCEPTION)
+
+
+def _strings(value: Any, what: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise invalid_table(f"Failed to parse table descriptor: {what} is no list of names")
+    return value
+
+
+def read_descriptor(text: bytes, default_buckets: int) -> TableDescriptor:
+    """Read what a client wants created, with the server's defaults in it.
+
+    Raises
+    ------
+    FlussError
+        As Fluss has it where the table cannot be.
+    """
+    try:
+        value = json.loads(text)
+        if not isinstance(value, dict) or not isinstance(value.get("schema"), dict):
+            raise ValueError("it is no table descriptor")
+    except (ValueError, RecursionError) as error:
+        raise invalid_table(f"Failed to parse table descriptor: {error}") from None
+    _check_keys(value)
+    properties = dict(value.get("properties") or {})
+    properties.setdefault(options.REPLICATION_FACTOR, "1")
+    partition_keys = value.get("partition_key") or []
+    if (
+        len(partition_keys) > 1
+        and properties.get(options.AUTO_PARTITION) == "true"
+        and options.AUTO_PARTITION_PRECREATE not in properties
+    ):
+        properties[options.AUTO_PARTITION_PRECREATE] = "0"
+    value["properties"] = properties
+    buckets = value.setdefault("bucket_count", default_buckets)
+    if not isinstance(buckets, int) or buckets < 1:
+        raise FlussError("Number of buckets must be larger than 0.", ErrorCode.UNKNOWN_SERVER_ERROR)
+    try:
+        descriptor = TableDescriptor.from_json(json.dumps(value).encode())
+    except FlussError as error:
+        raise invalid_table(f"Failed to parse table descriptor: {error.message}") from None
+    engine = descriptor.properties.get(MERGE_ENGINE, "first_row")
+    if engine.upper() not in options.MERGE_ENGINES:
+        # the coordinator reads this one before it looks at the others
+        raise FlussError(
+            f"Could not parse value '{engine}' for key '{MERGE_ENGINE}'.",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
+    for key, setting in descriptor.properties.items():
+        options.check_option(key, setting)
+    descriptor = with_defaults(descriptor)
+    check_descriptor(descriptor)
+    return descriptor
+
+
+def _check_keys(value: Mapping[str, Any]) -> None:
+    """Check the names of columns and keys, before they are put together to a schema."""
+    try:
+        names = [column["name"] for column in value["schema"]["columns"]]
+    except (TypeError, LookupError) as error:
+        raise invalid_table(f"Failed to parse table descriptor: {error!r}") from None
+    twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
+    if twice:
+        raise invalid_table(
+            f"Table column [{', '.join(map(str, names))}] must not contain duplicate fields."
+            f" Found: [{', '.join(twice)}]"
+        )
+    partition_keys = _strings(value.get("partition_key") or [], "partition_key")
+    bucket_keys = _strings(value.get("bucket_key") or [], "bucket_key")
+    for kind, keys in (("Partition", partition_keys), ("Bucket", bucket_keys)):
+        for key in keys:
+            if key not in names:
+                raise invalid_table(f"{kind} key '{key}' does not exist in the schema.")
+    if set(bucket_keys) & set(partition_keys):
+        raise invalid_table(
+            f"Bucket key [{', '.join(bucket_keys)}] shouldn't include any column in partition"
+            f" keys [{', '.join(partition_keys)}]."
+        )
+    properties = value.get("properties") or {}
+    custom = value.get("custom_properties") or {}
+    for given in (properties, custom):
+        if not isinstance(given, dict) or not all(isinstance(v, str) for v in given.values()):
+            raise invalid_table("Failed to parse table descriptor: properties are strings")
+    _strings(value["schema"].get("primary_key") or [], "primary_key")
+    _strings(value["schema"].get("auto_increment_column") or [], "auto_increment_column")
+    check_keys(value)
+
+
+def check_descriptor(descriptor: TableDescriptor) -> None:
+    """Refuse a table that Fluss would refuse, and what the embedded engine does not have."""
+    properties = descriptor.properties
+    schema = descriptor.schema
+    if (descriptor.bucket_count or 1) > MAX_BUCKETS:
+        raise FlussError(
+            f"Bucket count {descriptor.bucket_count} exceeds the maximum limit {MAX_BUCKETS}.",
+            ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
+        )
+    types = {column.name: column.type for column in schema.columns}
+    for key in descriptor.bucket_keys:
+        if types[key].root.name in _NO_KEYS:
+            raise invalid_table(
+                f"Bucket key column '{key}' has unsupported data type {_sql(types[key])}."
+                " Currently, bucket key column does not support types: [ARRAY, MAP, ROW]."
+            )
+    factor = options.integer(properties, options.REPLICATION_FACTOR, 1)
+    if factor != 1:
+        raise FlussError(
+            "Replication factor must be larger than 0."
+            if factor < 1
+            else f"Replication factor: {factor} larger than available tablet servers: 1.",
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+        )
+    _check_properties(properties, bool(schema.primary_keys))
+    if schema.primary_keys:
+        check_primary_key_table(descriptor)
+    _check_partitions(descriptor, types)
+    check_columns(schema)
+    _check_statistics(descriptor, types)
+
+
+def _check_properties(properties: Mapping[str, str], has_primary_key: bool) -> None:
+    level = options.integer(properties, "table.log.arrow.compression.zstd.level", 3)
+    if not 1 <= level <= 22:
+        raise invalid_config(
+            f"Invalid ZSTD compression level: {level}. Expected a value between 1 and 22."
+        )
+    if MERGE_ENGINE in properties and not has_primary_key:
+        raise invalid_config("Merge engine is only supported in primary key table.")
+    if DELETE_BEHAVIOR in properties and not has_primary_key:
+        raise invalid_config(
+            "The 'table.delete.behavior' configuration is only supported for primary key tables."
+        )
+    if options.integer(properties, "table.log.tiered.local-segments", 2) <= 0:
+        raise invalid_config("'table.log.tiered.local-segments' must be greater than 0.")
+    if options.boolean(properties, options.DATALAKE_ENABLED):
+        raise invalid_table(
+            "'table.datalake.enabled' is enabled for the table, but the Fluss cluster doesn't"
+            " enable datalake tables."
+        )
+
+
+def _check_partitions(descriptor: TableDescriptor, types: Mapping[str, DataType]) -> None:
+    properties, keys = descriptor.properties, descriptor.partition_keys
+    automatic = options.boolean(properties, options.AUTO_PARTITION)
+    if automatic and not keys:
+        raise invalid_config(
+            "Currently, auto partition is only supported for partitioned table, please set table"
+            " property 'table.auto-partition.enabled' to false."
+        )
+    for key in keys:
+        if types[key].root.name in (*_NO_KEYS, "DECIMAL"):
+            raise invalid_table(
+                f"Currently, partitioned table supported partition key type are"
+                f" [{_PARTITION_TYPES}], but got partition key '{key}' with data type"
+                f" {_sql(types[key])}."
+            )
+    if not automatic or len(keys) < 2:
+        return
+    named = properties.get(options.AUTO_PARTITION_KEY, "").strip()
+    if not named:
+        raise invalid_table(
+            "Currently, auto partitioned table must set one auto partition key when it has"
+            " multiple partition keys. Please set table property 'table.auto-partition.key'."
+        )
+    if named not in keys:
+        raise invalid_table(
+            "The specified key for auto partitioned table is not a partition key. Your key"
+            f" '{named}' is not in key list [{', '.join(keys)}]"
+        )
+    created = options.integer(properties, options.AUTO_PARTITION_PRECREATE, 2)
+    if created > 0:
+        raise invalid_table(
+            "For a partitioned table with multiple partition keys, auto pre-create is unsupported"
+            f" and this value must be set to 0, but is {created}"
+        )
+
+
+def _check_statistics(descriptor: TableDescriptor, types: Mapping[str, DataType]) -> None:
+    wanted = descriptor.properties.get(options.STATISTICS_COLUMNS)
+    if wanted is None:
+        return
+    if descriptor.schema.primary_keys:
+        raise invalid_config(
+            "Statistics columns are not supported for primary key tables. Please remove the"
+            f" '{options.STATISTICS_COLUMNS}' property."
+        )
+    if wanted.strip() == "*":
+        return
+    names = [name for name in map(str.strip, wanted.split(",")) if name]
+    if not names:
+        raise invalid_config(
+            "Statistics columns configuration cannot be empty. Use '*' to collect statistics for"
+            " all supported columns, or remove the property to disable statistics collection."
+        )
+    for name in names:
+        if name not in types:
+            raise invalid_config(
+                f"Column '{name}' specified in statistics collection does not exist in table schema"
+            )
+        if types[name].root.name in (*_NO_KEYS, "BINARY", "BYTES"):
+            raise invalid_config(
+                f"Column '{name}' of type '{_sql(types[name])}' is not supported for statistics"
+                " collection. Supported types are: BOOLEAN, TINYINT, SMALLINT, INTEGER, BIGINT,"
+                " FLOAT, DOUBLE, STRING, CHAR, DECIMAL, DATE, TIME, TIMESTAMP, and TIMESTAMP_LTZ."
+            )
+
+
+def _sql(kind: DataType) -> str:
+    """Return a type as Java's Fluss prints it."""
+    if kind.root is TypeRoot.DECIMAL:
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    return str(kind).upper()
+
+
+def check_columns(schema: Schema) -> None:
+    """Refuse columns with the names of Fluss's own."""
+    reserved = [name for name in schema.get_column_names() if name in _RESERVED_COLUMNS]
+    if reserved:
+        raise invalid_table(
+            f"{', '.join(reserved)} cannot be used as column names, because they are reserved"
+            " system columns in Fluss. Please use other names for these columns. The reserved"
+            f" system columns are: {', '.join(_RESERVED_COLUMNS)}"
+        )
+
+
+def partition_values(
+    path: str, keys: Sequence[str], spec: Mapping[str, str], *, creating: bool
+) -> list[str]:
+    """Return the values of a partition in the order of the table's keys.
+
+    Raises
+    ------
+    FlussError
+        ``PARTITION_SPEC_INVALID_EXCEPTION`` for other keys, or values that are no names.
+    """
+
+    def invalid(message: str) -> FlussError:
+        return FlussError(message, ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION)
+
+    if len(spec) != len(keys):
+        raise invalid(
+            f"PartitionSpec size is not equal to partition keys size for partitioned table {path}."
+        )
+    for key in keys:
+        if key not in spec:
+            shown = ", ".join(f"{k}={v}" for k, v in spec.items())
+            raise invalid(
+                f"PartitionSpec PartitionSpec{{{{{shown}}}}} does not contain partition key"
+                f" '{key}' for partitioned table {path}."
+            )
+    values = [spec[key] for key in keys]
+    for value in values:
+        problem = name_problem(value, reserved=creating)
+        if problem:
+            raise invalid(f"The partition value {value} is invalid: {problem}")
+    return values

@@ -1,0 +1,702 @@
+"""A folder and its one owner: the catalog, the buckets, and what happens to them in the background.
+
+Buckets are opened when they are first used. Writes are synced in groups: while one sync of a bucket
+runs, further requests are written, and the next sync covers all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from fluss_df.engine.catalog.carry_over import carry_over
+from fluss_df.engine.catalog.catalog import Catalog
+from fluss_df.engine.catalog.catalog_files import CatalogFiles
+from fluss_df.engine.catalog.cluster_state import ClusterState
+from fluss_df.engine.files.files import CHECKSUMS_SINCE, FORMAT, TooManyFilesError, disk_refused
+from fluss_df.engine.files.open_files import OpenFiles, allow_files
+from fluss_df.engine.files.ownership import FolderLock, FolderLostError
+from fluss_df.engine.files.private_files import make_private
+from fluss_df.engine.files.workers import Workers
+from fluss_df.engine.kv.kv_store import KvResources, store_folder
+from fluss_df.engine.kv.kv_tablet import KvTablet
+from fluss_df.engine.log.retention import may_expire
+from fluss_df.engine.log.synced_point import BucketIds
+from fluss_df.engine.log.tablet import Tablet, unknown_bucket
+from fluss_df.engine.tables import options
+from fluss_df.engine.tables.tables import Partition, Table, now_ms
+from fluss_df.engine.used_buckets import UsedBuckets, missing
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Durability = Literal["commit", "interval", "none"]
+
+# of a backup that is being written
+COPIES: Final = ".backup-copies"
+_SYNC_INTERVAL_S: Final = 1.0
+_CHECK_INTERVAL_S: Final = 60.0
+_WATCH_INTERVAL_S: Final = 1.0
+# buckets that are opened at once: each may have to make rows again, some megabytes at a time
+_OPENED_AT_ONCE: Final = 4
+# the newest segment, its map, and what is synced; RocksDB's own, and some files of rows
+_LOG_FILES: Final = 3
+_KV_FILES: Final = 13
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How an engine keeps its data.
+
+    Parameters
+    ----------
+    durability
+        When a write is acknowledged. ``"commit"``: when it is on the disk; it survives the loss of
+        power. ``"interval"``: when it is written; it survives the end of the process, and the loss
+        of power takes at most about a second of writes. ``"none"``: the same, and the operating
+        system alone decides when data goes to the disk.
+    segment_bytes
+        A file of a log that has grown over this size is followed by a new one.
+    default_buckets
+        Buckets of tables that do not say.
+    answer_bytes
+        The most that one request may look up or scan by a limit, and that the rows may have which
+        one batch of keys replaces, removes or makes; more is refused, as it would be in memory at
+        once.
+    open_files
+        How many files the buckets may have open, about; those that were not used for the longest
+        time give theirs back. ``None``: half of what the process may have, whose own limit is
+        raised where it is low and the user may do so.
+    """
+
+    durability: Durability = "commit"
+    segment_bytes: int = 1 << 30
+    default_buckets: int = 1
+    answer_bytes: int = 256 << 20
+    open_files: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.durability not in ("commit", "interval", "none"):
+            raise FlussError(
+                f"durability {self.durability!r}: it is 'commit', 'interval' or 'none'",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+        files = 1 if self.open_files is None else self.open_files
+        if min(self.segment_bytes, self.default_buckets, self.answer_bytes, files) < 1:
+            raise FlussError(
+                "segment_bytes, default_buckets, answer_bytes and open_files are positive",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+
+
+@dataclass(slots=True)
+class _Open:
+    """A bucket in use, with who waits for it; the latter belongs to the event loop."""
+
+    tablet: Tablet
+    kv: KvTablet | None = None
+    syncing: asyncio.Task[None] | None = None
+    readers: set[asyncio.Event] = field(default_factory=set)
+
+    @property
+    def files(self) -> int:
+        """About how many files it has open while it is used."""
+        return _LOG_FILES if self.kv is None else _LOG_FILES + _KV_FILES
+
+    def rest(self) -> bool:
+        """Give back the files until they are needed, unless it is in use."""
+        return (self.kv or self.tablet).rest()
+
+    @property
+    def durable_offset(self) -> int:
+        """Up to where writes may be acknowledged."""
+        return self.tablet.synced_offset if self.kv is None else self.kv.applied
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was written that is not where it belongs."""
+        return self.tablet.dirty or (self.kv is not None and self.kv.pending)
+
+    def sync(self) -> None:
+        """Bring the log to the disk, and from there the rows to RocksDB."""
+        self.tablet.sync()
+        if self.kv is not None:
+            self.kv.apply()
+
+    def close(self) -> None:
+        """Sync and close; the log first, as RocksDB takes only what is synced."""
+        try:
+            self.tablet.close()
+        finally:
+            if self.kv is not None:
+                self.kv.close()
+
+    def abandon(self) -> None:
+        """Close at once: the bucket was dropped."""
+        self.tablet.abandon()
+        if self.kv is not None:
+            self.kv.abandon()
+
+
+class _Opening:
+    """A bucket that a thread is opening.
+
+    Attributes
+    ----------
+    done
+        Set when it is open, or cannot be, or was closed again.
+    dropped
+        Whether it is not wanted any more.
+    """
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.dropped = False
+
+
+class Engine:
+    """The owner of a folder.
+
+    Parameters
+    ----------
+    folder
+        Its data; created where it is missing.
+    settings
+        How the data is kept.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` when another process has the folder, or it cannot be read.
+    """
+
+    def __init__(self, folder: Path, settings: EngineOptions | None = None) -> None:
+        self.folder = folder
+        self.settings = settings or EngineOptions()
+        # of what is open; never held while files are read, as the event loop may wait for it
+        self._lock = threading.RLock()
+        self._open: dict[TableBucket, _Open] = {}
+        self._opening: dict[TableBucket, _Opening] = {}
+        self._may_open = threading.BoundedSemaphore(_OPENED_AT_ONCE)
+        self._files: OpenFiles[TableBucket] = OpenFiles(
+            self.settings.open_files or allow_files() // 2
+        )
+        self._closed = False
+        self.lock = FolderLock(folder)
+        try:
+            make_private(folder)
+            self._catalog_files = CatalogFiles(
+                folder,
+                plain=self.lock.format < CHECKSUMS_SINCE,
+                before_change=self.lock.verify,
+            )
+            self.catalog = Catalog(self._catalog_files, self.settings.default_buckets)
+            files = self._catalog_files
+            self.cluster = ClusterState(files.cluster(), files.cluster_changes())
+            for part in folder.iterdir():
+                # of earlier versions, and of who made them by hand
+                if part.is_dir() and not part.is_symlink():
+                    make_private(part)
+            if self.lock.format < FORMAT:
+                carry_over(self._catalog_files, self.catalog.all_tables())
+                # now that every small file is written as this version does
+                self.lock.write_format()
+            self._tidy()
+            self._used = UsedBuckets(self._catalog_files, self.catalog)
+        except OSError as error:
+            self.lock.release()
+            raise disk_refused("cannot open the folder", folder, error) from error
+        except BaseException:
+            self.lock.release()
+            raise
+        self.workers = Workers(8)
+        self._large_requests = Workers(1)
+        self._kv_resources: KvResources | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._at_closing: list[Callable[[], None]] = []
+        self._at_checks: list[Callable[[], None]] = []
+        self._at_ends: list[Callable[[Callable[[TableBucket], bool]], None]] = []
+
+    def _tidy(self) -> None:
+        """Remove what is left of dropped tables and partitions; set aside what is not known."""
+        files = self._catalog_files
+        shutil.rmtree(self.folder / COPIES, ignore_errors=True)
+        files.remove_dropped()
+        tables = {table.id: table for table in self.catalog.all_tables()}
+        for part in list(files.unknown(tables)):
+            files.set_aside(part)
+        for table in tables.values():
+            known = {str(p.id) for p in table.partitions.values()}
+            known |= set() if table.partitioned else {"table"}
+            removed = set()
+            for partition_id in table.dropped:
+                shutil.rmtree(files.data_folder(table.id) / str(partition_id), ignore_errors=True)
+                removed.add(partition_id)
+            self.catalog.forget_dropped(table, removed)
+            for part in list(files.unknown_partitions(table.id, known)):
+                files.set_aside(part)
+
+    # ---- buckets
+
+    def bucket(self, bucket: TableBucket) -> tuple[Table, Tablet]:
+        """Return a bucket and its table; opens it.
+
+        Raises
+        ------
+        FlussError
+            ``UNKNOWN_TABLE_OR_BUCKET_EXCEPTION`` where there is none, ``STORAGE_EXCEPTION`` where
+            its data is damaged.
+        """
+        return self._table_of(bucket), self._opened(bucket).tablet
+
+    def _table_of(self, bucket: TableBucket) -> Table:
+        """Return the table of a bucket; raise where there is no such bucket."""
+        table = self.catalog.table_by_id(bucket.table_id)
+        if table is None or not 0 <= bucket.bucket_id < table.buckets:
+            raise unknown_bucket(java_name(bucket))
+        if bucket.partition_id is None:
+            known = not table.partitioned
+        else:
+            found = self.catalog.partition_by_id(bucket.partition_id)
+            known = found is not None and found[0] is table
+        if not known:
+            raise unknown_bucket(java_name(bucket))
+        return table
+
+    def is_open(self, bucket: TableBucket) -> bool:
+        """Return whether nothing is to be read to answer for a bucket: it is in use, or empty."""
+        return bucket in self._open or not self._has_folder(bucket)
+
+    def _has_folder(self, bucket: TableBucket) -> bool:
+        """Whether a bucket has a folder, or should have one."""
+        return self.bucket_folder(bucket).exists() or self._used.has(BucketIds.of(bucket))
+
+    def log_bounds(self, bucket: TableBucket) -> tuple[int, int]:
+        """Return the first offset of a bucket's log, and the one behind the last visible record.
+
+        No file is opened for a bucket that is known, or that nobody has written to.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`bucket`.
+        """
+        self._table_of(bucket)
+        self._require_open()
+        if bucket not in self._open and not self._has_folder(bucket):
+            return 0, 0
+        tablet = self._opened(bucket, files=False).tablet
+        return tablet.start_offset, tablet.high_watermark
+
+    def kv_bucket(self, bucket: TableBucket, *, scans: bool = False) -> tuple[Table, KvTablet]:
+        """Return a bucket of a primary-key table, and the table; opens it.
+
+        Parameters
+        ----------
+        bucket
+            Which one.
+        scans
+            Whether it is to be scanned only: one that gave its files back does not take them again
+            for that where it is small.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`bucket`; ``NON_PRIMARY_KEY_TABLE_EXCEPTION`` for a log table.
+        """
+        table = self._table_of(bucket)
+        opened = self._opened(bucket, files=not scans)
+        kv = opened.kv
+        if kv is None:
+            raise FlussError(
+                f"the primary key table not exists for {java_name(bucket)}",
+                ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+            )
+        if scans and not kv.scans_at_rest:
+            self._files.use(bucket, opened)
+        return table, kv
+
+    def _opened(self, bucket: TableBucket, *, files: bool = True) -> _Open:
+        """Return a bucket that is open; ``files`` says whether it is about to use its files."""
+        found = None
+        while found is None:
+            with self._lock:
+                self._require_open()
+                self.lock.require()
+                found = self._open.get(bucket)
+                opening = None if found is not None else self._opening.get(bucket)
+                first = found is None and opening is None
+                if first:
+                    opening = self._opening[bucket] = _Opening()
+            if opening is None:
+                continue
+            files = True
+            with self.workers.aside():
+                if first:
+                    found = self._open_first(bucket, opening)
+                else:
+                    # where that fails, this thread tries it, too
+                    opening.done.wait()
+        if files:
+            self._files.use(bucket, found)
+            if self._open.get(bucket) is not found:
+                self._files.forget(bucket)  # it was dropped meanwhile
+        return found
+
+    def _open_first(self, bucket: TableBucket, opening: _Opening) -> _Open:
+        """Open a bucket; other threads that want it wait until that is done."""
+        found = None
+        try:
+            with self._may_open:
+                # what was dropped before it was known that this thread opens it
+                self._table_of(bucket)
+                self.lock.verify()
+                try:
+                    found = self._open_bucket(bucket)
+                except TooManyFilesError:
+                    # others in this process have more than their half
+                    self._files.rest_all()
+                    found = self._open_bucket(bucket)
+            with self._lock:
+                wanted = not (opening.dropped or self._closed)
+                if wanted:
+                    self._open[bucket] = found
+            if not wanted:
+                found.abandon()
+        finally:
+            with self._lock:
+                del self._opening[bucket]
+            opening.done.set()
+        if not wanted:
+            self._require_open()
+            self.lock.require()
+            raise unknown_bucket(java_name(bucket))
+        return found
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise FlussError("the engine is closed", ErrorCode.NETWORK_EXCEPTION)
+
+    def _open_bucket(self, bucket: TableBucket) -> _Open:
+        try:
+            return self._load_bucket(bucket)
+        except OSError as error:
+            what = f"cannot open {java_name(bucket)}"
+            raise disk_refused(what, self.bucket_folder(bucket), error) from error
+
+    def _load_bucket(self, bucket: TableBucket) -> _Open:
+        folder, owner = self.bucket_folder(bucket), BucketIds.of(bucket)
+        used = self._used.has(owner)
+        if used and not folder.exists():
+            # a partition that is dropped is taken from the catalog first
+            self._table_of(bucket)
+            raise missing(java_name(bucket), folder)
+        synced = self.settings.durability == "commit"
+        tablet = Tablet(
+            folder / "log",
+            java_name(bucket),
+            segment_bytes=self.settings.segment_bytes,
+            visible_when_synced=synced,
+            owner=owner,
+            used=used,
+            before_first=functools.partial(self._used.note, owner),
+            let_go=lambda: self._let_go(lambda other: other == bucket),
+        )
+        table = self.catalog.table_by_id(bucket.table_id)
+        if table is None or not table.has_primary_key:
+            return _Open(tablet)
+        with self._lock:
+            if self._kv_resources is None:
+                self._kv_resources = KvResources(self.lock)
+        try:
+            reserve = functools.partial(self.catalog.sequence_range, table)
+            kv = KvTablet(
+                store_folder(folder),
+                tablet,
+                table,
+                self._kv_resources,
+                reserve,
+                visible_when_synced=synced,
+                most_bytes=self.settings.answer_bytes,
+            )
+        except BaseException:
+            tablet.abandon()
+            raise
+        return _Open(tablet, kv)
+
+    def _folder_of(self, bucket: TableBucket) -> Path:
+        part = "table" if bucket.partition_id is None else str(bucket.partition_id)
+        return self._catalog_files.data_folder(bucket.table_id) / part
+
+    def bucket_folder(self, bucket: TableBucket) -> Path:
+        """Return the folder of a bucket."""
+        return self._folder_of(bucket) / str(bucket.bucket_id)
+
+    def all_buckets(self) -> list[TableBucket]:
+        """Return all buckets that were ever used, also where their folders are missing."""
+        found = []
+        for table in self.catalog.all_tables():
+            parts: list[int | None] = [None]
+            if table.partitioned:
+                parts = [partition.id for partition in list(table.partitions.values())]
+            buckets = [TableBucket(table.id, i, p) for p in parts for i in range(table.buckets)]
+            found += [bucket for bucket in buckets if self._has_folder(bucket)]
+        return found
+
+    def refusing_writes(self) -> int:
+        """Return how many buckets take no more writes, as their disk failed."""
+        with self._lock:
+            return sum(opened.tablet.poisoned for opened in self._open.values())
+
+    def drop_table(self, table: Table) -> None:
+        """Remove the data of a table that was dropped from the catalog."""
+        self._drop(lambda bucket: bucket.table_id == table.id)
+        # made again by who opened a bucket when the catalog put it away
+        shutil.rmtree(self._catalog_files.data_folder(table.id), ignore_errors=True)
+        self._used.forget(table.id)
+        self._catalog_files.remove_dropped()
+
+    def drop_partition(self, table: Table, partition: Partition) -> None:
+        """Remove the data of a partition that was dropped from the catalog."""
+        self._drop(lambda bucket: bucket.partition_id == partition.id)
+        folder = self._folder_of(TableBucket(table.id, 0, partition.id))
+        shutil.rmtree(folder, ignore_errors=True)
+        self.catalog.forget_dropped(table, {partition.id})
+
+    def _drop(self, wanted: Callable[[TableBucket], bool]) -> None:
+        with self._lock:
+            buckets = [bucket for bucket in self._open if wanted(bucket)]
+            dropped = [self._open.pop(bucket) for bucket in buckets]
+            for bucket in buckets:
+                self._files.forget(bucket)
+            opening = [entry for bucket, entry in self._opening.items() if wanted(bucket)]
+            for entry in opening:
+                entry.dropped = True
+        self._let_go(wanted)
+        # their files are removed next
+        with self.workers.aside():
+            for entry in opening:
+                entry.done.wait()
+        for opened in dropped:
+            opened.abandon()
+            self._call_soon(self._wake, opened)
+
+    def _let_go(self, wanted: Callable[[TableBucket], bool]) -> None:
+        for function in self._at_ends:
+            function(wanted)
+
+    # ---- on the event loop
+
+    def start(self) -> None:
+        """Begin the background work; called on the event loop that serves the engine."""
+        self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self._tasks.append(asyncio.ensure_future(self._check_for_ever()))
+        self._tasks.append(asyncio.ensure_future(self._watch_folder()))
+        if self.settings.durability == "interval":
+            self._tasks.append(asyncio.ensure_future(self._sync_for_ever()))
+
+    def _call_soon(self, function: Callable[[_Open], None], opened: _Open) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function, opened)
+
+    @staticmethod
+    def _wake(opened: _Open) -> None:
+        for event in opened.readers:
+            event.set()
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        """Run something that touches the disk on a worker thread."""
+        return await asyncio.wrap_future(self.workers.submit(function, *args))
+
+    async def run_large(self, function: Callable[..., T], *args: object) -> T:
+        """Run a request of very many entries, one at a time: others have the threads meanwhile."""
+        return await asyncio.wrap_future(self._large_requests.submit(function, *args))
+
+    async def acknowledged(self, bucket: TableBucket, end_offset: int) -> None:
+        """Wait until a bucket is as durable as the settings ask, up to an offset.
+
+        Raises
+        ------
+        FlussError
+            ``STORAGE_EXCEPTION`` when the disk refused.
+        """
+        opened = self._open.get(bucket)
+        if opened is None:
+            self._require_open()
+            self.lock.require()
+            raise unknown_bucket(java_name(bucket))
+        if self.settings.durability != "commit" or opened.durable_offset >= end_offset:
+            self.lock.verify()
+            self._wake(opened)
+            return
+        while opened.durable_offset < end_offset:
+            if opened.syncing is None:
+                opened.syncing = asyncio.ensure_future(self._sync(opened))
+            # a caller that goes away must not take the sync of the others along
+            await asyncio.shield(opened.syncing)
+        self.lock.verify()
+
+    async def _sync(self, opened: _Open) -> None:
+        try:
+            await self.run(opened.sync)
+        finally:
+            opened.syncing = None
+            self._wake(opened)
+
+    @contextlib.contextmanager
+    def watching(self, buckets: Iterable[TableBucket], event: asyncio.Event) -> Iterator[None]:
+        """Have an event set whenever one of some buckets has something new for readers."""
+        # those that could not be opened, or were dropped, are answered at once
+        found = map(self._open.get, buckets)
+        watched = [opened for opened in found if opened is not None]
+        for opened in watched:
+            opened.readers.add(event)
+        try:
+            yield
+        finally:
+            for opened in watched:
+                opened.readers.discard(event)
+
+    async def _sync_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(_SYNC_INTERVAL_S)
+            for opened in list(self._open.values()):
+                if opened.dirty:
+                    try:
+                        await self._sync(opened)
+                    except Exception:
+                        logger.exception("a sync failed")
+
+    async def _watch_folder(self) -> None:
+        """Notice that the folder is not where it was, also where nobody writes."""
+        while True:
+            try:
+                self.lock.verify()
+            except FolderLostError:
+                break
+            except Exception:
+                logger.exception("cannot look after the folder; it is tried again")
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+        await self.run(self._give_up)
+
+    def before_closing(self, function: Callable[[], None]) -> None:
+        """Have a function called before buckets are closed: to let go of what uses them."""
+        self._at_closing.append(function)
+
+    def at_checks(self, function: Callable[[], None]) -> None:
+        """Have a function called once a minute, on a worker thread."""
+        self._at_checks.append(function)
+
+    def before_ends(self, function: Callable[[Callable[[TableBucket], bool]], None]) -> None:
+        """Have a function called before buckets are dropped, or their rows opened again.
+
+        It is given which ones, and lets go of what uses them.
+        """
+        self._at_ends.append(function)
+
+    def _begin_closing(self) -> None:
+        for function in self._at_closing:
+            function()
+
+    def _give_up(self) -> None:
+        """Leave the folder, wherever it is, to who opens it next."""
+        self._begin_closing()
+        self._drop(lambda _bucket: True)
+        self.lock.release()
+
+    async def _check_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+            # one that fails does not keep the others from being done
+            works: list[Callable[[], object]] = [
+                self.expire,
+                self.cluster.expire,
+                *self._at_checks,
+            ]
+            for work in works:
+                try:
+                    await self.run(work)
+                except Exception:
+                    logger.exception("background work failed; it is tried again")
+
+    def expire(self) -> int:
+        """Delete segments older than ``table.log.ttl``; return how many.
+
+        Buckets that are not in use are opened where they have a segment that may be so old.
+        """
+        deleted = 0
+        now = now_ms()
+        self.lock.verify()
+        for bucket in self.all_buckets():
+            table = self.catalog.table_by_id(bucket.table_id)
+            ttl = options.log_ttl_ms(table.descriptor.properties) if table else None
+            if ttl is None:
+                continue
+            with self._lock:
+                opened = self._open.get(bucket)
+            try:
+                if opened is None and not may_expire(self.bucket_folder(bucket) / "log", now, ttl):
+                    continue
+                opened = opened or self._opened(bucket)
+                deleted += (opened.kv or opened.tablet).expire(now, ttl)
+            except (FlussError, OSError) as error:
+                # those of other buckets expire all the same; this one may have been dropped
+                dropped = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+                if getattr(error, "error_code", None) != dropped:
+                    logger.warning("%s: %s", java_name(bucket), error)
+        return deleted
+
+    async def stop(self) -> None:
+        """End the background work."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """Sync and close everything, and give up the folder; a second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            opened = list(self._open.values())
+            self._open.clear()
+            opening = list(self._opening.values())
+        problems: list[str] = []
+        try:
+            self.workers.close()
+            self._large_requests.close()
+            for unfinished in opening:
+                unfinished.done.wait()
+            self._begin_closing()
+            with contextlib.suppress(FolderLostError):
+                self.lock.verify()
+            for entry in opened:
+                try:
+                    # files at a path that leads elsewhere are another engine's
+                    entry.close() if self.lock.lost is None else entry.abandon()
+                except Exception as error:
+                    # whatever it is, the other buckets are synced and closed
+                    logger.exception("a bucket could not be closed")
+                    problems.append(str(error) or repr(error))
+            if self.lock.lost is None:
+                self.cluster.close()
+        finally:
+            self.lock.release()
+        if problems:
+            raise FlussError("; ".join(problems), ErrorCode.STORAGE_EXCEPTION)
+
+
+def java_name(bucket: TableBucket) -> str:
+    """Return a bucket as Fluss writes it in messages."""
+    partition = "" if bucket.partition_id is None else f"partitionId={bucket.partition_id}, "
+    return f"TableBucket{{tableId={bucket.table_id}, {partition}bucket={bucket.bucket_id}}}"

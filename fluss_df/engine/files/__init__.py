@@ -1,0 +1,1 @@
+"""Files that survive, the owner of a folder, threads for the disk."""

@@ -1,0 +1,1 @@
+"""The rows of primary-key tables."""

@@ -1,0 +1,101 @@
+"""The changelog of a primary-key table back into keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fluss_df.engine.kv.kv_store import KvState
+from fluss_df.engine.merge.row_changes import DELETE, INSERT, UPDATE_BEFORE
+from fluss_df.engine.merge.values_pool import TableCodec
+from fluss_df.engine.tables.tables import Table
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.kv.primary_key import key_columns, key_lake_format
+from fluss_df.record.layout.bytes_columns import EncodedRows
+from fluss_df.record.layout.headers import Bytes, LogHeaders
+from fluss_df.record.log.log_decode import DecodedBatch, LogDecoder
+from fluss_df.record.log.row_log import RowLogDecoder
+from fluss_df.types import arrow_schema
+
+NOT_COUNTED: Final = -1
+
+Kinds = npt.NDArray[np.int8]
+Booleans = npt.NDArray[np.bool_]
+Changes = dict[bytes, bytes | None]
+
+
+def _kept(batch: DecodedBatch, change_types: pa.Array) -> tuple[pa.Table, Kinds]:
+    """Return the rows of a batch that say what there is after a change, and their change types."""
+    kinds = change_types.to_numpy(zero_copy_only=False)
+    kept = kinds != UPDATE_BEFORE
+    return pa.Table.from_batches([batch.batch]).filter(pa.array(kept)), kinds[kept]
+
+
+class ChangeReplay:
+    """Reads changes of one table.
+
+    Parameters
+    ----------
+    table, codec
+        The table, and how its rows are encoded.
+    block
+        In what blocks numbers for an auto-increment column are reserved.
+    """
+
+    def __init__(self, table: Table, codec: TableCodec, block: int) -> None:
+        self._codec = codec
+        self._block = block
+        info = table.info()
+        self._keys = KvEncoder(
+            codec.schema_id,
+            codec.columns,
+            [column.name for column in key_columns(info)],
+            kv_format=codec.kv_format,
+            lake_format=key_lake_format(info),
+        )
+        columns = {key: schema.columns for key, schema in table.schemas.items()}
+        self._decoder: LogDecoder | RowLogDecoder
+        if table.arrow:
+            payload = {key: arrow_schema(of) for key, of in columns.items()}
+            self._decoder = LogDecoder(payload, codec.arrow_schema)
+        else:
+            self._decoder = RowLogDecoder(columns, codec.arrow_schema, table.log_format)
+
+    def decode(self, data: Bytes, headers: LogHeaders, start: int) -> list[DecodedBatch]:
+        """Decode batches of the changelog, from an offset on."""
+        return self._decoder.decode(data, headers, start_offset=start)
+
+    def columns(self, batch: DecodedBatch) -> tuple[EncodedRows, EncodedRows, Booleans] | None:
+        """Return keys, values, and which are deleted, of the changes of a batch; None for none."""
+        if batch.change_types is None:
+            return None
+        rows, kinds = _kept(batch, batch.change_types)
+        return self._keys.keys(rows), self._codec.encode(rows), kinds == DELETE
+
+    def add(self, batch: DecodedBatch, changes: Changes, state: KvState) -> KvState:
+        """Add the changes of a batch to others; return the state of a store behind it."""
+        if batch.change_types is None:
+            return state
+        rows, kinds = _kept(batch, batch.change_types)
+        encoded = self._keys.keys(rows)
+        key_bytes, at = encoded.data.tobytes(), encoded.offsets.tolist()
+        values = self._codec.encode(rows)
+        value_bytes, edges = values.data.tobytes(), values.offsets.tolist()
+        for i, kind in enumerate(kinds.tolist()):
+            key = key_bytes[at[i] : at[i + 1]]
+            changes[key] = None if kind == DELETE else value_bytes[edges[i] : edges[i + 1]]
+        if state.rows != NOT_COUNTED:
+            grown = int((kinds == INSERT).sum()) - int((kinds == DELETE).sum())
+            state = replace(state, rows=state.rows + grown)
+        numbered = self._codec.schema.auto_increment
+        highest = pc.max(rows.column(numbered[0])).as_py() if numbered else None
+        if highest is not None and highest >= state.sequence_next:
+            # numbers are reserved in blocks of one size, and this one was in the bucket's last
+            end = ((highest - 1) // self._block + 1) * self._block + 1
+            state = replace(state, sequence_next=highest + 1, sequence_end=end)
+        return state

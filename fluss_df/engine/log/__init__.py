@@ -1,0 +1,1 @@
+"""The logs of buckets: segments, offsets, writers, recovery."""

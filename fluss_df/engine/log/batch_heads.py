@@ -1,0 +1,84 @@
+"""A checksum over the headers of a log's batches, where their own checksums do not reach.
+
+The CRC of a batch covers its rows. Base offset, length and commit timestamp stand before what it
+covers, as the server sets them; and a batch of another log has a CRC that is right. So the first
+bytes of each batch, its CRC among them, go into one CRC32C over all batches of a segment up to
+there: the digest. It is kept in the index file of a segment, and in the file ``synced``.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import google_crc32c
+import numpy as np
+
+from fluss_df.record.layout.headers import HEADER_SIZE, Bytes, Int64s, LogHeaders
+
+# of each batch: up to behind its CRC, wherever that stands
+HEAD_BYTES: Final = 29
+_OFFSET: Final = struct.Struct("<q")
+_TIMESTAMP_AT: Final = 13
+_START: Final = struct.Struct("<qi")
+
+
+def stamped(
+    records: memoryview, headers: LogHeaders, offset: int, timestamp: int
+) -> list[bytes | memoryview]:
+    """Give batches their offsets and their commit timestamp, in their headers too.
+
+    Returns
+    -------
+    list
+        Of each batch the first bytes, which are new ones, and the rest, which is a slice.
+    """
+    parts: list[bytes | memoryview] = []
+    for i in range(len(headers)):
+        start, size = int(headers.position[i]), int(headers.size[i])
+        head = bytearray(records[start : start + HEAD_BYTES])
+        _OFFSET.pack_into(head, 0, offset)
+        _OFFSET.pack_into(head, _TIMESTAMP_AT, timestamp)
+        parts += (bytes(head), records[start + HEAD_BYTES : start + size])
+        headers.base_offset[i] = offset
+        headers.timestamp[i] = timestamp
+        offset += int(headers.last_offset_delta[i]) + 1
+    return parts
+
+
+def heads_of(data: Bytes, positions: Int64s) -> bytes:
+    """Return the first bytes of the batches that begin at some positions."""
+    view = np.frombuffer(data, np.uint8)
+    heads: bytes = view[positions[:, None] + np.arange(HEAD_BYTES)].tobytes()
+    return heads
+
+
+def extended(digest: int, heads: bytes) -> int:
+    """Return the digest of a log behind more batches."""
+    return int(google_crc32c.extend(digest, heads))
+
+
+def digest_behind(data: memoryview, digest: int) -> int | None:
+    """Return the digest behind batches that fill some bytes; None where they do not.
+
+    Parameters
+    ----------
+    data
+        The bytes.
+    digest
+        Before them.
+    """
+    at, end = 0, len(data)
+    if not end:
+        return digest
+    heads = bytearray()
+    unpack = _START.unpack_from
+    while at < end:
+        if at + HEADER_SIZE > end:
+            return None
+        size = unpack(data, at)[1] + _START.size
+        if size < HEADER_SIZE or at + size > end:
+            return None
+        heads += data[at : at + HEAD_BYTES]
+        at += size
+    return extended(digest, bytes(heads))

@@ -1,0 +1,349 @@
+"""Opening a log after its process ended, however it did."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from fluss_df.engine.files.files import DamagedError, disk_refused
+from fluss_df.engine.log.batch_heads import heads_of
+from fluss_df.engine.log.segment import Segment, segment_offsets
+from fluss_df.engine.log.synced_point import (
+    POINT_FILE,
+    BucketIds,
+    FoundPoint,
+    SyncedPoint,
+    find_point,
+)
+from fluss_df.engine.log.writer_states import WriterStates, WrittenBatch
+from fluss_df.errors import FlussError
+from fluss_df.record.layout.headers import (
+    HEADER_SIZE,
+    NO_WRITER_ID,
+    OVERHEAD,
+    LogHeaders,
+    scan_headers,
+    verify_crcs,
+)
+
+logger = logging.getLogger(__name__)
+
+_CHUNK: Final = 16 << 20
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """What was found: whole batches only.
+
+    Attributes
+    ----------
+    segments
+        Ascending.
+    writers
+        As they are at the end.
+    found
+        What is known to be on the disk; without a point where its file is another bucket's.
+    start
+        The offset where the log begins.
+    problems
+        What is not as it should be and is put right: messages.
+    """
+
+    segments: list[Segment]
+    writers: WriterStates
+    found: FoundPoint
+    start: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def load_log(
+    folder: Path,
+    name: str,
+    owner: BucketIds,
+    *,
+    used: bool,
+    found: FoundPoint | None = None,
+    only_look: bool = False,
+) -> LoadedLog:
+    """Open the segments of a log, and cut off what a crash left unfinished.
+
+    Segments with an index are taken as they are; all others are read and their checksums verified.
+
+    Parameters
+    ----------
+    folder
+        Of the log.
+    name
+        Of the table and bucket, for messages.
+    owner
+        The bucket.
+    used
+        Whether it is known that rows were written to the bucket.
+    found
+        What the file ``synced`` says; read here by default.
+    only_look
+        Change nothing on the disk, and read every segment.
+
+    Raises
+    ------
+    FlussError
+        :class:`~fluss_df.engine.files.files.DamagedError` for damage below what was acknowledged,
+        or may have been. Nothing is changed on the disk.
+    """
+    found = found or find_point(folder, owner)
+    foreign = found.point if found.point and found.point.owner not in (None, owner) else None
+    if foreign is not None:
+        problem = f"{folder / POINT_FILE} is the file of {foreign.owner}"
+        found = FoundPoint(None, problem, 0, -1, found.start, found.noted_start)
+    loading = _Loading(folder, name, owner, found, only_look)
+    try:
+        loaded = loading.load()
+        if foreign is not None and _is_of(loaded.segments, foreign):
+            raise DamagedError(
+                f"{folder} should have the log of {name}, and has that of {foreign.owner}: folders"
+                " were exchanged or renamed. Put them back; nothing was changed"
+            )
+        loading.compare(used)
+        loading.put_right()
+    except BaseException:
+        loading.rest()
+        raise
+    for segment in loaded.segments[:-1]:
+        segment.rest()
+    return loaded
+
+
+def _is_of(segments: list[Segment], point: SyncedPoint) -> bool:
+    """Whether a log is the one that a point was written for."""
+    for segment in segments:
+        if segment.base_offset == point.segment:
+            return (
+                point.end_offset > 0
+                and point.digest is not None
+                and segment.digest_at(point.position) == point.digest
+            )
+    return False
+
+
+class _Loading:
+    """Loads one log."""
+
+    def __init__(
+        self, folder: Path, name: str, owner: BucketIds, found: FoundPoint, only_look: bool
+    ) -> None:
+        self._folder = folder
+        self._name = name
+        self._owner = owner
+        self._found = found
+        self._only_look = only_look
+        self.segments: list[Segment] = []
+        self._expired: list[Segment] = []
+        # done when no damage was found anywhere in the log
+        self._changes: list[Callable[[], None]] = []
+        self.loaded = LoadedLog(self.segments, WriterStates(), found, found.start or 0)
+
+    def rest(self) -> None:
+        """Give back all files."""
+        for segment in (*self._expired, *self.segments):
+            segment.rest()
+
+    def put_right(self) -> None:
+        """Change the files: what was found to be unfinished is cut off, or removed."""
+        if not self._only_look:
+            for change in self._changes:
+                change()
+        for segment in self._expired:
+            segment.rest()
+
+    def load(self) -> LoadedLog:
+        """Take the segments in."""
+        bases = segment_offsets(self._folder)
+        start, loaded = self._found.start, self.loaded
+        if bases:
+            if start is not None and bases[0] > start:
+                raise self._damage(start, f"what was before offset {bases[0]} is missing")
+            loaded.start = bases[0]
+        for number, base in enumerate(bases):
+            segment = self._opened(base)
+            self.segments.append(segment)
+            if number and self.segments[-2].end_offset != base:
+                if start is None or base > start:
+                    raise self._damage(self.segments[-2].end_offset, "a segment is missing")
+                self._forget_expired()
+            indexed = segment.read_index(self._owner)
+            size = segment.file_size()
+            if indexed is not None and indexed.size == size and not self._only_look:
+                segment.take_index(indexed)
+                loaded.writers = indexed.writers
+                continue
+            if _read(segment, loaded.writers) < size:
+                self._cut(segment, None if number == len(bases) - 1 else bases[number + 1])
+            if indexed is not None and segment.digest_at(indexed.size) != indexed.digest:
+                what = f"the batches are not those that were written, by {segment.index_path.name}"
+                raise self._damage(base, what, segment.path)
+            if number < len(bases) - 1:
+                save = functools.partial(segment.save_index, durable=False)
+                writers = loaded.writers.copy()
+                self._changes.append(functools.partial(save, writers, self._owner))
+        return loaded
+
+    def _opened(self, base: int) -> Segment:
+        try:
+            return Segment(self._folder, base)
+        except OSError as error:
+            what = f"cannot open a segment of {self._name}"
+            raise disk_refused(what, self._folder, error) from error
+
+    def _forget_expired(self) -> None:
+        """Forget all segments but the last: they expired, and not all files were removed then."""
+        for segment in self.segments[:-1]:
+            segment.rest()
+            self._changes.append(functools.partial(_delete, segment))
+        self._expired += self.segments[:-1]
+        del self.segments[:-1]
+        self.loaded.start = self.segments[0].base_offset
+
+    def _cut(self, segment: Segment, behind: int | None) -> None:
+        """Cut off what is no whole valid batch, if it cannot have been acknowledged.
+
+        ``behind`` is where the next segment begins, if there is one.
+        """
+        point, offset = self._found.point, segment.end_offset
+        if behind is not None:
+            # a segment is on the disk before the next one is begun
+            if offset != behind:
+                raise self._damage(offset, "a batch is damaged", segment.path)
+        elif point is None or self._found.problem is not None:
+            why = f"a batch is damaged, and {self._found.problem}"
+            raise self._damage(offset, why, segment.path)
+        elif offset < point.end_offset:
+            raise self._damage(offset, "a batch is damaged", segment.path)
+        lost = segment.file_size() - segment.size
+        text = f"{lost} bytes behind offset {offset} were not written to the end: cut off"
+        self.loaded.problems.append(f"{segment.path}: {text}")
+        if not self._only_look:
+            logger.warning("%s: %s", self._name, text)
+        self._changes.append(functools.partial(segment.cut, segment.size))
+
+    def compare(self, used: bool) -> None:
+        """Compare what is there with what must be there."""
+        found, loaded, segments = self._found, self.loaded, self.segments
+        end = segments[-1].end_offset if segments else 0
+        point = found.point
+        if point is None:
+            if used and not end:
+                raise self._damage(0, f"there are no batches, and {found.problem}")
+            if end:
+                loaded.problems.append(f"{found.problem}: it is made again from the log")
+            return
+        if found.problem is not None:
+            loaded.problems.append(f"{found.problem}: it is made again from the log")
+        if used and not segments:
+            # the newest one never expires
+            raise self._damage(loaded.start, "its files are missing")
+        if not segments and loaded.start == point.end_offset:
+            return
+        if end < point.end_offset:
+            raise self._damage(end, f"batches up to {point.end_offset} are missing")
+        for segment in segments:
+            if (
+                segment.base_offset == point.segment
+                and point.digest is not None
+                and segment.digest_at(point.position) != point.digest
+            ):
+                what = "the batches are not those that were written"
+                raise self._damage(segment.base_offset, what, segment.path)
+
+    def _damage(self, offset: int, what: str, path: Path | None = None) -> FlussError:
+        return DamagedError(
+            f"the log of {self._name} is damaged at offset {offset}, below what was acknowledged:"
+            f" {what} ({path or self._folder}). Nothing was changed; restore the folder from a"
+            " backup"
+        )
+
+
+def _delete(segment: Segment) -> None:
+    # one that stays is removed when the log is opened again
+    with contextlib.suppress(OSError):
+        segment.delete()
+
+
+def _read(segment: Segment, writers: WriterStates) -> int:
+    """Take in the batches before the first that is no whole valid one; return their bytes."""
+    end = segment.file_size()
+    chunk = _CHUNK
+    while segment.size < end:
+        behind = min(end, segment.size + chunk)
+        # a batch that is so large, or says so, is not to be in memory
+        get = segment.read if chunk == _CHUNK else segment.view
+        data = get(segment.size, behind)
+        headers = _valid(data, segment.end_offset) or _longest_valid(data, segment.end_offset)
+        if headers is None:
+            break
+        if not len(headers):
+            if behind == end:
+                break
+            chunk *= 4  # a batch larger than a chunk
+            continue
+        segment.take_in(headers, heads_of(data, headers.position))
+        remember(writers, headers)
+        chunk = _CHUNK
+    return segment.size
+
+
+def _valid(view: memoryview, offset: int) -> LogHeaders | None:
+    """Return the headers of the whole batches in a view, or None when one of them is not valid."""
+    try:
+        headers = scan_headers(view, require_progress=False)
+        verify_crcs(view, headers)
+    except FlussError:
+        return None
+    for base, delta in zip(
+        headers.base_offset.tolist(), headers.last_offset_delta.tolist(), strict=True
+    ):
+        if base != offset:
+            return None
+        offset += delta + 1
+    return headers
+
+
+def _longest_valid(view: memoryview, offset: int) -> LogHeaders | None:
+    """Return the headers of the batches before the first that is not valid; None without any."""
+    edges = [0]
+    at = 0
+    while at + HEADER_SIZE <= len(view):
+        size = OVERHEAD + struct.unpack_from("<i", view, at + 8)[0]
+        if not HEADER_SIZE <= size <= len(view) - at:
+            break
+        at += size
+        edges.append(at)
+    low, high, behind = 0, len(edges) - 1, offset
+    while low < high:
+        middle = (low + high + 1) // 2
+        headers = _valid(view[edges[low] : edges[middle]], behind)
+        if headers is None:
+            high = middle - 1
+        else:
+            low, behind = middle, headers.end_offset or behind
+    return _valid(view[: edges[low]], offset) if low else None
+
+
+def remember(writers: WriterStates, headers: LogHeaders) -> None:
+    """Take note of the writers of batches in a log."""
+    for i in (headers.writer_id != NO_WRITER_ID).nonzero()[0].tolist():
+        base = int(headers.base_offset[i])
+        writers.add(
+            int(headers.writer_id[i]),
+            WrittenBatch(
+                int(headers.sequence[i]),
+                base,
+                base + int(headers.last_offset_delta[i]),
+                int(headers.timestamp[i]),
+            ),
+        )

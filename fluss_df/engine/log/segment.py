@@ -1,0 +1,450 @@
+"""One file of a log: batches one after the other, and where some of them begin."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import json
+import mmap
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import google_crc32c
+import numpy as np
+
+from fluss_df.engine.files.files import (
+    NOT_AS_WRITTEN,
+    DamagedError,
+    disk_refused,
+    names_in,
+    read_bytes,
+    set_folder_aside,
+    write_atomically,
+)
+from fluss_df.engine.log.batch_heads import HEAD_BYTES, digest_behind, extended
+from fluss_df.engine.log.synced_point import BucketIds
+from fluss_df.engine.log.writer_states import WriterStates
+from fluss_df.errors import FlussError
+from fluss_df.record.layout.headers import LogHeaders
+
+# one index entry for about so many bytes of log
+_INDEX_INTERVAL: Final = 4096
+_SUFFIX: Final = ".log"
+_NAME: Final = re.compile(r"\d{20}\.log")
+_INDEX_VERSION: Final = 2
+# that one call takes (IOV_MAX)
+_MOST_PARTS: Final = 1024
+# a map needs no descriptor, but before Python 3.13 it keeps one
+_MAP: Final[dict[str, Any]] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+
+@dataclass(slots=True)
+class SparseIndex:
+    """Offset, position and commit timestamp of some batches of a segment, ascending.
+
+    Commit timestamps never run backwards, so one index serves searches for offsets and for times.
+    Each entry has the digest of the batches before it, see
+    :mod:`~fluss_df.engine.log.batch_heads`.
+    """
+
+    offsets: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    digests: list[int] = field(default_factory=list)
+
+    def add(self, headers: LogHeaders, shift: int, heads: bytes, digest: int) -> int:
+        """Take in batches that begin at position ``shift`` of the segment.
+
+        Returns
+        -------
+        int
+            The digest behind them; ``digest`` is the one before.
+        """
+        last = self.positions[-1] if self.positions else -_INDEX_INTERVAL
+        done = 0
+        for i in range(len(headers)):
+            position = int(headers.position[i]) + shift
+            if position - last >= _INDEX_INTERVAL:
+                digest = extended(digest, heads[done : i * HEAD_BYTES])
+                done = i * HEAD_BYTES
+                self.offsets.append(int(headers.base_offset[i]))
+                self.timestamps.append(int(headers.timestamp[i]))
+                self.digests.append(digest)
+                # last of all: other threads look for positions first
+                self.positions.append(position)
+                last = position
+        return extended(digest, heads[done:])
+
+    def before_offset(self, offset: int) -> int:
+        """Return the position of a batch that begins at or before an offset."""
+        i = bisect.bisect_right(self.offsets, offset) - 1
+        return self.positions[i] if i >= 0 else 0
+
+    def before_time(self, timestamp: int) -> int:
+        """Return the position of a batch before which all batches are older than a time."""
+        i = bisect.bisect_left(self.timestamps, timestamp) - 1
+        return self.positions[i] if i >= 0 else 0
+
+    def entry_before(self, position: int) -> tuple[int, int]:
+        """Return the position of the last entry at or before one, and the digest there."""
+        i = bisect.bisect_right(self.positions, position) - 1
+        return (self.positions[i], self.digests[i]) if i >= 0 else (0, 0)
+
+    def entry_behind(self, position: int) -> tuple[int, int] | None:
+        """Return the position of the first entry at or behind one, and the digest there."""
+        i = bisect.bisect_left(self.positions, position)
+        return (self.positions[i], self.digests[i]) if i < len(self.positions) else None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """What the index file of a segment has; true of its first ``size`` bytes for ever.
+
+    Attributes
+    ----------
+    size, digest, end_offset, last_timestamp
+        Of the segment when the file was written.
+    index
+        Where batches begin.
+    writers
+        As they were at the segment's end.
+    """
+
+    size: int
+    digest: int
+    end_offset: int
+    last_timestamp: int
+    index: SparseIndex
+    writers: WriterStates
+
+
+class Segment:
+    """A file of batches, named by the offset of the first.
+
+    The file is open from its first use for writing until :meth:`rest`.
+
+    Parameters
+    ----------
+    folder
+        Where it is.
+    base_offset
+        The offset of its first batch.
+
+    Attributes
+    ----------
+    size
+        Bytes of whole batches.
+    end_offset, last_timestamp
+        The offset behind its last batch, and its commit timestamp (-1 where it is empty).
+    digest
+        Of its batches, see :mod:`~fluss_df.engine.log.batch_heads`.
+    verified
+        Bytes from the beginning whose checksums were compared since the segment was opened.
+    """
+
+    def __init__(self, folder: Path, base_offset: int) -> None:
+        self.path = segment_file(folder, base_offset)
+        self._file = str(self.path)
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.last_timestamp = -1
+        self.size = 0
+        self.digest = 0
+        self.verified = 0
+        self.index = SparseIndex()
+        self._fd: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._map: memoryview | None = None
+
+    @classmethod
+    def begin(cls, folder: Path, base_offset: int) -> Segment:
+        """Begin a new segment; a file that has batches is not written over.
+
+        Raises
+        ------
+        FlussError
+            :class:`~fluss_df.engine.files.files.DamagedError` for such a file.
+        OSError
+            When the file cannot be created.
+        """
+        segment = cls(folder, base_offset)
+        if size := segment.file_size():
+            segment.rest()
+            raise DamagedError(
+                f"{segment.path} has {size:,} bytes, and was not found when the log was opened:"
+                " open the engine again"
+            )
+        return segment
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of the file; opens it.
+
+        Raises
+        ------
+        FlussError
+            When it cannot be opened, see :func:`~fluss_df.engine.files.files.disk_refused`.
+        """
+        if self._fd is None:
+            self._fd = self._opened(os.O_RDWR)
+        return self._fd
+
+    def _opened(self, flags: int) -> int:
+        try:
+            return os.open(self.path, flags | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._refused("open", error) from error
+
+    def _refused(self, what: str, error: OSError) -> FlussError:
+        return disk_refused(f"cannot {what} {self.path}", self.path.parent, error)
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[int]:
+        """Give a descriptor for a moment: of segments that only are read, none stays open."""
+        fd = self._fd
+        if fd is not None:
+            yield fd
+            return
+        fd = self.open_again()
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def open_again(self) -> int:
+        """Return another descriptor of the file, for reading."""
+        return self._opened(os.O_RDONLY)
+
+    def rest(self) -> None:
+        """Give back the descriptor and the map until they are needed; slices stay valid."""
+        self._map = None
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
+
+    def file_size(self) -> int:
+        """Return the bytes of the file, whole batches or not."""
+        with self._readable() as fd:
+            return os.fstat(fd).st_size
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return bytes of the file as a slice of its memory map.
+
+        Slices stay valid when the segment grows, is closed or deleted. To touch one behind the end
+        of the file would end the process (SIGBUS): so the size of the file is looked at here, each
+        time. Nobody may cut a file of an engine that is open.
+
+        Raises
+        ------
+        FlussError
+            :class:`~fluss_df.engine.files.files.DamagedError` where the file is shorter.
+        """
+        if not end:
+            return memoryview(b"")
+        fd = self._fd
+        try:
+            size = os.stat(self._file if fd is None else fd).st_size
+        except OSError as error:
+            raise self._refused("read", error) from error
+        if size < end:
+            raise DamagedError(
+                f"{self.path} has {size:,} bytes, {end:,} of it were written: it was cut while it"
+                " was open, or is damaged. Restore the folder from a backup"
+            )
+        if self._map is None or len(self._map) < end:
+            with self._readable() as opened:
+                try:
+                    self._map = memoryview(mmap.mmap(opened, 0, access=mmap.ACCESS_READ, **_MAP))
+                except (OSError, ValueError) as error:
+                    # a ValueError: the file was emptied meanwhile
+                    raise disk_refused(
+                        f"cannot read {self.path}", self.path.parent, error
+                    ) from error
+        return self._map[start:end]
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Return a copy of bytes of the file, fewer where it ends before."""
+        with self._readable() as fd:
+            try:
+                return memoryview(os.pread(fd, end - start, start))
+            except OSError as error:
+                raise self._refused("read", error) from error
+
+    def digest_at(self, position: int) -> int | None:
+        """Return the digest of the batches before a position; None where none ends there."""
+        if position == self.size:
+            return self.digest
+        if position > self.size:
+            return None
+        at, digest = self.index.entry_before(position)
+        return digest_behind(self.read(at, position), digest)
+
+    def append(self, batches: list[bytes | memoryview], headers: LogHeaders, heads: bytes) -> None:
+        """Write batches at the end, or nothing at all.
+
+        Parameters
+        ----------
+        batches
+            Their bytes.
+        headers
+            Their headers, as they are written; positions count from 0.
+        heads
+            The first bytes of each, see :mod:`~fluss_df.engine.log.batch_heads`.
+
+        Raises
+        ------
+        OSError
+            When the disk did not take them all; the file is as it was, unless it is :attr:`torn`.
+        FlussError
+            When the file cannot be opened.
+        """
+        fd = self.fd
+        total = sum(len(part) for part in batches)
+        if len(batches) > _MOST_PARTS:
+            batches = [b"".join(batches)]
+        try:
+            written = os.pwritev(fd, batches, self.size)
+            if written < total:
+                rest = memoryview(b"".join(batches))[written:]
+                while rest:
+                    count = os.pwrite(fd, rest, self.size + written)
+                    written += count
+                    rest = rest[count:]
+        except BaseException:
+            os.ftruncate(fd, self.size)
+            raise
+        self.take_in(headers, heads)
+
+    @property
+    def torn(self) -> bool:
+        """Whether the file has more than whole batches, after a write that was not undone."""
+        return self.file_size() != self.size
+
+    def take_in(self, headers: LogHeaders, heads: bytes) -> None:
+        """Count batches in that stand behind the last one in the file."""
+        self.digest = self.index.add(headers, self.size, heads, self.digest)
+        # whoever takes batches in has verified them
+        if self.verified == self.size:
+            self.verified += headers.consumed
+        self.size += headers.consumed
+        self.end_offset = headers.end_offset or self.end_offset
+        if len(headers):
+            self.last_timestamp = int(headers.timestamp[-1])
+
+    def cut(self, size: int) -> None:
+        """Drop what is behind the last whole batch."""
+        # slices of the old map must not reach behind the end of the file
+        self._map = None
+        os.ftruncate(self.fd, size)
+        os.fsync(self.fd)
+
+    # ---- the index file, so that a segment need not be read when it is opened
+
+    @property
+    def index_path(self) -> Path:
+        """The file of the index."""
+        return self.path.with_suffix(".index")
+
+    def save_index(self, writers: WriterStates, owner: BucketIds, *, durable: bool = True) -> None:
+        """Write the index of the whole segment, and the writers as they are at its end."""
+        head = {
+            "version": _INDEX_VERSION,
+            "owner": list(owner),
+            "base": self.base_offset,
+            "size": self.size,
+            "digest": self.digest,
+            "entries": len(self.index.offsets),
+            "end_offset": self.end_offset,
+            "last_timestamp": self.last_timestamp,
+            "writers": writers.to_json(),
+        }
+        index = self.index
+        columns = [index.offsets, index.positions, index.timestamps, index.digests]
+        body = json.dumps(head).encode() + b"\n" + np.array(columns, "<i8").tobytes()
+        data = google_crc32c.value(body).to_bytes(4, "little") + body
+        write_atomically(self.index_path, data, durable=durable)
+
+    def read_index(self, owner: BucketIds) -> IndexFile | None:
+        """Read the index file; None where it is missing, damaged, or of another segment.
+
+        Raises
+        ------
+        FlussError
+            Where it cannot be opened now, see :func:`~fluss_df.engine.files.files.read_bytes`.
+        """
+        try:
+            data = read_bytes(self.index_path) or b""
+        except DamagedError:
+            return None
+        try:
+            # the checksum of nothing is 0, and so is an index that lost its bytes
+            if google_crc32c.value(data[4:]) != int.from_bytes(data[:4], "little") or not data:
+                return None
+            text, _, rest = data[4:].partition(b"\n")
+            head = json.loads(text)
+            # those of formats 1 and 2 have no version, and no digests
+            expected = (_INDEX_VERSION, list(owner), self.base_offset)
+            if tuple(head.get(key) for key in ("version", "owner", "base")) != expected:
+                return None
+            arrays = np.frombuffer(rest, "<i8").reshape(4, head["entries"])
+            return IndexFile(
+                int(head["size"]),
+                int(head["digest"]),
+                int(head["end_offset"]),
+                int(head["last_timestamp"]),
+                SparseIndex(*arrays.tolist()),
+                WriterStates.from_json(head["writers"]),
+            )
+        except (FlussError, *NOT_AS_WRITTEN):
+            return None
+
+    def take_index(self, found: IndexFile) -> None:
+        """Take an index for the segment's, which then need not be read."""
+        self.index, self.size, self.digest = found.index, found.size, found.digest
+        self.end_offset, self.last_timestamp = found.end_offset, found.last_timestamp
+
+    def drop_index(self) -> None:
+        """Remove the index file: the segment is about to grow."""
+        try:
+            self.index_path.unlink(missing_ok=True)
+        except OSError as error:
+            if not self.index_path.is_dir():
+                raise self._refused("remove the index of", error) from error
+            set_folder_aside(self.index_path)
+
+    def delete(self) -> None:
+        """Close and remove the segment."""
+        self.rest()
+        self.drop_index()
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class FileCopy:
+    """A file that only grows: its name, a descriptor, and how many of its bytes count."""
+
+    name: str
+    fd: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogCopy:
+    """A log as it was at one moment."""
+
+    segments: list[FileCopy]
+    point: bytes
+
+
+def segment_offsets(folder: Path) -> list[int]:
+    """Return the base offsets of the segments in a folder, ascending."""
+    return [int(name.removesuffix(_SUFFIX)) for name in names_in(folder) if _NAME.fullmatch(name)]
+
+
+def segment_file(folder: Path, base_offset: int) -> Path:
+    """Return the file of a segment."""
+    return folder / f"{base_offset:020d}{_SUFFIX}"

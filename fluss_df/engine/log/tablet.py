@@ -1,0 +1,624 @@
+"""One bucket: its log on disk, appended to, synced, read, and searched.
+
+All state is guarded by one lock, held while batches are written (not while they are synced).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from fluss_df.engine.files.files import (
+    DamagedError,
+    disk_refused,
+    make_folder,
+    sync_data,
+    sync_folder,
+)
+from fluss_df.engine.log.append_checks import check_batches
+from fluss_df.engine.log.batch_heads import stamped
+from fluss_df.engine.log.log_reads import Piece, Stretch, cut_piece, first_since
+from fluss_df.engine.log.recovery import load_log, remember
+from fluss_df.engine.log.retention import expired
+from fluss_df.engine.log.segment import FileCopy, LogCopy, Segment
+from fluss_df.engine.log.synced_point import (
+    NO_BUCKET,
+    BucketIds,
+    PointFile,
+    SyncedPoint,
+    first_file,
+    write_start,
+)
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.layout.headers import NO_WRITER_ID, LogHeaders, scan_headers
+from fluss_df.record.log.checked import CheckedColumns
+from fluss_df.record.log.cut import ColumnLayout
+
+logger = logging.getLogger(__name__)
+
+# data/<table>/<partition>/<bucket>/log
+_FOLDERS_ABOVE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a request's batches are in the log.
+
+    Attributes
+    ----------
+    base_offset
+        Of the first; -1 where there were no records.
+    end_offset
+        What must be synced before the request is acknowledged.
+    """
+
+    base_offset: int
+    end_offset: int
+
+
+class _Place(NamedTuple):
+    """The end of a batch: its offset, and where it is in which segment, with the digest there."""
+
+    offset: int
+    segment: int
+    position: int
+    digest: int
+
+
+class Tablet:
+    """The log of one bucket.
+
+    Parameters
+    ----------
+    folder
+        Its folder, created where it is missing.
+    name
+        As Fluss writes it, for messages: ``TableBucket{tableId=1, bucket=0}``.
+    segment_bytes
+        A segment that has grown over this size is followed by a new one.
+    visible_when_synced
+        Whether readers see batches once they are on the disk (else: once they are written).
+    owner
+        The bucket, which the files of the log name.
+    used
+        Whether it is known that rows were written to the bucket.
+    before_first
+        Called before the first batch is written.
+    let_go
+        Called before the rows that belong to the log are opened again, as scans keep RocksDB from
+        that.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *,
+        segment_bytes: int,
+        visible_when_synced: bool = True,
+        owner: BucketIds = NO_BUCKET,
+        used: bool = False,
+        before_first: Callable[[], None] = lambda: None,
+        let_go: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._segment_bytes = segment_bytes
+        self._visible_when_synced = visible_when_synced
+        self.owner = owner
+        self._before_first = before_first
+        self.let_go = let_go
+        self._poison: str | None = None
+        # why the file of the synced point has not the newest one
+        self._point_problem: str | None = None
+        self.closed = False
+        self.checked = CheckedColumns()
+        # their names are brought to the disk below, once
+        make_folder(folder, durable=False)
+        loaded = load_log(folder, name, owner, used=used)
+        for problem in loaded.problems:
+            logger.warning("%s: %s", name, problem)
+        self._segments = loaded.segments
+        # whose files are to be removed: the log begins behind them
+        self._expired: list[Segment] = []
+        self._writers = loaded.writers
+        self._point_file = PointFile(folder, owner, loaded.found)
+        try:
+            if not self._segments:
+                self._segments.append(Segment.begin(folder, loaded.start))
+            else:
+                # what was read again may be in the page cache only
+                sync_data(self._active.fd)
+                self._active.drop_index()
+            self._last_timestamp = max(s.last_timestamp for s in self._segments)
+            self._synced = self._end
+            self.synced_offset = self._synced.offset
+            if self._point_file.is_new:
+                self._point_file.write(self.start_offset, *self._synced)
+            else:
+                self._save_point()
+            if not self._active.size:
+                # also of the bucket, the partition, the table and all data: whoever made them may
+                # have ended, or met an error, before their names were on the disk
+                for above in (folder, *folder.parents[:_FOLDERS_ABOVE]):
+                    sync_folder(above)
+            if loaded.start > (loaded.found.noted_start or 0):
+                write_start(folder, owner, loaded.start)
+        except BaseException:
+            self._give_up()
+            raise
+
+    @property
+    def _active(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def _end(self) -> _Place:
+        active = self._active
+        return _Place(active.end_offset, active.base_offset, active.size, active.digest)
+
+    @property
+    def start_offset(self) -> int:
+        """The offset of the first record that is still there."""
+        return self._segments[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset of the next record."""
+        return self._active.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset behind the last record that readers may see."""
+        return self.synced_offset if self._visible_when_synced else self.end_offset
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was written that is not synced."""
+        return self.synced_offset < self.end_offset
+
+    @property
+    def poisoned(self) -> bool:
+        """Whether it takes no more writes until it is opened again."""
+        return self._poison is not None
+
+    # ---- writing
+
+    def append(self, records: memoryview, layouts: Mapping[int, ColumnLayout | None]) -> Appended:
+        """Write the batches of one request behind the log.
+
+        Parameters
+        ----------
+        records
+            One or more log batches, as they came.
+        layouts
+            The Arrow layout of each schema id of the table; None where rows are not Arrow.
+
+        Raises
+        ------
+        FlussError
+            ``CORRUPT_RECORD_EXCEPTION`` for bytes that are not valid batches,
+            ``OUT_OF_ORDER_SEQUENCE_EXCEPTION`` for a gap in a writer's sequence,
+            ``SCHEMA_NOT_EXIST`` for a schema id that the table has not,
+            ``STORAGE_EXCEPTION`` when the disk refuses, ``UNKNOWN_SERVER_ERROR`` when it is full.
+            Nothing is stored then.
+        """
+        if not len(records):
+            return Appended(-1, 0)
+        headers = check_batches(self.name, records, layouts)
+        with self._lock:
+            self._require_usable()
+            return self._append(records, headers)
+
+    def append_changes(self, batch: bytes) -> Appended:
+        """Write one batch of a changelog, made by this process, behind the log.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`append`.
+        """
+        headers = scan_headers(batch)
+        with self._lock:
+            self._require_usable()
+            return self._append(memoryview(batch), headers)
+
+    def written(self, writer_id: int, sequence: int) -> int | None:
+        """Return the offset behind a batch that a writer wrote before; None for a new one."""
+        if writer_id == NO_WRITER_ID:
+            return None
+        with self._lock:
+            known = self._writers.duplicate(writer_id, sequence)
+            return None if known is None else known.last_offset + 1
+
+    def _append(self, records: memoryview, headers: LogHeaders) -> Appended:
+        base = self._active.end_offset
+        duplicate = self._writers.duplicate_of(self.name, headers, base)
+        if duplicate is not None:
+            # it may still be on its way to the disk
+            return Appended(duplicate, self.end_offset)
+        # a clock that was set back must not make time run backwards in the log
+        timestamp = max(self._last_timestamp, time.time_ns() // 1_000_000)
+        if not base:
+            self._before_first()
+        if self._active.size >= self._segment_bytes:
+            try:
+                self._roll()
+            except OSError as error:
+                what = f"cannot begin a segment of {self.name}"
+                raise disk_refused(what, self.folder, error) from error
+        parts = stamped(records, headers, base, timestamp)
+        try:
+            self._active.append(parts, headers, b"".join(parts[::2]))
+        except OSError as error:
+            if self._active.torn:
+                self._poison = f"a write failed and could not be undone: {error}"
+            raise disk_refused(f"cannot write to {self.name}", self.folder, error) from error
+        self._last_timestamp = timestamp
+        remember(self._writers, headers)
+        return Appended(base, self.end_offset)
+
+    def _roll(self) -> None:
+        """Begin a new segment; the old one is synced and gets its index."""
+        old = self._active
+        self._sync_file(old.fd)
+        old.save_index(self._writers, self.owner)
+        self._synced = self._end
+        self.synced_offset = old.end_offset
+        new = Segment.begin(self.folder, old.end_offset)
+        try:
+            sync_folder(self.folder)
+        except BaseException:
+            # a loss of power could take the file with all that is written to it
+            new.rest()
+            raise
+        self._segments.append(new)
+        old.rest()
+
+    def sync(self) -> None:
+        """Bring what was written to the disk.
+
+        Raises
+        ------
+        FlussError
+            ``STORAGE_EXCEPTION`` when that failed. The log takes no more writes then: what is on
+            the disk is not known until it is opened again.
+        """
+        with self._lock:
+            self._require_usable()
+            if not self.dirty:
+                return
+            target = self._end
+            # a roll or close meanwhile must not take the file away
+            try:
+                fd = os.dup(self._active.fd)
+            except OSError as error:
+                raise disk_refused(f"cannot sync {self.name}", self.folder, error) from error
+        try:
+            self._sync_file(fd)
+        finally:
+            os.close(fd)
+        with self._lock:
+            if target.offset >= self._synced.offset:
+                self._synced = target
+                self.synced_offset = target.offset
+            if not self.closed:
+                self._save_point()
+
+    def _sync_all(self, *, durable_point: bool = False) -> None:
+        """Bring what was written to the disk; the lock is held."""
+        self._sync_file(self._active.fd)
+        self._synced = self._end
+        self.synced_offset = self._synced.offset
+        self._save_point(durable=durable_point)
+
+    def _sync_file(self, fd: int) -> None:
+        try:
+            sync_data(fd)
+        except OSError as error:
+            # the kernel may have dropped the pages: another try would succeed and mean nothing
+            self._poison = f"a sync failed: {error}"
+            raise FlussError(
+                f"cannot sync {self.name}: {error}", ErrorCode.STORAGE_EXCEPTION
+            ) from error
+
+    def _save_point(self, *, durable: bool = False) -> None:
+        """Note up to where the log is on the disk.
+
+        Where that fails, the point lags behind, as it does after a loss of power; what was synced
+        is no less on the disk.
+        """
+        try:
+            self._point_file.write(self.start_offset, *self._synced)
+            if durable:
+                self._point_file.sync()
+        except FlussError as error:
+            if self._point_problem != error.message:
+                logger.warning("%s: %s", self.name, error.message)
+            self._point_problem = error.message
+        else:
+            self._point_problem = None
+
+    def _require_usable(self) -> None:
+        if self.closed:
+            raise unknown_bucket(self.name)
+        if self._poison is not None:
+            raise FlussError(
+                f"{self.name} takes no more writes, {self._poison}: open the engine again",
+                ErrorCode.STORAGE_EXCEPTION,
+            )
+
+    # ---- reading
+
+    def read(
+        self, offset: int, max_bytes: int, at_least_one: bool, *, partial: bool = False
+    ) -> Piece | None:
+        """Return whole batches from the one on that holds an offset.
+
+        Parameters
+        ----------
+        offset
+            Between the start and the high watermark.
+        max_bytes
+            Where to stop.
+        at_least_one
+            Return one batch even where it is larger.
+        partial
+            Where not even one batch fits, return its beginning: a client sees by it that there is
+            more, and asks for this bucket alone.
+
+        Returns
+        -------
+        Piece or None
+            Batches of one segment; None at the high watermark, or where nothing fits.
+
+        Raises
+        ------
+        FlussError
+            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION``; ``STORAGE_EXCEPTION`` for bytes that changed on
+            the disk.
+        """
+        with self._lock:
+            high = self._require_range(offset)
+            if offset == high:
+                return None
+            segment = next(s for s in reversed(self._segments) if s.base_offset <= offset)
+            size = segment.size
+            position = segment.index.before_offset(offset)
+            stretch = self._stretch(segment, position, size)
+        try:
+            if partial and not at_least_one and max_bytes > 0:
+                whole = cut_piece(stretch, offset, high, max_bytes, at_least_one=True)
+                if whole is None or len(whole.data) <= max_bytes:
+                    return whole
+                return Piece(whole.data[:max_bytes], scan_headers(b"", require_progress=False))
+            return cut_piece(stretch, offset, high, max_bytes, at_least_one)
+        except (FlussError, struct.error) as error:
+            raise self.damaged(offset, segment.path, error) from error
+
+    def stretches(self, offset: int) -> tuple[int, list[Stretch]]:
+        """Return the high watermark, and the segments from the one on that holds an offset.
+
+        The first begins at or before the offset, all of them end where they end now. There is none
+        at the high watermark.
+
+        Raises
+        ------
+        FlussError
+            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION``.
+        """
+        with self._lock:
+            high = self._require_range(offset)
+            found: list[Stretch] = []
+            for segment in reversed(self._segments):
+                if offset < high and segment.base_offset < high:
+                    position = segment.index.before_offset(offset)
+                    found.append(self._stretch(segment, position, segment.size))
+                if segment.base_offset <= offset:
+                    break
+            return high, found[::-1]
+
+    def _stretch(self, segment: Segment, position: int, size: int) -> Stretch:
+        """Return a part of a segment; the lock is held."""
+        try:
+            return Stretch(segment, position, segment.view(position, size), segment.digest)
+        except DamagedError as error:
+            raise self.damaged(segment.base_offset, segment.path, error) from error
+
+    def _require_range(self, offset: int) -> int:
+        """Return the high watermark, if readers may ask for an offset."""
+        if self.closed:
+            raise unknown_bucket(self.name)
+        start, high = self.start_offset, self.high_watermark
+        if not start <= offset <= high:
+            raise FlussError(
+                f"Received request for offset {offset} for table bucket {self.name}, but we "
+                f"only have log segments from offset {start} up to {self.end_offset}.",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
+        return high
+
+    def damaged(self, offset: int, file: Path, error: Exception) -> FlussError:
+        """Return the error for bytes that are not what was written."""
+        return DamagedError(
+            f"the log of {self.name} is damaged near offset {offset}, below what was"
+            f" acknowledged: {error} ({file}). Restore the folder from a backup"
+        )
+
+    def offset_for_time(self, timestamp: int) -> int:
+        """Return the first offset committed at or after a time (ms); else the high watermark."""
+        with self._lock:
+            if self.closed:
+                raise unknown_bucket(self.name)
+            high = self.high_watermark
+            for segment in self._segments:
+                if segment.last_timestamp >= timestamp:
+                    position = segment.index.before_time(timestamp)
+                    stretch = self._stretch(segment, position, segment.size)
+                    break
+            else:
+                return high
+        try:
+            return first_since(stretch, timestamp, high)
+        except FlussError as error:
+            raise self.damaged(segment.base_offset, segment.path, error) from error
+
+    def last_records(self, limit: int) -> list[Piece]:
+        """Return whole batches that hold at least the last ``limit`` visible records, if any."""
+        first = max(self.start_offset, self.high_watermark - limit)
+        pieces = []
+        while first < self.high_watermark:
+            piece = self.read(first, 64 << 20, at_least_one=True)
+            if piece is None or piece.headers.end_offset is None:
+                break
+            pieces.append(piece)
+            first = piece.headers.end_offset
+        return pieces
+
+    @contextlib.contextmanager
+    def copy(self) -> Iterator[LogCopy]:
+        """Give the files of the log as they are on the disk now, for as long as they are read.
+
+        Raises
+        ------
+        FlussError
+            ``STORAGE_EXCEPTION`` when the log cannot be synced.
+        """
+        self.sync()
+        files: list[FileCopy] = []
+        try:
+            with self._lock:
+                self._require_usable()
+                files.extend(
+                    FileCopy(segment.path.name, segment.open_again(), segment.size)
+                    for segment in self._segments
+                )
+                point = SyncedPoint(self.owner, self.start_offset, *self._end)
+            yield LogCopy(files, first_file(point))
+        finally:
+            for file in files:
+                os.close(file.fd)
+
+    # ---- retention and end
+
+    def may_expire(self, now_ms: int, ttl_ms: int) -> bool:
+        """Whether there are segments that :meth:`expire` would delete."""
+        with self._lock:
+            if self.closed:
+                return False
+            return bool(self._expired) or expired(self._segments, now_ms, ttl_ms) > 0
+
+    def expire(self, now_ms: int, ttl_ms: int) -> int:
+        """Delete whole inactive segments that are older than a time to live; return how many.
+
+        Raises
+        ------
+        FlussError
+            When the disk refuses; files that it does not remove are tried again with the next call.
+        """
+        with self._lock:
+            self._writers.expire(now_ms)
+            count = 0 if self.closed else expired(self._segments, now_ms, ttl_ms)
+            if not count:
+                self._remove_expired()
+                return 0
+            # first where the log begins: what is missing before is not lost then
+            start = self._segments[count].base_offset
+            self._point_file.write(start, *self._synced)
+            self._point_file.sync()
+            try:
+                write_start(self.folder, self.owner, start)
+                noted = True
+            except FlussError as error:
+                # a disk that is full gets room by what is removed; the other file has it
+                logger.warning("%s: %s", self.name, error.message)
+                noted = False
+            self._expired += self._segments[:count]
+            del self._segments[:count]
+            self._remove_expired()
+            if not noted:
+                write_start(self.folder, self.owner, start)
+        return count
+
+    def _remove_expired(self) -> None:
+        """Remove the files of expired segments, the oldest first."""
+        if self.closed or not self._expired:
+            return
+        try:
+            while self._expired:
+                self._expired[0].delete()
+                del self._expired[0]
+            sync_folder(self.folder)
+        except OSError as error:
+            what = f"cannot remove expired segments of {self.name}"
+            raise disk_refused(what, self.folder, error) from error
+
+    def close(self) -> None:
+        """Sync, write the index, and close; a second call does nothing."""
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            try:
+                if self._poison is None:
+                    self._sync_all(durable_point=True)
+                    if self._active.size:
+                        self._save_index()
+            finally:
+                self._give_up()
+
+    def _save_index(self) -> None:
+        """Write the index of the newest segment, without which opening it takes longer."""
+        try:
+            self._active.save_index(self._writers, self.owner)
+        except FlussError as error:
+            logger.warning("%s: %s", self.name, error.message)
+
+    def abandon(self) -> None:
+        """Close without a sync: the bucket was dropped."""
+        with self._lock:
+            if not self.closed:
+                self.closed = True
+                self._give_up()
+
+    def _give_up(self) -> None:
+        for segment in (*self._expired, *self._segments):
+            segment.rest()
+        self._point_file.rest()
+
+    def rest(self) -> bool:
+        """Sync, and give back all files until they are needed, unless it is in use.
+
+        Returns
+        -------
+        bool
+            Whether it has no file open now.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self.dirty and not self.closed and self._poison is None:
+                self._sync_all()
+            self._give_up()
+            return True
+        except FlussError as error:
+            logger.warning("%s", error.message)
+            return False
+        finally:
+            self._lock.release()
+
+
+def unknown_bucket(name: str) -> FlussError:
+    """Return the error for a bucket that is not there."""
+    return FlussError(
+        f"Unknown table or bucket: {name}", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+    )

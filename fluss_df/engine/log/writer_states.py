@@ -1,0 +1,133 @@
+"""What is known of the writers of a log: the last batches of each, to tell duplicates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.layout.headers import NO_WRITER_ID, LogHeaders
+
+_REMEMBERED = 5
+# of one log; writer ids are made up by peers, and those that write are among the last
+_MOST_WRITERS = 16 << 10
+_LAST_SEQUENCE = 2**31 - 1
+# as long as Apache Fluss remembers a writer that writes no more
+EXPIRATION_MS = 7 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBatch:
+    """One batch of a writer: its sequence number and where it is in the log."""
+
+    sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class WriterStates:
+    """The last five batches of each writer of one log; guarded by the tablet's lock.
+
+    Of more than 16,384 writers, those are forgotten that did not write for the longest time.
+    """
+
+    def __init__(self) -> None:
+        # who wrote last is the last; the batches from the oldest on
+        self._writers: dict[int, tuple[WrittenBatch, ...]] = {}
+
+    def duplicate(self, writer_id: int, sequence: int) -> WrittenBatch | None:
+        """Return the batch that was written under this sequence, if it is remembered."""
+        for batch in self._writers.get(writer_id, ()):
+            if batch.sequence == sequence:
+                return batch
+        return None
+
+    def check(self, bucket: str, writer_id: int, sequence: int, last_offset: int) -> None:
+        """Refuse a batch that does not follow the writer's last one.
+
+        Raises
+        ------
+        FlussError
+            ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``.
+        """
+        batches = self._writers.get(writer_id)
+        last = batches[-1].sequence if batches else -1
+        if sequence == last + 1 or (sequence == 0 and last == _LAST_SEQUENCE):
+            return
+        raise FlussError(
+            f"Out of order batch sequence for writer {writer_id} at offset {last_offset} in "
+            f"table-bucket {bucket} : {sequence} (incoming batch seq.), {last} (current batch "
+            "seq.)",
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
+        )
+
+    def duplicate_of(self, bucket: str, headers: LogHeaders, base: int) -> int | None:
+        """Return the offset of a request that was written before; None for a new one.
+
+        Parameters
+        ----------
+        bucket
+            Its name, for messages.
+        headers
+            Of the batches of the request.
+        base
+            The offset that the first of them would get.
+
+        Raises
+        ------
+        FlussError
+            ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``CORRUPT_RECORD_EXCEPTION``.
+        """
+        writer_id = int(headers.writer_id[0])
+        if writer_id == NO_WRITER_ID:
+            return None
+        if len(headers) > 1:
+            raise FlussError(
+                f"several batches of writer {writer_id} in one request for {bucket}",
+                ErrorCode.CORRUPT_RECORD_EXCEPTION,
+            )
+        sequence = int(headers.sequence[0])
+        known = self.duplicate(writer_id, sequence)
+        if known is not None:
+            return known.base_offset
+        self.check(bucket, writer_id, sequence, base + int(headers.last_offset_delta[0]))
+        return None
+
+    def add(self, writer_id: int, batch: WrittenBatch) -> None:
+        """Take note of a batch that was appended."""
+        before = self._writers.pop(writer_id, ())
+        self._writers[writer_id] = (*before[1 - _REMEMBERED :], batch)
+        if len(self._writers) > _MOST_WRITERS:
+            del self._writers[next(iter(self._writers))]
+
+    def expire(self, now_ms: int) -> None:
+        """Forget writers that wrote nothing for seven days."""
+        limit = now_ms - EXPIRATION_MS
+        silent = [w for w, batches in self._writers.items() if batches[-1].timestamp < limit]
+        for writer_id in silent:
+            del self._writers[writer_id]
+
+    def copy(self) -> WriterStates:
+        """Return a copy that later batches do not change."""
+        copied = WriterStates()
+        copied._writers = dict(self._writers)
+        return copied
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON."""
+        return {
+            str(writer_id): [
+                [b.sequence, b.base_offset, b.last_offset, b.timestamp] for b in batches
+            ]
+            for writer_id, batches in self._writers.items()
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> WriterStates:
+        """Read what :meth:`to_json` returned."""
+        states = cls()
+        for writer_id, batches in value.items():
+            for batch in batches:
+                states.add(int(writer_id), WrittenBatch(*batch))
+        return states

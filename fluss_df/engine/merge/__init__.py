@@ -1,0 +1,1 @@
+"""What changes make of rows: merge engines and aggregates."""

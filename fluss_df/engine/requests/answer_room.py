@@ -1,0 +1,103 @@
+"""How much one answer may hold: values are read a part at a time, no more than there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from fluss_df.engine.files.workers import give_turn, paced
+from fluss_df.errors import ErrorCode, FlussError
+
+# keys that are read at once before anything is known of the size of their values; and at the most
+_FIRST_KEYS: Final = 8
+_MOST_KEYS: Final = 8192
+# of a value besides its bytes, while it is an object
+_OBJECT_BYTES: Final = 48
+
+Read = Callable[[list[bytes]], list[bytes | None]]
+
+
+class AnswerRoom:
+    """What is left for the values of one answer.
+
+    Parameters
+    ----------
+    most
+        Their bytes.
+    way_out
+        What its reader can do instead, for the error.
+    """
+
+    def __init__(self, most: int, way_out: str) -> None:
+        self._most = most
+        self._left = most
+        self._way_out = way_out
+
+    def take(self, count: int) -> None:
+        """Use bytes.
+
+        Raises
+        ------
+        FlussError
+            ``RECORD_TOO_LARGE_EXCEPTION`` where there are not so many.
+        """
+        self._left -= count
+        if self._left < 0:
+            raise FlussError(
+                f"the answer would be larger than the {self._most:,} bytes that one may have:"
+                f" {self._way_out}",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
+
+    def values(self, read: Read, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key, each value once in memory however often it is asked for.
+
+        Parameters
+        ----------
+        read
+            Returns the values of keys.
+        keys
+            The keys.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`take`.
+        """
+        wanted = list(dict.fromkeys(keys))
+        found: list[bytes | None] = []
+        step, largest = _FIRST_KEYS, 1
+        while len(found) < len(wanted):
+            if len(found) >= _MOST_KEYS:
+                give_turn()
+            part = read(wanted[len(found) : len(found) + step])
+            found += part
+            sizes = [len(value) for value in part if value is not None]
+            self.take(sum(sizes) + _OBJECT_BYTES * len(sizes))
+            largest = max(largest, *sizes, 1)
+            step = max(1, min(_MOST_KEYS, 4 * step, self._left // largest))
+        if len(wanted) == len(keys):
+            return found
+        by_key = dict(zip(wanted, found, strict=True))
+        values = [by_key[key] for key in keys]
+        # those that are there more than once
+        self.take(_size(values) - _size(found))
+        return values
+
+    def rows(self, values: Iterable[bytes]) -> list[bytes]:
+        """Return values, as they come.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`take`.
+        """
+        found = []
+        for value in paced(values):
+            self.take(len(value) + _OBJECT_BYTES)
+            found.append(value)
+        return found
+
+
+def _size(values: Iterable[bytes | None]) -> int:
+    return sum(len(value) for value in values if value is not None)

@@ -1,0 +1,489 @@
+"""Requests that move records: produce, fetch, list offsets, limit scan."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from fluss_df.engine.engine import Engine, java_name
+from fluss_df.engine.files.files import disk_refused
+from fluss_df.engine.files.workers import paced
+from fluss_df.engine.log.log_reads import Piece
+from fluss_df.engine.log.tablet import Appended
+from fluss_df.engine.requests.answer_room import AnswerRoom
+from fluss_df.engine.requests.filtered_read import read_filtered
+from fluss_df.engine.requests.kv_requests import limit_rows
+from fluss_df.engine.requests.row_requests import parse_rows, without_frames
+from fluss_df.engine.tables.tables import Table
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.metadata import TableBucket
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.fetch import (
+    FetchReply,
+    ReplyBucket,
+    fetch_response_bucket,
+    fetch_response_table,
+)
+from fluss_df.protocol.wire import Buffer
+from fluss_df.pushdown.batch_filter import BatchFilter
+from fluss_df.record.layout.headers import HEADER_SIZE, OVERHEAD, scan_headers
+from fluss_df.record.log.cut import ColumnLayout, cut_columns, cut_size
+
+logger = logging.getLogger(__name__)
+
+_CLIENT: Final = -1
+_EARLIEST_OFFSET: Final = -2
+_EARLIEST: Final = 0
+_LATEST: Final = 1
+_TIMESTAMP: Final = 2
+_MAX_WAIT_MS: Final = 600_000
+# so many times what a request asks for may be looked at where it lies, for some of its columns
+_PROJECTION_FACTOR: Final = 8
+_LENGTH_SIZE: Final = 4
+# of a request that waits: what is made of it is kept meanwhile
+_KEPT_BYTES: Final = 1 << 10
+# of an answer, and how large they become when they are put together
+_MANY_PARTS: Final = 1 << 10
+_PIECE_BYTES: Final = 64 << 10
+
+
+# ---- produce
+
+
+async def produce_log(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
+    """Append; the awaitable that is returned waits for the disk and is the response."""
+    return _acknowledge(engine, *await engine.run(_append_all, engine, body))
+
+
+def _append_all(
+    engine: Engine, body: pa.Buffer
+) -> tuple[pb.ProduceLogRequest, list[Appended | FlussError]]:
+    request, records = parse_rows(pb.ProduceLogRequest(), "PRODUCE_LOG", 4, body)
+    results: list[Appended | FlussError] = []
+    for part, data in zip(request.buckets_req, records, strict=True):
+        try:
+            engine.lock.verify()
+            table, tablet = engine.bucket(_bucket(request.table_id, part))
+            if table.has_primary_key:
+                raise FlussError(
+                    f"table {table.path} has a primary key: its log is its changelog, upsert rows",
+                    ErrorCode.INVALID_TABLE_EXCEPTION,
+                )
+            layouts = table.layouts if table.arrow else dict.fromkeys(table.schemas)
+            results.append(tablet.append(data, layouts))
+        except FlussError as error:
+            results.append(without_frames(error))
+        except OSError as error:
+            # other buckets of the request are written all the same
+            results.append(without_frames(disk_refused("cannot write", engine.folder, error)))
+    return request, results
+
+
+async def _acknowledge(
+    engine: Engine, request: pb.ProduceLogRequest, results: Sequence[Appended | FlussError]
+) -> list[Buffer]:
+    response = pb.ProduceLogResponse()
+    for part, result in zip(request.buckets_req, results, strict=True):
+        answer = response.buckets_resp.add(bucket_id=part.bucket_id)
+        if part.HasField("partition_id"):
+            answer.partition_id = part.partition_id
+        if isinstance(result, Appended):
+            try:
+                await engine.acknowledged(_bucket(request.table_id, part), result.end_offset)
+                answer.base_offset = result.base_offset
+                continue
+            except FlussError as error:
+                result = error
+        answer.error_code = result.error_code
+        answer.error_message = result.message
+    return [response.SerializeToString()]
+
+
+def _bucket(
+    table_id: int, part: pb.ProduceLogRequestForBucket | pb.FetchLogRequestForBucket
+) -> TableBucket:
+    partition = part.partition_id if part.HasField("partition_id") else None
+    return TableBucket(table_id, part.bucket_id, partition)
+
+
+# ---- fetch
+
+
+async def fetch_log(
+    engine: Engine, body: pa.Buffer, *, large: bool, in_place: bool
+) -> Awaitable[list[Buffer]]:
+    """Read; the awaitable that is returned waits for new records and is the response."""
+    read = functools.partial(_read_all, engine, in_place=in_place)
+    if len(body) <= _KEPT_BYTES:
+        return _fetch(engine, engine.run, read, _parse_fetch(body))
+    run = engine.run_large if large else engine.run
+    return _fetch(engine, run, read, await run(_parse_fetch, body), body)
+
+
+def _parse_fetch(body: pa.Buffer) -> pb.FetchLogRequest:
+    try:
+        request = pb.FetchLogRequest.FromString(bytes(body))
+    except DecodeError as error:
+        raise ProtocolError(f"a FETCH_LOG request cannot be read: {error}") from error
+    if not request.IsInitialized():
+        raise ProtocolError("a FETCH_LOG request lacks required fields")
+    for table in request.tables_req:
+        if table.HasField("filter_predicate") and table.filter_schema_id < 0:
+            raise FlussError(
+                f"Invalid filterSchemaId ({table.filter_schema_id}) for table {table.table_id}",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+        if table.HasField("filter_predicate") and not table.HasField("filter_schema_id"):
+            raise FlussError(
+                f"Filter predicate is set but filterSchemaId is missing for table {table.table_id}",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+    return request
+
+
+def fetch_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
+    """Read on this thread; None for a request that may wait for new records."""
+    request = _parse_fetch(body)
+    return None if request.max_wait_ms else _read_all(engine, request, in_place=True)[0]
+
+
+# of an answer: what :func:`_read_all` returns
+_Answer = tuple[list[Buffer], int, bool]
+
+
+async def _fetch(
+    engine: Engine,
+    run: Callable[..., Awaitable[_Answer]],
+    read: Callable[[pb.FetchLogRequest], _Answer],
+    request: pb.FetchLogRequest,
+    body: pa.Buffer | None = None,
+) -> list[Buffer]:
+    """Answer a fetch; one of many buckets, whose body is given, is read again whenever it waited.
+
+    What is made of it takes ten times as much memory, and many peers may wait.
+    """
+    wait = request.max_wait_ms if request.HasField("max_wait_ms") else 0
+    wanted = request.min_bytes if request.HasField("min_bytes") else -1
+    until = time.monotonic() + min(wait, _MAX_WAIT_MS) / 1000
+    parts, size, at_once = await run(read, request)
+    if at_once or size >= wanted or time.monotonic() >= until:
+        return parts
+    event = asyncio.Event()
+    buckets = _buckets_of(request) if body is None else await engine.run(_buckets_of, request)
+    read_again: Callable[[], Awaitable[_Answer]]
+    if body is None:
+        read_again = functools.partial(run, read, request)
+    else:
+        read_again = functools.partial(run, _parse_and_read, read, body)
+        del request
+    with engine.watching(buckets, event):
+        del buckets
+        while True:
+            # cleared before it is read, so that nothing new is missed between the two
+            event.clear()
+            parts, size, at_once = await read_again()
+            left = until - time.monotonic()
+            if at_once or size >= wanted or left <= 0:
+                return parts
+            del parts
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await event.wait()
+
+
+def _buckets_of(request: pb.FetchLogRequest) -> set[TableBucket]:
+    return {
+        _bucket(table.table_id, part)
+        for table in request.tables_req
+        for part in paced(table.buckets_req)
+    }
+
+
+def _parse_and_read(read: Callable[[pb.FetchLogRequest], _Answer], body: pa.Buffer) -> _Answer:
+    return read(_parse_fetch(body))
+
+
+def _read_all(engine: Engine, request: pb.FetchLogRequest, *, in_place: bool) -> _Answer:
+    """Return the response, the bytes of records in it, and whether it may not wait for more.
+
+    It is not to wait where a bucket has an error, or batches were left out: the client goes on
+    behind them. In place, for a reader in this process, nothing is made to be sent, and columns
+    are cut out of the log only where it is filtered.
+    """
+    reply = FetchReply()
+    response: list[Buffer] = []
+    total = 0
+    at_once = False
+    for asked in request.tables_req:
+        parts: list[Buffer] = []
+        for part in paced(asked.buckets_req):
+            answer = pb.FetchLogResponseForBucket(bucket_id=part.bucket_id)
+            if part.HasField("partition_id"):
+                answer.partition_id = part.partition_id
+            bucket = ReplyBucket(asked.table_id, answer)
+            try:
+                _read(engine, request, asked, part, bucket, total, in_place)
+                total += sum(map(len, bucket.records or ()))
+                at_once |= answer.HasField("filtered_end_offset")
+            except FlussError as error:
+                at_once = True
+                answer.error_code = error.error_code
+                answer.error_message = error.message
+            # of many buckets, objects that are kept until the end cost time: Python collects them
+            if in_place:
+                reply.buckets.append(bucket)
+            else:
+                parts += fetch_response_bucket(answer, bucket.records)
+        if not in_place:
+            response += fetch_response_table(asked.table_id, parts)
+    if in_place:
+        return reply, total, at_once
+    if len(response) > _MANY_PARTS:
+        response = _joined(response)
+    return response, total, at_once
+
+
+def _joined(parts: Sequence[Buffer]) -> list[Buffer]:
+    """Return an answer of many buckets in fewer pieces: the event loop walks them all."""
+    pieces: list[Buffer] = []
+    small: list[Buffer] = []
+    size = 0
+    for part in paced(parts):
+        # slices of the log stay what they are
+        fits = isinstance(part, bytes)
+        if small and (not fits or size > _PIECE_BYTES):
+            pieces.append(b"".join(small))
+            small, size = [], 0
+        if fits:
+            small.append(part)
+            size += len(part)
+        else:
+            pieces.append(part)
+    return [*pieces, b"".join(small)] if small else pieces
+
+
+def _read(
+    engine: Engine,
+    request: pb.FetchLogRequest,
+    asked: pb.FetchLogRequestForTable,
+    part: pb.FetchLogRequestForBucket,
+    reply: ReplyBucket,
+    taken: int,
+    in_place: bool,
+) -> None:
+    answer = reply.answer
+    bucket = _bucket(asked.table_id, part)
+    table, tablet = engine.bucket(bucket)
+    reply.checked = tablet.checked
+    if request.follower_server_id != _CLIENT:
+        raise FlussError(
+            f"Replica {request.follower_server_id} is not recognized as a valid replica of"
+            f" {java_name(bucket)}",
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        )
+    columns: list[int] | None = None
+    if asked.projection_pushdown_enabled and table.arrow:
+        columns = list(asked.projected_fields)
+        _check_projection(columns, len(table.descriptor.schema.columns))
+    offset = part.fetch_offset
+    if offset == _EARLIEST_OFFSET:
+        offset = tablet.start_offset
+    room = min(part.max_fetch_bytes, request.max_bytes - taken)
+    batch_filter = _batch_filter(table, asked)
+    if batch_filter is not None:
+        cut = None if columns is None else functools.partial(_cut, columns, table.layouts)
+        found = read_filtered(tablet, offset, max(0, room), batch_filter, cut)
+        answer.high_watermark = tablet.high_watermark
+        answer.log_start_offset = tablet.start_offset
+        if found.end is not None:
+            answer.filtered_end_offset = found.end
+        reply.records = found.parts
+        return
+    # it is for what is sent, which is a part of what is read
+    most = room if columns is None else room * _PROJECTION_FACTOR
+    piece = tablet.read(offset, most, at_least_one=taken == 0, partial=columns is None)
+    answer.high_watermark = tablet.high_watermark
+    answer.log_start_offset = tablet.start_offset
+    if piece is None:
+        reply.records = []
+        return
+    reply.records = [piece.data]
+    if columns is not None and in_place:
+        reply.projected_bytes = projected_size(piece, columns, table.layouts)
+    elif columns is not None:
+        reply.records = project(piece, columns, table.layouts, room, taken == 0)
+
+
+def _batch_filter(table: Table, asked: pb.FetchLogRequestForTable) -> BatchFilter | None:
+    """Return the filter of a fetch; None where there is none that makes sense, as in Fluss."""
+    if not asked.HasField("filter_predicate") or not table.arrow:
+        return None
+    try:
+        return BatchFilter(asked.filter_predicate, asked.filter_schema_id, table.schemas)
+    except FlussError as error:
+        logger.debug("table %s is read without a filter: %s", table.path, error.message)
+        return None
+
+
+def _check_projection(columns: Sequence[int], count: int) -> None:
+    shown = f"[{', '.join(map(str, columns))}]"
+    problem = None
+    if not columns:
+        problem = "The projection indexes should not be empty"
+    elif any(not 0 <= column < count for column in columns):
+        problem = f"Projected fields {shown} is out of bound for schema with {count} fields."
+    elif len(set(columns)) != len(columns):
+        problem = f"The projection indexes should not contain duplicated fields, but is {shown}"
+    elif list(columns) != sorted(columns):
+        problem = f"The projection indexes should be in field order, but is {shown}"
+    if problem:
+        raise FlussError(problem, ErrorCode.INVALID_COLUMN_PROJECTION)
+
+
+def projected_size(piece: Piece, columns: Sequence[int], layouts: dict[int, ColumnLayout]) -> int:
+    """Return how many bytes :func:`project` would return; columns that a batch lacks have none."""
+    headers, data = piece.headers, piece.data
+    starts = headers.payload + np.where(headers.append_only, 0, headers.record_count)
+    ends = headers.position + headers.size
+    batches = zip(headers.schema_id.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    # statistics stay behind, but for their length
+    statistics = np.where(
+        headers.magic, headers.payload - headers.position - HEADER_SIZE - _LENGTH_SIZE, 0
+    )
+    heads = int((starts - headers.position - statistics).sum())
+    return heads + sum(
+        cut_size(data, start, end, layouts[schema_id], columns) for schema_id, start, end in batches
+    )
+
+
+def _cut(
+    columns: Sequence[int], layouts: dict[int, ColumnLayout], batch: memoryview
+) -> list[Buffer]:
+    piece = Piece(batch, scan_headers(batch))
+    return project(piece, columns, layouts, len(batch), at_least_one=True)
+
+
+def project(
+    piece: Piece,
+    columns: Sequence[int],
+    layouts: dict[int, ColumnLayout],
+    room: int,
+    at_least_one: bool,
+) -> list[Buffer]:
+    """Return batches with some of their columns; the buffers stay slices.
+
+    As in Fluss, the checksum of the whole batch stays, and is of no use to the reader.
+
+    Parameters
+    ----------
+    piece, columns, layouts
+        The batches, the columns wanted, and where these are in batches of each schema.
+    room
+        At most so many bytes are returned.
+    at_least_one
+        Return one batch even where it is larger.
+
+    Raises
+    ------
+    FlussError
+        ``INVALID_COLUMN_PROJECTION`` where a batch was written before a column was added.
+    """
+    headers, data = piece.headers, piece.data
+    parts: list[Buffer] = []
+    for i in range(len(headers)):
+        layout = layouts.get(int(headers.schema_id[i]))
+        if layout is None or columns[-1] >= layout.columns:
+            count = 0 if layout is None else layout.columns
+            _check_projection(columns, count)
+            raise FlussError("unknown schema of a batch", ErrorCode.SCHEMA_NOT_EXIST)
+        start, payload = int(headers.position[i]), int(headers.payload[i])
+        end = start + int(headers.size[i])
+        message_at = payload
+        if not headers.append_only[i]:
+            message_at += int(headers.record_count[i])
+        message = cut_columns(data, message_at, end, layout, columns)
+        if headers.magic[i]:
+            # statistics stay behind, and in their place stands that there are none
+            head = bytearray(data[start : start + HEADER_SIZE]) + bytes(_LENGTH_SIZE)
+        else:
+            head = bytearray(data[start : start + HEADER_SIZE])
+        head += data[payload:message_at]
+        size = len(head) + sum(len(part) for part in message)
+        room -= size
+        if room < 0 and (parts or not at_least_one):
+            break
+        head[8:12] = (size - OVERHEAD).to_bytes(4, "little")
+        parts += (bytes(head), *message)
+    return parts
+
+
+# ---- offsets, limit scan
+
+
+def list_offsets(engine: Engine, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+    """Return offsets of buckets."""
+    response = pb.ListOffsetsResponse()
+    partition = request.partition_id if request.HasField("partition_id") else None
+    for bucket_id in paced(request.bucket_id):
+        answer = response.buckets_resp.add(bucket_id=bucket_id)
+        bucket = TableBucket(request.table_id, bucket_id, partition)
+        try:
+            answer.offset = _offset(engine, bucket, request)
+        except FlussError as error:
+            answer.error_code = error.error_code
+            answer.error_message = error.message
+    return response
+
+
+def _offset(engine: Engine, bucket: TableBucket, request: pb.ListOffsetsRequest) -> int:
+    start, end = engine.log_bounds(bucket)
+    if request.offset_type == _EARLIEST:
+        return start
+    if request.offset_type == _LATEST:
+        return end
+    if request.offset_type != _TIMESTAMP:
+        raise FlussError(
+            f"Invalid list offset type: {request.offset_type}", ErrorCode.UNKNOWN_SERVER_ERROR
+        )
+    if not request.HasField("start_timestamp"):
+        raise FlussError(
+            "startTimestamp is not present while list offset by timestamp.",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
+    now = time.time_ns() // 1_000_000
+    if request.start_timestamp > now:
+        raise FlussError(
+            f"Get offset error for table bucket {java_name(bucket)}, the fetch timestamp"
+            f" {request.start_timestamp} is larger than the current timestamp {now}",
+            ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
+        )
+    if start == end:
+        return end
+    return engine.bucket(bucket)[1].offset_for_time(request.start_timestamp)
+
+
+def limit_scan(engine: Engine, request: pb.LimitScanRequest) -> pb.LimitScanResponse:
+    """Return the batches with the last records of a bucket."""
+    partition = request.partition_id if request.HasField("partition_id") else None
+    bucket = TableBucket(request.table_id, request.bucket_id, partition)
+    try:
+        table, tablet = engine.bucket(bucket)
+        room = AnswerRoom(engine.settings.answer_bytes, "set a smaller limit, or scan the table")
+        if table.has_primary_key:
+            return limit_rows(engine.kv_bucket(bucket)[1], request.limit, room)
+        pieces = tablet.last_records(max(0, request.limit))
+        for piece in pieces:
+            room.take(len(piece.data))
+        records = b"".join(piece.data for piece in pieces)
+    except FlussError as error:
+        return pb.LimitScanResponse(error_code=error.error_code, error_message=error.message)
+    return pb.LimitScanResponse(is_log_table=True, records=records)

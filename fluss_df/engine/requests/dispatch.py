@@ -1,0 +1,587 @@
+"""Requests to responses, without a socket: the same for every way that they come in."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError, Message
+
+from fluss_df.engine.auto_partitions import keep_partitions
+from fluss_df.engine.catalog.alter import altered, altered_database
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.files.rate_limited_log import SeldomLogger
+from fluss_df.engine.files.workers import paced
+from fluss_df.engine.requests import data_requests, kv_requests
+from fluss_df.engine.requests.answer_room import AnswerRoom
+from fluss_df.engine.requests.cluster_requests import SERVER, ClusterRequests
+from fluss_df.engine.requests.kv_scans import Scans
+from fluss_df.engine.requests.login_attempts import Attempts
+from fluss_df.engine.requests.request_limits import check_entries, may_be_large, refuse_size
+from fluss_df.engine.tables.tables import Table
+from fluss_df.engine.upkeep.backup import BACKUP_KEY, back_up
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.metadata import TableBucket, TablePath
+from fluss_df.protocol import api
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Request
+from fluss_df.protocol.handshake import FOLDER_PROTOCOL
+from fluss_df.protocol.text import replace_malformed
+from fluss_df.protocol.wire import Buffer
+
+logger = SeldomLogger(logging.getLogger(__name__))
+
+Reply = tuple[int, list[Buffer]]
+# bytes of a request that is read on the event loop; and that is looked at there before it is read
+_READ_HERE: Final = 16 << 10
+_LOOKED_AT_HERE: Final = 1 << 20
+# about what a bucket in an answer takes in memory
+_BUCKET_BYTES: Final = 256
+
+# questions that are answered from memory, on any thread
+_AT_ONCE: Final = (api.GET_TABLE_INFO, api.LIST_PARTITION_INFOS, api.LIST_OFFSETS)
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection, as far as requests care.
+
+    Attributes
+    ----------
+    host, port
+        Where this peer reaches the server: its own metadata says so.
+    users
+        User -> password of those who may in; None to let everyone in.
+    user
+        Who it is, once that is known.
+    local
+        Whether it is the user of this process, who may ask for backups.
+    secret
+        What a peer has to know that comes in by the Unix socket; None where there is no need.
+    address
+        Where the peer is; "" for one on this machine, not by TCP.
+    failures
+        How many wrong passwords it sent.
+    """
+
+    host: str
+    port: int
+    users: Mapping[str, str] | None = None
+    user: str | None = None
+    local: bool = False
+    secret: str | None = None
+    address: str = ""
+    failures: int = 0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it may ask for everything."""
+        return (self.users is None and self.secret is None) or self.user is not None
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Answers requests on an engine; used on the event loop that the engine was started on."""
+
+    engine: Engine
+    _handlers: dict[int, tuple[api.Api[Any, Any], Callable[..., Any]]] = field(init=False)
+    _scans: Scans = field(init=False)
+    _cluster: ClusterRequests = field(init=False)
+    _attempts: Attempts = field(init=False, default_factory=Attempts)
+
+    def __post_init__(self) -> None:
+        self._cluster = ClusterRequests(self.engine)
+        handlers: list[tuple[api.Api[Any, Any], Callable[..., Any]]] = [
+            (api.API_VERSIONS, self._api_versions),
+            (api.AUTHENTICATE, self._authenticate),
+            (api.CREATE_DATABASE, self._create_database),
+            (api.ALTER_DATABASE, self._alter_database),
+            (api.DROP_DATABASE, self._drop_database),
+            (api.LIST_DATABASES, self._list_databases),
+            (api.DATABASE_EXISTS, self._database_exists),
+            (api.GET_DATABASE_INFO, self._database_info),
+            (api.CREATE_TABLE, self._create_table),
+            (api.DROP_TABLE, self._drop_table),
+            (api.ALTER_TABLE, self._alter_table),
+            (api.GET_TABLE_INFO, self._table_info),
+            (api.LIST_TABLES, self._list_tables),
+            (api.TABLE_EXISTS, self._table_exists),
+            (api.GET_TABLE_SCHEMA, self._table_schema),
+            (api.CREATE_PARTITION, self._create_partition),
+            (api.DROP_PARTITION, self._drop_partition),
+            (api.LIST_PARTITION_INFOS, self._list_partitions),
+            (api.GET_METADATA, self._metadata),
+            (api.INIT_WRITER, self._init_writer),
+            (api.LIST_OFFSETS, self._list_offsets),
+            (api.LIMIT_SCAN, self._limit_scan),
+            (api.GET_FILESYSTEM_SECURITY_TOKEN, self._token),
+            (api.GET_LAKE_SNAPSHOT, self._lake_snapshot),
+            (api.PRODUCE_LOG, data_requests.produce_log),
+            (api.FETCH_LOG, data_requests.fetch_log),
+            (api.PUT_KV, kv_requests.put_kv),
+            (api.LOOKUP, kv_requests.lookup),
+            (api.PREFIX_LOOKUP, self._prefix_lookup),
+            (api.SCAN_KV, self._scan_kv),
+            (api.GET_TABLE_STATS, self._table_stats),
+            (api.GET_LATEST_KV_SNAPSHOTS, self._latest_snapshots),
+            *self._cluster.handlers(),
+        ]
+        self._scans = Scans(self.engine)
+        self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
+
+    async def begin(
+        self, session: Session, request: Request, *, in_place: bool = False
+    ) -> Reply | Awaitable[Reply]:
+        """Do what must be done in the order of the requests; return the reply, or who has it.
+
+        Never raises: whatever goes wrong becomes an error response. In place, the answer to a fetch
+        is a :class:`~fluss_df.protocol.fetch.FetchReply`, for a reader in this process.
+        """
+        try:
+            result = await self._begin(session, request, in_place)
+        except Exception as error:
+            return _error(error)
+        if isinstance(result, list):
+            return TYPE_OK, result
+        # begun at once: its peer may be gone before anyone waits for it
+        finishing = asyncio.ensure_future(self._finish(result))
+        if asyncio.iscoroutine(result):
+            # one that is cancelled before its first step never waits for it
+            close = result.close
+            finishing.add_done_callback(lambda _: close())
+        return finishing
+
+    def fetch_at_once(self, request: Request) -> Reply | None:
+        """Answer a fetch of this process on its own thread; None for one that may wait."""
+        try:
+            result = data_requests.fetch_at_once(self.engine, request.body)
+        except Exception as error:
+            return _error(error)
+        return None if result is None else (TYPE_OK, result)
+
+    def answer_at_once(
+        self, kind: api.Api[api.RequestT, api.ResponseT], message: api.RequestT
+    ) -> api.ResponseT | None:
+        """Answer a question of this process on its own thread; None for one that takes its time.
+
+        Raises
+        ------
+        FlussError
+            What the answer would say.
+        """
+        if kind not in _AT_ONCE:
+            return None
+        if isinstance(message, pb.ListOffsetsRequest):
+            partition = message.partition_id if message.HasField("partition_id") else None
+            buckets = (TableBucket(message.table_id, b, partition) for b in message.bucket_id)
+            # opening one may mean to recover it
+            if not all(map(self.engine.is_open, buckets)):
+                return None
+        answer: api.ResponseT = self._handlers[kind.key][1](message)
+        return answer
+
+    @staticmethod
+    async def _finish(rest: Awaitable[list[Buffer]]) -> Reply:
+        try:
+            return TYPE_OK, await rest
+        except Exception as error:
+            return _error(error)
+
+    async def _begin(
+        self, session: Session, request: Request, in_place: bool
+    ) -> list[Buffer] | Awaitable[list[Buffer]]:
+        if request.key == BACKUP_KEY and session.local and session.trusted:
+            file = Path(bytes(request.body).decode())
+            return [str(await self.engine.run(back_up, self.engine, file)).encode()]
+        known = self._handlers.get(request.key)
+        if known is None:
+            raise FlussError(
+                f"the embedded engine has no request {request.key}: use an Apache Fluss server",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
+        kind, handler = known
+        if request.dropped:
+            raise refuse_size(kind, request.dropped)
+        if not session.trusted and kind not in (api.API_VERSIONS, api.AUTHENTICATE):
+            raise FlussError(
+                "The connection is not authenticated: send user and password first (SASL/PLAIN)",
+                ErrorCode.AUTHENTICATE_EXCEPTION,
+            )
+        large = await self._is_large(kind, request.body)
+        # these read and write bytes, and wait on the event loop
+        if kind is api.PRODUCE_LOG:
+            return await data_requests.produce_log(self.engine, request.body)
+        if kind is api.FETCH_LOG:
+            return await data_requests.fetch_log(
+                self.engine, request.body, large=large, in_place=in_place
+            )
+        if kind is api.PUT_KV:
+            return await kv_requests.put_kv(self.engine, request.body)
+        if kind is api.LOOKUP:
+            return await kv_requests.lookup(self.engine, request.body, large=large)
+        if kind is api.AUTHENTICATE:
+            asked = _parse(api.AUTHENTICATE, request.body)
+            return [(await self._authenticate(session, asked)).SerializeToString()]
+        if kind is api.API_VERSIONS:
+            return [_answer(self._api_versions, _parse(kind, request.body), session)]
+        # metadata says where its peer reaches the server
+        more = (session,) if kind is api.GET_METADATA else ()
+        if len(request.body) <= _READ_HERE:
+            message = _parse(kind, request.body)
+            return [await self.engine.run(_answer, handler, message, *more)]
+        run = self.engine.run_large if large else self.engine.run
+        return [await run(_parse_and_answer, kind, handler, request.body, *more)]
+
+    async def _is_large(self, kind: api.Api[Any, Any], body: pa.Buffer) -> bool:
+        """Whether a request is to be answered one at a time.
+
+        Raises
+        ------
+        FlussError
+            ``RECORD_TOO_LARGE_EXCEPTION`` for one that has too many entries.
+        """
+        if len(body) <= _LOOKED_AT_HERE:
+            large = may_be_large(kind, body)
+        else:
+            large = await self.engine.run(may_be_large, kind, body)
+        if large:
+            await self.engine.run_large(check_entries, kind, body)
+        return large
+
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """Return the requests that are answered, with their oldest and newest versions."""
+        return {key: (0, self._handlers[key][0].max_version) for key in sorted(self._handlers)}
+
+    # ---- connection
+
+    def _api_versions(
+        self, request: pb.ApiVersionsRequest, session: Session
+    ) -> pb.ApiVersionsResponse:
+        # not said what kind of server it is: it is both, and official clients check it where it is
+        response = pb.ApiVersionsResponse()
+        for key, (oldest, newest) in self.versions().items():
+            response.api_versions.add(api_key=key, min_version=oldest, max_version=newest)
+        return response
+
+    async def _authenticate(
+        self, session: Session, request: pb.AuthenticateRequest
+    ) -> pb.AuthenticateResponse:
+        if session.secret is not None and request.protocol == FOLDER_PROTOCOL:
+            if hmac.compare_digest(request.token, session.secret.encode()):
+                session.user = ""
+                return pb.AuthenticateResponse()
+            session.failures += 1
+            raise FlussError(
+                "Authentication failed: this is not the secret in the folder of the engine",
+                ErrorCode.AUTHENTICATE_EXCEPTION,
+            )
+        if session.users is None:
+            raise FlussError(
+                "Authenticate protocol not match: protocol of server is 'PLAINTEXT' while protocol"
+                f" of client is '{request.protocol}'",
+                ErrorCode.AUTHENTICATE_EXCEPTION,
+            )
+        if request.protocol.upper() not in ("PLAIN", "SASL"):
+            raise FlussError(
+                "Authenticate protocol not match: protocol of server is 'SASL' while protocol of"
+                f" client is '{request.protocol}'",
+                ErrorCode.AUTHENTICATE_EXCEPTION,
+            )
+        parts = request.token.split(b"\0")
+        name = parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
+        await self._attempts.turn(session.address, name)
+        if len(parts) == 3:
+            expected = session.users.get(name)
+            # compared even for an unknown user, in the same time
+            equal = hmac.compare_digest(parts[2], (expected or "").encode())
+            if equal and expected is not None:
+                session.user = name
+                self._attempts.succeeded(session.address, name)
+                return pb.AuthenticateResponse()
+        session.failures += 1
+        self._attempts.failed(session.address, name)
+        logger.warning("a wrong password for a user at %s", session.address)
+        raise FlussError(
+            "Authentication failed: Invalid username or password",
+            ErrorCode.AUTHENTICATE_EXCEPTION,
+        )
+
+    # ---- databases
+
+    def _create_database(self, request: pb.CreateDatabaseRequest) -> pb.CreateDatabaseResponse:
+        self.engine.catalog.create_database(
+            request.database_name, request.ignore_if_exists, request.database_json
+        )
+        return pb.CreateDatabaseResponse()
+
+    def _alter_database(self, request: pb.AlterDatabaseRequest) -> pb.AlterDatabaseResponse:
+        catalog, name = self.engine.catalog, request.database_name
+        if request.ignore_if_not_exists and not catalog.has_database(name):
+            return pb.AlterDatabaseResponse()
+        changed = altered_database(catalog.database(name).descriptor, request)
+        if changed is not None:
+            catalog.alter_database(name, changed)
+        return pb.AlterDatabaseResponse()
+
+    def _drop_database(self, request: pb.DropDatabaseRequest) -> pb.DropDatabaseResponse:
+        dropped: list[Table] = []
+        try:
+            self.engine.catalog.drop_database(
+                request.database_name, request.ignore_if_not_exists, request.cascade, dropped
+            )
+        finally:
+            # also those before the one that a full disk did not let go: there is room then
+            for table in dropped:
+                self.engine.drop_table(table)
+        return pb.DropDatabaseResponse()
+
+    def _list_databases(self, request: pb.ListDatabasesRequest) -> pb.ListDatabasesResponse:
+        return pb.ListDatabasesResponse(database_name=self.engine.catalog.databases())
+
+    def _database_exists(self, request: pb.DatabaseExistsRequest) -> pb.DatabaseExistsResponse:
+        exists = self.engine.catalog.has_database(request.database_name)
+        return pb.DatabaseExistsResponse(exists=exists)
+
+    def _database_info(self, request: pb.GetDatabaseInfoRequest) -> pb.GetDatabaseInfoResponse:
+        database = self.engine.catalog.database(request.database_name)
+        return pb.GetDatabaseInfoResponse(
+            database_json=database.descriptor.to_json(),
+            created_time=database.created,
+            modified_time=database.modified,
+        )
+
+    # ---- tables
+
+    def _create_table(self, request: pb.CreateTableRequest) -> pb.CreateTableResponse:
+        self._cluster.require_server()
+        table = self.engine.catalog.create_table(
+            _path(request.table_path), request.table_json, request.ignore_if_exists
+        )
+        if table is not None:
+            keep_partitions(self.engine, table)
+        return pb.CreateTableResponse()
+
+    def _drop_table(self, request: pb.DropTableRequest) -> pb.DropTableResponse:
+        table = self.engine.catalog.drop_table(
+            _path(request.table_path), request.ignore_if_not_exists
+        )
+        if table is not None:
+            self.engine.drop_table(table)
+        return pb.DropTableResponse()
+
+    def _alter_table(self, request: pb.AlterTableRequest) -> pb.AlterTableResponse:
+        path = _path(request.table_path)
+        if (
+            request.ByteSize()
+            == pb.AlterTableRequest(
+                table_path=request.table_path, ignore_if_not_exists=request.ignore_if_not_exists
+            ).ByteSize()
+        ):
+            # nothing to change succeeds on a Fluss server, whatever the table
+            return pb.AlterTableResponse()
+        if request.ignore_if_not_exists and not self.engine.catalog.has_table(path):
+            return pb.AlterTableResponse()
+        table = self.engine.catalog.table(path)
+        changed = altered(table, request)
+        if changed is not None:
+            self.engine.catalog.replace(table, changed)
+        return pb.AlterTableResponse()
+
+    def _table_info(self, request: pb.GetTableInfoRequest) -> pb.GetTableInfoResponse:
+        table = self.engine.catalog.table(_path(request.table_path))
+        return pb.GetTableInfoResponse(
+            table_id=table.id,
+            schema_id=table.schema_id,
+            table_json=table.descriptor.to_json(),
+            created_time=table.created,
+            modified_time=table.modified,
+        )
+
+    def _list_tables(self, request: pb.ListTablesRequest) -> pb.ListTablesResponse:
+        return pb.ListTablesResponse(table_name=self.engine.catalog.tables(request.database_name))
+
+    def _table_exists(self, request: pb.TableExistsRequest) -> pb.TableExistsResponse:
+        exists = self.engine.catalog.has_table(_path(request.table_path))
+        return pb.TableExistsResponse(exists=exists)
+
+    def _table_schema(self, request: pb.GetTableSchemaRequest) -> pb.GetTableSchemaResponse:
+        wanted = request.schema_id if request.HasField("schema_id") else None
+        schema_id, schema = self.engine.catalog.schema(_path(request.table_path), wanted)
+        return pb.GetTableSchemaResponse(
+            schema_id=schema_id, schema_json=json.dumps(schema.to_json()).encode()
+        )
+
+    # ---- partitions
+
+    def _create_partition(self, request: pb.CreatePartitionRequest) -> pb.CreatePartitionResponse:
+        self._cluster.require_server()
+        self.engine.catalog.create_partition(
+            _path(request.table_path), _spec(request.partition_spec), request.ignore_if_exists
+        )
+        return pb.CreatePartitionResponse()
+
+    def _drop_partition(self, request: pb.DropPartitionRequest) -> pb.DropPartitionResponse:
+        dropped = self.engine.catalog.drop_partition(
+            _path(request.table_path), _spec(request.partition_spec), request.ignore_if_not_exists
+        )
+        if dropped is not None:
+            self.engine.drop_partition(*dropped)
+        return pb.DropPartitionResponse()
+
+    def _list_partitions(
+        self, request: pb.ListPartitionInfosRequest
+    ) -> pb.ListPartitionInfosResponse:
+        table, partitions = self.engine.catalog.list_partitions(
+            _path(request.table_path), _spec(request.partial_partition_spec)
+        )
+        response = pb.ListPartitionInfosResponse()
+        for partition in partitions:
+            info = response.partitions_info.add(partition_id=partition.id)
+            info.partition_spec.SetInParent()
+            for key, value in zip(table.descriptor.partition_keys, partition.values, strict=True):
+                info.partition_spec.partition_key_values.add(key=key, value=value)
+        return response
+
+    # ---- where things are
+
+    def _metadata(self, request: pb.MetadataRequest, session: Session) -> pb.MetadataResponse:
+        node = pb.ServerNode(node_id=SERVER, host=session.host, port=session.port)
+        response = pb.MetadataResponse(coordinator_server=node, tablet_servers=[node])
+        catalog = self.engine.catalog
+        room = AnswerRoom(self.engine.settings.answer_bytes, "ask for fewer tables in one request")
+        for path in paced(request.table_path):
+            table = catalog.table(_path(path))
+            text = table.descriptor.to_json()
+            room.take(len(text) + _BUCKET_BYTES * (1 + (not table.partitioned) * table.buckets))
+            response.table_metadata.add(
+                table_path=path,
+                table_id=table.id,
+                schema_id=table.schema_id,
+                table_json=text,
+                created_time=table.created,
+                modified_time=table.modified,
+                # the buckets of a partitioned table are those of its partitions
+                bucket_metadata=[] if table.partitioned else _buckets(table),
+            )
+        for asked in paced(request.partitions_path):
+            table = catalog.table(TablePath(asked.database_name, asked.table_name))
+            partition = table.partitions.get(asked.partition_name)
+            if partition is None:
+                raise FlussError(
+                    f"Table partition '{table.path}(p={asked.partition_name})' does not exist.",
+                    ErrorCode.PARTITION_NOT_EXISTS,
+                )
+            room.take(_BUCKET_BYTES * (1 + table.buckets))
+            self._add_partition(response, table, partition.name, partition.id)
+        for partition_id in paced(request.partitions_id):
+            found = catalog.partition_by_id(partition_id)
+            if found is None:
+                raise FlussError(
+                    f"The partition id '{partition_id}' does not exist or you don't have permission"
+                    " to access it.",
+                    ErrorCode.PARTITION_NOT_EXISTS,
+                )
+            room.take(_BUCKET_BYTES * (1 + found[0].buckets))
+            self._add_partition(response, found[0], found[1].name, found[1].id)
+        return response
+
+    @staticmethod
+    def _add_partition(
+        response: pb.MetadataResponse, table: Table, name: str, partition_id: int
+    ) -> None:
+        response.partition_metadata.add(
+            table_id=table.id,
+            partition_name=name,
+            partition_id=partition_id,
+            bucket_metadata=_buckets(table),
+        )
+
+    def _init_writer(self, request: pb.InitWriterRequest) -> pb.InitWriterResponse:
+        return pb.InitWriterResponse(writer_id=self.engine.catalog.writer_id())
+
+    def _list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        return data_requests.list_offsets(self.engine, request)
+
+    def _limit_scan(self, request: pb.LimitScanRequest) -> pb.LimitScanResponse:
+        return data_requests.limit_scan(self.engine, request)
+
+    def _prefix_lookup(self, request: pb.PrefixLookupRequest) -> pb.PrefixLookupResponse:
+        return kv_requests.prefix_lookup(self.engine, request)
+
+    def _scan_kv(self, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
+        return self._scans.answer(request)
+
+    def _table_stats(self, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
+        return kv_requests.table_stats(self.engine, request)
+
+    def _latest_snapshots(
+        self, request: pb.GetLatestKvSnapshotsRequest
+    ) -> pb.GetLatestKvSnapshotsResponse:
+        return kv_requests.latest_snapshots(self.engine, request)
+
+    def _token(
+        self, request: pb.GetFileSystemSecurityTokenRequest
+    ) -> pb.GetFileSystemSecurityTokenResponse:
+        return pb.GetFileSystemSecurityTokenResponse(schema="file", token=b"")
+
+    def _lake_snapshot(self, request: pb.GetLakeSnapshotRequest) -> pb.GetLakeSnapshotResponse:
+        table = self.engine.catalog.table(_path(request.table_path))
+        raise FlussError(
+            f"Lake table snapshot doesn't exist for table: {table.path}, table id: {table.id}",
+            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        )
+
+
+def _parse(kind: api.Api[api.RequestT, Any], body: pa.Buffer) -> api.RequestT:
+    try:
+        message = kind.request.FromString(bytes(body))
+    except DecodeError as error:
+        raise ProtocolError(f"a {kind.name} request cannot be read: {error}") from error
+    if not message.IsInitialized():
+        raise ProtocolError(f"a {kind.name} request lacks required fields")
+    replace_malformed(message)
+    return message
+
+
+def _answer(handler: Callable[..., Message], message: Message, *more: object) -> bytes:
+    return handler(message, *more).SerializeToString()
+
+
+def _parse_and_answer(
+    kind: api.Api[Any, Any], handler: Callable[..., Message], body: pa.Buffer, *more: object
+) -> bytes:
+    return _answer(handler, _parse(kind, body), *more)
+
+
+def _path(path: pb.PathOfTable) -> TablePath:
+    return TablePath(path.database_name, path.table_name)
+
+
+def _spec(spec: pb.PartitionSpec) -> dict[str, str]:
+    return {pair.key: pair.value for pair in spec.partition_key_values}
+
+
+def _buckets(table: Table) -> list[pb.BucketMetadata]:
+    return [
+        pb.BucketMetadata(bucket_id=i, leader_id=SERVER, replica_id=[SERVER], leader_epoch=0)
+        for i in range(table.buckets)
+    ]
+
+
+def _error(error: Exception) -> Reply:
+    if isinstance(error, FlussError):
+        code, message = error.error_code, error.message
+        if code == ErrorCode.CLIENT_ERROR:
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+    else:
+        logger.log(logging.ERROR, "a request failed", error=error)
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"
+    response = pb.ErrorResponse(error_code=code, error_message=message)
+    return TYPE_ERROR, [response.SerializeToString()]

@@ -1,0 +1,338 @@
+"""Requests about the rows of primary-key tables: put, lookup, prefix lookup, statistics."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.files.files import disk_refused
+from fluss_df.engine.files.workers import paced
+from fluss_df.engine.kv.kv_tablet import KvTablet, PutResult
+from fluss_df.engine.requests.answer_room import AnswerRoom
+from fluss_df.engine.requests.row_requests import parse_rows, without_frames
+from fluss_df.engine.tables.tables import Table
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.metadata import TableBucket, TablePath
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.wire import Buffer, bytes_header
+from fluss_df.record.kv.kv_batch import KvEncoder
+from fluss_df.record.kv.primary_key import key_columns, key_lake_format
+from fluss_df.record.kv.values import encode_value_batch
+from fluss_df.record.layout.unaligned import Blobs, Words, assemble, padded
+from fluss_df.record.rows.compacted import RowDecoder
+
+_OVERWRITE = 1
+_VALUES_FIELD = 5
+_VALUE_FIELD = 1
+# bytes of a value from which on it costs less to send than to copy it
+_LARGE = 16 << 10
+# of an answer that is not put together on the event loop
+_MANY_VALUES = 16 << 10
+# about what a list of values takes in memory besides them
+_LIST_BYTES = 128
+
+
+def _bucket(
+    table_id: int,
+    part: pb.PutKvRequestForBucket
+    | pb.LookupRequestForBucket
+    | pb.PrefixLookupRequestForBucket
+    | pb.TableStatsRequestForBucket,
+) -> TableBucket:
+    partition = part.partition_id if part.HasField("partition_id") else None
+    return TableBucket(table_id, part.bucket_id, partition)
+
+
+# ---- put
+
+
+async def put_kv(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
+    """Write; the awaitable that is returned waits for the disk and is the response."""
+    return _acknowledge(engine, *await engine.run(_put_all, engine, body))
+
+
+def _put_all(
+    engine: Engine, body: pa.Buffer
+) -> tuple[pb.PutKvRequest, list[PutResult | FlussError]]:
+    request, records = parse_rows(pb.PutKvRequest(), "PUT_KV", 5, body)
+    results: list[PutResult | FlussError] = []
+    targets = tuple(request.target_columns) or None
+    overwrite = request.agg_mode == _OVERWRITE
+    for part, data in zip(request.buckets_req, records, strict=True):
+        try:
+            engine.lock.verify()
+            _, kv = engine.kv_bucket(_bucket(request.table_id, part))
+            results.append(kv.put(data, targets, overwrite=overwrite))
+        except FlussError as error:
+            results.append(without_frames(error))
+        except OSError as error:
+            # other buckets of the request are written all the same
+            results.append(without_frames(disk_refused("cannot write", engine.folder, error)))
+    return request, results
+
+
+async def _acknowledge(
+    engine: Engine, request: pb.PutKvRequest, results: Sequence[PutResult | FlussError]
+) -> list[Buffer]:
+    response = pb.PutKvResponse()
+    for part, result in zip(request.buckets_req, results, strict=True):
+        answer = response.buckets_resp.add(bucket_id=part.bucket_id)
+        if part.HasField("partition_id"):
+            answer.partition_id = part.partition_id
+        if isinstance(result, PutResult):
+            try:
+                await engine.acknowledged(_bucket(request.table_id, part), result.end_offset)
+                answer.log_end_offset = result.log_end_offset
+                continue
+            except FlussError as error:
+                result = error
+        answer.error_code = result.error_code
+        answer.error_message = result.message
+    return [response.SerializeToString()]
+
+
+# ---- lookup
+
+
+@dataclass(slots=True)
+class _Found:
+    values: list[bytes | None]
+    # what is to be acknowledged before the answer is given
+    end_offset: int = 0
+
+
+async def lookup(engine: Engine, body: pa.Buffer, *, large: bool) -> Awaitable[list[Buffer]]:
+    """Look keys up, and insert those that are missing where that is asked for."""
+    run = engine.run_large if large else engine.run
+    return _found(engine, *await run(_lookup_all, engine, body))
+
+
+def _lookup_all(
+    engine: Engine, body: pa.Buffer
+) -> tuple[pb.LookupRequest, list[_Found | FlussError]]:
+    try:
+        request = pb.LookupRequest.FromString(bytes(body))
+    except DecodeError as error:
+        raise ProtocolError(f"a LOOKUP request cannot be read: {error}") from error
+    if not request.IsInitialized():
+        raise ProtocolError("a LOOKUP request lacks required fields")
+    results: list[_Found | FlussError] = []
+    room = _lookup_room(engine)
+    for part in paced(request.buckets_req):
+        try:
+            table, kv = engine.kv_bucket(_bucket(request.table_id, part))
+            keys = list(part.keys)
+            found = _Found(room.values(kv.get, keys))
+            if request.insert_if_not_exists and None in found.values:
+                found.end_offset = _insert_missing(table, kv, keys, found.values)
+            results.append(found)
+        except FlussError as error:
+            results.append(without_frames(error))
+    return request, results
+
+
+def _lookup_room(engine: Engine) -> AnswerRoom:
+    return AnswerRoom(engine.settings.answer_bytes, "look up fewer keys in one request")
+
+
+async def _found(
+    engine: Engine, request: pb.LookupRequest, results: Sequence[_Found | FlussError]
+) -> list[Buffer]:
+    response: list[Buffer] = []
+    for part, result in zip(request.buckets_req, results, strict=True):
+        answer = pb.LookupResponseForBucket(bucket_id=part.bucket_id)
+        if part.HasField("partition_id"):
+            answer.partition_id = part.partition_id
+        values: list[Buffer] = []
+        if isinstance(result, _Found):
+            try:
+                if result.end_offset:
+                    bucket = _bucket(request.table_id, part)
+                    await engine.acknowledged(bucket, result.end_offset)
+                    _, kv = engine.kv_bucket(bucket)
+                    room = _lookup_room(engine)
+                    result.values = await engine.run(room.values, kv.get, list(part.keys))
+                many = len(result.values) > _MANY_VALUES
+                values = (
+                    await engine.run_large(lookup_values, result.values)
+                    if many
+                    else lookup_values(result.values)
+                )
+            except FlussError as error:
+                result = error
+        if isinstance(result, FlussError):
+            answer.error_code = result.error_code
+            answer.error_message = result.message
+        head = answer.SerializeToString()
+        size = len(head) + sum(len(part) for part in values)
+        response += (bytes_header(1, size), head, *values)
+    return response
+
+
+def lookup_values(values: Sequence[bytes | None]) -> list[Buffer]:
+    """Return the ``values`` fields of a response: a message of a value for each key."""
+    lengths = {len(value) for value in values if value is not None}
+    heads = {}
+    for length in lengths:
+        inner = bytes_header(_VALUE_FIELD, length)
+        heads[length] = bytes_header(_VALUES_FIELD, len(inner) + length) + inner
+    missing = bytes_header(_VALUES_FIELD, 0)
+    if max(lengths, default=0) < _LARGE:
+        joined = [missing if value is None else heads[len(value)] + value for value in values]
+        return [b"".join(joined)]
+    # large ones are not copied; the same one may be there many times
+    parts: list[Buffer] = []
+    for value in values:
+        parts += (missing,) if value is None else (heads[len(value)], value)
+    return parts
+
+
+def _insert_missing(
+    table: Table, kv: KvTablet, keys: Sequence[bytes], values: Sequence[bytes | None]
+) -> int:
+    """Insert rows of nothing but their keys; return what is to be acknowledged."""
+    info = table.info()
+    columns = key_columns(info)
+    if key_lake_format(info) is not None or len(columns) != len(info.get_primary_keys()):
+        raise FlussError(
+            f"table {table.path}: rows of missing keys are inserted for tables without"
+            " partitions and without a data lake only; upsert them",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
+    missing = list(dict.fromkeys(k for k, v in zip(keys, values, strict=True) if v is None))
+    # a key is a compacted row without null bits
+    lengths = np.array([len(key) for key in missing], np.int64)
+    ends = np.cumsum(lengths)
+    heads = [Words(np.zeros(len(missing), np.uint64), 1) for _ in range((len(columns) + 7) // 8)]
+    rows = assemble(
+        [*heads, Blobs(padded(b"".join(missing)), ends - lengths, lengths)], len(missing)
+    )
+    decoded = RowDecoder(columns).decode(rows.data.data, rows.offsets[:-1], rows.offsets[1:])
+    names = [column.name for column in table.descriptor.schema.columns]
+    encoder = KvEncoder(
+        table.schema_id,
+        table.descriptor.schema.columns,
+        [column.name for column in columns],
+        kv_format=info.kv_format,
+        target_columns=[column.name for column in columns],
+    )
+    there = frozenset(decoded.column_names)
+    batch = encoder.encode(decoded.select([name for name in names if name in there]))
+    batch.stamp(-1, -1)
+    place = {name: number for number, name in enumerate(names)}
+    targets = tuple(place[column.name] for column in columns)
+    return kv.put(memoryview(batch.to_bytes()), targets).end_offset
+
+
+# ---- prefixes, statistics
+
+
+def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixLookupResponse:
+    """Return the values of the keys that begin with others."""
+    response = pb.PrefixLookupResponse()
+    room = AnswerRoom(
+        engine.settings.answer_bytes,
+        "look up fewer prefixes in one request, or scan the table with a filter",
+    )
+    for part in paced(request.buckets_req):
+        answer = response.buckets_resp.add(bucket_id=part.bucket_id)
+        if part.HasField("partition_id"):
+            answer.partition_id = part.partition_id
+        bucket = _bucket(request.table_id, part)
+        try:
+            table, _ = engine.bucket(bucket)
+            if not table.has_primary_key:
+                raise FlussError(
+                    f"Try to do prefix lookup on a non primary key table: {table.path}",
+                    ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+                )
+            _, kv = engine.kv_bucket(bucket)
+            for prefix in paced(part.keys):
+                room.take(_LIST_BYTES)
+                answer.value_lists.add(values=room.rows(kv.prefix(prefix)))
+        except FlussError as error:
+            answer.ClearField("value_lists")
+            answer.error_code = error.error_code
+            answer.error_message = error.message
+    return response
+
+
+def limit_rows(kv: KvTablet, limit: int, room: AnswerRoom) -> pb.LimitScanResponse:
+    """Return the first rows of a bucket."""
+    rows = room.rows(itertools.islice(kv.scan(by_bytes=True)[0], max(0, limit)))
+    return pb.LimitScanResponse(is_log_table=False, records=encode_value_batch(rows))
+
+
+def table_stats(engine: Engine, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
+    """Return the number of rows of buckets."""
+    response = pb.GetTableStatsResponse()
+    for part in paced(request.buckets_req):
+        answer = response.buckets_resp.add(bucket_id=part.bucket_id)
+        if part.HasField("partition_id"):
+            answer.partition_id = part.partition_id
+        bucket = _bucket(request.table_id, part)
+        try:
+            start, end = engine.log_bounds(bucket)
+            table = engine.catalog.table_by_id(bucket.table_id)
+            if table is not None and table.has_primary_key:
+                answer.row_count = engine.kv_bucket(bucket, scans=True)[1].row_count
+            else:
+                answer.row_count = end - start
+        except FlussError as error:
+            answer.error_code = error.error_code
+            answer.error_message = error.message
+    return response
+
+
+def latest_snapshots(
+    engine: Engine, request: pb.GetLatestKvSnapshotsRequest
+) -> pb.GetLatestKvSnapshotsResponse:
+    """Return that no bucket has a snapshot: its rows are the fold of its changelog.
+
+    Raises
+    ------
+    FlussError
+        As Fluss; ``KV_SNAPSHOT_NOT_EXIST_EXCEPTION`` where the beginning of a changelog has
+        expired, and is not to be had without a snapshot.
+    """
+    path = TablePath(request.table_path.database_name, request.table_path.table_name)
+    table = engine.catalog.table(path)
+    if not table.has_primary_key:
+        raise FlussError(
+            f"Table '{path}' is not a primary key table, so it doesn't have any kv snapshots.",
+            ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+        )
+    response = pb.GetLatestKvSnapshotsResponse(table_id=table.id)
+    partition = None
+    if request.HasField("partition_name"):
+        if not table.partitioned:
+            raise FlussError(
+                f"Table '{path}' is not a partitioned table.",
+                ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
+            )
+        partition = table.partitions.get(request.partition_name)
+    if table.partitioned:
+        if partition is None:
+            problem = (
+                f"Table partition '{path}(p={request.partition_name})' does not exist."
+                if request.partition_name
+                else f"Table '{path}' is a partitioned table, but partition name is not provided."
+            )
+            raise FlussError(problem, ErrorCode.PARTITION_NOT_EXISTS)
+        response.partition_id = partition.id
+    for number in range(table.buckets):
+        bucket = TableBucket(table.id, number, None if partition is None else partition.id)
+        if engine.log_bounds(bucket)[0]:
+            raise FlussError(
+                f"the changelog of {path} no longer has its beginning, and the embedded engine"
+                " makes no snapshots: scan the current rows (SCAN_KV), or set table.log.ttl to 0",
+                ErrorCode.KV_SNAPSHOT_NOT_EXIST,
+            )
+        response.latest_snapshots.add(bucket_id=number)
+    return response

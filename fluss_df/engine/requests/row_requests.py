@@ -1,0 +1,121 @@
+"""Requests that carry rows (PRODUCE_LOG, PUT_KV), read so that the rows stay where they are."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from fluss_df.engine.files.workers import give_turn
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.wire import BYTES, VARINT, int32, next_field, signed
+
+RowsT = TypeVar("RowsT", pb.ProduceLogRequest, pb.PutKvRequest)
+
+# fields of one request, at all levels; outermost ones, each bucket that it writes to among them;
+# and bytes of what is not for buckets
+_MOST_FIELDS: Final = 128 << 10
+_MOST_BUCKETS: Final = 16 << 10
+_MOST_OTHERS: Final = 1 << 20
+# fields that are read before others get a turn: 0.3 ms
+_STEP_FIELDS: Final = 256
+_PARTITION, _BUCKET, _RECORDS = 1, 2, 3
+
+
+def parse_rows(
+    request: RowsT, name: str, buckets_field: int, body: pa.Buffer
+) -> tuple[RowsT, list[memoryview]]:
+    """Read a request; its records stay slices of the body, and are missing in the message.
+
+    Parameters
+    ----------
+    request
+        An empty message, which is returned.
+    name
+        Of the kind of request, for messages.
+    buckets_field
+        The number of its field with what is for a bucket.
+    body
+        Its bytes.
+
+    Raises
+    ------
+    FlussError
+        :class:`ProtocolError` where the bytes are not such a message;
+        ``RECORD_TOO_LARGE_EXCEPTION`` where it has too many fields; ``INVALID_REQUIRED_ACKS``.
+    """
+    data = memoryview(body).cast("B")
+    _count_fields(data, name)
+    others: list[memoryview] = []
+    records: list[memoryview] = []
+    found = at = 0
+    while at < len(data):
+        begin = at
+        number, kind, value, length, at = next_field(data, at, len(data))
+        found += 1
+        if number == buckets_field and kind == BYTES:
+            bucket = request.buckets_req.add()
+            part = data[:0]
+            end = value + length
+            while value < end:
+                inner, inner_kind, place, count, value = next_field(data, value, end)
+                found += 1
+                if inner_kind == VARINT and inner == _PARTITION:
+                    bucket.partition_id = signed(place)
+                elif inner_kind == VARINT and inner == _BUCKET:
+                    bucket.bucket_id = int32(place)
+                elif inner_kind == BYTES and inner == _RECORDS:
+                    part = data[place : place + count]
+                    bucket.records = b""
+                if not found % _STEP_FIELDS:
+                    give_turn()
+                if found > _MOST_FIELDS:
+                    raise _too_many(name)
+            records.append(part)
+        else:
+            others.append(data[begin:at])
+        if not found % _STEP_FIELDS:
+            give_turn()
+    if sum(map(len, others)) > _MOST_OTHERS:
+        raise _too_many(name)
+    try:
+        request.MergeFromString(b"".join(others))
+    except DecodeError as error:
+        raise ProtocolError(f"a {name} request cannot be read: {error}") from error
+    if not request.IsInitialized():
+        raise ProtocolError(f"a {name} request lacks required fields")
+    if request.acks not in (-1, 0, 1):
+        raise FlussError(f"Invalid required acks: {request.acks}", ErrorCode.INVALID_REQUIRED_ACKS)
+    return request, records
+
+
+def without_frames(error: FlussError) -> FlussError:
+    """Return an error that is kept as a result, without where it was raised.
+
+    Its frames have the results, and so itself, and the request's bytes: they would stay in memory
+    until Python's collector of cycles comes.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+def _count_fields(data: memoryview, name: str) -> None:
+    """Refuse a request of too many fields before an object is made for each of them."""
+    found = at = 0
+    while at < len(data):
+        at = next_field(data, at, len(data))[-1]
+        found += 1
+        if not found % _STEP_FIELDS:
+            give_turn()
+        if found > _MOST_BUCKETS:
+            raise _too_many(name)
+
+
+def _too_many(name: str) -> FlussError:
+    return FlussError(
+        f"a {name} request for more than {_MOST_BUCKETS:,} buckets, or with more than"
+        f" {_MOST_FIELDS:,} fields: write to fewer buckets in one request",
+        ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+    )

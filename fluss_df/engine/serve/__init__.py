@@ -1,0 +1,1 @@
+"""Sockets and threads: how requests reach the engine."""

@@ -1,0 +1,302 @@
+"""A folder that is served while it is open: the engine, its threads, its sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from fluss_df.engine.auto_partitions import keep_partitions
+from fluss_df.engine.engine import Engine, EngineOptions
+from fluss_df.engine.files.runtime_folder import PREFIX, RuntimeFolder
+from fluss_df.engine.requests.dispatch import Dispatcher, Reply, Session
+from fluss_df.engine.serve.accepting import Acceptor
+from fluss_df.engine.serve.channel import Channel
+from fluss_df.engine.serve.listener import Connection, Connections, Limits
+from fluss_df.errors import FlussError, NetworkError
+from fluss_df.protocol.address import local_host
+from fluss_df.protocol.api import Api, RequestT, ResponseT
+from fluss_df.protocol.frames import Request
+
+T = TypeVar("T")
+
+
+class EngineServer:
+    """Serves an engine; :class:`~fluss_df.embedded.EmbeddedFluss` says how users open one.
+
+    Parameters
+    ----------
+    path, port, host, sasl, options, limits
+        As of :class:`~fluss_df.embedded.EmbeddedFluss`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        port: int | None = None,
+        host: str = "127.0.0.1",
+        sasl: Mapping[str, str] | None = None,
+        options: EngineOptions | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._temporary = tempfile.mkdtemp(prefix=PREFIX) if path is None else None
+        self.folder = Path(self._temporary or path or "").expanduser().absolute()
+        self._users = dict(sasl) if sasl else None
+        self._address: str | None = None
+        self._closed = False
+        self._acceptors: list[Acceptor] = []
+        self._requests: set[asyncio.Task[Any]] = set()
+        self._runtime: RuntimeFolder | None = None
+        try:
+            self._runtime = RuntimeFolder()
+            self.engine = Engine(self.folder, options)
+        except BaseException:
+            self._remove_temporary()
+            raise
+        self.engine.at_checks(functools.partial(keep_partitions, self.engine))
+        self._connections = Connections(Dispatcher(self.engine), limits or Limits())
+        self._loop = asyncio.new_event_loop()
+        self.socket_path = self._runtime.socket_path
+        # of requests that come without a connection
+        self._session = Session(*local_host(self.socket_path), local=True)
+        self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
+        self._thread.start()
+        try:
+            self._runtime.name_data(self.folder)
+            self._run(self._start(host, port))
+            self.engine.lock.announce(self.socket_path)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                where = self.socket_path if port is None else f"{host}:{port}"
+                raise NetworkError(f"cannot listen on {where}: {error}") from error
+            raise
+        _open.add(self)
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _start(self, host: str, port: int | None) -> None:
+        self.engine.start()
+        unix_host, unix_port = local_host(self.socket_path)
+        secret = self.engine.lock.secret
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            local.bind(self.socket_path)
+            os.chmod(self.socket_path, 0o600)
+            listening = None if port is None else socket.create_server((host, port))
+        except BaseException:
+            local.close()
+            raise
+        self._accept(local, lambda _: Session(unix_host, unix_port, local=True, secret=secret))
+        if listening is None:
+            return
+        bound = int(listening.getsockname()[1])
+        shown = "127.0.0.1" if host in ("0.0.0.0", "") else host
+        self._accept(listening, lambda address: Session(shown, bound, self._users, address=address))
+        self._address = f"{shown}:{bound}"
+
+    def _accept(self, listening: socket.socket, session: Callable[[str], Session]) -> None:
+        connections = self._connections
+        self._acceptors.append(
+            Acceptor(listening, connections, lambda peer: Connection(connections, session(peer)))
+        )
+
+    @property
+    def address(self) -> str:
+        """``host:port``, for clients of Fluss.
+
+        Raises
+        ------
+        FlussError
+            When it does not serve TCP.
+        """
+        if self._address is None:
+            raise FlussError("this engine serves no TCP: pass port=0 for a free port")
+        return self._address
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def submit(self, request: Request) -> concurrent.futures.Future[Reply]:
+        """Begin a request of this process; return the future of its answer.
+
+        Raises
+        ------
+        RuntimeError
+            When the engine is closed.
+        """
+        return self._begin(self._answer(request))
+
+    def fetch_at_once(self, request: Request) -> Reply | None:
+        """Answer a fetch on this thread, for readers in this process; None for one that may wait.
+
+        Raises
+        ------
+        RuntimeError
+            When the engine is closed.
+        """
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        return self._connections.dispatcher.fetch_at_once(request)
+
+    def answer_at_once(self, kind: Api[RequestT, ResponseT], message: RequestT) -> ResponseT | None:
+        """Answer a question of this process on this thread; None for one that is to be sent.
+
+        Raises
+        ------
+        FlussError
+            What the answer would say.
+        RuntimeError
+            When the engine is closed.
+        """
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        return self._connections.dispatcher.answer_at_once(kind, message)
+
+    def open_channel(
+        self, answered: Callable[[int, Reply], None], ended: Callable[[], None]
+    ) -> Callable[[Request | None], None]:
+        """Open a connection of this process that needs no socket.
+
+        Parameters
+        ----------
+        answered
+            Called on the engine's thread with the id of a request and its answer.
+        ended
+            Called there once there will be no more answers.
+
+        Returns
+        -------
+        Callable
+            Sends a request; None ends it. RuntimeError when the engine is closed.
+        """
+        channel = Channel(self._connections.dispatcher, self._session, answered, ended)
+        self._begin(self._run_channel(channel))
+
+        def send(request: Request | None) -> None:
+            if request is None:
+                self._loop.call_soon_threadsafe(channel.close)
+            else:
+                self._loop.call_soon_threadsafe(channel.send, request)
+
+        return send
+
+    async def _run_channel(self, channel: Channel) -> None:
+        self._remember_request()
+        await channel.run()
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self._closed:
+            work.close()
+            raise RuntimeError("the engine is closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _remember_request(self) -> None:
+        """Have the task that runs ended with the engine."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+
+    async def _answer(self, request: Request) -> Reply:
+        self._remember_request()
+        reply = await self._connections.dispatcher.begin(self._session, request, in_place=True)
+        return reply if isinstance(reply, tuple) else await reply
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """Return the requests that there are, with their oldest and newest versions."""
+        return self._connections.dispatcher.versions()
+
+    def close(self) -> None:
+        """Finish what is being done, sync, and give up the folder; a second call does nothing.
+
+        Raises
+        ------
+        FlussError
+            When data could not be synced.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._run(self._stop())
+        finally:
+            try:
+                self.engine.close()
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join(5)
+                if not self._loop.is_running():
+                    self._loop.close()
+                self._remove_temporary()
+
+    async def _stop(self) -> None:
+        for acceptor in self._acceptors:
+            await acceptor.close()
+        await self._connections.close()
+        requests = list(self._requests)
+        for task in requests:
+            task.cancel()
+        # they end here: a coroutine that outlives its loop cannot
+        await asyncio.gather(*requests, return_exceptions=True)
+        await self.engine.stop()
+
+    def _remove_temporary(self) -> None:
+        if self._runtime is not None:
+            self._runtime.remove()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else (self._address or "open")
+        return f"EngineServer({str(self.folder)!r}, {state})"
+
+
+_open: weakref.WeakSet[EngineServer] = weakref.WeakSet()
+
+
+def engine_at(socket_path: str) -> EngineServer | None:
+    """Return the engine of this process that has a Unix socket, while it is open."""
+    for engine in list(_open):
+        if engine.socket_path == socket_path and not engine.closed:
+            return engine
+    return None
+
+
+def _forget_engines() -> None:
+    """Leave engines to the parent: a forked child has no thread that serves them."""
+    for engine in list(_open):
+        engine._closed = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_engines)

@@ -1,0 +1,1 @@
+"""Tables as they are stored, and their properties."""

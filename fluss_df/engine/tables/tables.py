@@ -1,0 +1,175 @@
+"""Databases, tables and partitions as the catalog stores them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fluss_df.metadata import DatabaseDescriptor, TablePath
+from fluss_df.record.log.cut import ColumnLayout
+from fluss_df.schema import Schema, TableDescriptor, TableInfo
+from fluss_df.types import wire_arrow_schema
+
+# of a table, or of each of its partitions, as in Apache Fluss
+MAX_BUCKETS: Final = 128_000
+
+
+def now_ms() -> int:
+    """Return the time, in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def as_id(value: object) -> int:
+    """Return an id out of a file; folders are named by it.
+
+    Raises
+    ------
+    ValueError
+        For whatever is not an integer from 0 on.
+    """
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is no id")
+    return value
+
+
+@dataclass(slots=True)
+class Database:
+    """A database."""
+
+    descriptor: DatabaseDescriptor
+    created: int
+    modified: int
+
+
+@dataclass(slots=True)
+class Partition:
+    """A partition: its id, and its values in the order of the table's partition keys."""
+
+    id: int
+    values: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Its values, joined with ``$``."""
+        return "$".join(self.values)
+
+
+@dataclass(slots=True)
+class Table:
+    """A table, with all its schemas and partitions.
+
+    Attributes
+    ----------
+    schemas
+        Schema id -> schema; the highest id is the newest.
+    partitions
+        Name -> partition; empty where the table has no partition keys.
+    sequence
+        The next number for the table's auto-increment column that no bucket has reserved.
+    dropped
+        The ids of partitions that were dropped, whose folders may still be there.
+    """
+
+    id: int
+    path: TablePath
+    descriptor: TableDescriptor
+    created: int
+    modified: int
+    schemas: dict[int, Schema]
+    partitions: dict[str, Partition] = field(default_factory=dict)
+    sequence: int = 1
+    dropped: list[int] = field(default_factory=list)
+    _layouts: dict[int, ColumnLayout] = field(default_factory=dict, repr=False)
+
+    @property
+    def schema_id(self) -> int:
+        """The id of the newest schema."""
+        return max(self.schemas)
+
+    @property
+    def buckets(self) -> int:
+        """Buckets of the table, or of each partition."""
+        return self.descriptor.bucket_count or 1
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether it has partition keys."""
+        return bool(self.descriptor.partition_keys)
+
+    @property
+    def has_primary_key(self) -> bool:
+        """Whether its rows have a primary key."""
+        return bool(self.descriptor.schema.primary_keys)
+
+    @property
+    def log_format(self) -> str:
+        """What its log is written as: arrow, indexed or compacted."""
+        return self.descriptor.properties.get("table.log.format", "arrow").lower()
+
+    @property
+    def arrow(self) -> bool:
+        """Whether its rows are stored as Arrow."""
+        return self.log_format == "arrow"
+
+    @property
+    def layouts(self) -> dict[int, ColumnLayout]:
+        """Where the columns of each schema stand in an Arrow message."""
+        for schema_id in self.schemas.keys() - self._layouts.keys():
+            schema = wire_arrow_schema(self.schemas[schema_id].columns)
+            self._layouts[schema_id] = ColumnLayout(schema)
+        return self._layouts
+
+    def info(self) -> TableInfo:
+        """Return the table as a client would see it."""
+        return TableInfo(
+            self.path, self.id, self.schema_id, self.descriptor, self.created, self.modified
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is stored."""
+        return {
+            "id": self.id,
+            "database": self.path.database_name,
+            "name": self.path.table_name,
+            "descriptor": json.loads(self.descriptor.to_json()),
+            "created": self.created,
+            "modified": self.modified,
+            "schemas": {str(key): schema.to_json() for key, schema in self.schemas.items()},
+            "partitions": [[p.id, *p.values] for p in self.partitions.values()],
+            "sequence": self.sequence,
+            "dropped": self.dropped,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Table:
+        """Read what was stored."""
+        descriptor = TableDescriptor.from_json(json.dumps(value["descriptor"]).encode())
+        if not 1 <= (descriptor.bucket_count or 1) <= MAX_BUCKETS:
+            raise ValueError(f"{descriptor.bucket_count} buckets")
+        partitions = [Partition(as_id(row[0]), tuple(row[1:])) for row in value["partitions"]]
+        return cls(
+            as_id(value["id"]),
+            TablePath(value["database"], value["name"]),
+            descriptor,
+            value["created"],
+            value["modified"],
+            {int(key): Schema.from_json(schema) for key, schema in value["schemas"].items()},
+            {partition.name: partition for partition in partitions},
+            value.get("sequence", 1),
+            [as_id(each) for each in value.get("dropped", [])],
+        )
+
+
+def databases_from_json(value: Mapping[str, Any]) -> dict[str, Database]:
+    """Read the databases that were stored, by name."""
+    return {
+        name: Database(
+            DatabaseDescriptor(entry.get("comment"), entry["properties"]),
+            entry["created"],
+            entry.get("modified", entry["created"]),
+        )
+        for name, entry in value.items()
+    }

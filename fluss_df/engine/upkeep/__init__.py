@@ -1,0 +1,1 @@
+"""Checking, backing up and restoring a folder."""

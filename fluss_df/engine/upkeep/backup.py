@@ -1,0 +1,203 @@
+"""Backups of a folder as one compressed archive, made while the engine runs.
+
+A backup holds, of every bucket, all that was acknowledged when it was begun, in whole batches. The
+catalog is read last: it knows every schema that the batches refer to.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import socket
+import struct
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Final, cast
+
+import pyarrow as pa
+
+from fluss_df.engine.catalog.catalog_files import CATALOG
+from fluss_df.engine.engine import COPIES, Engine
+from fluss_df.engine.files.files import disk_refused, format_file, names_in, read_bytes, sync_folder
+from fluss_df.engine.files.lock_file import engine_secret
+from fluss_df.engine.files.private_files import FILE
+from fluss_df.engine.log.segment import LogCopy
+from fluss_df.engine.upkeep.backup_parts import part_file, remove_left_parts
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.local_peers import require_own
+from fluss_df.metadata import TableBucket
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import AUTHENTICATE
+from fluss_df.protocol.handshake import FOLDER_PROTOCOL
+
+# a request of our own, which only the Unix socket takes
+BACKUP_KEY: Final = 30_001
+_SUFFIXES: Final = {".tar.zst": "zstd", ".tar.lz4": "lz4"}
+_FRAME: Final = struct.Struct(">ihhi")
+_ANSWER: Final = struct.Struct(">iBi")
+
+
+def codec_of(file: Path) -> str:
+    """Return the compression that a backup's name stands for.
+
+    Raises
+    ------
+    FlussError
+        For other names.
+    """
+    for suffix, codec in _SUFFIXES.items():
+        if file.name.endswith(suffix):
+            return codec
+    raise FlussError(
+        f"{file}: the name of a backup ends with {' or '.join(_SUFFIXES)}",
+        ErrorCode.INVALID_CONFIG_EXCEPTION,
+    )
+
+
+def back_up(engine: Engine, file: Path) -> int:
+    """Write a backup of a running engine; return its bytes.
+
+    Parameters
+    ----------
+    engine
+        The owner of the folder.
+    file
+        The archive, ``.tar.zst`` or ``.tar.lz4``; replaced only when the new one is complete.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` where it cannot be written, or data is damaged.
+    """
+    codec = codec_of(file)
+    try:
+        remove_left_parts(file.parent)
+        # of this call alone: another may write to the same name
+        with part_file(file.parent) as part:
+            with (
+                pa.OSFile(str(part), "w") as stream,
+                pa.CompressedOutputStream(stream, codec) as packed,
+                tarfile.open(fileobj=cast(IO[bytes], packed), mode="w|") as archive,
+            ):
+                _write(engine, archive)
+            fd = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+                size = os.fstat(fd).st_size
+            finally:
+                os.close(fd)
+            os.replace(part, file)
+            sync_folder(file.absolute().parent)
+    except OSError as error:
+        raise disk_refused(f"cannot write the backup {file}", file.parent, error) from error
+    return size
+
+
+def _write(engine: Engine, archive: tarfile.TarFile) -> None:
+    # next to the data: RocksDB copies by hard links
+    (engine.folder / COPIES).mkdir(mode=0o700, exist_ok=True)
+    copies = Path(tempfile.mkdtemp(dir=engine.folder / COPIES))
+    try:
+        for number, bucket in enumerate(engine.all_buckets()):
+            _write_bucket(engine, archive, bucket, copies / str(number))
+        engine.cluster.compact()
+        for name in names_in(engine.folder / CATALOG):
+            if name.endswith(".json"):
+                # replaced atomically; dropped meanwhile is dropped
+                data = read_bytes(engine.folder / CATALOG / name)
+                if data is not None:
+                    _add(archive, f"catalog/{name}", data)
+        # last of all, so that an archive that is cut off is no folder of an engine
+        _add(archive, "FORMAT", format_file(engine.lock.format))
+    finally:
+        shutil.rmtree(copies, ignore_errors=True)
+
+
+def _write_bucket(
+    engine: Engine, archive: tarfile.TarFile, bucket: TableBucket, copy: Path
+) -> None:
+    try:
+        table, tablet = engine.bucket(bucket)
+        name = str(engine.bucket_folder(bucket).relative_to(engine.folder))
+        if table.has_primary_key:
+            # before the log: rows must not be ahead of it
+            engine.kv_bucket(bucket)[1].checkpoint(copy)
+        with tablet.copy() as log:
+            if table.has_primary_key:
+                for part in names_in(copy):
+                    _add_file(archive, f"{name}/kv/{part}", copy / part)
+            _write_log(archive, f"{name}/log", log)
+    except FlussError as error:
+        if error.error_code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
+            raise
+
+
+def _write_log(archive: tarfile.TarFile, name: str, log: LogCopy) -> None:
+    for part in log.segments:
+        info = _info(f"{name}/{part.name}", part.size)
+        with os.fdopen(os.dup(part.fd), "rb") as stream:
+            stream.seek(0)
+            archive.addfile(info, stream)
+    _add(archive, f"{name}/synced", log.point)
+
+
+def _add_file(archive: tarfile.TarFile, name: str, path: Path) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise disk_refused(f"cannot read {path}", path.parent, error) from error
+    with os.fdopen(fd, "rb") as stream:
+        archive.addfile(_info(name, os.fstat(fd).st_size), stream)
+
+
+def _info(name: str, size: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    info.mode = FILE
+    info.mtime = time.time()
+    return info
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    archive.addfile(_info(name, len(data)), io.BytesIO(data))
+
+
+def ask_owner(socket_path: str, folder: Path, file: Path) -> int:
+    """Have the engine that owns a folder write a backup; return its bytes.
+
+    Raises
+    ------
+    FlussError
+        As :func:`back_up`; ``NETWORK_EXCEPTION`` where the owner does not answer.
+    """
+    body = str(file.absolute()).encode()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.connect(socket_path)
+            require_own(peer, socket_path)
+            known = engine_secret(socket_path, folder)
+            with peer.makefile("rb") as stream:
+                if known is not None:
+                    token = known.secret.encode()
+                    asked = pb.AuthenticateRequest(protocol=FOLDER_PROTOCOL, token=token)
+                    _ask(peer, stream, AUTHENTICATE.key, asked.SerializeToString())
+                return int(_ask(peer, stream, BACKUP_KEY, body))
+    except (OSError, struct.error) as error:
+        raise FlussError(
+            f"the engine that owns the folder does not answer: {error}",
+            ErrorCode.NETWORK_EXCEPTION,
+        ) from error
+
+
+def _ask(peer: socket.socket, stream: IO[bytes], key: int, body: bytes) -> bytes:
+    """Send a request and return its answer."""
+    peer.sendall(_FRAME.pack(len(body) + 8, key, 0, 1) + body)
+    size, kind, _ = _ANSWER.unpack(stream.read(_ANSWER.size))
+    answer = stream.read(size - 5)
+    if kind:
+        failed = pb.ErrorResponse.FromString(answer)
+        raise FlussError(failed.error_message, failed.error_code)
+    return answer

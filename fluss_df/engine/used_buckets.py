@@ -1,0 +1,90 @@
+"""Which buckets of an engine rows were written to; the files are those of ``bucket_register``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from fluss_df.engine.catalog.catalog import Catalog
+from fluss_df.engine.catalog.catalog_files import CatalogFiles
+from fluss_df.engine.files.files import DamagedError
+from fluss_df.engine.log.bucket_register import BucketRegister, dropped
+from fluss_df.engine.log.synced_point import BucketIds
+from fluss_df.errors import FlussError
+
+logger = logging.getLogger(__name__)
+
+
+class UsedBuckets:
+    """The registers of all tables, each read when it is first asked for; thread safe.
+
+    Parameters
+    ----------
+    files, catalog
+        Of the folder.
+    """
+
+    def __init__(self, files: CatalogFiles, catalog: Catalog) -> None:
+        self._files = files
+        self._catalog = catalog
+        self._lock = threading.Lock()
+        self._registers: dict[int, BucketRegister] = {}
+
+    def has(self, bucket: BucketIds) -> bool:
+        """Whether rows were written to a bucket."""
+        register = self._of(bucket.table)
+        return register is not None and bucket in register
+
+    def note(self, bucket: BucketIds) -> None:
+        """Note that a bucket is about to have rows; on the disk then.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`BucketRegister.add`.
+        """
+        register = self._of(bucket.table)
+        if register is None:
+            raise dropped(bucket)
+        register.add(bucket)
+
+    def forget(self, table_id: int) -> None:
+        """Forget a table that was dropped, which the catalog does not have any more.
+
+        Who was about to note a bucket has done so, or finds it dropped: no file is left.
+        """
+        with self._lock:
+            register = self._registers.pop(table_id, None)
+        if register is not None:
+            try:
+                register.drop()
+            except OSError as error:
+                logger.warning("cannot remove what is left of table %s: %s", table_id, error)
+
+    def _of(self, table_id: int) -> BucketRegister | None:
+        """Return the register of a table; None for one that was dropped."""
+        with self._lock:
+            found = self._registers.get(table_id)
+            if found is None:
+                table = self._catalog.table_by_id(table_id)
+                if table is None:
+                    return None
+                found = self._files.register(table_id)
+                for problem in found.problems:
+                    logger.warning("%s: its copy is taken", problem)
+                partitions = [-1, *(p.id for p in list(table.partitions.values()))]
+                try:
+                    found.put_right(partitions)
+                except FlussError as error:
+                    logger.warning("%s", error.message)
+                self._registers[table_id] = found
+            return found
+
+
+def missing(name: str, folder: Path) -> DamagedError:
+    """Return the error for a bucket whose folder is not there."""
+    return DamagedError(
+        f"the folder of {name} is missing, and rows were written to it: {folder}. Put it back, or"
+        " restore the folder from a backup"
+    )

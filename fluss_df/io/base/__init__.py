@@ -1,0 +1,1 @@
+"""What scans, sinks and runs share."""

@@ -1,0 +1,1 @@
+"""Micro-batches over a log as it grows, each row once."""

@@ -1,0 +1,133 @@
+"""Where a run writes, as its checkpoint remembers it: a checkpoint belongs to one destination."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.runs.checkpoint import Checkpoint
+from fluss_df.io.runs.losses import Losses
+from fluss_df.metadata import TablePath
+from fluss_df.schema import TableInfo
+
+logger = logging.getLogger(__name__)
+
+#: A table, a folder of Parquet files, or what is called with each batch.
+Destination: TypeAlias = (
+    "str | TablePath | os.PathLike[str] | Callable[[pl.DataFrame, int], object]"
+)
+
+
+def table_of(connection: FlussConnection, to: str | TablePath) -> TablePath | None:
+    """Return the table that is meant; None for a folder."""
+    if isinstance(to, TablePath):
+        return to
+    if os.sep in to or (os.altsep is not None and os.altsep in to) or not to.strip("."):
+        return None
+    if "." not in to.strip("."):
+        _refuse_either(connection, to)
+        return None
+    try:
+        path = TablePath.parse(to, connection.default_database)
+        connection.get_table(path)
+    except FlussError as error:
+        if Path(to).is_dir():
+            return None
+        raise FlussError(
+            f"to={to!r}: {error.message}; for a folder of Parquet files say to='./{to}'",
+            error.error_code,
+        ) from None
+    if Path(to).is_dir():
+        raise FlussError(
+            f"to={to!r} is a table and a folder: say to='./{to}' for the folder, or"
+            f" to=TablePath({path.database_name!r}, {path.table_name!r}) for the table"
+        )
+    return path
+
+
+def _refuse_either(connection: FlussConnection, to: str) -> None:
+    """Refuse a plain name, which is that of a folder, where a table has it, too."""
+    try:
+        path = TablePath.parse(to, connection.default_database)
+        exists = connection.get_admin().table_exists(path)
+    except FlussError:
+        # no name of a table, or one that this user may not see
+        return
+    if exists:
+        raise FlussError(
+            f"to={to!r}: there is a table {path}, and a name without a dot is that of a folder:"
+            f" say to='{path}' for the table, or to='./{to}' for a folder of Parquet files"
+        )
+
+
+def describe(to: Destination, info: TableInfo | None) -> dict[str, Any]:
+    """Return a destination as a checkpoint remembers it."""
+    if info is not None:
+        return {
+            "kind": "table",
+            "name": str(info.table_path),
+            "table_id": info.table_id,
+            "created": info.created_time,
+        }
+    if callable(to):
+        function = to.func if isinstance(to, functools.partial) else to
+        module = getattr(function, "__module__", None)
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        return {"kind": "function", "name": f"{module}.{name}"}
+    assert not isinstance(to, TablePath)
+    return {"kind": "folder", "name": str(Path(to).resolve())}
+
+
+def check_destination(
+    checkpoint: Checkpoint,
+    now: dict[str, Any],
+    losses: Losses,
+    connection: FlussConnection,
+    is_moved: Callable[[], bool],
+) -> bool:
+    """Hold a destination against that of the checkpoint; return whether it was created again.
+
+    Raises
+    ------
+    FlussError
+        For another one.
+    """
+    then = checkpoint.about.get("destination")
+    if then is None or then == now:
+        return False
+    if (then["kind"], then["name"]) == (now["kind"], now["name"]):
+        losses.found(
+            f"table {now['name']}, which checkpoint {checkpoint.folder} belongs to, was dropped and"
+            f" made anew (its id was {then['table_id']}, and is {now['table_id']}): rows of earlier"
+            " batches are not in it; start over with another checkpoint",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+        return True
+    if then["kind"] == now["kind"] == "function":
+        logger.warning(
+            "checkpoint %s was begun with function %s, and goes on with %s",
+            *(checkpoint.folder, then["name"], now["name"]),
+        )
+        return False
+    if then["kind"] == now["kind"] == "folder" and not Path(then["name"]).exists() and is_moved():
+        return False
+    gone = ""
+    if then["kind"] == "table":
+        try:
+            path = TablePath.parse(then["name"], connection.default_database)
+            gone = "" if connection.get_admin().table_exists(path) else " that is gone"
+        except FlussError:
+            gone = ""
+    raise FlussError(
+        f"checkpoint {checkpoint.folder} belongs to the {then['kind']} {then['name']}{gone}, where"
+        f" its rows so far were written, and not to the {now['kind']} {now['name']}: another"
+        " destination needs a checkpoint of its own"
+    )

@@ -1,0 +1,253 @@
+"""Which batch of a run was written last, kept where it was written to.
+
+A checkpoint that was put back, or copied, knows less than was written. What was written is noted
+beside the target too, in a primary-key table ``runs`` with one row for each run: the number of the
+newest batch, and a name that only this batch has. A run may write its next batch where the row is
+what its checkpoint says. Two that ask at the same time are told apart by the order of the table's
+changes: the first counts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.ordered import OrderedRead
+from fluss_df.client.fetch.table_decoder import TableDecoder
+from fluss_df.client.lookup.lookuper import Lookuper
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.write.upsert import UpsertWriter
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.scans.scan import read_fluss
+from fluss_df.metadata import CHANGE_TYPE_COLUMN, ChangeType, OffsetSpec, TableBucket, TablePath
+from fluss_df.schema import Schema, TableDescriptor
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("run_id", pa.string(), nullable=False),
+        ("target", pa.string()),
+        ("target_id", pa.int64()),
+        ("source", pa.string()),
+        ("source_id", pa.int64()),
+        ("batch", pa.int64()),
+        ("name", pa.string()),
+        ("about", pa.string()),
+    ]
+)
+# so long one that came second may take to give a row back
+_GIVEN_BACK_S = 3.0
+_PAUSE_S = 0.02
+# a row before it was replaced tells of a claim that no lookup showed yet
+_ROWS = (ChangeType.Insert.value, ChangeType.UpdateBefore.value, ChangeType.UpdateAfter.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A batch as its target knows it.
+
+    Parameters
+    ----------
+    batch
+        Its number.
+    name
+        What no other batch is called.
+    about
+        What was noted with it: the offsets up to which it read, by bucket.
+    """
+
+    batch: int
+    name: str
+    about: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def to_json(self) -> list[Any]:
+        """Return it for a checkpoint."""
+        return [self.batch, self.name]
+
+    @staticmethod
+    def from_json(value: Any) -> Link | None:
+        """Read it from a checkpoint; None where it has none."""
+        return None if value is None else Link(int(value[0]), str(value[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class RunNames:
+    """What a row says of a run besides its batches."""
+
+    run_id: str
+    target: TablePath
+    target_id: int
+    source: TablePath
+    source_id: int
+
+
+class RunRegister:
+    """The table ``runs`` of a cluster.
+
+    Parameters
+    ----------
+    connection
+        The cluster of the target.
+    database
+        Its database, which is created.
+
+    Raises
+    ------
+    FlussError
+        When the table cannot be created.
+    """
+
+    def __init__(self, connection: FlussConnection, database: str) -> None:
+        self._connection = connection
+        self.path = TablePath(database, "runs")
+        admin = connection.get_admin()
+        if not admin.table_exists(self.path):
+            descriptor = TableDescriptor(Schema(_SCHEMA, ["run_id"]), bucket_count=1)
+            try:
+                admin.create_database(database, ignore_if_exists=True)
+                admin.create_table(self.path, descriptor, ignore_if_exists=True)
+            except FlussError as error:
+                raise FlussError(
+                    f"table {self.path}, in which runs note what they wrote, cannot be created:"
+                    f" {error.message}; have somebody create the database '{database}', name"
+                    " another one with ledger_database=..., or do without by ledger_database=None:"
+                    " then a checkpoint that was put back or copied is not noticed",
+                    error.error_code,
+                ) from None
+        self._info = connection.get_table(self.path).get_table_info()
+        self._bucket = TableBucket(self._info.table_id, 0)
+        self._lookuper = Lookuper(connection, self._info)
+        self._decoder = TableDecoder(
+            connection,
+            self._info,
+            ["run_id", "batch", "name", "about"],
+            (CHANGE_TYPE_COLUMN,),
+            Metrics(parent=connection.metrics),
+        )
+        self._claimed: Link | None = None
+        self._writer = UpsertWriter(connection, self._info)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._writer.close()
+
+    def _end(self, spec: OffsetSpec | None = None) -> int:
+        admin = self._connection.get_admin()
+        asked = spec or OffsetSpec.latest()
+        return admin.get_bucket_offsets(self._info, [self._bucket], asked)[self._bucket]
+
+    def find(self, run_id: str) -> Link | None:
+        """Return the newest batch of a run."""
+        row = self._lookuper.lookup({"run_id": run_id})
+        if not row:
+            return None
+        return Link(row["batch"], row["name"], json.loads(row["about"]))
+
+    def claim(self, names: RunNames, link: Link, expected: Link | None) -> Link | None:
+        """Note a batch as the newest, behind an expected one; return one that was quicker.
+
+        Whoever is not the first for a batch leaves the row as the first one made it.
+        """
+        # What others claim from here on is among the changes. What they claimed before is what the
+        # row is, or what the change that replaces it says it was.
+        begun = self._end()
+        now = self._settled(names.run_id, expected)
+        if now == link:
+            return None
+        if now != expected:
+            return now
+        self._put(names, link)
+        for found in self._changes(names.run_id, begun, self._end()):
+            if found == link:
+                self._claimed = link
+                return None
+            # a batch that was staged for a table that is gone is replaced by one of its number
+            if found.batch >= link.batch and found != expected:
+                return self._give_back(names, (link, expected), begun)
+        raise FlussError(
+            f"table {self.path} lost the note of batch {link.batch} of run {names.run_id}, which"
+            " was acknowledged",
+            ErrorCode.LOG_STORAGE_EXCEPTION,
+        )
+
+    def _settled(self, run_id: str, expected: Link | None) -> Link | None:
+        """Return the newest batch of a run, once one that came second has given it back."""
+        now = self.find(run_id)
+        deadline = time.monotonic() + _GIVEN_BACK_S
+        while (
+            now is not None
+            and expected is not None
+            and now != expected
+            and now.batch == expected.batch
+            and expected == self._claimed
+            and time.monotonic() < deadline
+        ):
+            time.sleep(_PAUSE_S)
+            now = self.find(run_id)
+        return now
+
+    def _give_back(self, names: RunNames, own: Sequence[Link | None], begun: int) -> Link:
+        """Put the row as the others made it, who may go on meanwhile; return their newest."""
+        given: Link | None = None
+        while True:
+            others = [f for f in self._changes(names.run_id, begun, self._end()) if f not in own]
+            newest = max(others, key=lambda found: found.batch)
+            if newest == given:
+                return newest
+            self._put(names, newest)
+            given = newest
+
+    def _put(self, names: RunNames, link: Link) -> None:
+        row = {
+            "run_id": names.run_id,
+            "target": str(names.target),
+            "target_id": names.target_id,
+            "source": str(names.source),
+            "source_id": names.source_id,
+            "batch": link.batch,
+            "name": link.name,
+            "about": json.dumps(link.about),
+        }
+        self._writer.upsert(row)
+        self._writer.flush()
+
+    def _changes(self, run_id: str, start: int, stop: int) -> list[Link]:
+        """Return the rows that a run had, in their order."""
+        try:
+            return list(self._read(run_id, start, stop))
+        except FlussError as error:
+            if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
+                raise
+        # the first of them have expired
+        return list(self._read(run_id, max(start, self._end(OffsetSpec.earliest())), stop))
+
+    def _read(self, run_id: str, start: int, stop: int) -> Iterator[Link]:
+        if stop <= start:
+            return
+        position = Position(self._bucket, None, start, stop)
+        metrics = Metrics(parent=self._connection.metrics)
+        for table in OrderedRead(self._connection, self._info, self._decoder, [position], metrics):
+            kinds = pa.chunked_array([chunk.indices for chunk in table.column(4).chunks], pa.int8())
+            wanted = pc.and_(
+                pc.equal(table.column(0), run_id), pc.is_in(kinds, pa.array(_ROWS, pa.int8()))
+            )
+            for row in table.select(range(4)).filter(wanted).to_pylist():
+                yield Link(row["batch"], row["name"], json.loads(row["about"]))
+
+    def others(self, names: RunNames) -> Sequence[Link]:
+        """Return the newest batches of other runs from the same source into the same target."""
+        found = read_fluss(self.path, connection=self._connection)
+        return [
+            Link(row["batch"], row["name"], json.loads(row["about"]))
+            for row in found.iter_rows(named=True)
+            if row["run_id"] != names.run_id
+            and (row["target"], row["target_id"]) == (str(names.target), names.target_id)
+            and (row["source"], row["source_id"]) == (str(names.source), names.source_id)
+        ]

@@ -1,0 +1,383 @@
+"""Following a log: a lazy scan without an end, for queries that take rows as they come.
+
+All buckets are one source of Polars here: sources without an end, read in their order, would wait
+for the first one for ever.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+from polars.io.external_reader import (
+    FileReader,
+    FileReaderBuilder,
+    ReaderCapabilities,
+    scan_external_reader,
+)
+from polars.lazyframe.engine import _LocalEngine
+from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
+
+from fluss_df.client.runtime.metrics import ScanMetrics
+from fluss_df.client.scan.log_scanner import LogScanner
+from fluss_df.errors import FlussError
+from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
+from fluss_df.io.base.names import all_exact
+from fluss_df.io.scans.changes import ChangeRows, table_columns, whole_updates
+from fluss_df.io.scans.live import live_queries
+from fluss_df.io.scans.planning import (
+    check_schema,
+    chosen_buckets,
+    find_offsets,
+    partitions_of,
+    usable_conditions,
+)
+from fluss_df.io.scans.report import Runs, ScanRun, numbered
+from fluss_df.io.scans.source import ScanSource
+from fluss_df.metadata import BUCKET_COLUMN, PARTITION_COLUMN
+from fluss_df.pushdown.from_polars import PolarsConjunct
+from fluss_df.pushdown.plan import Bucket, ScanPlan
+from fluss_df.pushdown.prune import count_buckets, prune
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from polars._typing import SchemaDict
+    from polars.io.external_reader import FilterExpr
+
+# a wait for rows gives the query a chance to end
+_POLL_MS = 200
+# new partitions are looked for so often
+_PARTITIONS_S = 1.0
+_SOURCE = "follow"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """When a followed scan ends.
+
+    Parameters
+    ----------
+    max_rows
+        After so many rows of the table, before filters; None for no such end.
+    duration_s
+        So long after the query starts; None for no such end.
+    """
+
+    max_rows: int | None = None
+    duration_s: float | None = None
+
+    @property
+    def endless(self) -> bool:
+        """Whether the query has to end it."""
+        return self.max_rows is None and self.duration_s is None
+
+
+class FlussFollow(LazyFrameResolver):
+    """A scan that follows a log table, as a node of a Polars plan; it can be pickled.
+
+    Parameters
+    ----------
+    source
+        What is read; its stop does not count.
+    options
+        When it ends.
+    """
+
+    def __init__(self, source: ScanSource, options: FollowOptions) -> None:
+        self.source = source
+        self.options = options
+        self.runs = Runs()
+        self.polars_schema = polars_schema(source.schema)
+
+    def schema(self) -> SchemaDict:
+        """Return the schema as it was when the frame was made."""
+        return self.polars_schema
+
+    def resolve_lazyframe(
+        self,
+        *,
+        projection: list[str] | None,
+        limit: int | None,
+        filters: list[FilterExpr],
+        filter_columns: list[str],
+        filter_drop_columns_idx: int | None,
+        existing_resolved_version_key: str | None,
+    ) -> tuple[pl.LazyFrame, ResolvedLazyFrameProps]:
+        """Plan the scan for a query, unless the query would never end."""
+        if self.options.endless and limit is None and _collecting():
+            raise FlussError(
+                f"a scan that follows table {self.source.table} has no end, so it cannot be"
+                " collected into one frame: take its rows as they come with collect_batches() or"
+                " sink_batches(), or end it with head(n), max_rows=... or duration=..."
+            )
+        conditions = [PolarsConjunct(f.expr, self.source.schema) for f in filters]
+        columns = projection
+        if projection is not None:
+            columns = [*projection, *(c for c in filter_columns if c not in projection)]
+        frame = scan_external_reader(
+            _FollowBuilder(self, columns, conditions), sources=[_SOURCE], schema=self.polars_schema
+        )
+        return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source, "options": self.options}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["source"], state["options"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"FlussFollow({str(self.source.table)!r})"
+
+
+def _collecting() -> bool:
+    """Whether a thread is in a ``collect`` of a followed scan without a ``head``.
+
+    Polars does not tell a scan what its rows are for; the thread that collects waits with the
+    query in its hands.
+    """
+    collect = _LocalEngine.collect.__code__
+    for thread, frame in sys._current_frames().items():
+        if thread == threading.get_ident() or frame.f_code is not collect:
+            continue
+        query = frame.f_locals.get("lf")
+        if isinstance(query, pl.LazyFrame):
+            plan = query.explain(optimized=False)
+            if FlussFollow.__name__ in plan and not re.search("^ *(SLICE|SINK)", plan, re.M):
+                return True
+    return False
+
+
+class _FollowBuilder(FileReaderBuilder):
+    def __init__(
+        self,
+        follow: FlussFollow,
+        columns: Sequence[str] | None,
+        conditions: list[PolarsConjunct],
+    ) -> None:
+        self.follow = follow
+        self.conditions = conditions
+        self.runs = follow.runs
+        self.plan = self._planned(columns)
+        self.number = numbered(self)
+
+    def _planned(self, columns: Sequence[str] | None) -> ScanPlan:
+        """Return what is read as the table is now; partitions may come."""
+        source, options = self.follow.source, self.follow.options
+        info = source.connection.get_table(source.table).get_table_info()
+        check_schema(info, source)
+        there = partitions_of(source, info)
+        buckets = chosen_buckets(info, source, there)
+        usable = usable_conditions(source, self.conditions)
+        pruned = prune(info, buckets, usable, source.metadata_columns)
+        wanted = {*(source.schema.names if columns is None else columns)}
+        own = wanted & {*source.columns}
+        if source.changes is not None:
+            own = {*table_columns(info, source.changes, wanted)}
+        ends = [] if options.max_rows is None else [f"after {options.max_rows} rows"]
+        if options.duration_s is not None:
+            ends.append(f"after {options.duration_s:g} s")
+        names = (bucket.partition_name for bucket in pruned.buckets)
+        # which rows a condition on offsets leaves out, the query finds out
+        of_places = {*source.metadata_columns} - {PARTITION_COLUMN, BUCKET_COLUMN}
+        late = [c.text for c in self.conditions if c.columns & of_places]
+        left = [c.text for c in self.conditions if not any(c is used for used in usable)]
+        return ScanPlan(
+            table=source.table,
+            table_id=info.table_id,
+            schema_id=info.schema_id,
+            columns=tuple(n for n in info.get_column_names() if n in own),
+            metadata_columns=tuple(n for n in source.metadata_columns if n in wanted),
+            splits=(),
+            pushed=tuple(text for text in pruned.pushed if text not in late),
+            residual=tuple(dict.fromkeys([*pruned.residual, *late, *left])),
+            of_columns=info.get_column_count(),
+            of_partitions=len(there) if info.is_partitioned() else None,
+            of_buckets=count_buckets(info, there),
+            reads=f"what comes, {' or '.join(ends) or 'without an end'}",
+            chosen=(
+                tuple(dict.fromkeys(name for name in names if name is not None))
+                if info.is_partitioned()
+                else None
+            ),
+            buckets=len(pruned.buckets),
+        )
+
+    def reader_capabilities(self) -> ReaderCapabilities:
+        return ReaderCapabilities(pre_slice=True)
+
+    def explain_properties(self) -> dict[str, str]:
+        return {"name": "fluss follow", "scan": self.number, **self.plan.properties()}
+
+    def build_file_reader(
+        self, source: str | bytes, multi_scan_context: dict[Any, Any]
+    ) -> FileReader:
+        run = ScanRun(self.plan, ScanMetrics())
+        self.runs.began(run)
+        return _FollowReader(self.follow, self.conditions, run)
+
+
+class _FollowReader(FileReader):
+    def __init__(self, follow: FlussFollow, conditions: list[PolarsConjunct], run: ScanRun) -> None:
+        self._follow = follow
+        self._conditions = conditions
+        self._run = run
+        run.opened()
+        live_queries.add(self)
+
+    def schema(self) -> SchemaDict:
+        return self._follow.polars_schema
+
+    def n_rows_in_file(self, limit: int | None = None) -> int:
+        raise FlussError(
+            f"a scan that follows table {self._follow.source.table} has no last row to count from"
+        )
+
+    def on_drop(self) -> None:
+        self._run.dropped()
+
+    def collect_batches(
+        self,
+        *,
+        columns: Sequence[str],
+        row_index: tuple[str, int] | None,
+        pre_slice: tuple[int, int] | None,
+        filters: Sequence[FilterExpr],
+        num_pipelines: int,
+    ) -> Iterator[pl.DataFrame]:
+        """Return rows as they come; empty frames while none do."""
+        return sliced(self._rows(columns), pre_slice)
+
+    def _rows(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        options, source = self._follow.options, self._follow.source
+        end = None if options.duration_s is None else time.monotonic() + options.duration_s
+        left = options.max_rows
+        # one column at least, to know how many rows there are
+        wanted = frozenset(columns) or frozenset(source.schema.names[:1])
+        with _Subscriptions(source, self._conditions, wanted, self._run) as subscriptions:
+            while left != 0:
+                wait_ms = float(_POLL_MS)
+                if end is not None:
+                    wait_ms = min(wait_ms, (end - time.monotonic()) * 1000)
+                    if wait_ms <= 0:
+                        return
+                frame = subscriptions.poll(int(wait_ms))
+                if left is not None:
+                    frame = frame.head(left)
+                    left -= frame.height
+                chosen = (
+                    frame.select(all_exact(columns))
+                    if columns
+                    else pl.DataFrame(height=frame.height)
+                )
+                yield chosen
+                if chosen.height:
+                    # Polars keeps a frame back until the next one comes
+                    yield chosen.clear()
+
+
+class _Subscriptions:
+    """A scanner of the chosen buckets, and of those of partitions that come."""
+
+    def __init__(
+        self,
+        source: ScanSource,
+        conditions: Sequence[PolarsConjunct],
+        wanted: frozenset[str],
+        run: ScanRun,
+    ) -> None:
+        self._run = run
+        self._source = source
+        self._conditions = conditions
+        self._info = source.connection.get_table(source.table).get_table_info()
+        check_schema(self._info, source)
+        self._rows = None
+        if source.changes is not None:
+            names = [name for name in source.schema.names if name in wanted]
+            self._rows = ChangeRows(self._info, source.changes, names)
+        self._scanner = LogScanner(
+            source.connection,
+            self._info,
+            (
+                tuple(n for n in source.columns if n in wanted)
+                if self._rows is None
+                else self._rows.columns
+            ),
+            records=False,
+            metadata_columns=(
+                tuple(n for n in source.metadata_columns if n in wanted)
+                if self._rows is None
+                else self._rows.metadata
+            ),
+        )
+        run.metrics = self._scanner.metrics
+        self._nothing = pl.DataFrame(
+            schema={k: v for k, v in polars_schema(source.schema).items() if k in wanted}
+        )
+        self._known: set[Bucket] = set()
+        # buckets of which something came
+        self._seen: set[tuple[str | None, int]] = set()
+        self._next_look = 0.0
+
+    def __enter__(self) -> _Subscriptions:
+        self._subscribe(self._buckets(self._info), self._source)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scanner.close()
+
+    def _buckets(self, info: TableInfo) -> list[Bucket]:
+        source = self._source
+        buckets = chosen_buckets(info, source, partitions_of(source, info))
+        usable = usable_conditions(source, self._conditions)
+        pruned = prune(info, buckets, usable, source.metadata_columns)
+        self._next_look = time.monotonic() + _PARTITIONS_S
+        return [bucket for bucket in pruned.buckets if bucket not in self._known]
+
+    def _subscribe(self, buckets: Sequence[Bucket], source: ScanSource) -> None:
+        if not buckets:
+            return
+        starts, _ = find_offsets(source, self._info, buckets)
+        if self._info.is_partitioned():
+            self._scanner.subscribe_partition_buckets(
+                {
+                    (b.partition_id, b.bucket_id): starts[b]
+                    for b in buckets
+                    if b.partition_id is not None
+                }
+            )
+        else:
+            self._scanner.subscribe_buckets({b.bucket_id: starts[b] for b in buckets})
+        self._known.update(buckets)
+        read = [(b.partition_name, b.bucket_id) for b in buckets]
+        self._run.reads_buckets(self._run.plan.columns, read)
+
+    def poll(self, timeout_ms: int) -> pl.DataFrame:
+        """Return what came; an empty frame when nothing did in time."""
+        if self._info.is_partitioned() and time.monotonic() >= self._next_look:
+            # of partitions that come later, every row is new
+            earliest = dataclasses.replace(self._source, start="earliest")
+            self._subscribe(self._buckets(self._info), earliest)
+        if not self._known:
+            time.sleep(timeout_ms / 1000)
+            return self._nothing
+        if self._rows is None:
+            return to_polars(self._scanner.poll_arrow(timeout_ms))
+        return pl.concat([self._nothing, *self._changes(self._rows, timeout_ms)])
+
+    def _changes(self, rows: ChangeRows, timeout_ms: int) -> Iterator[pl.DataFrame]:
+        for position, decoded in self._scanner.take(timeout_ms, records=False):
+            place = (position.partition_name, position.bucket.bucket_id)
+            changes = pa.Table.from_batches([decoded.batch])
+            if place not in self._seen and changes.num_rows:
+                self._seen.add(place)
+                changes = whole_updates(changes, rows.kind)
+            yield rows.frame(changes, place)

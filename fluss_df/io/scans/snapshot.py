@@ -1,0 +1,321 @@
+"""The current rows of a primary-key table as a lazy frame: looked up by key, or scanned."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+from polars.io.external_reader import (
+    FileReader,
+    FileReaderBuilder,
+    ReaderCapabilities,
+    scan_external_reader,
+)
+from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
+
+from fluss_df.client.lookup.lookuper import Lookuper, PrefixLookuper
+from fluss_df.client.runtime.metrics import ScanMetrics
+from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
+from fluss_df.errors import FlussError, SchemaMismatchError
+from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
+from fluss_df.io.base.names import all_exact
+from fluss_df.io.scans.known import KnownTable, Moment
+from fluss_df.io.scans.live import live_queries
+from fluss_df.io.scans.planning import check_schema
+from fluss_df.io.scans.report import Runs, ScanRun, numbered
+from fluss_df.io.scans.source import ScanSource, choose_partitions
+from fluss_df.metadata import PartitionInfo
+from fluss_df.pushdown.from_polars import PolarsConjunct
+from fluss_df.pushdown.plan import ScanPlan
+from fluss_df.pushdown.prune import Pruned, all_buckets, count_buckets, prune, selected_keys
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from polars._typing import SchemaDict
+    from polars.io.external_reader import FilterExpr
+
+_SOURCE = "current rows"
+
+
+class FlussSnapshot(LazyFrameResolver):
+    """The current rows of a primary-key table, as a node of a Polars plan; it can be pickled.
+
+    Parameters
+    ----------
+    source
+        What is read.
+    known
+        The table as it was last looked up.
+    """
+
+    def __init__(self, source: ScanSource, known: KnownTable | None = None) -> None:
+        self.source = source
+        self.polars_schema = polars_schema(source.schema)
+        self._known = known
+        self._lookuper: tuple[int, int, Lookuper] | None = None
+        self.runs = Runs()
+
+    def table_info(self) -> TableInfo:
+        """Return what the table is, or was a moment ago: many lookups ask for it once.
+
+        Raises
+        ------
+        SchemaMismatchError
+            When its columns are no longer those of the frame.
+        """
+        known = self._known
+        if known is None or not known.fresh:
+            now = Moment()
+            info = self.source.connection.get_table(self.source.table).get_table_info()
+            check_schema(info, self.source)
+            known = self._known = KnownTable(info, now)
+        return known.info
+
+    def made_anew(self, info: TableInfo) -> TableInfo | None:
+        """Return the table that is there in the place of one that is gone; None where none is.
+
+        Raises
+        ------
+        FlussError
+            When there is no such table now, or one that the query was not planned for.
+        """
+        self._known = None
+        now = self.table_info()
+        if now.table_id == info.table_id:
+            return None
+        if (now.get_primary_keys(), now.get_bucket_keys(), now.get_partition_keys()) != (
+            info.get_primary_keys(),
+            info.get_bucket_keys(),
+            info.get_partition_keys(),
+        ):
+            raise SchemaMismatchError(
+                f"table {info.table_path} was made anew with other keys while the query ran: run"
+                " it again"
+            )
+        return now
+
+    def lookuper(self, info: TableInfo) -> Lookuper:
+        """Return a lookuper of the table, the same as long as the table is."""
+        made = self._lookuper
+        if made is None or made[:2] != (info.table_id, info.schema_id):
+            lookuper = Lookuper(self.source.connection, info)
+            made = self._lookuper = (info.table_id, info.schema_id, lookuper)
+        return made[2]
+
+    def schema(self) -> SchemaDict:
+        """Return the schema as it was when the frame was made."""
+        return self.polars_schema
+
+    def cse_eq(self, other: object) -> bool:
+        """Have a query read once for two uses of equal scans."""
+        return isinstance(other, FlussSnapshot) and self.source.same_rows(other.source)
+
+    def resolve_lazyframe(
+        self,
+        *,
+        projection: list[str] | None,
+        limit: int | None,
+        filters: list[FilterExpr],
+        filter_columns: list[str],
+        filter_drop_columns_idx: int | None,
+        existing_resolved_version_key: str | None,
+    ) -> tuple[pl.LazyFrame, ResolvedLazyFrameProps]:
+        """Plan the scan for a query."""
+        conditions = [PolarsConjunct(f.expr, self.source.schema) for f in filters]
+        columns = projection
+        if projection is not None:
+            columns = list(dict.fromkeys([*projection, *filter_columns]))
+        builder = _SnapshotBuilder(self, columns, conditions, limit)
+        frame = scan_external_reader(builder, sources=[_SOURCE], schema=self.polars_schema)
+        return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["source"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"FlussSnapshot({str(self.source.table)!r})"
+
+
+class _SnapshotBuilder(FileReaderBuilder):
+    """What is read for one query: keys to look up, or partitions to scan."""
+
+    def __init__(
+        self,
+        snapshot: FlussSnapshot,
+        columns: Sequence[str] | None,
+        conditions: Sequence[PolarsConjunct],
+        limit: int | None,
+    ) -> None:
+        self.source = source = snapshot.source
+        self.polars_schema = snapshot.polars_schema
+        self.limit = None if conditions else limit
+        self.snapshot = snapshot
+        self.runs = snapshot.runs
+        self.info = snapshot.table_info()
+        self.keys = self.prefixes = None
+        if not source.partitions:
+            self.keys = selected_keys(self.info, conditions)
+            if self.keys is None and _has_prefix(self.info):
+                prefix = [*self.info.get_partition_keys(), *self.info.get_bucket_keys()]
+                self.prefixes = selected_keys(self.info, conditions, prefix)
+        self.partitions: list[str] | None = None
+        if self.keys is self.prefixes is None and self.info.is_partitioned():
+            there = source.connection.get_admin().list_partition_infos(source.table)
+            chosen = choose_partitions(self.info, there, source.partitions)
+            pruned = prune(self.info, all_buckets(self.info, chosen), conditions)
+            names = (bucket.partition_name for bucket in pruned.buckets)
+            self.partitions = list(dict.fromkeys(name for name in names if name is not None))
+            left = {*self.partitions}
+            scanned = all_buckets(self.info, [p for p in chosen if p.partition_name in left])
+        else:
+            there, pruned, scanned = None, None, all_buckets(self.info, ())
+        # of a partition that is read, all are
+        self.buckets = [(bucket.partition_name, bucket.bucket_id) for bucket in scanned]
+        self.plan = self._planned(columns, conditions, there, pruned)
+        self.number = numbered(self)
+
+    def _planned(
+        self,
+        columns: Sequence[str] | None,
+        conditions: Sequence[PolarsConjunct],
+        there: Sequence[PartitionInfo] | None,
+        pruned: Pruned | None,
+    ) -> ScanPlan:
+        info = self.info
+        reads, lookups, buckets = "scan of the current rows", None, None
+        pushed: tuple[str, ...] = ()
+        residual = tuple(condition.text for condition in conditions)
+        asked = self.keys if self.keys is not None else self.prefixes
+        if asked is not None:
+            lookups = asked.num_rows
+            reads = f"lookup of {lookups} {'keys' if asked is self.keys else 'key prefixes'}"
+            on = {*asked.column_names}
+            pushed = tuple(c.text for c in conditions if c.columns and c.columns <= on)
+            residual = tuple(text for text in residual if text not in pushed)
+        else:
+            buckets = len(self.buckets)
+        if pruned is not None:
+            pushed, residual = pruned.pushed, pruned.residual
+        wanted = {*(self.source.columns if columns is None else columns)}
+        partitioned = info.is_partitioned() and there is not None
+        return ScanPlan(
+            table=self.source.table,
+            table_id=info.table_id,
+            schema_id=info.schema_id,
+            columns=tuple(n for n in info.get_column_names() if n in wanted),
+            metadata_columns=(),
+            splits=(),
+            limit=self.limit,
+            pushed=pushed,
+            residual=residual,
+            of_columns=info.get_column_count(),
+            of_partitions=len(there) if partitioned and there is not None else None,
+            of_buckets=count_buckets(info, there) if there is not None else info.num_buckets,
+            reads=reads,
+            lookups=lookups,
+            chosen=None if self.partitions is None else tuple(self.partitions),
+            buckets=buckets,
+        )
+
+    def reader_capabilities(self) -> ReaderCapabilities:
+        return ReaderCapabilities(pre_slice=True)
+
+    def explain_properties(self) -> dict[str, str]:
+        return {"name": "fluss", "scan": self.number, **self.plan.properties()}
+
+    def build_file_reader(
+        self, source: str | bytes, multi_scan_context: dict[Any, Any]
+    ) -> FileReader:
+        run = ScanRun(self.plan, ScanMetrics())
+        self.runs.began(run)
+        return _SnapshotReader(self, run)
+
+
+class _SnapshotReader(FileReader):
+    def __init__(self, builder: _SnapshotBuilder, run: ScanRun) -> None:
+        self._builder = builder
+        self._run = run
+        run.opened()
+        live_queries.add(self)
+
+    def schema(self) -> SchemaDict:
+        return self._builder.polars_schema
+
+    def n_rows_in_file(self, limit: int | None = None) -> int:
+        return sum(frame.height for frame in self._frames(self._builder.source.columns[:1], None))
+
+    def on_drop(self) -> None:
+        self._run.dropped()
+
+    def collect_batches(
+        self,
+        *,
+        columns: Sequence[str],
+        row_index: tuple[str, int] | None,
+        pre_slice: tuple[int, int] | None,
+        filters: Sequence[FilterExpr],
+        num_pipelines: int,
+    ) -> Iterator[pl.DataFrame]:
+        """Return the rows, a few MB at a time."""
+        names = list(columns) or list(self._builder.source.columns[:1])
+        limit = None if pre_slice is None else sum(pre_slice)
+        for frame in sliced(self._frames(names, limit), pre_slice):
+            yield frame.select(all_exact(columns)) if columns else pl.DataFrame(height=frame.height)
+
+    def _frames(self, names: Sequence[str], limit: int | None) -> Iterator[pl.DataFrame]:
+        builder, run = self._builder, self._run
+        if builder.plan.lookups is not None:
+            run.looks_up(names, builder.plan.lookups)
+            try:
+                rows = self._looked_up(builder.info)
+            except FlussError:
+                # what was known of the table may be of one that is gone
+                now = builder.snapshot.made_anew(builder.info)
+                if now is None:
+                    raise
+                rows = self._looked_up(now)
+            yield to_polars(rows.select(list(names)))
+            return
+        limits = [n for n in (limit, builder.limit) if n is not None]
+        if limits and not min(limits):
+            return
+        info, partitions = builder.info, builder.partitions
+        scanner = SnapshotScanner(
+            builder.source.connection,
+            info,
+            list(names),
+            limit=min(limits) if limits else None,
+            partitions=partitions,
+        )
+        run.metrics = scanner.metrics
+        run.reads_buckets(names, builder.buckets)
+        for batch in scanner.batches():
+            yield to_polars(pa.Table.from_batches([batch]))
+
+    def _looked_up(self, info: TableInfo) -> pa.Table:
+        builder, metrics = self._builder, self._run.metrics
+        if builder.prefixes is not None:
+            lookuper = PrefixLookuper(
+                builder.source.connection, info, builder.prefixes.column_names
+            )
+            return lookuper.lookup_arrow(builder.prefixes, metrics=metrics)
+        flag = "_found"
+        while flag in info.get_column_names():
+            flag += "_"
+        rows = builder.snapshot.lookuper(info).lookup_arrow(
+            builder.keys, found_column=flag, metrics=metrics
+        )
+        return rows.filter(rows.column(flag))
+
+
+def _has_prefix(info: TableInfo) -> bool:
+    """Whether the bucket key is a true prefix of what the primary key is within a partition."""
+    key = [name for name in info.get_primary_keys() if name not in info.get_partition_keys()]
+    bucket = info.get_bucket_keys()
+    return len(bucket) < len(key) and bucket == key[: len(bucket)]

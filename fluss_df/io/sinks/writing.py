@@ -1,0 +1,147 @@
+"""Handing frames to a writer: append, upsert, delete, or a stream of changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+
+from fluss_df.client.send.batch import BucketResult
+from fluss_df.client.write.append import AppendWriter
+from fluss_df.client.write.upsert import UpsertWriter
+from fluss_df.errors import FlussError, SchemaMismatchError
+from fluss_df.io.sinks.target import Target
+
+Progress: TypeAlias = Callable[[int], object]
+
+# a frame is handed to the writer in slices of about so many bytes
+_SLICE_BYTES = 16 << 20
+# so many buckets or partitions are listed in a message
+SHOWN = 12
+
+
+class Writing:
+    """Writes frames to a table; in a ``with`` statement, whose end waits for acknowledgements.
+
+    Parameters
+    ----------
+    target
+        The table.
+    create_partitions
+        Whether to create partitions.
+    progress
+        Called with the rows acknowledged so far.
+    """
+
+    def __init__(
+        self, target: Target, *, create_partitions: bool, progress: Progress | None
+    ) -> None:
+        self._target = target
+        self._progress = progress
+        self._began = time.monotonic()
+        self._partitions = target.partitions()
+        self._writer = self._open(create_partitions)
+        self._given = 0
+        self._told = 0
+
+    def _open(self, create_partitions: bool) -> AppendWriter | UpsertWriter:
+        target = self._target
+        info = target.create()
+        if target.mode == "append":
+            return AppendWriter(target.connection, info, create_partitions=create_partitions)
+        columns = [column.name for column in target.columns]
+        partial = target.mode == "partial_update"
+        return UpsertWriter(
+            target.connection,
+            info,
+            columns if partial else None,
+            create_partitions=create_partitions,
+        )
+
+    def _put(self, rows: pa.Table) -> None:
+        writer = self._writer
+        if isinstance(writer, AppendWriter):
+            writer.write_arrow(rows)
+        elif self._target.change_type_column is not None:
+            writer.write_changes(rows, self._target.change_type_column)
+        elif self._target.mode == "delete":
+            writer.delete_arrow(rows)
+        else:
+            writer.write_arrow(rows)
+
+    def write(self, frame: pl.DataFrame) -> None:
+        """Hand a frame to the writer, which sends it in the background."""
+        self.write_arrow(frame.to_arrow())
+
+    def write_arrow(self, rows: pa.Table) -> None:
+        """Hand Arrow data to the writer, in slices that keep memory bounded."""
+        step = max(1, rows.num_rows * _SLICE_BYTES // max(1, rows.nbytes))
+        for start in range(0, rows.num_rows, step):
+            part = rows.slice(start, step)
+            self._put(part)
+            self._given += part.num_rows
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            written = sum(bucket.rows for bucket in self._writer.offsets())
+            if written > self._told:
+                self._told = written
+                self._progress(written)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._writer.close()
+        except FlussError as error:
+            if exc_value is None:
+                self._explain(error)
+                raise
+        if exc_value is not None:
+            self._explain(exc_value)
+        self._tell()
+
+    def _explain(self, error: BaseException) -> None:
+        """Say in an error what was written before it."""
+        buckets = self.buckets()
+        rows = sum(bucket.rows for bucket in buckets)
+        text = f"table {self._target.path}: nothing was written before"
+        if rows:
+            shown = ", ".join(map(str, buckets[:SHOWN]))
+            more = f", ... {len(buckets) - SHOWN} more" if len(buckets) > SHOWN else ""
+            text = f"{rows} rows were written to {self._target.path} before: {shown}{more}"
+        if not isinstance(error, FlussError):
+            error.add_note(text)
+            return
+        first = self._given
+        if isinstance(error, SchemaMismatchError) and error.rows_before is not None:
+            first = error.rows_before
+        if isinstance(error, SchemaMismatchError) and first:
+            text = f"rows count from row {first} of the frame here; {text}"
+        error.message = f"{error.message}; {text}"
+        error.args = (error.message, error.error_code)
+
+    def buckets(self) -> tuple[BucketResult, ...]:
+        """Return what is acknowledged, by partition and bucket."""
+        return tuple(self._writer.offsets())
+
+    def partitions_created(self) -> tuple[str, ...]:
+        """Return the partitions that were written to and were not there before."""
+        there = {b.partition_name for b in self.buckets() if b.partition_name is not None}
+        return tuple(sorted(there - self._partitions))
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began

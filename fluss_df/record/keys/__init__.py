@@ -1,0 +1,1 @@
+"""Keys, buckets and names of partitions."""

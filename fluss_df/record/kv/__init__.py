@@ -1,0 +1,1 @@
+"""Batches and values of primary-key tables."""

@@ -1,0 +1,1 @@
+"""How bytes lie: headers, columns of bytes, unaligned words."""

@@ -1,0 +1,216 @@
+"""Log batches of rows: the log formats ``indexed`` and ``compacted``.
+
+The header is that of all log batches. Behind it stand the records, one after the other: a length
+(int32, without itself), the change type (the lower four bits of a byte), and a row in the format
+(``record/rows/indexed.py``, ``record/rows/compacted.py``). Nothing is compressed, and servers
+cannot project such batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.record.layout.chain import LENGTH_SIZE, Chain, walk_chain
+from fluss_df.record.layout.headers import Bytes, LogHeaders, byte_view
+from fluss_df.record.layout.unaligned import Words, assemble, join, word_view
+from fluss_df.record.log.checked import CheckedColumns
+from fluss_df.record.log.log_batch import EncodedLogBatch, log_header
+from fluss_df.record.log.log_decode import DecodedBatch, Run, runs
+from fluss_df.record.rows.compacted import RowDecoder, RowEncoder, pieces
+from fluss_df.record.rows.row_formats import decoder_of
+from fluss_df.types import Column
+
+_CHANGE_SIZE: Final = 1
+_CHANGE_BITS: Final = 0x0F
+#: log formats of rows
+ROW_LOG_FORMATS: Final = ("indexed", "compacted")
+
+
+def encode_row_log_batch(
+    batch: pa.RecordBatch,
+    *,
+    schema_id: int,
+    rows: RowEncoder,
+    change_types: npt.NDArray[np.uint8] | None = None,
+) -> EncodedLogBatch:
+    """Encode rows as an append-only log batch of magic 0; thread safe.
+
+    Parameters
+    ----------
+    batch
+        The rows: at least one, of the table's Arrow types in the table's order.
+    schema_id
+        The id of the table's schema.
+    rows
+        What encodes the rows of the table.
+    change_types
+        The type of each change in a changelog, whose header is the server's to write.
+
+    Raises
+    ------
+    SchemaMismatchError
+        For a value that the format cannot hold.
+    FlussError
+        For no rows, or a batch that does not fit the 2 GiB that the length field can say.
+    """
+    made = []
+    first = 0
+    for piece in pieces(pa.Table.from_batches([batch])):
+        n = piece.num_rows
+        kinds = np.zeros(n, np.uint64)
+        if change_types is not None:
+            kinds += change_types[first : first + n]
+        head = [Words(np.zeros(n, np.uint64), LENGTH_SIZE), Words(kinds, _CHANGE_SIZE)]
+        records = assemble([*head, *rows.parts(piece, first)], n)
+        word_view(records.data, 4)[records.offsets[:-1]] = np.diff(records.offsets) - LENGTH_SIZE
+        made.append(records)
+        first += n
+    body = pa.py_buffer(join(made).data)
+    return EncodedLogBatch(log_header(schema_id, batch.num_rows, body.size), body, batch.num_rows)
+
+
+class RowLogDecoder:
+    """Decodes log batches of rows to Arrow; otherwise as :class:`LogDecoder`.
+
+    Parameters
+    ----------
+    schemas
+        The columns of each schema id.
+    target
+        The columns of the result; one that a schema lacks (it was added later) is null.
+    row_format
+        ``indexed`` or ``compacted``.
+    """
+
+    def __init__(
+        self, schemas: Mapping[int, Sequence[Column]], target: pa.Schema, row_format: str
+    ) -> None:
+        self.target = target
+        make = decoder_of(row_format)
+        self._decoders: dict[int, RowDecoder] = {}
+        for schema_id, columns in schemas.items():
+            names = {column.name for column in columns}
+            self._decoders[schema_id] = make(columns, [n for n in target.names if n in names])
+
+    def decode(
+        self,
+        records: Bytes,
+        headers: LogHeaders,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        start_offset: int = 0,
+        stop_offset: int | None = None,
+    ) -> list[DecodedBatch]:
+        """Decode batches one by one, as :meth:`LogDecoder.decode`."""
+        result = []
+        for run in runs(headers, first, last, start_offset, stop_offset):
+            chain = _records(records, headers, run)
+            table = self._rows(chain, headers, run).combine_chunks()
+            kinds = None if run.append_only else _change_types(chain)
+            counts = headers.record_count[run.index]
+            starts = np.cumsum(counts) - counts + run.lo
+            for i, lo, start, n in zip(
+                run.index.tolist(),
+                run.lo.tolist(),
+                starts.tolist(),
+                (run.hi - run.lo).tolist(),
+                strict=True,
+            ):
+                part = table.slice(start, n).to_batches()[0]
+                changes = None if kinds is None else pa.array(kinds[start : start + n])
+                base = int(headers.base_offset[i]) + lo
+                result.append(DecodedBatch(part, base, int(headers.timestamp[i]), changes))
+        return result
+
+    def decode_table(
+        self,
+        records: Bytes,
+        headers: LogHeaders,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        start_offset: int = 0,
+        stop_offset: int | None = None,
+        checked: CheckedColumns | None = None,
+    ) -> pa.Table:
+        """Decode batches to one table, as :meth:`LogDecoder.decode_table`; rows are all checked."""
+        tables = []
+        for run in runs(headers, first, last, start_offset, stop_offset):
+            chain = _wanted(_records(records, headers, run), headers, run)
+            tables.append(self._rows(chain, headers, run))
+        return pa.concat_tables([pa.Table.from_batches([], self.target), *tables])
+
+    def change_types(
+        self,
+        records: Bytes,
+        headers: LogHeaders,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        start_offset: int = 0,
+        stop_offset: int | None = None,
+    ) -> npt.NDArray[np.uint8]:
+        """Return the change types of the rows that :meth:`decode_table` gives."""
+        found = [
+            _change_types(_wanted(_records(records, headers, run), headers, run))
+            for run in runs(headers, first, last, start_offset, stop_offset)
+        ]
+        return np.concatenate([np.zeros(0, np.uint8), *found])
+
+    def _rows(self, chain: Chain, headers: LogHeaders, run: Run) -> pa.Table:
+        decoder = self._decoders.get(run.schema_id)
+        if decoder is None:
+            raise FlussError(
+                f"a log batch has schema {run.schema_id}, which is not known here",
+                ErrorCode.SCHEMA_NOT_EXIST,
+            )
+        rows = decoder.decode_padded(chain.data, chain.starts + _CHANGE_SIZE, chain.ends)
+        there = frozenset(rows.schema.names)
+        columns = [
+            rows.column(field.name).cast(field.type)
+            if field.name in there
+            else pa.chunked_array([pa.nulls(len(chain.starts), field.type)])
+            for field in self.target
+        ]
+        if not columns:
+            return pa.table({"": pa.nulls(len(chain.starts))}).select([])
+        return pa.Table.from_arrays(columns, schema=self.target)
+
+
+def _records(records: Bytes, headers: LogHeaders, run: Run) -> Chain:
+    """Return the records of consecutive batches."""
+    view = byte_view(records)
+    starts = headers.payload[run.index]
+    ends = headers.position[run.index] + headers.size[run.index]
+    counts = headers.record_count[run.index]
+    parts = zip(starts.tolist(), ends.tolist(), strict=True)
+    data = b"".join([view[start:end] for start, end in parts])
+    where = f"records of the log batches from offset {int(headers.base_offset[run.index[0]])} on"
+    chain = walk_chain(data, 0, int(counts.sum()), least=_CHANGE_SIZE, what=where)
+    # each batch has as many as its header says
+    begins = chain.starts + chain.moved - LENGTH_SIZE
+    borders = np.cumsum(ends - starts)[:-1]
+    if (begins[np.cumsum(counts)[:-1]] != borders).any():
+        raise ProtocolError(f"{where}: other numbers of rows than the headers say")
+    return chain
+
+
+def _wanted(chain: Chain, headers: LogHeaders, run: Run) -> Chain:
+    """Leave out the records of a run that nobody asked for: at its beginning and its end."""
+    head = int(run.lo[0])
+    tail = int(headers.record_count[run.index[-1]] - run.hi[-1])
+    part = slice(head, len(chain.starts) - tail)
+    moved = chain.moved if isinstance(chain.moved, int) else chain.moved[part]
+    return Chain(chain.data, chain.starts[part], chain.ends[part], moved)
+
+
+def _change_types(chain: Chain) -> npt.NDArray[np.uint8]:
+    kinds: npt.NDArray[np.uint8] = chain.data[chain.starts] & np.uint8(_CHANGE_BITS)
+    return kinds

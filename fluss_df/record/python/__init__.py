@@ -1,0 +1,1 @@
+"""Values of Python, checked and gathered into Arrow."""

@@ -1,0 +1,67 @@
+"""The row formats by the names that table properties have for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fluss_df.errors import FlussError, SchemaMismatchError
+from fluss_df.record.rows import compacted, indexed
+from fluss_df.types import Column, TypeRoot
+
+_ENCODERS: dict[str, type[compacted.RowEncoder]] = {
+    "compacted": compacted.RowEncoder,
+    "indexed": indexed.RowEncoder,
+}
+_DECODERS: dict[str, type[compacted.RowDecoder]] = {
+    "compacted": compacted.RowDecoder,
+    "indexed": indexed.RowDecoder,
+}
+
+
+def encoder_of(row_format: str) -> type[compacted.RowEncoder]:
+    """Return the encoder of a format: ``compacted`` or ``indexed``.
+
+    Raises
+    ------
+    FlussError
+        For another one.
+    """
+    try:
+        return _ENCODERS[row_format.lower()]
+    except KeyError:
+        raise FlussError(f"unknown row format {row_format!r}: compacted or indexed") from None
+
+
+def decoder_of(row_format: str) -> type[compacted.RowDecoder]:
+    """Return the decoder of a format; errors are those of :func:`encoder_of`."""
+    try:
+        return _DECODERS[row_format.lower()]
+    except KeyError:
+        raise FlussError(f"unknown row format {row_format!r}: compacted or indexed") from None
+
+
+def require_milliseconds(
+    data: pa.Table | pa.RecordBatch, columns: Sequence[Column], table: str
+) -> None:
+    """Refuse digits of a TIME that rows cannot hold.
+
+    Raises
+    ------
+    SchemaMismatchError
+        Naming table and column.
+    """
+    for column in columns:
+        t = column.type
+        if t.root is not TypeRoot.TIME_WITHOUT_TIME_ZONE or (t.precision or 0) <= 3:
+            continue
+        values = data.column(column.name)
+        whole = pc.equal(values, values.cast(pa.time32("ms"), safe=False))
+        if pc.all(whole).as_py() is False:
+            raise SchemaMismatchError(
+                f"table {table}, column '{column.name}' ({t}): its rows hold times in whole"
+                " milliseconds (primary-key tables and the log formats indexed and compacted do):"
+                " round them first"
+            )

@@ -1,0 +1,1 @@
+"""Virtual tables made of a changelog."""

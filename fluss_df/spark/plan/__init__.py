@@ -1,0 +1,1 @@
+"""Options, types and filters: what a task reads."""

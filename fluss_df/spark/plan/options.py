@@ -1,0 +1,402 @@
+"""Options of Spark reads and writes, checked, as plain values."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from fluss_df.client.connection import FlussConnection, resolve_connection
+from fluss_df.config import Config, embedded_folder
+from fluss_df.errors import ErrorCode, FlussError
+
+_ROWS_PER_TASK: Final = 5_000_000
+
+READ_MODES: Final = ("log", "snapshot", "changelog", "upsert")
+WRITE_MODES: Final = ("auto", "append", "upsert", "delete", "partial_update")
+GUARANTEES: Final = ("at-least-once", "exactly-once")
+
+# each option once, as it is documented
+_TABLE: Final = ("table", "connection")
+_READ: Final = (
+    "columns",
+    "filter",
+    "filter.timezone",
+    "partitions",
+    "buckets",
+    "metadata.columns",
+    "changelog.mode",
+    "starting.offsets",
+    "ending.offsets",
+    "rows.per.task",
+    "max.offsets.per.trigger",
+    "fail.on.data.loss",
+    "push.filters",
+    "truncate.nanoseconds",
+)
+_WRITE: Final = (
+    "all.or.nothing",
+    "write.mode",
+    "operation.column",
+    "create.partitions",
+    "delivery.guarantee",
+    "ledger.database",
+)
+# of streams that are read, and of those that are written
+_BOTH: Final = frozenset({"fail.on.data.loss"})
+# Spark adds these itself
+_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
+_SYNONYMS: Final = {
+    "path": "table",
+    "start": "starting.offsets",
+    "stop": "ending.offsets",
+    "startingtimestamp": "starting.offsets",
+    "endingtimestamp": "ending.offsets",
+    "mode": "changelog.mode",
+    "metadata": "metadata.columns",
+    "partition": "partitions",
+}
+
+
+def plain(key: str) -> str:
+    """Return a key without what writers of options differ in: ``startingOffsets`` and the like."""
+    return re.sub(r"[.\-_]", "", key.lower())
+
+
+_NAMES: Final = {plain(name): name for name in (*_TABLE, *_READ, *_WRITE)} | _SYNONYMS
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How tasks reach the cluster; its text shows no password.
+
+    Parameters
+    ----------
+    address
+        An address, URL or folder; None where the properties say it, or the environment.
+    properties
+        Those of :class:`fluss_df.Config`.
+    """
+
+    address: str | None = field(repr=False)
+    properties: tuple[tuple[str, str], ...] = field(repr=False)
+
+    def open(self) -> FlussConnection:
+        """Return the connection of this process.
+
+        Raises
+        ------
+        FlussError
+            ``STORAGE_EXCEPTION`` in a worker of Spark, for a folder that nobody has open: an engine
+            of its own would end with the worker, before other workers are through.
+        """
+        properties = self.resolved()
+        folder = embedded_folder(self.address)
+        if folder is not None and _is_worker():
+            _require_owner(folder)
+        if self.address is None:
+            return resolve_connection(properties or None)
+        if not properties:
+            return resolve_connection(self.address)
+        if self.address.startswith("fluss://"):
+            config, database = Config.from_url(self.address)
+            return resolve_connection(FlussConnection(_merged(config, properties), database))
+        return resolve_connection({"bootstrap.servers": self.address, **properties})
+
+    def resolved(self) -> dict[str, str]:
+        """Return the properties, with the password that an environment variable holds.
+
+        ``env:NAME`` is looked up in each process by itself, so that no password travels.
+        """
+        properties = dict(self.properties)
+        for key, value in properties.items():
+            if key.endswith("sasl.password") and value.startswith("env:"):
+                name = value.removeprefix("env:")
+                if name not in os.environ:
+                    raise invalid(
+                        f"option '{key}': the environment variable {name} is not set in this"
+                        " process; set it for the driver and, by spark.executorEnv, for executors"
+                    )
+                properties[key] = os.environ[name]
+        return properties
+
+    def __repr__(self) -> str:
+        address = self.address or dict(self.properties).get("bootstrap.servers", "default")
+        return f"Connection({address.rpartition('@')[2]!r})"
+
+
+def _is_worker() -> bool:
+    """Whether Spark started this process for planning, reading or writing."""
+    return any(name.startswith(("pyspark.worker", "pyspark.sql.worker")) for name in sys.modules)
+
+
+def _require_owner(folder: Path | str) -> None:
+    # not imported for clusters
+    from fluss_df.engine.files.lock_file import owner_of
+
+    owner = owner_of(folder.expanduser().resolve()) if isinstance(folder, Path) else None
+    if owner is None or not os.path.exists(owner[1]):
+        raise FlussError(
+            f"format 'fluss': no process has the folder {folder} open, and Spark reads it in many"
+            " processes: open it in the driver, fluss_df.connect(folder), or run fluss-df serve"
+            " --dir with it, and give this folder or that address",
+            ErrorCode.STORAGE_EXCEPTION,
+        )
+
+
+def _merged(config: Config, properties: Mapping[str, str]) -> Config:
+    return Config({**config.to_dict(), **properties})
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a read was asked for.
+
+    ``start`` and ``stop`` are ``"earliest"``, ``"latest"``, an offset, a moment, or offsets by
+    bucket, as :func:`fluss_df.scan_fluss` takes them.
+    """
+
+    table: str
+    connection: Connection
+    columns: tuple[str, ...] | None = None
+    filter: str | None = None
+    timezone: str = "UTC"
+    partitions: tuple[str, ...] | None = None
+    buckets: tuple[int, ...] | None = None
+    metadata_columns: tuple[str, ...] | None = None
+    mode: str | None = None
+    start: Any = None
+    stop: Any = None
+    rows_per_task: int = _ROWS_PER_TASK
+    max_offsets: int | None = None
+    fail_on_data_loss: bool = True
+    truncate_nanoseconds: bool = False
+    push_filters: bool = False
+
+    @staticmethod
+    def parse(options: Mapping[str, str]) -> ReadOptions:
+        """Return the options that Spark hands on, their keys in any case.
+
+        Raises
+        ------
+        FlussError
+            ``INVALID_CONFIG_EXCEPTION`` for a missing table, an unknown option (naming the nearest
+            known one) or a value that cannot be read.
+        """
+        table, connection, left = _common(options)
+        _refuse(left, _WRITE, "an option of writes, and this is a read")
+        most = left.get("max.offsets.per.trigger")
+        return ReadOptions(
+            table=table,
+            connection=connection,
+            columns=_names(left, "columns"),
+            filter=left.get("filter"),
+            timezone=left.get("filter.timezone", "UTC"),
+            partitions=_names(left, "partitions"),
+            buckets=_numbers(left, "buckets"),
+            metadata_columns=_names(left, "metadata.columns"),
+            mode=_choice(left, "changelog.mode", READ_MODES, None),
+            start=_offset(left, "starting.offsets"),
+            stop=_offset(left, "ending.offsets"),
+            rows_per_task=_positive("rows.per.task", left.get("rows.per.task", _ROWS_PER_TASK)),
+            max_offsets=None if most is None else _positive("max.offsets.per.trigger", most),
+            fail_on_data_loss=_flag(left, "fail.on.data.loss", True),
+            truncate_nanoseconds=_flag(left, "truncate.nanoseconds", False),
+            push_filters=_flag(left, "push.filters", False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a write was asked for."""
+
+    table: str
+    connection: Connection
+    mode: str = "auto"
+    operation_column: str | None = None
+    create_partitions: bool = False
+    guarantee: str = "at-least-once"
+    ledger_database: str = "fluss_df_ledger"
+    fail_on_data_loss: bool = True
+    all_or_nothing: bool = False
+    checkpoint: str | None = None
+
+    @staticmethod
+    def parse(options: Mapping[str, str]) -> WriteOptions:
+        """Return the options that Spark hands on, their keys in any case.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`ReadOptions.parse`.
+        """
+        table, connection, left = _common(options)
+        reads = [name for name in _READ if name not in _BOTH]
+        _refuse(left, reads, "an option of reads, and this is a write")
+        mode = _choice(left, "write.mode", WRITE_MODES, "auto")
+        guarantee = _choice(left, "delivery.guarantee", GUARANTEES, "at-least-once")
+        return WriteOptions(
+            table=table,
+            connection=connection,
+            mode=mode or "auto",
+            operation_column=left.get("operation.column"),
+            create_partitions=_flag(left, "create.partitions", False),
+            guarantee=guarantee or "at-least-once",
+            ledger_database=left.get("ledger.database", "fluss_df_ledger"),
+            fail_on_data_loss=_flag(left, "fail.on.data.loss", True),
+            all_or_nothing=_flag(left, "all.or.nothing", False),
+            checkpoint=next(
+                (value for key, value in options.items() if plain(key) == "checkpointlocation"),
+                None,
+            ),
+        )
+
+
+def _common(options: Mapping[str, str]) -> tuple[str, Connection, dict[str, str]]:
+    """Return table, connection, and the options of reads and writes by their documented names."""
+    ours: dict[str, str] = {}
+    properties: dict[str, str] = {}
+    for key, value in options.items():
+        name = _NAMES.get(plain(key))
+        if name is not None:
+            ours[name] = value
+        elif plain(key) not in _SPARK:
+            properties[key] = value
+    table = ours.pop("table", None)
+    if not table:
+        raise invalid(
+            "no table given: read with .load('database.table'), write with .save('database.table')"
+            " or .start('database.table'), or give option 'table'; saveAsTable and toTable make"
+            " tables of Spark's own catalog, which Fluss is not"
+        )
+    for key, value in properties.items():
+        if key.lower().startswith("option."):
+            raise invalid(
+                "CREATE TABLE ... USING fluss is of no use, because Spark does not hand its options"
+                " to scans: CREATE TEMPORARY VIEW ... USING fluss OPTIONS (...) does"
+            )
+        _check_property(key, value)
+    return table, Connection(ours.pop("connection", None), tuple(sorted(properties.items()))), ours
+
+
+def _check_property(key: str, value: str) -> None:
+    try:
+        Config({key: value})
+    except FlussError as error:
+        known = [*_NAMES.values()]
+        near = difflib.get_close_matches(key.lower(), known, n=1) or [
+            _NAMES[name] for name in difflib.get_close_matches(plain(key), list(_NAMES), n=1)
+        ]
+        if "invalid value" in error.message or not near:
+            raise FlussError(f"format 'fluss': {error.message}", error.error_code) from None
+        raise invalid(f"unknown option '{key}'; did you mean '{near[0]}'?") from None
+
+
+def _refuse(options: Mapping[str, str], names: Iterable[str], why: str) -> None:
+    for name in names:
+        if name in options:
+            raise invalid(f"option '{name}' is {why}")
+
+
+def invalid(message: str) -> FlussError:
+    """Return the error for an option."""
+    return FlussError(f"format 'fluss': {message}", ErrorCode.INVALID_CONFIG_EXCEPTION)
+
+
+def _names(options: Mapping[str, str], key: str) -> tuple[str, ...] | None:
+    """Read names that are separated by commas, or a list in JSON (for names with commas)."""
+    text = options.get(key)
+    if text is None:
+        return None
+    if text.lstrip().startswith("["):
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise invalid(f"option '{key}': {text!r} is no list in JSON: {error}") from None
+        return tuple(map(str, found))
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _numbers(options: Mapping[str, str], key: str) -> tuple[int, ...] | None:
+    names = _names(options, key)
+    try:
+        return None if names is None else tuple(map(int, names))
+    except ValueError:
+        raise invalid(f"option '{key}': expected numbers such as '0,1', not {names!r}") from None
+
+
+def _positive(key: str, value: str | int) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise invalid(f"option '{key}': expected a whole number from 1, not {value!r}")
+    return number
+
+
+def _flag(options: Mapping[str, str], key: str, default: bool) -> bool:
+    text = options.get(key)
+    if text is None:
+        return default
+    if text.strip().lower() not in ("true", "false"):
+        raise invalid(f"option '{key}': expected 'true' or 'false', not {text!r}")
+    return text.strip().lower() == "true"
+
+
+def _choice(
+    options: Mapping[str, str], key: str, choices: tuple[str, ...], default: str | None
+) -> str | None:
+    text = options.get(key)
+    if text is None:
+        return default
+    found = {plain(choice): choice for choice in choices}.get(plain(text))
+    if found is None:
+        near = difflib.get_close_matches(text, choices, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise invalid(f"option '{key}': {text!r} is none of {', '.join(choices)}{hint}")
+    return found
+
+
+def _offset(options: Mapping[str, str], key: str) -> Any:
+    text = options.get(key)
+    if text is None:
+        return None
+    if text.lower() in ("earliest", "latest"):
+        return text.lower()
+    if text.lstrip().startswith("{"):
+        return _offsets_by_bucket(key, text)
+    if text.strip().isdecimal():
+        return int(text)
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise invalid(
+            f"option '{key}': expected 'earliest', 'latest', an offset, a time with its zone such"
+            " as 2024-01-31T12:00:00+00:00, or offsets by bucket as JSON such as"
+            f' {{"0": 17}} or {{"partition/0": 17}}, not {text!r}'
+        )
+    return moment
+
+
+def _offsets_by_bucket(key: str, text: str) -> dict[int | tuple[str, int], int]:
+    found: dict[int | tuple[str, int], int] = {}
+    try:
+        for name, offset in json.loads(text).items():
+            partition, slash, bucket = name.rpartition("/")
+            found[(partition, int(bucket)) if slash else int(bucket)] = int(offset)
+    except (ValueError, TypeError, AttributeError):
+        raise invalid(
+            f"option '{key}': {text!r} is no JSON object of offsets by bucket, such as"
+            ' {"0": 17} or {"partition/0": 17}'
+        ) from None
+    return found

@@ -1,0 +1,331 @@
+"""From options, schema and filters to tasks: what each task of Spark reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.io.scans.planning import chosen_buckets, plan_scan
+from fluss_df.io.scans.source import (
+    BucketBounds,
+    OffsetChoice,
+    ScanSource,
+    parse_buckets,
+    parse_offset,
+    parse_partitions,
+)
+from fluss_df.metadata import (
+    BUCKET_COLUMN,
+    CHANGE_TYPE_COLUMN,
+    CHANGELOG_COLUMNS,
+    METADATA_COLUMNS,
+    PARTITION_COLUMN,
+    OffsetSpec,
+    PartitionInfo,
+    TableBucket,
+    TablePath,
+    require_columns,
+)
+from fluss_df.pushdown.evaluate import at_microseconds
+from fluss_df.pushdown.plan import Bucket, Split, bind_columns
+from fluss_df.pushdown.predicate import Predicate, and_
+from fluss_df.pushdown.prune import Conjunct, PredicateConjunct, prune, selected_keys
+from fluss_df.schema import TableInfo
+from fluss_df.spark.plan.options import ReadOptions, invalid
+from fluss_df.spark.plan.types import spark_schema
+
+# more splits than this are put together to fewer tasks: each costs Spark some milliseconds
+_MANY_TASKS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """What one task reads; plain values that pickle.
+
+    Parameters
+    ----------
+    table, table_id
+        The table as it was when the query was planned.
+    mode
+        ``"log"``, ``"snapshot"``, ``"changelog"`` or ``"upsert"``.
+    columns, metadata_columns
+        What is fetched.
+    predicate
+        Only rows for which it is true are handed on; None for all.
+    splits
+        Offsets to read, in their order; of a snapshot the buckets, each as it is at ``stop``.
+    keys
+        The primary keys to look up, instead of reading splits; None for splits.
+    """
+
+    table: TablePath
+    table_id: int
+    mode: str
+    columns: tuple[str, ...]
+    metadata_columns: tuple[str, ...]
+    predicate: Predicate | None
+    splits: tuple[Split, ...]
+    keys: pa.Table | None = None
+
+
+class TableScan:
+    """A table as it is read by one dataframe; lives in the process that plans.
+
+    Parameters
+    ----------
+    options
+        The options of the read.
+    streaming
+        Whether it is a stream.
+    schema
+        The columns wanted; None for those that the options name.
+
+    Raises
+    ------
+    FlussError
+        When table, columns, partitions or buckets do not exist, or the mode is not for the table.
+    SchemaMismatchError
+        When a type of the schema is not that of the table.
+    """
+
+    def __init__(
+        self, options: ReadOptions, *, streaming: bool = False, schema: StructType | None = None
+    ) -> None:
+        self.options = options
+        self.connection: FlussConnection = options.connection.open()
+        self.path = TablePath.parse(options.table, self.connection.default_database)
+        self.info: TableInfo = self.connection.get_table(self.path).get_table_info()
+        self.mode = _mode(self.info, options, streaming)
+        self._offered = self._offered_metadata()
+        names = self._names(schema)
+        self.all_fields = pa.schema(
+            [*self.info.schema.arrow_schema, *(METADATA_FIELDS[name] for name in self._offered)]
+        )
+        self.arrow_schema = pa.schema([self.all_fields.field(name) for name in names])
+        if schema is not None:
+            _check_types(self.path, spark_schema(self.arrow_schema), schema)
+        self.filter: Predicate | None = None
+        if options.filter is not None:
+            # sqlglot takes a fifth of a second to import
+            from fluss_df.spark.plan.sql_filter import parse_filter
+
+            self.filter = parse_filter(
+                options.filter, self.all_fields, options.timezone, f"table {self.path}"
+            )
+            if options.truncate_nanoseconds:
+                # rows are chosen by the times that Spark sees
+                self.filter = at_microseconds(self.filter, self.all_fields)
+
+    @property
+    def schema(self) -> StructType:
+        """The schema of the dataframe."""
+        return spark_schema(self.arrow_schema)
+
+    def _offered_metadata(self) -> tuple[str, ...]:
+        """Return the metadata columns that there are in this mode."""
+        own = self.info.get_column_names()
+        offered = [name for name in METADATA_COLUMNS if name not in own]
+        if not self.info.is_partitioned():
+            offered.remove(PARTITION_COLUMN)
+        if self.mode == "snapshot":
+            offered = [name for name in offered if name in (PARTITION_COLUMN, BUCKET_COLUMN)]
+        elif self.mode != "log":
+            offered.append(CHANGE_TYPE_COLUMN)
+        return tuple(offered)
+
+    def _names(self, schema: StructType | None) -> list[str]:
+        if schema is not None:
+            names = schema.names
+            known = [*self.info.get_column_names(), *self._offered]
+            require_columns(names, known, f"table {self.path}:")
+            return list(names)
+        columns = bind_columns(self.info, self.options.columns)
+        metadata = self.options.metadata_columns
+        if metadata is None:
+            # a changelog means nothing without what its rows do
+            metadata = CHANGELOG_COLUMNS if self.mode in ("changelog", "upsert") else ()
+        require_columns(
+            metadata, self._offered, f"metadata columns of table {self.path} ({self.mode}):"
+        )
+        return [*columns, *metadata]
+
+    def source(self, names: Sequence[str]) -> ScanSource:
+        """Return the scan that fetches columns of these names."""
+        info, options = self.info, self.options
+        wanted = frozenset(names)
+        columns = tuple(n for n in info.get_column_names() if n in wanted)
+        metadata = tuple(n for n in self._offered if n in names)
+        partitions = parse_partitions(info, options.partitions)
+        admin = self.connection.get_admin()
+        bounds = BucketBounds(info, lambda: admin.list_partition_infos(self.path), partitions)
+        return ScanSource(
+            connection=self.connection,
+            table=self.path,
+            columns=columns,
+            metadata_columns=metadata,
+            schema=pa.schema([self.all_fields.field(name) for name in (*columns, *metadata)]),
+            partitions=partitions,
+            buckets=parse_buckets(info, options.buckets, bounds),
+            start=_place(bounds, "starting.offsets", options.start, "earliest"),
+            stop=_place(bounds, "ending.offsets", options.stop, "latest"),
+            keyed=info.has_primary_key(),
+        )
+
+    def fetched(self, pushed: Sequence[Predicate]) -> tuple[list[str], Predicate | None]:
+        """Return the columns to fetch, and the condition that tasks evaluate."""
+        conditions = [*pushed, *([] if self.filter is None else [self.filter])]
+        predicate = and_(conditions) if conditions else None
+        needed = set(self.arrow_schema.names)
+        if predicate is not None:
+            needed |= predicate.columns()
+        return [name for name in self.all_fields.names if name in needed], predicate
+
+    def tasks(self, pushed: Sequence[Predicate] = ()) -> list[ReadTask]:
+        """Return the tasks of a batch read, with the offsets of this moment."""
+        names, predicate = self.fetched(pushed)
+        source = self.source(names)
+        conditions = PredicateConjunct.of(predicate)
+        if self.mode == "snapshot":
+            splits = self._snapshot_splits(source, conditions)
+            keys = self._keys(source, conditions)
+            if keys is not None:
+                (task,) = self._grouped(source, predicate, [()])
+                return [dataclasses.replace(task, keys=keys)] if splits else []
+            return self._grouped(source, predicate, [(split,) for split in splits])
+        _, plan = plan_scan(source, conditions=conditions)
+        return self.log_tasks(source, predicate, plan.splits)
+
+    def log_tasks(
+        self, source: ScanSource, predicate: Predicate | None, splits: Sequence[Split]
+    ) -> list[ReadTask]:
+        """Return tasks that read splits of logs, each split cut where it is large."""
+        size = self.options.rows_per_task
+        cut = [
+            split.slice(offset, size) for split in splits for offset in range(0, split.rows, size)
+        ]
+        return self._grouped(source, predicate, _groups(cut, size))
+
+    def _grouped(
+        self,
+        source: ScanSource,
+        predicate: Predicate | None,
+        groups: Sequence[tuple[Split, ...]],
+    ) -> list[ReadTask]:
+        return [
+            ReadTask(
+                self.path,
+                self.info.table_id,
+                self.mode,
+                source.columns,
+                source.metadata_columns,
+                predicate,
+                group,
+            )
+            for group in groups
+        ]
+
+    def _keys(self, source: ScanSource, conditions: Sequence[Conjunct]) -> pa.Table | None:
+        """Return the keys that can be looked up, where a filter names the whole primary key."""
+        options = self.options
+        if source.metadata_columns or options.partitions is not None or options.buckets is not None:
+            # a lookup does not say where a row is
+            return None
+        return selected_keys(self.info, conditions)
+
+    def _snapshot_splits(self, source: ScanSource, conditions: Sequence[Conjunct]) -> list[Split]:
+        if self.options.start is not None or self.options.stop is not None:
+            raise invalid(
+                f"starting.offsets and ending.offsets are for logs: table {self.path} is read as it"
+                " is now; option 'changelog.mode' with 'changelog' reads its changes"
+            )
+        there: list[PartitionInfo] = []
+        if self.info.is_partitioned():
+            there = self.connection.get_admin().list_partition_infos(self.path)
+        buckets: Sequence[Bucket] = chosen_buckets(self.info, source, there)
+        buckets = prune(self.info, buckets, conditions, source.metadata_columns).buckets
+        keys = {b: TableBucket(self.info.table_id, b.bucket_id, b.partition_id) for b in buckets}
+        if not keys:
+            return []
+        admin = self.connection.get_admin()
+        ends = self.connection.io.run(
+            admin.bucket_offsets(self.info, list(keys.values()), OffsetSpec.latest())
+        )
+        return [
+            Split(b.partition_id, b.partition_name, b.bucket_id, 0, ends[key])
+            for b, key in keys.items()
+        ]
+
+
+def _place(bounds: BucketBounds, name: str, given: Any, default: str) -> OffsetChoice:
+    return parse_offset(bounds.info, name, default if given is None else given, bounds)
+
+
+def _mode(info: TableInfo, options: ReadOptions, streaming: bool) -> str:
+    """Return how a table is read."""
+    mode = options.mode
+    if not info.has_primary_key():
+        if mode not in (None, "log"):
+            raise invalid(
+                f"option 'changelog.mode': table {info.table_path} has no primary key, so there is"
+                f" no {mode} of it; leave the option out to read its rows"
+            )
+        return "log"
+    if mode is None:
+        return "changelog" if streaming else "snapshot"
+    if mode == "log":
+        raise invalid(
+            f"option 'changelog.mode': table {info.table_path} has a primary key: 'snapshot' reads"
+            " its rows, 'changelog' all changes, 'upsert' the changes without old values"
+        )
+    if streaming and mode == "snapshot":
+        raise invalid(
+            f"option 'changelog.mode': a stream reads the changes of table {info.table_path}:"
+            " 'changelog' or 'upsert'"
+        )
+    return mode
+
+
+def _check_types(path: TablePath, found: StructType, given: StructType) -> None:
+    for field in given.fields:
+        there = found[field.name].dataType
+        if field.dataType.simpleString() != there.simpleString():
+            raise SchemaMismatchError(
+                f"table {path}: column '{field.name}' is {there.simpleString()}, and the"
+                f" schema says {field.dataType.simpleString()}; name the column's own type, and"
+                " cast it in the query"
+            )
+
+
+def _groups(splits: Sequence[Split], size: int) -> list[tuple[Split, ...]]:
+    """Put small neighbours together where splits are many."""
+    if len(splits) <= _MANY_TASKS:
+        return [(split,) for split in splits]
+    most = -(-len(splits) // _MANY_TASKS)
+    groups: list[list[Split]] = []
+    rows = 0
+    for split in splits:
+        if groups and len(groups[-1]) < most and rows + split.rows <= size:
+            groups[-1].append(split)
+            rows += split.rows
+        else:
+            groups.append([split])
+            rows = split.rows
+    return [tuple(group) for group in groups]
+
+
+def require_same_table(path: TablePath, expected: int, info: TableInfo) -> None:
+    """Raise when a table was dropped and made again since a query was planned."""
+    if info.table_id != expected:
+        raise FlussError(
+            f"table {path} was made anew while it was read (id {expected} became"
+            f" {info.table_id}); run the query again",
+            ErrorCode.TABLE_NOT_EXIST,
+        )

@@ -1,0 +1,1 @@
+"""SQL and Ibis over tables, whose scans read what they need."""

@@ -1,0 +1,97 @@
+"""Ibis expressions on Spark: compiled to Spark's SQL, over scans that get only what it needs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import ibis.expr.operations as ops
+import ibis.expr.types as ir
+import sqlglot
+from sqlglot import exp
+from sqlglot.optimizer.pushdown_predicates import pushdown_predicates
+from sqlglot.optimizer.pushdown_projections import pushdown_projections
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.optimizer.simplify import simplify
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.errors import FlussError
+from fluss_df.record.tables.change_tables import split_name
+from fluss_df.spark.queries.queries import run_sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_DIALECT = "spark"
+
+
+def expression_to_spark(
+    expr: ir.Expr,
+    spark: SparkSession,
+    connection: FlussConnection,
+    params: Mapping[ir.Scalar, Any] | None = None,
+) -> DataFrame:
+    """Return an Ibis expression over Fluss tables as a dataframe of Spark.
+
+    Parameters
+    ----------
+    expr
+        The expression. Its tables are those of the cluster, and memtables, which become temporary
+        views.
+    spark
+        The session.
+    connection
+        The cluster; its settings become options of the reads.
+    params
+        Values of the expression's parameters.
+
+    Raises
+    ------
+    FlussError
+        For a table that is local to the Ibis connection, or an operation that Spark has no SQL for.
+    """
+    query = spark_sql(expr, params)
+    for memtable in expr.op().find(ops.InMemoryTable):
+        rows = spark.createDataFrame(memtable.data.to_pyarrow(memtable.schema))
+        rows.createOrReplaceTempView(memtable.name)
+    return run_sql(spark, query, connection.config.to_dict())
+
+
+def spark_sql(expr: ir.Expr, params: Mapping[ir.Scalar, Any] | None = None) -> str:
+    """Return an expression as SQL of Spark, of which each part has only the columns it needs."""
+    import ibis
+    from ibis.backends.sql.compilers.pyspark import PySparkCompiler
+    from ibis.common.exceptions import IbisError
+
+    with warnings.catch_warnings():
+        # pyspark has not said yet that it knows pandas 3; its backend brings the compiler's options
+        warnings.simplefilter("ignore", FutureWarning)
+        _ = ibis.pyspark
+    columns: dict[str, Any] = {}
+    for table in expr.op().find((ops.DatabaseTable, ops.InMemoryTable)):
+        names = dict.fromkeys(table.schema, "unknown")
+        if isinstance(table, ops.InMemoryTable):
+            columns.setdefault("", {})[table.name] = names
+            continue
+        if table.namespace.database is None:
+            raise FlussError(
+                f"table {table.name!r} is local to the Ibis connection, and Spark cannot read it:"
+                " build the expression of tables of the cluster and memtables"
+            )
+        if split_name(table.name)[1] is not None:
+            raise FlussError(
+                f"table {table.name!r}: Spark reads changes by the option 'changelog.mode' of"
+                " spark.read.format('fluss')"
+            )
+        columns.setdefault(table.namespace.database, {})[table.name] = names
+    try:
+        tree = PySparkCompiler().to_sqlglot(expr.as_table(), params=params)
+    except IbisError as error:
+        raise FlussError(f"the expression cannot be run by Spark: {error}") from error
+    # columns by name, so that what a part does not use can be left out, and conditions near scans
+    # (parsed anew: Ibis has one node in several places, whose place sqlglot does not know then)
+    parsed = sqlglot.parse_one(tree.sql(dialect=_DIALECT), dialect=_DIALECT)
+    qualified = qualify(parsed, dialect=_DIALECT, schema=columns, validate_qualify_columns=False)
+    pruned: exp.Expr = pushdown_projections(simplify(pushdown_predicates(qualified)))
+    return pruned.sql(dialect=_DIALECT)

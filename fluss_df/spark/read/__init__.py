@@ -1,0 +1,1 @@
+"""Reading from tasks and streams."""

@@ -1,0 +1,107 @@
+"""What a task does: reads its part of a table as record batches, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.client.fetch.ordered import OrderedRead, positions_of
+from fluss_df.client.fetch.table_decoder import METADATA_FIELDS, TableDecoder
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.metadata import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, ChangeType
+from fluss_df.pushdown.evaluate import filter_rows
+from fluss_df.pushdown.plan import Split
+from fluss_df.pushdown.predicate import conjuncts
+from fluss_df.pushdown.server_filter import ServerFilter, server_filter
+from fluss_df.schema import TableInfo
+from fluss_df.spark.plan.options import ReadOptions
+from fluss_df.spark.plan.planning import ReadTask, require_same_table
+from fluss_df.spark.plan.types import SparkCast
+from fluss_df.spark.read.pinned import pinned_rows
+
+_OLD_VALUE = ChangeType.UpdateBefore.short_string()
+
+
+def read_task(options: ReadOptions, schema: StructType, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task, in the columns and types of a Spark schema.
+
+    Raises
+    ------
+    FlussError
+        When the table was dropped, or made anew, since the query was planned; when offsets have
+        expired meanwhile; for a value that Spark cannot hold.
+    """
+    connection = options.connection.open()
+    info = connection.get_table(task.table).get_table_info()
+    require_same_table(task.table, task.table_id, info)
+    cast = SparkCast(schema, task.table, truncate=options.truncate_nanoseconds)
+    if task.keys is not None:
+        tables = _lookup(connection, info, task, task.keys)
+    else:
+        read = _snapshot if task.mode == "snapshot" else _log
+        tables = read(connection, info, task)
+    for table in tables:
+        if task.mode == "upsert":
+            table = _without_old_values(table)
+        if task.predicate is not None:
+            table = filter_rows(task.predicate, table)
+        yield from cast(table)
+
+
+def _log(connection: FlussConnection, info: TableInfo, task: ReadTask) -> Iterator[pa.Table]:
+    metrics = Metrics(parent=connection.metrics)
+    metadata = task.metadata_columns
+    if task.mode == "upsert" and CHANGE_TYPE_COLUMN not in metadata:
+        metadata = (*metadata, CHANGE_TYPE_COLUMN)
+    decoder = TableDecoder(connection, info, task.columns, metadata, metrics)
+    positions = positions_of(info.table_id, task.splits)
+    yield from OrderedRead(
+        connection, info, decoder, positions, metrics, server_filter=_server_filter(info, task)
+    )
+
+
+def _server_filter(info: TableInfo, task: ReadTask) -> ServerFilter | None:
+    """Return by what servers may leave out batches; the task filters the rows of the others."""
+    if task.predicate is None:
+        return None
+    own = set(info.get_column_names()) - set(task.metadata_columns)
+    return server_filter(info, [p for p in conjuncts(task.predicate) if p.columns() <= own])
+
+
+def _lookup(
+    connection: FlussConnection, info: TableInfo, task: ReadTask, keys: pa.Table
+) -> Iterator[pa.Table]:
+    flag = "_found"
+    while flag in info.get_column_names():
+        flag += "_"
+    lookuper = connection.get_table(task.table).new_lookup().create_lookuper()
+    rows = lookuper.lookup_arrow(keys, found_column=flag)
+    columns = task.columns or tuple(info.get_primary_keys()[:1])
+    yield rows.filter(rows.column(flag)).select(list(columns))
+
+
+def _without_old_values(table: pa.Table) -> pa.Table:
+    kinds = table.column(CHANGE_TYPE_COLUMN).cast(pa.string())
+    return table.filter(pc.not_equal(kinds, _OLD_VALUE))
+
+
+def _snapshot(connection: FlussConnection, info: TableInfo, task: ReadTask) -> Iterator[pa.Table]:
+    # a key where only metadata columns are wanted: rows are counted by something
+    columns = task.columns or tuple(info.get_primary_keys()[:1])
+    for split in task.splits:
+        for table in pinned_rows(connection, info, columns, split):
+            yield _with_place(table, split, task.metadata_columns)
+
+
+def _with_place(table: pa.Table, split: Split, metadata_columns: tuple[str, ...]) -> pa.Table:
+    """Append the metadata columns that rows of a snapshot have."""
+    for name in metadata_columns:
+        field = METADATA_FIELDS[name]
+        value = split.bucket_id if name == BUCKET_COLUMN else split.partition_name
+        column = pa.repeat(pa.scalar(value, field.type), table.num_rows)
+        table = table.append_column(field, column)
+    return table

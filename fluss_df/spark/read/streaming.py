@@ -1,0 +1,290 @@
+"""Streams of Fluss tables for Spark: offsets in its checkpoint, and tasks between two of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.runs.losses import Losses, moment_after, not_put_back, within_log
+from fluss_df.io.runs.micro_batches import share_rows
+from fluss_df.io.scans.planning import chosen_buckets, find_offsets
+from fluss_df.metadata import OffsetSpec, TableBucket
+from fluss_df.pushdown.plan import Bucket, Split
+from fluss_df.pushdown.prune import PredicateConjunct, make_splits, prune
+from fluss_df.spark.boundary import called_by_spark
+from fluss_df.spark.plan.options import ReadOptions, invalid
+from fluss_df.spark.plan.partition import FlussPartition
+from fluss_df.spark.plan.planning import TableScan
+from fluss_df.spark.read.reading import read_task
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+
+Offsets = dict[Bucket, int]
+
+
+def to_json(scan: TableScan, offsets: Mapping[Bucket, int], **more: Any) -> dict[str, Any]:
+    """Return offsets in the form that Spark keeps in its checkpoint."""
+    return {
+        "version": _VERSION,
+        "table": str(scan.path),
+        "table_id": scan.info.table_id,
+        "created": scan.info.created_time,
+        "offsets": {_key(bucket): offset for bucket, offset in offsets.items()},
+        **more,
+    }
+
+
+def from_json(scan: TableScan, found: Mapping[str, Any]) -> Offsets:
+    """Return the offsets of a checkpoint.
+
+    Raises
+    ------
+    FlussError
+        For those of another table, of a table of this name that was dropped and made again since,
+        or of a newer version of this library.
+    """
+    if found.get("version") != _VERSION:
+        raise invalid(
+            f"the checkpoint has offsets of version {found.get('version')!r}, and this fluss_df"
+            f" reads version {_VERSION}: use the release that wrote it, or another checkpoint"
+        )
+    if found["table"] != str(scan.path):
+        raise invalid(
+            f"the checkpoint is of table {found['table']}, and the stream reads {scan.path}:"
+            " use another checkpoint"
+        )
+    # a server that begins anew gives the same ids again
+    created = found.get("created", scan.info.created_time)
+    if (found["table_id"], created) != (scan.info.table_id, scan.info.created_time):
+        raise FlussError(
+            f"table {scan.path} was dropped and made anew since the checkpoint was written (its id"
+            f" was {found['table_id']}, and is {scan.info.table_id}): start over with another"
+            " checkpoint",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+    return {_bucket(key): int(offset) for key, offset in found["offsets"].items()}
+
+
+def _key(bucket: Bucket) -> str:
+    if bucket.partition_id is None:
+        return str(bucket.bucket_id)
+    return f"{bucket.partition_id}/{bucket.partition_name}/{bucket.bucket_id}"
+
+
+def _bucket(key: str) -> Bucket:
+    if "/" not in key:
+        return Bucket(None, None, int(key))
+    partition, name, number = key.split("/")
+    return Bucket(int(partition), name, int(number))
+
+
+class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream: rows of a log, or changes of a primary-key table, in the order of their offsets.
+
+    Parameters
+    ----------
+    options
+        The options of the read.
+    schema
+        The columns wanted.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._target: Offsets | None = None
+        self._held = False
+        choice = "fail" if options.fail_on_data_loss else "ignore"
+        self._losses = Losses(choice, "option 'fail.on.data.loss' with 'false' goes on without it")
+        scan = self._scan()
+        if scan.info.has_primary_key() and options.mode is None:
+            raise invalid(
+                f"a stream of table {scan.path}, which has a primary key, is of its changes: say"
+                " 'changelog' (all of them) or 'upsert' (without old values) as option"
+                " 'changelog.mode'"
+            )
+        if options.stop is not None:
+            raise invalid("option 'ending.offsets' is for batch reads: a stream has no end")
+
+    def _scan(self) -> TableScan:
+        return TableScan(self._options, streaming=True, schema=self._schema)
+
+    @called_by_spark
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a new query starts: the option ``starting.offsets``, or the earliest."""
+        scan = self._scan()
+        source = scan.source(scan.arrow_schema.names)
+        starts, _ = find_offsets(source, scan.info, _buckets(scan))
+        # Spark writes down where a batch ends, and asks for this again until the first is done
+        return to_json(scan, starts, initial=True)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the option ``max.offsets.per.trigger``."""
+        most = self._options.max_offsets
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    @called_by_spark
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Take the ends of this moment for those of the query."""
+        scan = self._scan()
+        self._target = _ends(scan, _buckets(scan))
+
+    @called_by_spark
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return the ends of this moment, for the query's progress."""
+        scan = self._scan()
+        return to_json(scan, _ends(scan, _buckets(scan)))
+
+    @called_by_spark
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return up to where the next batch reads.
+
+        Raises
+        ------
+        FlussError
+            For a table that was made anew, and for partitions that are gone, unless
+            ``fail.on.data.loss`` is false.
+        """
+        scan = self._scan()
+        begun = self._not_put_back(scan, start, from_json(scan, start))
+        ends = _ends(scan, _buckets(scan)) if self._target is None else self._target
+        self._check_gone(scan, begun, list(ends))
+        # partitions that came later are read from their beginning
+        splits = [
+            _split(bucket, begun.get(bucket, 0), max(begun.get(bucket, 0), end))
+            for bucket, end in ends.items()
+        ]
+        if isinstance(limit, ReadMaxRows):
+            splits = share_rows(splits, limit.max_rows)
+        stops = {split.bucket: split.stop for split in splits}
+        initial = start.get("initial", False)
+        # an empty batch writes down where a query of what is to come begins
+        if stops == begun and not (initial and self._options.start == "latest"):
+            return start
+        more = {"began": start["offsets"]} if initial else {}
+        clock = moment_after(scan.connection, scan.info, stops)
+        return to_json(scan, stops, clock=clock, **more)
+
+    def _not_put_back(self, scan: TableScan, found: Mapping[str, Any], offsets: Offsets) -> Offsets:
+        """Return from where to read on; raise where the log has other rows than were read."""
+        if self._held:
+            return offsets
+        self._held = True
+        there = set(_buckets(scan))
+        ends = _ask(scan, [b for b in offsets if b in there], OffsetSpec.latest())
+        known = {b: at for b, at in offsets.items() if b in ends}
+        clock = found.get("clock")
+        same = not_put_back(self._losses, scan.connection, scan.info, known, clock, ends)
+        within_log(self._losses, scan.path, known, known, ends)
+        return {**offsets, **{b: min(at, ends[b]) for b, at in same.items()}}
+
+    def _check_gone(self, scan: TableScan, begun: Offsets, there: Sequence[Bucket]) -> None:
+        gone = sorted(begun.keys() - set(there), key=str)
+        if not gone:
+            return
+        text = (
+            f"table {scan.path}: bucket {gone[0]} is gone, and what came into it after offset"
+            f" {begun[gone[0]]} was not read ({len(gone)} buckets of dropped partitions)"
+        )
+        if self._options.fail_on_data_loss:
+            raise FlussError(
+                f"{text}; option 'fail.on.data.loss' with 'false' goes on without it",
+                ErrorCode.PARTITION_NOT_EXISTS,
+            )
+        logger.warning(text)
+
+    @called_by_spark
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks between two offsets.
+
+        Raises
+        ------
+        FlussError
+            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` where rows have expired before they were read,
+            unless ``fail.on.data.loss`` is false.
+        """
+        scan = self._scan()
+        begun, ends = from_json(scan, start), from_json(scan, end)
+        if start.get("initial") and "began" in end:
+            # the first batch comes again: it begins where it began
+            begun = {_bucket(key): int(offset) for key, offset in end["began"].items()}
+        buckets = [bucket for bucket, stop in ends.items() if stop > begun.get(bucket, 0)]
+        starts = {bucket: begun.get(bucket, 0) for bucket in buckets}
+        starts = self._there(scan, starts, ends)
+        names, predicate = scan.fetched(())
+        source = scan.source(names)
+        conditions = PredicateConjunct.of(predicate)
+        pruned = prune(scan.info, list(starts), conditions, source.metadata_columns)
+        splits = make_splits(pruned.buckets, starts, ends, pruned.low, pruned.high)
+        return [FlussPartition(task) for task in scan.log_tasks(source, predicate, splits)]
+
+    def _there(self, scan: TableScan, starts: Offsets, ends: Offsets) -> Offsets:
+        """Return from where rows are still there; raise when some are not."""
+        if not starts:
+            return starts
+        existing = set(_buckets(scan))
+        if not self._options.fail_on_data_loss:
+            starts = {bucket: offset for bucket, offset in starts.items() if bucket in existing}
+        self._check_gone(scan, starts, list(existing))
+        first = _ask(scan, list(starts), OffsetSpec.earliest())
+        last = _ask(scan, list(starts), OffsetSpec.latest())
+        for bucket, offset in starts.items():
+            if first[bucket] > offset or last[bucket] < ends[bucket]:
+                text = (
+                    f"table {scan.path}, bucket {bucket}: the batch reads the offsets {offset} to"
+                    f" {ends[bucket]}, and there are {first[bucket]} to {last[bucket]}: rows have"
+                    " expired, or were lost"
+                )
+                if self._options.fail_on_data_loss:
+                    raise FlussError(
+                        f"{text}; option 'fail.on.data.loss' with 'false' goes on without them",
+                        ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                    )
+                logger.warning(text)
+                ends[bucket] = min(ends[bucket], last[bucket])
+        return {bucket: max(offset, first[bucket]) for bucket, offset in starts.items()}
+
+    @called_by_spark
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        if isinstance(partition, FlussPartition):
+            yield from read_task(self._options, self._schema, partition.task)
+
+
+def _buckets(scan: TableScan) -> Sequence[Bucket]:
+    """Return the buckets that a stream reads, as they are now."""
+    there = []
+    if scan.info.is_partitioned():
+        there = scan.connection.get_admin().list_partition_infos(scan.path)
+    return chosen_buckets(scan.info, scan.source(scan.arrow_schema.names), there)
+
+
+def _ends(scan: TableScan, buckets: Sequence[Bucket]) -> Offsets:
+    return _ask(scan, buckets, OffsetSpec.latest())
+
+
+def _ask(scan: TableScan, buckets: Sequence[Bucket], spec: OffsetSpec) -> Offsets:
+    keys = {TableBucket(scan.info.table_id, b.bucket_id, b.partition_id): b for b in buckets}
+    if not keys:
+        return {}
+    admin = scan.connection.get_admin()
+    found = scan.connection.io.run(admin.bucket_offsets(scan.info, list(keys), spec))
+    return {bucket: found[key] for key, bucket in keys.items()}
+
+
+def _split(bucket: Bucket, start: int, stop: int) -> Split:
+    return Split(bucket.partition_id, bucket.partition_name, bucket.bucket_id, start, stop)

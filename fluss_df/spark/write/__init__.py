@@ -1,0 +1,1 @@
+"""Writing from tasks, and the ledger that makes a batch count once."""

@@ -1,0 +1,217 @@
+"""Streaming writes into log tables, exactly once; the design is in docs/spark.md."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from fluss_df.client.routing.partitions import PartitionRouter, bucket_assigner
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.sinks.target import Target
+from fluss_df.record.log.log_batch import Compression, encode_log_batch
+from fluss_df.record.python.coerce import coerce
+from fluss_df.schema import TableInfo
+from fluss_df.spark.boundary import called_by_spark
+from fluss_df.spark.plan.options import WriteOptions, invalid
+from fluss_df.spark.write.identity import (
+    Content,
+    ContentDigest,
+    Identity,
+    check_decided,
+    check_same_batch,
+    read_of_batch,
+    sum_of_contents,
+)
+from fluss_df.spark.write.ledger import Ledger, Manifest, Piece, StagedTask, merged_ranges
+from fluss_df.spark.write.publish import Publisher
+from fluss_df.spark.write.writing import check_write, gathered
+
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class StagedMessage(WriterCommitMessage):
+    """What a task says to the driver: of which query it is, and what it staged.
+
+    ``staged`` is None when the batch was decided before, by an earlier run of it; ``content`` is
+    a digest of the task's rows either way.
+    """
+
+    query_id: str
+    staged: StagedTask | None
+    content: Content | None = None
+
+
+class ExactlyOnceWriter(DataSourceStreamArrowWriter):
+    """Stages a batch in its tasks, and publishes it in the driver, once it is decided.
+
+    Parameters
+    ----------
+    options
+        The options of the write.
+    schema
+        The columns of the stream.
+    overwrite
+        Whether Spark's output mode is ``complete``.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        self._options = options
+        self._schema = schema
+        target = check_write(options, schema)
+        if options.all_or_nothing:
+            raise invalid(
+                "option 'all.or.nothing' is for batch writes: a stream's batches are whole with"
+                " 'delivery.guarantee'"
+            )
+        if target.mode != "append":
+            raise invalid(
+                f"option 'delivery.guarantee': exactly-once is for log tables, and table"
+                f" {target.path} has a primary key; without the option, a batch that is repeated"
+                " leaves the same rows in it"
+            )
+        if overwrite:
+            raise FlussError(
+                f"output mode 'complete': table {target.path} is a log, which cannot be replaced;"
+                " use output mode 'append'",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+        self._ledger("check").create()
+
+    def _ledger(self, query_id: str) -> Ledger:
+        connection = self._options.connection.open()
+        return Ledger(connection, self._options.ledger_database, query_id)
+
+    # ---- in tasks
+
+    @called_by_spark
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of a task, unless the batch was decided before."""
+        context = TaskContext.get()
+        query_id = None if context is None else context.getLocalProperty(_QUERY)
+        batch = None if context is None else context.getLocalProperty(_BATCH)
+        if not query_id or batch is None:
+            raise FlussError(
+                "an exactly-once write runs in a streaming query of Spark, which names its batches"
+            )
+        return self.stage(query_id, int(batch), iterator)
+
+    def stage(self, query_id: str, batch: int, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        """Stage rows for a batch of a query."""
+        ledger = self._ledger(query_id)
+        found = ledger.find(batch)
+        target = check_write(self._options, self._schema)
+        digest = ContentDigest()
+        rows = digest.counted(coerced(target, iterator))
+        if found is None:
+            pieces = encoded_pieces(target, rows, self._options.create_partitions)
+            return StagedMessage(query_id, ledger.stage(batch, pieces), digest.content)
+        # nothing is staged, but the rows are held against what was decided
+        for _ in rows:
+            pass
+        return StagedMessage(query_id, None, digest.content)
+
+    # ---- in the driver
+
+    @called_by_spark
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Decide what the batch is, unless it is decided, and publish it."""
+        known = [message for message in messages if isinstance(message, StagedMessage)]
+        if not known:
+            return
+        ledger = self._ledger(known[0].query_id)
+        publisher = self.publisher(ledger)
+        target = check_write(self._options, self._schema)
+        assert target.info is not None
+        asked = self.asked(batchId, known, target.info)
+        decided = ledger.decided(batchId)
+        check_decided(known[0].query_id, batchId, target.info, decided, self._options)
+        manifest, fresh = decided.manifest, False
+        if manifest is None:
+            proposal = self.propose(publisher, batchId, known)
+            proposal = replace(proposal, read=asked.read, content=asked.content, table=asked.table)
+            manifest = ledger.decide(batchId, proposal)
+            fresh = manifest == proposal
+        check_same_batch(known[0].query_id, batchId, manifest, asked, self._options)
+        publisher.publish(batchId, manifest, fresh=fresh)
+        ledger.clean(batchId)
+
+    def asked(self, batch: int, messages: list[StagedMessage], info: TableInfo) -> Identity:
+        """Return by what a batch is told from another one of its number."""
+        return Identity(
+            read=read_of_batch(self._options.checkpoint, batch),
+            content=sum_of_contents(message.content for message in messages),
+            table=str(info.table_path),
+        )
+
+    def publisher(self, ledger: Ledger) -> Publisher:
+        """Return what publishes the batches of a query."""
+        target = check_write(self._options, self._schema)
+        assert target.info is not None
+        return Publisher(target.connection, target.info, ledger)
+
+    def propose(self, publisher: Publisher, batch: int, messages: list[StagedMessage]) -> Manifest:
+        """Return a manifest of what the tasks of one run of a batch have staged."""
+        tasks = [message.staged for message in messages if message.staged is not None]
+        if len(tasks) < len(messages):
+            raise FlussError(
+                f"batch {batch}: its entry in database {self._options.ledger_database} was there"
+                " when its tasks ran, and is gone: was the database dropped?",
+                ErrorCode.CORRUPT_RECORD_EXCEPTION,
+            )
+        target = check_write(self._options, self._schema)
+        assert target.info is not None
+        return proposed(target.info, publisher, tasks)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: what was staged and is not decided is never published."""
+
+
+def proposed(info: TableInfo, publisher: Publisher, tasks: list[StagedTask]) -> Manifest:
+    """Return a manifest of what some tasks have staged."""
+    targets = dict.fromkeys(target for task in tasks for target in task.targets)
+    return Manifest(
+        name=uuid.uuid4().hex,
+        table_id=info.table_id,
+        writer_id=publisher.new_writer_id(),
+        places=publisher.ends(list(targets)),
+        attempts=tuple(task.attempt for task in tasks),
+        ranges=merged_ranges(task.place for task in tasks),
+        pieces=sum(task.pieces for task in tasks),
+        rows=sum(task.rows for task in tasks),
+    )
+
+
+def coerced(target: Target, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows of a task with the types of the table."""
+    assert target.info is not None
+    columns, name = target.info.schema.columns, str(target.info.table_path)
+    for table in gathered(batches):
+        yield coerce(table, columns, table=name)
+
+
+def encoded_pieces(
+    target: Target, tables: Iterator[pa.Table], create_partitions: bool
+) -> Iterator[Piece]:
+    """Yield the rows of a task as encoded batches, each for one bucket of the table."""
+    info, connection = target.info, target.connection
+    assert info is not None
+    router = PartitionRouter(connection, info, create=create_partitions)
+    assign = bucket_assigner(info, connection.config, count_of=router.buckets_of)
+    compression = Compression.from_properties(info.get_properties())
+    for rows in tables:
+        for _, partition_id, part in router.split(rows):
+            for batch in part.combine_chunks().to_batches():
+                for bucket, piece in assign(batch, partition_id):
+                    encoded = encode_log_batch(
+                        piece, schema_id=info.schema_id, compression=compression
+                    )
+                    payload = pa.py_buffer(encoded.to_bytes())
+                    yield Piece(partition_id, bucket.bucket_id, piece.num_rows, payload)

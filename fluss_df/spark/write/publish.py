@@ -1,0 +1,265 @@
+"""Publishing a batch whose bytes are staged: each piece lands exactly once, whoever tries.
+
+A piece is a log batch with the writer id of its manifest and a sequence number, its place among
+the pieces for its bucket. A server takes a writer's batches in the order of their sequences, each
+once; and what landed is seen in the headers of the log itself, from the place on that the manifest
+recorded. So it does not matter how often a batch is published, by how many at a time, or who else
+writes to the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.client.fetch.fetcher import Chunk, Position
+from fluss_df.client.fetch.ordered import OrderedRead
+from fluss_df.client.fetch.table_decoder import TableDecoder
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
+from fluss_df.client.send.requests import ProduceLog
+from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
+from fluss_df.metadata import OffsetSpec, TableBucket
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.api import INIT_WRITER
+from fluss_df.protocol.frames import parse_response, server_error
+from fluss_df.record.layout.headers import HEADER_SIZE
+from fluss_df.record.log.log_batch import EncodedLogBatch
+from fluss_df.schema import TableInfo
+from fluss_df.spark.write.ledger import Ledger, Manifest, Piece
+
+logger = logging.getLogger(__name__)
+
+# so often a batch is looked for in the log anew, without any progress, before it is given up
+_LOOKS = 6
+_PAUSE_S = 0.2
+
+
+class _NotInOrderError(FlussError):
+    """The server expects another sequence: somebody else published it, or it forgot the writer."""
+
+
+class Publisher:
+    """Publishes the batches of one query to a log table.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    ledger
+        The query's ledger.
+    """
+
+    def __init__(self, connection: FlussConnection, info: TableInfo, ledger: Ledger) -> None:
+        self._connection = connection
+        self._info = info
+        self._ledger = ledger
+        self._api = ProduceLog(info)
+
+    def new_writer_id(self) -> int:
+        """Return the id of a writer that nobody is."""
+        path = self._info.table_path
+        request = pb.InitWriterRequest(
+            table_path=[
+                pb.PathOfTable(database_name=path.database_name, table_name=path.table_name)
+            ]
+        )
+        ask = self._connection.cluster.request_tablet_server(INIT_WRITER, request)
+        return self._connection.io.run(ask).writer_id
+
+    def ends(
+        self, targets: Sequence[tuple[int | None, int]]
+    ) -> tuple[tuple[int | None, int, int], ...]:
+        """Return where buckets end now: what will be published is behind."""
+        buckets = [TableBucket(self._info.table_id, b, p) for p, b in targets]
+        if not buckets:
+            return ()
+        offsets = self._offsets(buckets, OffsetSpec.latest())
+        return tuple((b.partition_id, b.bucket_id, offsets[b]) for b in buckets)
+
+    def _offsets(self, buckets: Sequence[TableBucket], spec: OffsetSpec) -> dict[TableBucket, int]:
+        admin = self._connection.get_admin()
+        return self._connection.io.run(admin.bucket_offsets(self._info, buckets, spec))
+
+    def publish(self, batch: int, manifest: Manifest, *, fresh: bool) -> None:
+        """Write what of a batch is not there yet; return when all of it is acknowledged.
+
+        Parameters
+        ----------
+        batch, manifest
+            What to publish.
+        fresh
+            Whether it was decided just now, by the caller, so that nothing of it is there.
+
+        Raises
+        ------
+        FlussError
+            For a table that was made anew, and when it cannot be said what is there.
+        """
+        if manifest.table_id != self._info.table_id:
+            raise FlussError(
+                f"table {self._info.table_path} was dropped and made anew while batch {batch} was"
+                " written to it: start over with another checkpoint",
+                ErrorCode.TABLE_NOT_EXIST,
+            )
+        landed: dict[TableBucket, int] = {} if fresh else self._landed(batch, manifest)
+        looks = 0
+        while True:
+            if sum(landed.values()) == manifest.pieces:
+                # what is staged need not be there any more
+                return
+            try:
+                self._send_missing(batch, manifest, landed)
+                return
+            except _NotInOrderError as error:
+                found = self._landed(batch, manifest)
+                looks = looks + 1 if found == landed else 0
+                if looks == _LOOKS:
+                    raise FlussError(
+                        f"batch {batch} cannot be completed in table {self._info.table_path}: its"
+                        f" server no longer knows the writer of what is there ({error.message});"
+                        " it forgets writers that did not write for table.log.ttl or 7 days",
+                        error.error_code,
+                    ) from None
+                landed = found
+                # what another one sent shows once its replicas have it
+                time.sleep(looks * _PAUSE_S)
+
+    def _send_missing(self, batch: int, manifest: Manifest, landed: dict[TableBucket, int]) -> None:
+        numbers: dict[TableBucket, int] = defaultdict(int)
+        for pieces in self._ledger.staged(batch, manifest):
+            by_bucket: dict[TableBucket, list[EncodedLogBatch]] = defaultdict(list)
+            for piece in pieces:
+                bucket = TableBucket(self._info.table_id, piece.bucket_id, piece.partition_id)
+                sequence = numbers[bucket]
+                numbers[bucket] += 1
+                if sequence >= landed.get(bucket, 0):
+                    by_bucket[bucket].append(_stamped(piece, manifest.writer_id, sequence))
+            if by_bucket:
+                self._connection.io.run(self._send(by_bucket))
+
+    # ---- what is there
+
+    def _landed(self, batch: int, manifest: Manifest) -> dict[TableBucket, int]:
+        """Return how many pieces of the batch are in each bucket; they are there in order."""
+        ends = self.ends([(partition, bucket) for partition, bucket, _ in manifest.places])
+        places = {(p, b): start for p, b, start in manifest.places}
+        buckets = [TableBucket(self._info.table_id, b, p) for p, b, _ in ends]
+        first = self._offsets(buckets, OffsetSpec.earliest()) if buckets else {}
+        found: dict[TableBucket, int] = {}
+        for bucket, (partition, number, end) in zip(buckets, ends, strict=True):
+            start = places[partition, number]
+            if start < first[bucket]:
+                raise FlussError(
+                    f"what landed of batch {batch} in table {self._info.table_path}, bucket"
+                    f" {number}, has expired: it begins at offset {start}, and the log at"
+                    f" {first[bucket]}; start over with another checkpoint",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
+            sequences = list(self._sequences(manifest.writer_id, bucket, start, end))
+            if sequences != list(range(len(sequences))):
+                raise FlussError(
+                    f"batch {batch} is in table {self._info.table_path}, bucket {number}, with the"
+                    f" sequences {sequences[:20]}: they are not in order, which no server allows",
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
+                )
+            found[bucket] = len(sequences)
+        return found
+
+    def _sequences(
+        self, writer_id: int, bucket: TableBucket, start: int, end: int
+    ) -> Iterator[int]:
+        if end <= start:
+            return
+        metrics = Metrics(parent=self._connection.metrics)
+        headers = _Headers(self._connection, self._info, writer_id, metrics)
+        position = Position(bucket, None, start, end)
+        for found in OrderedRead(self._connection, self._info, headers, [position], metrics):
+            yield from found.column(0).to_pylist()
+
+    # ---- sending
+
+    async def _send(self, by_bucket: dict[TableBucket, list[EncodedLogBatch]]) -> None:
+        """Send pieces: one after the other in each bucket, buckets side by side."""
+        await asyncio.gather(*(self._send_all(b, pieces) for b, pieces in by_bucket.items()))
+
+    async def _send_all(self, bucket: TableBucket, pieces: Sequence[EncodedLogBatch]) -> None:
+        for piece in pieces:
+            await self._send_one(bucket, piece)
+
+    async def _send_one(self, bucket: TableBucket, piece: EncodedLogBatch) -> None:
+        cluster = self._connection.cluster
+        backoff = Backoff(self._connection.config.writer_delivery_timeout_ms)
+        while True:
+            try:
+                await self._try(bucket, piece)
+                return
+            except FlussError as error:
+                code = error.error_code
+                if code == ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION:
+                    return
+                if code in (
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
+                    ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
+                ):
+                    raise _NotInOrderError(error.message, code) from None
+                passing = is_transient(error) or code in STALE_METADATA
+                if not passing or backoff.expired:
+                    raise
+                if code in STALE_METADATA or isinstance(error, DeadlineExceededError):
+                    cluster.forget_leader(bucket)
+                cluster.note_retry(error)
+                await asyncio.sleep(backoff.next_pause())
+
+    async def _try(self, bucket: TableBucket, piece: EncodedLogBatch) -> None:
+        cluster, config = self._connection.cluster, self._connection.config
+        node = await cluster.leader(self._info.table_path, bucket)
+        connection = await cluster.connection_to(node)
+        body = self._api.body(
+            acks=-1,
+            timeout_ms=max(1, config.request_timeout_ms * 2 // 3),
+            buckets=[(bucket.partition_id, bucket.bucket_id, piece.buffers)],
+        )
+        reply = await connection.exchange(self._api.api, body, config.request_timeout_ms)
+        response = parse_response(self._api.api, reply, connection.address)
+        for answer in response.buckets_resp:
+            if answer.error_code:
+                where = f"table {self._info.table_path}, bucket {bucket.bucket_id}"
+                raise server_error(answer.error_code, answer.error_message, where)
+            return
+        raise NetworkError(f"{connection.address} did not answer for the bucket")
+
+
+class _Headers(TableDecoder):
+    """Takes of log batches their headers alone: the sequences of one writer."""
+
+    def __init__(
+        self, connection: FlussConnection, info: TableInfo, writer_id: int, metrics: Metrics
+    ) -> None:
+        # headers come whole whatever is projected: one column is enough
+        super().__init__(connection, info, info.get_column_names()[:1], (), metrics)
+        self._writer_id = writer_id
+
+    def decode(self, position: Position, chunk: Chunk) -> Iterator[pa.Table]:
+        """Yield the sequences of the writer."""
+        headers = chunk.headers
+        ours = headers.writer_id == self._writer_id
+        # a fetch from within a batch returns all of it
+        ours &= headers.base_offset >= chunk.start
+        if position.stop is not None:
+            ours &= headers.base_offset < position.stop
+        yield pa.table({"sequence": np.asarray(headers.sequence[ours])})
+
+
+def _stamped(piece: Piece, writer_id: int, sequence: int) -> EncodedLogBatch:
+    header = bytearray(piece.payload.slice(0, HEADER_SIZE).to_pybytes())
+    encoded = EncodedLogBatch(header, piece.payload.slice(HEADER_SIZE), piece.rows)
+    encoded.stamp(writer_id, sequence)
+    return encoded

@@ -1,0 +1,283 @@
+"""Writing from tasks of Spark: every row is acknowledged before its task ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.io.sinks.target import TableLayout, Target, find_target
+from fluss_df.io.sinks.writing import Writing
+from fluss_df.metadata import TablePath, require_columns
+from fluss_df.record.python.coerce import coerce
+from fluss_df.spark.boundary import called_by_spark
+from fluss_df.spark.plan.options import WriteOptions, invalid
+from fluss_df.spark.plan.types import arrow_schema
+
+# Spark hands on some thousand rows at a time: fewer, larger pieces cost less
+_GATHER_BYTES = 8 << 20
+
+# what an operation column may say, and what that is in a changelog
+_OPERATIONS = {
+    "+i": "+I",
+    "i": "+I",
+    "insert": "+I",
+    "+u": "+U",
+    "u": "+U",
+    "update": "+U",
+    "upsert": "+U",
+    "-u": "-U",
+    "-d": "-D",
+    "d": "-D",
+    "delete": "-D",
+}
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task wrote, and which of its attempts it was."""
+
+    rows: int
+
+
+def check_write(options: WriteOptions, schema: StructType) -> Target:
+    """Return the table that a write is for, in the process that asks.
+
+    Raises
+    ------
+    FlussError
+        When the table does not exist, or does not take what the mode does.
+    SchemaMismatchError
+        When columns or types do not fit, whatever the rows are.
+    """
+    connection = options.connection.open()
+    path = TablePath.parse(options.table, connection.default_database)
+    # says which tables there are; a write does not create one
+    table = connection.get_table(path)
+    column = options.operation_column
+    names = [name for name in schema.names if name != column]
+    target = find_target(
+        connection,
+        path,
+        pl.Schema(dict.fromkeys(names, pl.Null())),
+        TableLayout(),
+        mode=options.mode,
+        create_if_not_exists=False,
+        change_type_column=column,
+    )
+    if column is not None:
+        require_columns([column], schema.names, f"operation.column of the write to {path}:")
+    written = [field for field in arrow_schema(schema) if field.name != column]
+    taken = _written(target)
+    written = [field for field in written if taken is None or field.name in taken]
+    if target.mode == "partial_update":
+        # refuses columns that cannot be updated without the others
+        table.new_upsert([column.name for column in target.columns])
+    # a table of no chunks would have no types to look at
+    coerce(pa.schema(written).empty_table(), target.columns, table=str(path))
+    return target
+
+
+def _written(target: Target) -> frozenset[str] | None:
+    """Return which columns go to the table, None for all: a delete needs those of the key."""
+    if target.mode != "delete":
+        return None
+    return frozenset(column.name for column in target.columns)
+
+
+def refuse_overwrite(options: WriteOptions, path: TablePath) -> None:
+    """Raise for Spark's mode ``overwrite``."""
+    raise FlussError(
+        f"mode 'overwrite': table {path} cannot be overwritten, because Fluss only adds to tables;"
+        " use .mode('append'), which upserts into primary-key tables. To replace partitions, drop"
+        " them (fluss_df's admin.drop_partition) and append with option 'create.partitions'; to"
+        " replace a table, write another one",
+        ErrorCode.INVALID_TABLE_EXCEPTION,
+    )
+
+
+def prepared(target: Target, rows: pa.Table) -> pa.Table:
+    """Return rows as the writer takes them."""
+    column = target.change_type_column
+    if column is not None:
+        at = rows.schema.get_field_index(column)
+        return rows.set_column(at, column, _operations(rows.column(column), target.path, column))
+    taken = _written(target)
+    return rows.select([n for n in rows.schema.names if taken is None or n in taken])
+
+
+def _operations(column: pa.ChunkedArray, path: TablePath, name: str) -> pa.ChunkedArray:
+    """Return the operations by their names in a changelog."""
+    if not pa.types.is_string(column.type):
+        raise SchemaMismatchError(
+            f"table {path}: operation column '{name}' is {column.type}, not a string"
+        )
+    plain = pc.utf8_lower(pc.utf8_trim_whitespace(column))
+    index = pc.index_in(plain, pa.array(list(_OPERATIONS)))
+    if index.null_count:
+        wrong = column.filter(index.is_null())[0].as_py()
+        raise SchemaMismatchError(
+            f"table {path}: operation column '{name}' has {wrong!r}: expected insert, update,"
+            " upsert or delete, or +I, +U, -U, -D"
+        )
+    return pa.array(list(_OPERATIONS.values())).take(index.combine_chunks())
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Put record batches together to tables of some megabytes."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+            size += batch.nbytes
+        if size >= _GATHER_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def table_id(target: Target) -> int:
+    """Return which table a write began with."""
+    assert target.info is not None
+    return target.info.table_id
+
+
+def require_same_target(target: Target, began_with: int) -> None:
+    """Raise when the table of a write was dropped and created again since the write began.
+
+    Its tasks that were done before wrote into a table that is gone: the write must not succeed.
+    """
+    _require_same_table(target.path, table_id(target), began_with)
+
+
+def require_still_there(options: WriteOptions, began_with: int) -> None:
+    """Raise as :func:`require_same_target`, whatever columns the table has by now."""
+    connection = options.connection.open()
+    info = connection.get_table(
+        TablePath.parse(options.table, connection.default_database)
+    ).get_table_info()
+    _require_same_table(info.table_path, info.table_id, began_with)
+
+
+def _require_same_table(path: TablePath, found: int, began_with: int) -> None:
+    if found != began_with:
+        raise FlussError(
+            f"table {path} was dropped and created again while it was written (its id was"
+            f" {began_with}, and is {found}): rows that were written before are gone with it; run"
+            " the write again",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+
+
+def write_rows(
+    options: WriteOptions, schema: StructType, batches: Iterable[pa.RecordBatch], began_with: int
+) -> Written:
+    """Write a task's rows, and wait until every one is acknowledged."""
+    target = check_write(options, schema)
+    require_same_target(target, began_with)
+    with Writing(target, create_partitions=options.create_partitions, progress=None) as writing:
+        for table in gathered(batches):
+            writing.write_arrow(prepared(target, table))
+    return Written(sum(bucket.rows for bucket in writing.buckets()))
+
+
+class FlussWriter(DataSourceArrowWriter):
+    """A batch write.
+
+    Rows of a task that failed, or is repeated, stay: in primary-key tables a repeated task changes
+    nothing, in log tables its rows are there twice.
+
+    Parameters
+    ----------
+    options
+        The options of the write.
+    schema
+        The columns of the dataframe.
+    overwrite
+        Whether Spark's mode is ``overwrite``.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        self._options = options
+        self._schema = schema
+        if options.guarantee != "at-least-once":
+            raise invalid(
+                "option 'delivery.guarantee' is for streams: a batch write has no name by which a"
+                " repetition could be known; with option 'all.or.nothing' its rows are there as a"
+                " whole, or not at all"
+            )
+        target = check_write(options, schema)
+        self._table_id = table_id(target)
+        if overwrite:
+            refuse_overwrite(options, target.path)
+
+    @called_by_spark
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task."""
+        return write_rows(self._options, self._schema, iterator, self._table_id)
+
+    @called_by_spark
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make sure that the rows, which are acknowledged, went into the table that is there."""
+        require_still_there(self._options, self._table_id)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: rows that were acknowledged stay."""
+
+
+class FlussStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming write, at least once: a batch that is repeated writes its rows again.
+
+    Primary-key tables end the same, because the rows of a key come in the same order again.
+
+    Parameters
+    ----------
+    options
+        The options of the write.
+    schema
+        The columns of the stream.
+    overwrite
+        Whether Spark's output mode is ``complete``.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        self._options = options
+        self._schema = schema
+        if options.all_or_nothing:
+            raise invalid(
+                "option 'all.or.nothing' is for batch writes: a stream's batches are whole with"
+                " 'delivery.guarantee'"
+            )
+        target = check_write(options, schema)
+        self._table_id = table_id(target)
+        if overwrite and target.mode == "append":
+            raise FlussError(
+                f"output mode 'complete': table {target.path} is a log, which cannot be replaced;"
+                " use output mode 'append', or a table with a primary key",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+
+    @called_by_spark
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task."""
+        return write_rows(self._options, self._schema, iterator, self._table_id)
+
+    @called_by_spark
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Make sure that the rows, which are acknowledged, went into the table that is there."""
+        require_still_there(self._options, self._table_id)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: rows that were acknowledged stay."""
