@@ -15,13 +15,13 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import (
     explain,
     fetched,
-    known,
     last_scan,
     lookup_join,
     scan_fluss,
     track_scans,
     write_fluss,
 )
+from fluss_df.io.scans import known
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
 from tests.io.conftest import Place

@@ -146,8 +146,8 @@ def sink_fluss(
     """Run a query, and write its rows to a table as they come.
 
     Columns are matched by name and converted to the table's types where nothing is lost, as the
-    module :mod:`fluss_df.record.python.coerce` says. Names, types, and what else can be known without
-    the rows is checked before the query starts.
+    module :mod:`fluss_df.record.python.coerce` says. Names, types, and what else can be known
+    without the rows is checked before the query starts.
 
     The query runs in bounded memory, and its rows are written while it runs. When it fails, or a
     value does not fit, what was written before stays, and the error says how many rows that are and
