@@ -29,7 +29,7 @@ help:
 	@echo "make bench        the benchmarks"
 	@echo "make campaigns    long trials: servers killed under load, hostile bytes, scans beside writers (an hour)"
 	@echo "make docs         docs/reference/ from the docstrings"
-	@echo "make lint         ruff, mypy --strict, generated code up to date"
+	@echo "make lint         ruff, mypy --strict, the order of imports, generated code up to date"
 	@echo "make proto        generate the protobuf code again"
 	@echo "make clean        remove $(VENV), caches and build output"
 
@@ -103,6 +103,7 @@ lint: $(STAMP) proto-check
 	@"$(BIN)/ruff" check .
 	@"$(BIN)/ruff" format --check .
 	@"$(BIN)/mypy" fluss_df tests benchmarks examples
+	@"$(BIN)/lint-imports" --no-cache
 
 # Generated code runs with the protobuf that made it and newer ones: so it is made with the oldest
 # that pyproject.toml allows (6.31, which is what this release of the tool brings), in a place of
