@@ -1,6 +1,6 @@
 """Fetching log batches of buckets over a lane: positions, requests, answers.
 
-Used by the bounded reader (``reader.py``) and the polling scanner (``scanner.py``), each on the
+Used by the bounded reader (``ordered.py``) and the polling scanner (``log_scanner.py``), each on the
 threads of its callers.
 """
 

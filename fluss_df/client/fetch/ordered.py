@@ -2,7 +2,7 @@
 
 A read runs on the thread that iterates it. The next request is sent before what came is decoded,
 so that the server works and the network fills while the columns are decompressed; no thread of
-its own is needed for that. Several buckets at once are read by ``parallel_read.py``.
+its own is needed for that. Several buckets at once are read by ``parallel.py``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Everything that is small and must not wait for another's Python code runs here as coroutines:
 connections, metadata, writers. Bulk fetches do not: they run on blocking reader threads
-(``fetch_lane.py``), which were 1.4 to 1.7 times as fast beside a busy Python thread, because one
+(``transport/blocking.py``), which were 1.4 to 1.7 times as fast beside a busy Python thread, because one
 system call receives a whole frame and so the interpreter lock is taken once for it.
 
 A forked child starts without the thread: locks and sockets of the parent are of no use to it, so

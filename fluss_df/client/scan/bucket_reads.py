@@ -1,6 +1,6 @@
 """Reads of many buckets by several threads: in their order, in bounded memory, begun again alone.
 
-What log scans read are offset ranges, which ``parallel_read.py`` cuts as it likes. A bucket of a
+What log scans read are offset ranges, which ``fetch/parallel.py`` cuts as it likes. A bucket of a
 primary-key table is read whole by one thread: its server has a scan open for it, or its changes are
 folded.
 """
