@@ -1,6 +1,6 @@
 """Fetching log batches of buckets over a lane: positions, requests, answers.
 
-Used by the bounded reader (``ordered.py``) and the polling scanner (``log_scanner.py``), each on the
+The bounded read (``ordered.py``) and the polling scanner (``log_scanner.py``) use it, each on the
 threads of its callers.
 """
 

@@ -2,11 +2,11 @@
 
 Everything that is small and must not wait for another's Python code runs here as coroutines:
 connections, metadata, writers. Bulk fetches do not: they run on blocking reader threads
-(``transport/blocking.py``), which were 1.4 to 1.7 times as fast beside a busy Python thread, because one
-system call receives a whole frame and so the interpreter lock is taken once for it.
+(``transport/blocking.py``), which were 1.4 to 1.7 times as fast beside a busy Python thread: one
+system call receives a whole frame, and so the interpreter lock is taken once for it.
 
 A forked child starts without the thread: locks and sockets of the parent are of no use to it, so
-everything is made anew there, on first use.
+everything is made there on first use.
 """
 
 from __future__ import annotations
