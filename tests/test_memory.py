@@ -14,7 +14,7 @@ _PAGE = 4096
 
 @pytest.mark.parametrize("size", [1 << 20, 7 << 20, (7 << 20) + 1, 8 << 20, 16 << 20])
 def test_memory_is_used_again(size: int) -> None:
-    """What the system takes back has to be made anew, page by page."""
+    """What the system takes back has to be made again, page by page."""
 
     def fill(times: int) -> int:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

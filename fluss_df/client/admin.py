@@ -166,7 +166,7 @@ class FlussAdmin(TableQuestions):
         """Create a table, and wait until the cluster serves it.
 
         A table that the coordinator of a server of 0.9 missed, for which it never elects a leader,
-        is created anew.
+        is created again.
         """
         await create_table(
             self._cluster,

@@ -233,9 +233,9 @@ def test_lag_of_a_run_into_a_table(
     assert gone.exit_code == 1
     assert "lag_from" in gone.stderr
     ok(run("load", str(parquet), "--into", "lag_from", "--create"))
-    anew = run("lag", folder)
-    assert anew.exit_code == 1
-    assert "made anew" in " ".join(anew.stderr.split())
+    again = run("lag", folder)
+    assert again.exit_code == 1
+    assert "made again" in " ".join(again.stderr.split())
 
 
 def test_what_is_piped_is_whole(at: Run, tmp_path: Path) -> None:

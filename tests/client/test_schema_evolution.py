@@ -35,7 +35,7 @@ def with_nulls(table: pa.Table) -> pa.Table:
 
 @pytest.fixture
 def evolved(tables: Tables) -> fluss.FlussTable:
-    """A table opened anew after it had rows and then got columns."""
+    """A table opened again after it had rows and then got columns."""
     table = tables(OLD)
     tables.write(table, old(0))
     add_columns(tables, table, pa.schema(list(NEW)[2:]))

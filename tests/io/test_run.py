@@ -227,7 +227,7 @@ def test_damaged_checkpoints_are_said(
         with pytest.raises(FlussError, match=r"0000000000\.json"):
             run(query, to=lambda *_: None, checkpoint=tmp_path)
     plan.write_text(json.dumps({**good, "table_id": 10**6}))
-    with pytest.raises(FlussError, match="was dropped and made anew"):
+    with pytest.raises(FlussError, match="was dropped and made again"):
         run(query, to=lambda *_: None, checkpoint=tmp_path)
 
 

@@ -425,7 +425,7 @@ def test_target_deleted(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, ste
     pipeline.connection.get_admin().drop_table(pipeline.target)
     refused(pipeline, "target")
     pipeline.make_target()
-    refused(pipeline, "was dropped and made anew")
+    refused(pipeline, "was dropped and made again")
     pipeline.run(on_data_loss="ignore")
     # a batch that was not committed goes whole into the new table
     start = 30 if step == "committed" else 20
@@ -482,7 +482,7 @@ def test_target_replaced(
     writer = write_ids.new_append() if pipeline.kind == "log" else write_ids.new_upsert()
     with writer.create_writer() as opened:
         opened.write_arrow(rows(-5, 0))
-    refused(pipeline, "was dropped and made anew")
+    refused(pipeline, "was dropped and made again")
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -697,7 +697,7 @@ def test_source_made_anew(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, s
     pipeline.connection.get_admin().drop_table(pipeline.source)
     pipeline.make_source()
     pipeline.feed(10)
-    with pytest.raises(FlussError, match="was dropped and made anew"):
+    with pytest.raises(FlussError, match="was dropped and made again"):
         pipeline.run()
     pipeline.run(on_data_loss="ignore")
     lost = range(10, 20) if step == "planned" else ()
@@ -717,7 +717,7 @@ def test_a_server_that_begins_anew_gives_the_same_ids_again(tmp_path: Path) -> N
     pipeline = Pipeline(tmp_path / "home", "folder", written=10)
     assert pipeline.connection.get_table(pipeline.source).get_table_info().table_id == before
     pipeline.feed(20)
-    refused(pipeline, "was dropped and made anew")
+    refused(pipeline, "was dropped and made again")
     pipeline.close()
 
 

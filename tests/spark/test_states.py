@@ -274,7 +274,7 @@ def test_a_target_made_anew(sink: Sink, monkeypatch: pytest.MonkeyPatch, step: s
     sink.connection.get_admin().drop_table(sink.table)
     sink.make()
     number = 4 if step == "committed" else 3
-    sink.refused("was dropped and made anew", number, 10 * number, 10 * number + 10)
+    sink.refused("was dropped and made again", number, 10 * number, 10 * number + 10)
     if step in ("staged", "committed"):
         sink.batch(number, 10 * number, 10 * number + 10, fail_on_data_loss="false")
         sink.batch(number + 1, 10 * number + 10, 10 * number + 20)
@@ -287,7 +287,7 @@ def test_another_destination(sink: Sink, monkeypatch: pytest.MonkeyPatch, step: 
     first, sink.table = sink.table, TablePath("sinks", f"other_{sink.query[:8]}")
     sink.make()
     number = 4 if step == "committed" else 3
-    sink.refused("another destination needs a checkpoint|made anew", number, 30, 40)
+    sink.refused("another destination needs a checkpoint|made again", number, 30, 40)
     assert sink.found() == []
     sink.table = first
     sink.batch(number, 10 * number, 10 * number + 10)
@@ -401,12 +401,12 @@ def test_a_source_that_is_another_one(engine: FlussConnection, log: TablePath) -
     engine.get_admin().drop_table(log)
     engine.get_admin().create_table(log, TableDescriptor(Schema(SCHEMA), bucket_count=1))
     write_fluss(rows(0, 20), log, connection=engine)
-    with pytest.raises(FlussError, match="was dropped and made anew"):
+    with pytest.raises(FlussError, match="was dropped and made again"):
         reader(engine, log).latestOffset(end, everything)
     # of the same id, in an engine that was made again
     info = engine.get_table(log).get_table_info()
     same = {**end, "table_id": info.table_id}
-    with pytest.raises(FlussError, match="was dropped and made anew"):
+    with pytest.raises(FlussError, match="was dropped and made again"):
         reader(engine, log).latestOffset(same, everything)
 
 

@@ -58,7 +58,7 @@ def streams(spark: SparkSession, fluss_cluster: LocalCluster, tmp_path: Path) ->
 def test_a_stream_goes_on_where_it_ended(
     streams: Streams, connection: FlussConnection, make_table: MakeTable
 ) -> None:
-    """Over rows, partitions that come, one that goes, and a table that is made anew."""
+    """Over rows, partitions that come, one that goes, and a table that is made again."""
     layout: dict[str, Any] = {"partition_keys": ["origin"], "bucket_count": 2}
     by_origin = [FRAME.filter(pl.col("origin") == name) for name in ("EWR", "JFK", "LGA")]
     table = make_table(SCHEMA, by_origin[0], **layout)
@@ -81,7 +81,7 @@ def test_a_stream_goes_on_where_it_ended(
     admin.drop_table(table)
     descriptor = TableDescriptor(Schema(SCHEMA), **layout)
     admin.create_table(table, descriptor)
-    with pytest.raises(StreamingQueryException, match="dropped and made anew"):
+    with pytest.raises(StreamingQueryException, match="dropped and made again"):
         streams.run(streams.stream(table))
     other = make_table(SCHEMA, FRAME[:30])
     with pytest.raises(StreamingQueryException, match="the checkpoint is of table"):

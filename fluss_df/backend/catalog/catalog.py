@@ -216,7 +216,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         temp
             True for a table in memory, local to this connection.
         overwrite
-            Replace a table of that name. A table of the cluster is dropped and made anew, which
+            Replace a table of that name. A table of the cluster is dropped and made again, which
             its readers notice; its new rows are computed before.
         primary_key, partition_by, bucket_by, buckets, properties, comment
             As of :class:`fluss_df.TableDescriptor`; columns by name.
@@ -291,7 +291,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         database: str | None = None,
         overwrite: bool = False,
     ) -> ir.Table:
-        """Name an expression in this connection; each query that uses it reads anew."""
+        """Name an expression in this connection; each query that uses it reads again."""
         _local_only("views", name, database)
         self._keep(name, self.compile(obj), overwrite)
         return self.table(name)

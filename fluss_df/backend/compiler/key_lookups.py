@@ -162,7 +162,7 @@ class KeyedScan(LazyFrameResolver):
         existing_resolved_version_key: str | None,
     ) -> tuple[pl.LazyFrame, ResolvedLazyFrameProps]:
         """Find the keys, and say what is read for them."""
-        # a key that is never the same has Polars ask anew at every collect
+        # a key that is never the same has Polars ask again at every collect
         return self._narrowed(), ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
 
     def _narrowed(self) -> pl.LazyFrame:

@@ -44,7 +44,7 @@ class Statements(Ddl):
         schema: sch.Schema | None = None,
         dialect: str | None = None,
     ) -> ir.Table:
-        """Return a query in SQL as an expression; each run of it reads anew."""
+        """Return a query in SQL as an expression; each run of it reads again."""
         frame = SqlScope(self).execute(self._transpile_sql(query, dialect=dialect))
         if schema is not None:
             kinds = PolarsSchema.from_ibis(ibis.schema(schema))

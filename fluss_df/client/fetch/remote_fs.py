@@ -144,7 +144,7 @@ class RemoteFileSystems:
 
     @classmethod
     def after_fork(cls) -> None:
-        """Start anew in a forked child: the connections of these stay with the parent."""
+        """Start again in a forked child: the connections of these stay with the parent."""
         cls._instances_lock = threading.Lock()
         cls._instances = weakref.WeakKeyDictionary()
 

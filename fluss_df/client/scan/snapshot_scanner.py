@@ -58,7 +58,7 @@ Tables = Generator[pa.Table, None, None]
 _Group = tuple[Target, ...]
 
 _BATCH_BYTES = 4 << 20
-# what a scan that is begun anew gets over
+# what a scan that is begun again gets over
 _BEGIN_ANEW = frozenset(
     {
         ErrorCode.TOO_MANY_SCANNERS,
@@ -154,7 +154,7 @@ class SnapshotScanner(Ready):
     def offset_of(self, bucket: TableBucket) -> int | None:
         """Return the offset at which a bucket is read whose scan has begun; None for others.
 
-        It may be another when a bucket is begun anew, which happens before its first rows only.
+        It may be another when a bucket is begun again, which happens before its first rows only.
         """
         return self._offsets.get(bucket)
 
@@ -183,7 +183,7 @@ class SnapshotScanner(Ready):
         ------
         FlussError
             Also when a server is lost in the middle of a bucket: what was returned of it stands
-            for no offset then, and the scan has to begin anew.
+            for no offset then, and the scan has to begin again.
         """
         targets = self._start()
         if self._limit is not None:
@@ -290,7 +290,7 @@ class SnapshotScanner(Ready):
     def _interrupted(self, group: _Group, error: FlussError) -> FlussError:
         return FlussError(
             f"the scan of {self._where(group[0])} was interrupted: {error.message};"
-            " begin it anew, or use to_arrow(), which does so itself",
+            " begin it again, or use to_arrow(), which does so itself",
             error.error_code,
         )
 

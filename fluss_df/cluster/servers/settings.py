@@ -230,7 +230,7 @@ class Folder:
             return _state_from_json(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClusterError(
-                f"{self._state} is not what a cluster wrote there; remove the folder to start anew"
+                f"{self._state} is not what a cluster wrote there; remove the folder to start again"
             ) from error
 
     def save(self, state: State) -> None:

@@ -145,7 +145,7 @@ class PartialUpdate(Replace):
         values, present = chains.values, chains.values.present
         is_record = np.ones(len(values), np.bool_)
         is_record[chains.heads] = False
-        # where a row begins if a delete ends it; it begins anew with its target columns, if not
+        # where a row begins if a delete ends it; it begins again with its target columns, if not
         begins = present.copy()
         begins[1:] &= ~present[:-1] | ~is_record[1:]
         rows, row = pool.rows(values[present]), np.cumsum(present) - 1
@@ -197,7 +197,7 @@ class PartialUpdate(Replace):
         return begins & (of_key == 0) | lasting & (of_key == 1), of_key > 0
 
     def _made(self, upserts: Bools, births: Bools) -> Bools:
-        """Return which of the upserts give a row that is encoded anew."""
+        """Return which of the upserts give a row that is encoded again."""
         # with no column but the key's to write, a row that is there stays as it is
         return upserts if self._functions.keys() != self._keys else upserts & births
 

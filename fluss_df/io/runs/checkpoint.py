@@ -38,11 +38,11 @@ class BatchOffsets:
     number
         From 0, without gaps; -1 for where the first batch begins.
     table_id
-        The id of the table; another one means that it was dropped and made anew.
+        The id of the table; another one means that it was dropped and made again.
     splits
         A range of offsets for each bucket that the run knows; empty where nothing is new.
     created
-        When the table was made, in ms since 1970: a server that begins anew gives the same ids
+        When the table was made, in ms since 1970: a server that begins again gives the same ids
         again. None where an earlier release wrote the file.
     clock
         A moment, in ms since 1970: what is before the ends was committed before it. None where

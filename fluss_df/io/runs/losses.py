@@ -1,7 +1,7 @@
 """Rows of a source that can no longer be read: told by name, and passed over where one says so.
 
 A run remembers how far it read. What the source has now may not go with that: partitions that were
-dropped, offsets that expired, a table that was made anew, or a log that was put back to an earlier
+dropped, offsets that expired, a table that was made again, or a log that was put back to an earlier
 state and has other rows since. None of this is passed over in silence.
 """
 

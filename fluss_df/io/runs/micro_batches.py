@@ -102,7 +102,7 @@ class MicroBatches:
         Ends the iteration when it is set.
     on_data_loss
         ``"fail"``, or ``"ignore"`` to go on, with a warning in the log, where rows of the table
-        were lost before they were read: expired, in dropped partitions, of a table made anew.
+        were lost before they were read: expired, in dropped partitions, of a table made again.
 
     Raises
     ------
@@ -262,7 +262,7 @@ class MicroBatches:
             return offsets
         gone = sorted(offsets, key=str)
         self._losses.found(
-            f"table {self.table} was dropped and made anew since checkpoint"
+            f"table {self.table} was dropped and made again since checkpoint"
             f" {self._checkpoint.folder} was written (its id was {batch.table_id}, and is"
             f" {info.table_id}), and what came behind what was read is lost"
             f" ({listed(f'bucket {b} behind offset {offsets[b]}' for b in gone)}): start over with"

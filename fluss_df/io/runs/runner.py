@@ -123,7 +123,7 @@ def run(
         Called after every commit with the batch's number, the rows read and the rows written.
     on_data_loss
         What is done where rows can no longer be read (they expired; their partition was dropped;
-        the table was made anew or put back to an earlier state), or where what was written is
+        the table was made again or put back to an earlier state), or where what was written is
         gone: ``"fail"`` raises, naming buckets and offsets; ``"ignore"`` logs a warning and goes
         on with what there is. A checkpoint that is behind its target is refused either way.
     replace_aggregates
@@ -141,7 +141,7 @@ def run(
     ------
     FlussError
         For a checkpoint of another table or destination, in use, put back or copied; a table that
-        was made anew; rows that were lost before they were read; an aggregate that would replace
+        was made again; rows that were lost before they were read; an aggregate that would replace
         what earlier batches gave; and what the query raises. The batch at hand is not committed
         then.
 
@@ -335,7 +335,7 @@ class _IntoTable(_Target):
         checkpoint = batches.checkpoint
         info = connection.get_table(table).get_table_info()
         where = describe(str(table), info)
-        anew = check_destination(checkpoint, where, batches.losses, connection, lambda: False)
+        made_again = check_destination(checkpoint, where, batches.losses, connection, lambda: False)
         if not replace_aggregates:
             refuse_replaced_results(frame, info)
         source = batches.connection.get_table(batches.table).get_table_info()
@@ -371,7 +371,7 @@ class _IntoTable(_Target):
             if planned is not None and not checkpoint.is_committed(planned.number):
                 name = self._ledger.name_of(planned.number)
                 staged = None if name is None else Link(planned.number, name)
-                if anew:
+                if made_again:
                     # it was staged for a table that is gone
                     self._ledger.forget(planned.number)
             self._claims.check(staged, *self.committed())

@@ -24,7 +24,7 @@ class Moment:
 class KnownTable:
     """A table as it was when it was looked up.
 
-    What this process dropped or altered is looked at anew; what others did is seen within half a
+    What this process dropped or altered is looked at again; what others did is seen within half a
     second, and at once where servers have no such table any more.
 
     Parameters

@@ -241,12 +241,12 @@ def check_schema(info: TableInfo, source: ScanSource) -> None:
             what = "is gone" if found is None else f"is {found} now"
             raise SchemaMismatchError(
                 f"table {info.table_path} changed since the frame was made: column '{name}'"
-                f" ({promised}) {what}; make the frame anew with scan_fluss"
+                f" ({promised}) {what}; make the frame again with scan_fluss"
             )
     if info.has_primary_key() != source.keyed:
         raise SchemaMismatchError(
             f"table {info.table_path} changed since the frame was made: a primary key came or went;"
-            " make the frame anew with scan_fluss"
+            " make the frame again with scan_fluss"
         )
 
 

@@ -105,7 +105,7 @@ class FlussScan(LazyFrameResolver):
         # One source: of several, Polars holds back all but the first, for their order. Buckets are
         # read in parallel behind it.
         frame = scan_external_reader(builder, sources=[str(plan.table)], schema=self.polars_schema)
-        # a key that is never the same has Polars ask anew, and offsets pinned, at every collect
+        # a key that is never the same has Polars ask again, and offsets pinned, at every collect
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
 
     def __getstate__(self) -> dict[str, Any]:

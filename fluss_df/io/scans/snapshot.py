@@ -92,7 +92,7 @@ class FlussSnapshot(LazyFrameResolver):
             info.get_partition_keys(),
         ):
             raise SchemaMismatchError(
-                f"table {info.table_path} was made anew with other keys while the query ran: run"
+                f"table {info.table_path} was made again with other keys while the query ran: run"
                 " it again"
             )
         return now

@@ -188,7 +188,7 @@ def _group(
         if combined is None:
             combined = codes
         else:
-            # numbered anew for each column, so that the numbers stay below rows * values
+            # numbered again for each column, so that the numbers stay below rows * values
             _, combined = np.unique(combined, return_inverse=True)
             combined = combined * len(distinct) + codes
             texts = _combine(texts, combined)

@@ -325,7 +325,7 @@ def require_same_table(path: TablePath, expected: int, info: TableInfo) -> None:
     """Raise when a table was dropped and made again since a query was planned."""
     if info.table_id != expected:
         raise FlussError(
-            f"table {path} was made anew while it was read (id {expected} became"
+            f"table {path} was made again while it was read (id {expected} became"
             f" {info.table_id}); run the query again",
             ErrorCode.TABLE_NOT_EXIST,
         )

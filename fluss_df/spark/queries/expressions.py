@@ -90,7 +90,7 @@ def spark_sql(expr: ir.Expr, params: Mapping[ir.Scalar, Any] | None = None) -> s
     except IbisError as error:
         raise FlussError(f"the expression cannot be run by Spark: {error}") from error
     # columns by name, so that what a part does not use can be left out, and conditions near scans
-    # (parsed anew: Ibis has one node in several places, whose place sqlglot does not know then)
+    # (parsed again: Ibis has one node in several places, whose place sqlglot does not know then)
     parsed = sqlglot.parse_one(tree.sql(dialect=_DIALECT), dialect=_DIALECT)
     qualified = qualify(parsed, dialect=_DIALECT, schema=columns, validate_qualify_columns=False)
     pruned: exp.Expr = pushdown_projections(simplify(pushdown_predicates(qualified)))

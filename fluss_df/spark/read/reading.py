@@ -32,7 +32,7 @@ def read_task(options: ReadOptions, schema: StructType, task: ReadTask) -> Itera
     Raises
     ------
     FlussError
-        When the table was dropped, or made anew, since the query was planned; when offsets have
+        When the table was dropped, or made again, since the query was planned; when offsets have
         expired meanwhile; for a value that Spark cannot hold.
     """
     connection = options.connection.open()

@@ -67,11 +67,11 @@ def from_json(scan: TableScan, found: Mapping[str, Any]) -> Offsets:
             f"the checkpoint is of table {found['table']}, and the stream reads {scan.path}:"
             " use another checkpoint"
         )
-    # a server that begins anew gives the same ids again
+    # a server that begins again gives the same ids again
     created = found.get("created", scan.info.created_time)
     if (found["table_id"], created) != (scan.info.table_id, scan.info.created_time):
         raise FlussError(
-            f"table {scan.path} was dropped and made anew since the checkpoint was written (its id"
+            f"table {scan.path} was dropped and made again since the checkpoint was written (its id"
             f" was {found['table_id']}, and is {scan.info.table_id}): start over with another"
             " checkpoint",
             ErrorCode.TABLE_NOT_EXIST,
@@ -156,7 +156,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises
         ------
         FlussError
-            For a table that was made anew, and for partitions that are gone, unless
+            For a table that was made again, and for partitions that are gone, unless
             ``fail.on.data.loss`` is false.
         """
         scan = self._scan()

@@ -139,7 +139,7 @@ def check_decided(
     ------
     FlussError
         When later batches were written, when the entries of earlier ones are gone, when the table
-        was made anew since, or is another one.
+        was made again since, or is another one.
     """
     where = f"batch {batch} of query {query}, table {info.table_path}"
     if decided.newest > batch:
@@ -172,7 +172,7 @@ def check_decided(
             )
         _lost(
             options,
-            f"{where}: the table was dropped and made anew while the query wrote to it (its id was"
+            f"{where}: the table was dropped and made again while the query wrote to it (its id was"
             f" {before.table_id}, and is {info.table_id}), so that rows of earlier batches are not"
             " in it",
         )

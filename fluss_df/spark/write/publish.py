@@ -37,7 +37,7 @@ from fluss_df.spark.write.ledger import Ledger, Manifest, Piece
 
 logger = logging.getLogger(__name__)
 
-# so often a batch is looked for in the log anew, without any progress, before it is given up
+# so often a batch is looked for in the log again, without any progress, before it is given up
 _LOOKS = 6
 _PAUSE_S = 0.2
 
@@ -101,11 +101,11 @@ class Publisher:
         Raises
         ------
         FlussError
-            For a table that was made anew, and when it cannot be said what is there.
+            For a table that was made again, and when it cannot be said what is there.
         """
         if manifest.table_id != self._info.table_id:
             raise FlussError(
-                f"table {self._info.table_path} was dropped and made anew while batch {batch} was"
+                f"table {self._info.table_path} was dropped and made again while batch {batch} was"
                 " written to it: start over with another checkpoint",
                 ErrorCode.TABLE_NOT_EXIST,
             )

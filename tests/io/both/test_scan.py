@@ -242,7 +242,7 @@ def test_stop_offsets_are_pinned_when_a_query_starts(
     first = next(iter(batches))
     write(connection, path, rows)
     assert first.height + sum(batch.height for batch in batches) == 100
-    # and anew for every query
+    # and again for every query
     assert scan.collect().height == 200
 
 
