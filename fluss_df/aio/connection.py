@@ -104,7 +104,7 @@ class TableScan(Facade[core_table.TableScan]):
         return LogScanner(self._core.create_log_scanner())
 
     async def create_record_batch_log_scanner(self) -> LogScanner:
-        """Return a scanner of Arrow batches, for ``poll_arrow``, ``to_arrow`` and the like."""
+        """Return a scanner of Arrow batches, for ``poll_arrow`` and ``to_arrow``."""
         return LogScanner(self._core.create_record_batch_log_scanner())
 
     create_snapshot_scanner = giving(SnapshotScanner, core_table.TableScan.create_snapshot_scanner)

@@ -229,7 +229,7 @@ class TableScan:
         return self._log_scanner(records=True)
 
     def create_record_batch_log_scanner(self) -> LogScanner:
-        """Return a scanner of Arrow batches, for ``poll_arrow``, ``to_arrow`` and the like.
+        """Return a scanner of Arrow batches, for ``poll_arrow`` and ``to_arrow``.
 
         Of a primary-key table it reads the changelog, with the columns ``_change_type``,
         ``_log_offset`` and ``_commit_timestamp`` behind those of the table. Of a virtual table it

@@ -10,7 +10,7 @@ from fluss_df.metadata import METADATA_COLUMNS, TablePath, require_columns
 from fluss_df.pushdown.server_filter import ServerFilter
 from fluss_df.schema import TableInfo
 
-# so many names or splits are listed in an explanation
+# how many names or splits an explanation lists
 _SHOWN = 12
 
 
@@ -80,7 +80,7 @@ class ScanPlan:
     splits
         Ranges of offsets in the order of the rows: partition name, bucket. Empty ones are left out.
     limit
-        At most so many rows are wanted, from the first; None for all.
+        How many rows are wanted, from the first; None for all.
     pushed
         The conditions that decided which splits are read, as text.
     residual

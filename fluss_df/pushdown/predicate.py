@@ -28,7 +28,7 @@ from fluss_df.errors import FlussError
 
 T = TypeVar("T")
 
-# so many values of an ``in`` are shown
+# how many values of an ``in`` are shown
 _SHOWN_VALUES = 8
 
 

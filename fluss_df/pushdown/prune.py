@@ -34,7 +34,7 @@ from fluss_df.record.keys.partition_names import partition_scalars
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, TypeRoot, to_arrow
 
-# so many combinations of bucket key values are hashed at most
+# the most combinations of bucket key values that are hashed
 _MAX_KEYS = 65_536
 #: More keys than this are not looked up one by one.
 MAX_LOOKUPS = 10_000
@@ -101,7 +101,7 @@ class Pruned:
     low, high
         Only offsets from ``low`` up to, not including, ``high`` are needed.
     since
-        Only rows with a commit timestamp from so many ms since 1970 on are needed.
+        Only rows with a commit timestamp from this on are needed, in ms since 1970.
     pushed
         The conditions that were used, as text.
     residual

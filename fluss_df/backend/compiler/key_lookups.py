@@ -203,7 +203,7 @@ class KeyedScan(LazyFrameResolver):
 
 
 def is_small(frame: pl.LazyFrame, connection: FlussConnection) -> bool:
-    """Whether a frame reads little: what is in memory, and so many rows of Fluss."""
+    """Whether a frame reads little: what is in memory, and few rows of Fluss."""
     plan = frame.explain()
     if len(_SOURCE.findall(plan)) != len(_OURS.findall(plan)):
         return False

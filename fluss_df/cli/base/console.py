@@ -21,7 +21,7 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-# no line is so long; rich makes no table wider than its console
+# no line is longer; rich makes no table wider than its console
 _UNBOUNDED = 1_000_000
 
 

@@ -83,7 +83,8 @@ def tail(
         bool, typer.Option("--follow", "-f", help="Go on with the rows, or changes, that come.")
     ] = False,
     max_rows: Annotated[
-        int | None, typer.Option(min=0, help="With --follow: end after so many rows that came.")
+        int | None,
+        typer.Option(min=0, help="With --follow: end after this number of new rows."),
     ] = None,
     columns: Columns = None,
     metadata: Metadata = False,

@@ -161,9 +161,9 @@ def lag(
         info = opened.get_admin().get_table_info(path)
         if table_id not in (None, info.table_id):
             raise FlussError(
-                f"table {path} was dropped and made again since {checkpoint} was written (its id was"
-                f" {table_id}, and is {info.table_id}): the run cannot go on with it; start over"
-                " with another folder"
+                f"table {path} was dropped and made again since {checkpoint} was written (its id"
+                f" was {table_id}, and is {info.table_id}): the run cannot go on with it; start"
+                " over with another folder"
             )
         rows_of: list[dict[str, Any]] = []
         for bucket, (first, last) in bucket_offsets(opened, info).items():

@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 COORDINATOR = "CoordinatorServer"
 TABLET_SERVER = "TabletServer"
 
-# A connection that is opened so long after its server was named the leader is a new one to a server
-# that was away; sooner, it is the first one. A server takes longer to end and to come back.
+# A connection that is opened this long after its server was named the leader is a new one to a
+# server that was away; sooner, it is the first one. A server takes longer to end and to come back.
 _CONNECT_S: Final = 1.0
 
 _user_ids = itertools.count()

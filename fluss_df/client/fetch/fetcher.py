@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 # scan of 80 MB to arrive, with nothing else to do meanwhile.
 _FIRST_BYTES = 1 << 20
 
-# so many answers for a bucket that cannot be read are asked for again
+# how many answers for a bucket that cannot be read are asked for again
 _MOST_BROKEN = 2
 
 # While segments move to remote storage, a 1.0 server knows them for some 40 ms neither here nor

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fluss_df.pushdown.plan import Split
     from fluss_df.pushdown.server_filter import ServerFilter
 
-# at most so many buckets in one request
+# the most buckets in one request
 _BUCKETS_PER_REQUEST = 64
 # an abort is noticed between waits
 _WAIT_S = 0.2

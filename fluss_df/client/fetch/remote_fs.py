@@ -61,7 +61,7 @@ class Token:
     values
         What the cluster sent: ``access_key_id``, ``access_key_secret``, ``security_token``.
     options
-        Endpoint, region and the like.
+        Endpoint, region and other options of the store.
     renew_at
         When to ask for the next one, in seconds since the epoch.
     refused
@@ -74,7 +74,7 @@ class Token:
     refused: str = ""
 
     def option(self, *names: str) -> str | None:
-        """Return the first option there is; ``endpoint`` means ``fs.s3a.endpoint`` and the like."""
+        """Return the first option there is; ``endpoint`` means ``fs.s3a.endpoint``, for example."""
         for name in names:
             for prefix in ("fs.s3a.", "fs.oss.", "s3.", ""):
                 value = self.options.get(prefix + name)

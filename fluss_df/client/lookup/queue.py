@@ -27,7 +27,7 @@ Value = bytes
 Answer = Sequence[Any]
 
 _KEYS_PER_REQUEST = 8192
-# so many keys are worth a request of their own while others are in flight
+# from how many keys on a request of their own pays while others are in flight
 _KEYS_WORTH_A_REQUEST = 512
 _REQUESTS_IN_FLIGHT = 4
 # what one request should bring at the most, once the size of the values is known

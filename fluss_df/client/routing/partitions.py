@@ -272,7 +272,7 @@ class _HashAssigner:
         )
         count = self._count_of(partition_id)
         buckets = bucket_ids(keys, count, info.lake_format)
-        # numbers of so few bits are sorted by their digits, in a fifth of the time
+        # numbers of few bits are sorted by their digits, in a fifth of the time
         small = buckets.astype(np.uint16) if count < 2**16 else buckets
         order = np.argsort(small, kind="stable")
         counts = np.bincount(buckets, minlength=count)

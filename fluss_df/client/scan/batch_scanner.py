@@ -38,7 +38,7 @@ class BatchScanner(Ready):
     bucket
         The bucket.
     limit
-        At most so many rows, the newest ones.
+        The most rows, the newest ones.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from fluss_df.metadata import ChangeType
 from fluss_df.record.keys.keys import Keys, encode_keys
 from fluss_df.types import Column
 
-# at least so many changes are gathered before the rows that they replaced are given up
+# how many changes are gathered before the rows that they replaced are given up
 _FOLD_ROWS = 1 << 18
 
 

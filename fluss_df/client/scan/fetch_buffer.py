@@ -103,7 +103,7 @@ class Incoming:
         self._send_all(positions)
 
     def take(self, most: int | None) -> Taken:
-        """Take decoded batches out, at most so many rows; a batch is cut where it is too long."""
+        """Take decoded batches out, up to a number of rows; a batch is cut where it is too long."""
         taken: Taken = []
         room = most
         while self._decoded and room != 0:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# of a reader that is killed, the lease lasts so long
+# how long the lease of a reader lasts that is killed
 _LEASE_MS = 30 * 60_000
 # what is handed on at once
 _PIECE_BYTES = 4 << 20

@@ -33,7 +33,7 @@ class WriteResultHandle:
         self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def expect(self, batches: int) -> None:
-        """Wait for so many batches more."""
+        """Wait for a number of batches more."""
         with self._lock:
             self._open += batches
 

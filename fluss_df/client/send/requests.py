@@ -16,7 +16,7 @@ from fluss_df.protocol.wire import Buffer
 from fluss_df.record.kv.kv_batch import EncodedKvBatch
 from fluss_df.schema import TableInfo
 
-# what servers say where the kinds of a batch's changes do not fit a page: of so many bytes, a byte
+# what servers say where the kinds of a batch's changes do not fit a page, which takes a byte
 # was to be put behind the last
 _PAGE_IS_FULL = re.compile(r"capacity: (\d+), index: \1\b|change type vector is full")
 
@@ -62,7 +62,7 @@ class WriteApi(Protocol):
         ...
 
     def written(self, answer: Any, rows: int) -> Written:
-        """Return what the answer for one bucket says of its batch of so many rows."""
+        """Return what the answer for one bucket says of its batch, given the number of its rows."""
         ...
 
     def refuses_rows(self, error: FlussError) -> bool:

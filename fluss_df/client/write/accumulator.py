@@ -64,7 +64,7 @@ class Waiting:
     put_row
         Takes a row; returns the handle of what waits.
     target_bytes
-        Of about so many bytes are batches.
+        About how many bytes a batch has.
     """
 
     def __init__(

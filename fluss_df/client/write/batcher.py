@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 # batches this small are encoded at once by the caller: a thread switch costs as much
 _ENCODE_AT_ONCE_BYTES = 32 * 1024
 
-# so many bytes are spread over buckets at once, where batches are smaller
+# how many bytes are spread over buckets at once, where batches are smaller
 _SPREAD_BYTES = 16 << 20
 # a batch may be larger than it should be by so much rather than be cut
 _MARGIN = 1.2
@@ -125,7 +125,7 @@ class Outgoing:
         wait_for_room: bool = True,
         may_stop: bool = False,
     ) -> None:
-        """Route rows to partitions and buckets in batches of about so many bytes; encode them.
+        """Route rows to partitions and buckets in batches of about that many bytes; encode them.
 
         Those that ``may_stop`` are not accepted yet: they stop where their caller was interrupted.
         """

@@ -102,7 +102,7 @@ class TableWriter(Ready):
 
     @property
     def _frame_bytes(self) -> int:
-        """Of about so many bytes are the batches that a frame is cut into."""
+        """About how many bytes the batches have that a frame is cut into."""
         return self._waiting.target_bytes
 
     def _checked(self, table: pa.Table) -> pa.Table:

@@ -262,7 +262,7 @@ class Servers:
         self._forget([name])
 
     def stop_all(self, patience: float = STOP_SECONDS) -> None:
-        """End all servers: at once with patience 0, else each gets so many seconds to stop.
+        """End all servers: at once with patience 0, else each gets that many seconds to stop.
 
         ZooKeeper is the last: without it the others hang in their shutdown.
         """

@@ -197,7 +197,7 @@ class KvStore:
         self._users = 0
         self._closed = False
         self._grown = False
-        # whether it rests, with so few files that they are all opened for a scan
+        # whether it rests, with few enough files to open them all for a scan
         self.scans_at_rest = False
         self._db: rocksdict.Rdict | None
         self._db, stored = self._open()

@@ -280,7 +280,7 @@ def _read(segment: Segment, writers: WriterStates) -> int:
     chunk = _CHUNK
     while segment.size < end:
         behind = min(end, segment.size + chunk)
-        # a batch that is so large, or says so, is not to be in memory
+        # a batch of that size, or one that claims it, is not read into memory
         get = segment.read if chunk == _CHUNK else segment.view
         data = get(segment.size, behind)
         headers = _valid(data, segment.end_offset) or _longest_valid(data, segment.end_offset)

@@ -32,7 +32,7 @@ from fluss_df.engine.log.writer_states import WriterStates
 from fluss_df.errors import FlussError
 from fluss_df.record.layout.headers import LogHeaders
 
-# one index entry for about so many bytes of log
+# about how many bytes of log have one index entry
 _INDEX_INTERVAL: Final = 4096
 _SUFFIX: Final = ".log"
 _NAME: Final = re.compile(r"\d{20}\.log")

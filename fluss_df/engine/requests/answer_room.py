@@ -39,7 +39,7 @@ class AnswerRoom:
         Raises
         ------
         FlussError
-            ``RECORD_TOO_LARGE_EXCEPTION`` where there are not so many.
+            ``RECORD_TOO_LARGE_EXCEPTION`` where there is less room.
         """
         self._left -= count
         if self._left < 0:

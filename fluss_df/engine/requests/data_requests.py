@@ -46,7 +46,7 @@ _EARLIEST: Final = 0
 _LATEST: Final = 1
 _TIMESTAMP: Final = 2
 _MAX_WAIT_MS: Final = 600_000
-# so many times what a request asks for may be looked at where it lies, for some of its columns
+# how many times what a request asks for may be looked at where it lies, for some of its columns
 _PROJECTION_FACTOR: Final = 8
 _LENGTH_SIZE: Final = 4
 # of a request that waits: what is made of it is kept meanwhile
@@ -388,7 +388,7 @@ def project(
     piece, columns, layouts
         The batches, the columns wanted, and where these are in batches of each schema.
     room
-        At most so many bytes are returned.
+        The most bytes that are returned.
     at_least_one
         Return one batch even where it is larger.
 

@@ -44,7 +44,7 @@ _GREETINGS: Final = {API_VERSIONS.key, AUTHENTICATE.key}
 _STEP_BYTES: Final = 256 << 10
 # taken from a socket at once: new memory makes a megabyte take 3 to 10 ms, for which all wait
 _RECEIVED_BYTES: Final = 256 << 10
-# requests and answers so small wait for no room: those of others wait for it for long at times
+# requests and answers up to this size do not wait for room, which large ones hold for long
 _SMALL_BYTES: Final = 64 << 10
 _SMALL_HELD: Final = 256 << 10
 # memory of a request that waits, or of its answer, in multiples of the request's bytes: of a fetch
@@ -72,12 +72,12 @@ class Limits:
     Parameters
     ----------
     connections
-        At most so many at once by TCP, and as many by the Unix socket; fewer where a quarter of
+        The most at once by TCP, and the most by the Unix socket; fewer where a quarter of
         the files that the process may open are fewer. For a further one, the connection is closed
         that has done nothing for the longest time, if it has asked for nothing yet, or for nothing
         in 10 s; where there is none, the further one is closed.
     connections_per_address
-        At most so many from one address; None for three quarters of ``connections``.
+        The most from one address; None for three quarters of ``connections``.
     request_bytes
         The largest request; a larger one ends its connection. Requests that carry no rows are
         refused at 4 MB, lookups at 32 MB.
@@ -87,7 +87,7 @@ class Limits:
         Wrong passwords of one connection, which ends it. After three, a user's passwords from an
         address are tried one a second.
     idle_s
-        A peer that asks for nothing, or takes no answers, for so long is closed.
+        How long a peer may ask for nothing, or take no answers, before it is closed.
     in_flight
         Requests of one connection whose answer is not sent; more are not received meanwhile.
     connection_bytes

@@ -106,8 +106,8 @@ def check_destination(
     if (then["kind"], then["name"]) == (now["kind"], now["name"]):
         losses.found(
             f"table {now['name']}, which checkpoint {checkpoint.folder} belongs to, was dropped and"
-            f" made again (its id was {then['table_id']}, and is {now['table_id']}): rows of earlier"
-            " batches are not in it; start over with another checkpoint",
+            f" made again (its id was {then['table_id']}, and is {now['table_id']}): rows of"
+            " earlier batches are not in it; start over with another checkpoint",
             ErrorCode.TABLE_NOT_EXIST,
         )
         return True

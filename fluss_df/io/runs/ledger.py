@@ -42,9 +42,9 @@ from fluss_df.io.sinks.target import TableLayout, arrow_types, find_target
 from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
 from fluss_df.record.python.coerce import coerce
 
-# frames of a query are put together until they are about so large
+# up to about which size frames of a query are put together
 _STAGED_BYTES = 8 << 20
-# so long what was acknowledged may take to be seen in the log
+# how long what was acknowledged may take to be seen in the log
 _VISIBLE_S = 30.0
 _PAUSE_S = 0.05
 _VERSION = 1
@@ -321,7 +321,7 @@ class TableLedger:
     def _staged(
         self, number: int, entry: _Entry, skip: Mapping[TableBucket, int]
     ) -> Iterator[RoutedBatch]:
-        """Yield the staged batches, for each bucket without the first so many."""
+        """Yield the staged batches, for each bucket without some of the first."""
         seen: Counter[TableBucket] = Counter()
         with pa.OSFile(str(self._staged_path(number)), "rb") as file:
             stage = pa.ipc.open_file(file)
@@ -361,7 +361,7 @@ class TableLedger:
             except FlussError as error:
                 if error.error_code not in _WRITER_GONE or attempt == 3:
                     raise
-            # It is so long ago that the server forgot the writer, and would refuse a late request
+            # The server has forgotten the writer since, and would refuse a late request
             # of it too: what is missing can go under another id.
             entry = replace(entry, writers=(*entry.writers, self._new_writer().ask_writer_id()))
             firsts = dict.fromkeys(firsts, 0)

@@ -336,7 +336,7 @@ def _at(bucket: Bucket, start: int, stop: int | None = None) -> Split:
 
 
 def share_rows(splits: list[Split], most: int | None) -> list[Split]:
-    """Return the beginnings of splits: at most so many rows together, every bucket its share."""
+    """Return the beginnings of splits: up to a number of rows together, every bucket its share."""
     if most is None:
         return splits
     left = most

@@ -11,7 +11,7 @@ from fluss_df.schema import TableInfo
 
 # names of columns and texts, which may look like anything
 _QUOTED = re.compile(r'"[^"]*"')
-# reductions of all rows; those of lists, texts and the like are of one row
+# reductions of all rows; those of lists and texts are of one row
 _REDUCTION = re.compile(
     r"(?<!\.list)(?<!\.arr)(?<!\.array)(?<!\.str)(?<!\.bin)(?<!\.dt)(?<!\.cat)(?<!\.struct)"
     r"(?:\.(?:sum|mean|median|min|max|count|len|n_unique|approx_n_unique|std|var|quantile|product"

@@ -42,7 +42,7 @@ _SCHEMA = pa.schema(
         ("about", pa.string()),
     ]
 )
-# so long one that came second may take to give a row back
+# how long one that came second may take to give a row back
 _GIVEN_BACK_S = 3.0
 _PAUSE_S = 0.02
 # a row before it was replaced tells of a claim that no lookup showed yet

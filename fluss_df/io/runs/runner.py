@@ -108,7 +108,7 @@ def run(
         A folder of this run alone, for one query and one destination.
     trigger
         ``"available-now"`` ends when nothing is left; ``"1s"``, ``"500ms"``, ``"5m"``, a timedelta
-        or a number of seconds looks for new rows so often, until ``stop`` is set or Ctrl-C.
+        or a number of seconds looks for new rows at that interval, until ``stop`` is set or Ctrl-C.
     stream
         Which table is read batch by batch, where the query reads several.
     max_batch_rows

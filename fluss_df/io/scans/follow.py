@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 # a wait for rows gives the query a chance to end
 _POLL_MS = 200
-# new partitions are looked for so often
+# how often new partitions are looked for
 _PARTITIONS_S = 1.0
 _SOURCE = "follow"
 
@@ -67,9 +67,9 @@ class FollowOptions:
     Parameters
     ----------
     max_rows
-        After so many rows of the table, before filters; None for no such end.
+        After how many rows of the table, before filters; None for no such end.
     duration_s
-        So long after the query starts; None for no such end.
+        How long after the query starts; None for no such end.
     """
 
     max_rows: int | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fluss_df.client.cluster.table_requests import changes
 from fluss_df.schema import TableInfo
 
-# so long a query believes what was learned of the table
+# how long a query believes what was learned of the table
 _KNOWN_S = 0.5
 
 

@@ -22,7 +22,7 @@ from polars.lazyframe.engine import _CollectBatches
 # the readers of a query that just ended are gone sooner
 _USUAL_S: Final = 0.5
 _EXIT_WAIT_S: Final = 2.0
-# a thread that dropped a reader needs so long to leave the interpreter
+# how long a thread that dropped a reader needs to leave the interpreter
 _LEAVE_S: Final = 0.01
 
 

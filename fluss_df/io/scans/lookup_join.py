@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 JoinHow: TypeAlias = Literal["left", "inner", "semi", "anti"]
 _HOWS: Final = ("left", "inner", "semi", "anti")
-# so many keys are asked for at once
+# how many keys are asked for at once
 _KEYS: Final = 50_000
 
 

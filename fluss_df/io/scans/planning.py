@@ -351,7 +351,7 @@ class _BoundsQuestion:
 
 
 def _absolute(choice: OffsetChoice, now_s: float) -> OffsetChoice:
-    """Return a choice, with the moment that is meant by so long ago."""
+    """Return a choice, with the moment that a timedelta means."""
     if isinstance(choice, dt.timedelta):
         return (int((now_s - choice.total_seconds()) * 1000),)
     return choice

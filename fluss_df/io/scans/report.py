@@ -15,9 +15,9 @@ from typing import Final, Protocol
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.pushdown.plan import ScanPlan, Split
 
-# queries of so many shapes can be asked what they fetched
+# for how many shapes of queries it is kept what they fetched
 _REMEMBERED_SHAPES: Final = 64
-# so long a report waits for the readers of a query that ended early
+# how long a report waits for the readers of a query that ended early
 _SETTLE_S: Final = 1.0
 
 

@@ -82,7 +82,7 @@ def scan_fluss(
     buckets that its filters leave, and only as many rows as ``head`` asks for;
     ``LazyFrame.explain`` and
     :func:`fluss_df.explain` show it, :func:`fluss_df.last_scan` tells what was fetched. Buckets are
-    read in parallel. With ``collect(engine="streaming")``, ``sink_parquet`` and the like, memory
+    read in parallel. With ``collect(engine="streaming")``, ``sink_parquet`` or another sink, memory
     stays bounded whatever the size of the table.
 
     Parameters
@@ -108,7 +108,7 @@ def scan_fluss(
         The buckets to read, by number; all by default.
     start
         Where to begin in each bucket: ``"earliest"``, ``"latest"``, an offset, a datetime with time
-        zone (the first rows committed from then on), a timedelta (the same, so long before the
+        zone (the first rows committed from then on), a timedelta (the same, that long before the
         query starts), or a dict of offsets by bucket number, or by
         ``(partition name, bucket number)``; ``"earliest"`` for buckets that it does not have.
         An offset whose row has expired is an error.
@@ -123,8 +123,8 @@ def scan_fluss(
         ``sink_parquet``; a ``collect()`` that would never end is refused. Rows keep the order of
         their offsets within each bucket; buckets are mixed.
     max_rows, duration
-        End a scan that follows: after so many rows of the table, before filters; so long after the
-        query starts (``"10s"``, ``"5m"``, seconds, a timedelta).
+        End a scan that follows: after a number of rows of the table, before filters; a time after
+        the query starts (``"10s"``, ``"5m"``, seconds, a timedelta).
 
     Returns
     -------

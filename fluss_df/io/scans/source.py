@@ -269,7 +269,7 @@ def parse_offset(
         return argument
     raise FlussError(
         f"{name}={argument!r}: expected 'earliest', 'latest', an offset from 0, a datetime with"
-        " time zone, a timedelta (so long ago), or a dict of offsets by bucket"
+        " time zone, a timedelta (how long ago), or a dict of offsets by bucket"
     )
 
 

@@ -18,9 +18,9 @@ from fluss_df.io.sinks.target import Target
 
 Progress: TypeAlias = Callable[[int], object]
 
-# a frame is handed to the writer in slices of about so many bytes
+# about how many bytes the slices have in which a frame is handed to the writer
 _SLICE_BYTES = 16 << 20
-# so many buckets or partitions are listed in a message
+# how many buckets or partitions a message lists
 SHOWN = 12
 
 

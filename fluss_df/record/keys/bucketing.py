@@ -28,7 +28,7 @@ Tail = Literal["signed", "unsigned", "word"]
 _C1: Final = np.uint32(0xCC9E2D51)
 _C2: Final = np.uint32(0x1B873593)
 _SEED: Final = 42
-# what so many rows need stays in the processor's cache, and in memory that the process has
+# what this number of rows needs stays in the processor's cache, and in memory that the process has
 _BLOCK_ROWS: Final = 1 << 14
 
 
@@ -96,7 +96,7 @@ def _murmur(data: UInt8s, offsets: Int64s, seed: int, tail: Tail) -> UInt32s:
     longest, shortest = int(lengths.max()), int(lengths.min())
     order = None
     if longest // 4 != shortest // 4:
-        # numbers of so few bits are sorted by their digits, in a fifth of the time
+        # numbers of few bits are sorted by their digits, in a fifth of the time
         kind = np.uint8 if longest < 2**8 else np.uint16 if longest < 2**16 else np.int64
         order = np.argsort((longest - lengths).astype(kind), kind="stable")
     starts = offsets[:-1]

@@ -21,7 +21,7 @@ from fluss_df.record.layout.unaligned import SLACK, Int64s, UInt8s, padded, vari
 
 LENGTH_SIZE: Final = 4
 _LENGTH: Final = struct.Struct("<i")
-# the reader takes as long to begin as the loop for so many records
+# for how many records the loop takes as long as the reader takes to begin
 _FEW: Final = 1_000
 # the largest page that Parquet has
 _MOST_BYTES: Final = 2**31 - 1_024

@@ -22,7 +22,7 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 SLACK: Final = 16
-# longer values are copied one by one, which costs less than the words of so many
+# longer values are copied one by one, which costs less than their words
 _LONG: Final = 2048
 # values up to here are written among the other parts, which is several times quicker
 _SHORT: Final = 32

@@ -21,14 +21,14 @@ from fluss_df.record.log.checked import CheckedColumns, RunKey
 _STREAM_BYTES = 1 << 20
 # But where messages are read where they are, nothing is copied that a cache could hold.
 _IN_PLACE_STREAM_BYTES = 64 << 20
-# Strings of chunks with at least so many rows are checked in bulk.
+# From how many rows on the strings of a chunk are checked in bulk.
 _BULK_ROWS = 4096
 # Messages that may be referred to are read where they are, if they are as large as this on average:
 # below, the price of each is above that of a copy.
 _IN_PLACE_BYTES = 1 << 16
 # more batches than this in a stream are put together to one chunk: small ones cost every reader
 _COMBINE_BATCHES = 4
-# but chunks of so many rows are not small
+# but chunks of this number of rows are not small
 _LARGE_ROWS = 1 << 14
 
 

@@ -92,7 +92,7 @@ class Gathered:
         self.taken: int | None = None
 
     def rows(self, width: int) -> int:
-        """Return how many rows of so many values these are, deletes included."""
+        """Return how many rows these are, deletes included, given the number of values of each."""
         values = len(self.values) if self.taken is None else self.taken
         return values // width + len(self.deletes)
 
@@ -121,7 +121,7 @@ class RowGate:
     open
         The rows to join; None while each row is to be looked at one by one.
     limit
-        With so many values (rows times columns) ``full`` is called.
+        From how many values on (rows times columns) ``full`` is called.
     """
 
     __slots__ = ("limit", "open")

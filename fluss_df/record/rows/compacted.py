@@ -41,13 +41,13 @@ _R = TypeRoot
 # of some columns, what stands in each row for its value
 KnownParts = Mapping[str, Sequence[Part]]
 NONE_KNOWN: Final[KnownParts] = {}
-# about so many rows are worked on at once: what belongs to them stays in the processor's cache
+# about how many rows are worked on at once: what belongs to them stays in the processor's cache
 BLOCK_ROWS: Final = 1 << 13
 VARINTS: Final = frozenset({_R.INTEGER, _R.BIGINT, _R.DATE, _R.TIME_WITHOUT_TIME_ZONE, _R.DECIMAL})
 
 
 def pieces(table: pa.Table, rows: int = BLOCK_ROWS) -> Iterator[pa.RecordBatch]:
-    """Cut a table into equal batches of about so many rows, at the most half as many again."""
+    """Cut a table into equal batches of about that many rows, at most half as many again."""
     if len(table.columns) and table.column(0).num_chunks > 1:
         table = table.combine_chunks()
     # a batch costs a quarter of a millisecond, however few rows it has: none for the rest alone

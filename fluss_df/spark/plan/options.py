@@ -66,7 +66,7 @@ _SYNONYMS: Final = {
 
 
 def plain(key: str) -> str:
-    """Return a key without what writers of options differ in: ``startingOffsets`` and the like."""
+    """Return a key without what writers of options differ in, as in ``startingOffsets``."""
     return re.sub(r"[.\-_]", "", key.lower())
 
 

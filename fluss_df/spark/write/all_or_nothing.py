@@ -28,7 +28,7 @@ from fluss_df.spark.write.writing import (
 logger = logging.getLogger(__name__)
 
 
-# so long nobody stages for a write that ended
+# how long after a write ended nobody stages for it any more
 _LEFT_OVER_S = 2 * 24 * 3600
 _NAME = re.compile(r"([0-9a-f]{8})[0-9a-f]{24}")
 

@@ -37,7 +37,7 @@ from fluss_df.spark.write.ledger import Ledger, Manifest, Piece
 
 logger = logging.getLogger(__name__)
 
-# so often a batch is looked for in the log again, without any progress, before it is given up
+# how often a batch is looked for in the log again, without any progress, before it is given up
 _LOOKS = 6
 _PAUSE_S = 0.2
 
