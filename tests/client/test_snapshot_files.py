@@ -81,7 +81,7 @@ def test_a_damaged_manifest_is_told(folder: Path) -> None:
     # RocksDB's reader never returned, and nothing else of its process ran
     program = (
         "import sys; from pathlib import Path; import fluss_df as fluss;"
-        "from fluss_df.client.kv_snapshots import snapshot_entries;"
+        "from fluss_df.client.scan.snapshot_files import snapshot_entries;"
         "from tests.client.test_snapshot_files import snapshot_of;"
         "list(snapshot_entries(fluss.connect(':memory:'), snapshot_of(Path(sys.argv[1]))))"
     )

@@ -106,7 +106,7 @@ def test_who_comes_while_a_folder_is_being_opened_waits(
     folder = tmp_path / "d"
     script = OWNER.replace(
         "import fluss_df as fluss\n",
-        "import time\nimport fluss_df as fluss\nfrom fluss_df.embedded import catalog\n"
+        "import time\nimport fluss_df as fluss\nfrom fluss_df.engine.catalog import catalog\n"
         "load = catalog.Catalog.__init__\n"
         "def slow(*arguments):\n    print('opening', flush=True)\n    time.sleep(1)\n"
         "    load(*arguments)\n"

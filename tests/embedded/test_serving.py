@@ -333,7 +333,7 @@ def test_a_program_that_forgets_to_close_gets_its_rows_written(tmp_path: Path) -
         "import time\n"
         "import pyarrow as pa\n"
         "import fluss_df as fluss\n"
-        "from fluss_df.embedded import tablet\n"
+        "from fluss_df.engine.log import tablet\n"
         f"connection = fluss.connect({str(tmp_path / 'd')!r})\n"
         "schema = pa.schema([('n', pa.int64())])\n"
         "descriptor = fluss.TableDescriptor(fluss.Schema(schema), bucket_count=1)\n"

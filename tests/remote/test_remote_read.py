@@ -355,7 +355,7 @@ def test_waiting_ends_in_time_and_closing_at_once(tmp_path: Path, store: SlowSto
 INTERRUPTED = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from fluss_df.client import remote_fs
+from fluss_df.client.fetch import remote_fs
 from tests.remote.support import Segments
 from tests.remote.test_remote_read import SlowStore
 
