@@ -24,7 +24,7 @@ from fluss_df.client.fetch.parallel import ParallelRead
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.cluster import LocalCluster
 from fluss_df.io.base.arrow import to_polars
-from fluss_df.io.scans.polars_reader import FlussReaderBuilder, planned_scans
+from fluss_df.io.polars_reader import FlussReaderBuilder, planned_scans
 
 # of the embedded engine, in total
 AIM = 1.5

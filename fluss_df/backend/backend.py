@@ -22,16 +22,16 @@ from fluss_df.backend.catalog.leaves import bind_fluss_tables
 from fluss_df.backend.compiler import (
     windows,  # noqa: F401  # they add to the compiler
 )
-from fluss_df.backend.compiler.translation import translate
 from fluss_df.backend.sql.dialect import Fluss
 from fluss_df.backend.sql.queries import SqlScope
 from fluss_df.backend.streams.streaming import Streaming
+from fluss_df.backend.translation import translate
 from fluss_df.client.connection import FlussConnection, resolve_connection, unconnected
 from fluss_df.errors import FlussError
+from fluss_df.io.polars_reader import polars_text
 from fluss_df.io.scans.offsets import bucket_offsets
-from fluss_df.io.scans.polars_reader import polars_text
 from fluss_df.metadata import DEFAULT_DATABASE, TablePath, check_name
-from fluss_df.record.tables.change_tables import split_name
+from fluss_df.record.change_tables import split_name
 from fluss_df.version import __version__
 
 if TYPE_CHECKING:

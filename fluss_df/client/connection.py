@@ -20,7 +20,7 @@ from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.config import Config, embedded_folder
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
-from fluss_df.record.tables.change_tables import ChangeTable, split_name
+from fluss_df.record.change_tables import ChangeTable, split_name
 
 BOOTSTRAP_VARIABLE = "FLUSS_BOOTSTRAP_SERVERS"
 

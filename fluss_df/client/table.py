@@ -21,7 +21,7 @@ from fluss_df.client.write.upsert import TableUpsert
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket, TablePath, require_columns
 from fluss_df.pushdown.predicate import Predicate
-from fluss_df.record.tables.change_tables import ChangeTable
+from fluss_df.record.change_tables import ChangeTable
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any
 
 import polars as pl
 
+from fluss_df.io.lookup_join import JoinHow, lookup_join
 from fluss_df.io.runs.micro_batches import MicroBatches
 from fluss_df.io.runs.runner import RunResult, run
-from fluss_df.io.scans.lookup_join import JoinHow, lookup_join
+from fluss_df.io.scan import count, explain, fetched, read_fluss, scan_fluss
 from fluss_df.io.scans.report import ScanReport
-from fluss_df.io.scans.scan import count, explain, fetched, read_fluss, scan_fluss
 from fluss_df.io.sinks.sink import sink_fluss, write_fluss
 from fluss_df.metadata import TablePath
 

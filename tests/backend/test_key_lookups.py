@@ -10,8 +10,7 @@ import pytest
 from ibis import _
 
 import fluss_df
-from fluss_df.backend import Backend
-from fluss_df.backend.compiler import key_lookups
+from fluss_df.backend import Backend, key_lookups
 from fluss_df.client.connection import FlussConnection
 from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from tests.backend.conftest import backend_on

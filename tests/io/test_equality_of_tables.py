@@ -16,7 +16,7 @@ from polars.testing import assert_frame_equal
 
 import fluss_df as fluss
 from fluss_df.io import count, scan_fluss, write_fluss
-from fluss_df.io.scans.scan import explain
+from fluss_df.io.scan import explain
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
 from tests.pushdown.expressions import EDGES, EXPRESSIONS, SCHEMA, SCHEMA_PL

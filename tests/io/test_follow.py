@@ -19,8 +19,8 @@ import pytest
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
-from fluss_df.io.scans import follow
-from fluss_df.io.scans.scan import scan_fluss
+from fluss_df.io import follow
+from fluss_df.io.scan import scan_fluss
 from fluss_df.metadata import TablePath
 from tests.io.conftest import MakeTable, write
 

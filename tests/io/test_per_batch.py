@@ -11,8 +11,8 @@ import pytest
 
 from fluss_df.errors import FlussError
 from fluss_df.io import read_fluss, run, scan_fluss
+from fluss_df.io.polars_reader import plan_digest
 from fluss_df.io.runs.per_batch import replaced_results
-from fluss_df.io.scans.polars_reader import plan_digest
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema
 from fluss_df.types import Column, from_arrow

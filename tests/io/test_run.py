@@ -22,7 +22,7 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
 from fluss_df.io.runs.micro_batches import MicroBatches
 from fluss_df.io.runs.runner import run
-from fluss_df.io.scans.scan import scan_fluss
+from fluss_df.io.scan import scan_fluss
 from tests.io.conftest import MakeTable, write
 
 # more of them for a campaign

@@ -11,7 +11,7 @@ from fluss_df.client.connection import FlussConnection, set_default_connection
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import explain, last_scan, scan_fluss, write_fluss
-from fluss_df.io.scans.polars_reader import planned_scans
+from fluss_df.io.polars_reader import planned_scans
 
 PASSWORD = "looking-glass"
 ROWS = pl.DataFrame({"x": range(10)})

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.errors import FlussError, ProtocolError
-from fluss_df.record.tables.change_tables import (
+from fluss_df.record.change_tables import (
     BinlogMaker,
     ChangeTable,
     binlog_schema,

@@ -20,11 +20,11 @@ from fluss_df.backend.catalog.leaves import ibis_schema, plain_schema
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.names import all_exact, exact
-from fluss_df.io.scans.scan import scan_fluss
+from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sinks.sink import SinkResult, sink_fluss, write_fluss
 from fluss_df.io.sinks.target import TableLayout, describe
 from fluss_df.metadata import DatabaseDescriptor, TablePath, require_columns
-from fluss_df.record.tables.change_tables import split_name
+from fluss_df.record.change_tables import split_name
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 if TYPE_CHECKING:

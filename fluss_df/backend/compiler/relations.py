@@ -16,7 +16,7 @@ import ibis.expr.operations as ops
 import polars as pl
 from ibis.formats.polars import PolarsType
 
-from fluss_df.backend.compiler.translation import rule, translate
+from fluss_df.backend.translation import rule, translate
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact, exact, exact_fields
 

@@ -14,10 +14,10 @@ from ibis.backends.polars.rewrites import PandasJoin
 from ibis.formats.polars import PolarsType
 from ibis.util import gen_name
 
-from fluss_df.backend.compiler.key_lookups import JoinSide, common_type, joined_sides, keyed_leaf
 from fluss_df.backend.compiler.patterns import like_parts, regex_of
 from fluss_df.backend.compiler.subqueries import attach
-from fluss_df.backend.compiler.translation import rule, translate
+from fluss_df.backend.key_lookups import JoinSide, common_type, joined_sides, keyed_leaf
+from fluss_df.backend.translation import rule, translate
 from fluss_df.io.base.names import all_exact, exact
 
 _MONTHS = {"Y": 12, "Q": 3, "M": 1}

@@ -15,8 +15,8 @@ import ibis.expr.operations as ops
 import polars as pl
 from ibis.util import gen_name
 
-from fluss_df.backend.compiler.key_lookups import common_type, keyed_leaf
-from fluss_df.backend.compiler.translation import rule, translate
+from fluss_df.backend.key_lookups import common_type, keyed_leaf
+from fluss_df.backend.translation import rule, translate
 from fluss_df.io.base.names import exact
 
 

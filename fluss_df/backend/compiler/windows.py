@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 from ibis.formats.polars import PolarsType
 
-from fluss_df.backend.compiler.translation import rule, translate
+from fluss_df.backend.translation import rule, translate
 from fluss_df.io.base.names import exact
 
 _ROW = pl.int_range(pl.len(), dtype=pl.Int64)

@@ -11,15 +11,15 @@ import polars as pl
 import sqlglot
 from sqlglot import exp
 
-from fluss_df.backend.compiler.key_lookups import KeySide, narrowed, narrows
+from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.backend.sql.clauses import ONE_ROW, from_of, from_one_row, refuse_what_polars_ignores
 from fluss_df.backend.sql.dialect import Fluss, spot
 from fluss_df.backend.sql.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.names import exact, is_pattern, with_fields_named
-from fluss_df.io.scans.polars_reader import polars_text
+from fluss_df.io.polars_reader import polars_text
 from fluss_df.metadata import BUCKET_COLUMN
-from fluss_df.record.tables.change_tables import split_name
+from fluss_df.record.change_tables import split_name
 
 if TYPE_CHECKING:
     from fluss_df.backend.catalog.catalog import Catalog

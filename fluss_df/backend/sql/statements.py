@@ -25,7 +25,7 @@ from fluss_df.backend.sql.queries import SqlScope, count_hints, parse, polars_re
 from fluss_df.backend.sql.values import typed_rows
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
-from fluss_df.io.scans.scan import explain
+from fluss_df.io.scan import explain
 from fluss_df.metadata import TablePath, require_columns
 from fluss_df.schema import TableInfo
 from fluss_df.types import TypeRoot

@@ -18,7 +18,7 @@ import ibis.expr.operations as ops
 import ibis.expr.types as ir
 import polars as pl
 
-from fluss_df.backend.compiler.translation import translate
+from fluss_df.backend.translation import translate
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact, exact
 

@@ -20,8 +20,8 @@ from fluss_df.client.connection import resolve_connection
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact
 from fluss_df.io.runs.checkpoint import Checkpoint
+from fluss_df.io.scan import scan_fluss
 from fluss_df.io.scans.offsets import bucket_offsets
-from fluss_df.io.scans.scan import scan_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
 

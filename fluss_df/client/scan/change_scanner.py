@@ -14,7 +14,7 @@ from fluss_df.client.scan.records import RecordBatch
 from fluss_df.errors import FlussError
 from fluss_df.metadata import CHANGELOG_COLUMNS
 from fluss_df.pushdown.predicate import Predicate
-from fluss_df.record.tables.change_tables import BinlogMaker, ChangeTable, to_changelog
+from fluss_df.record.change_tables import BinlogMaker, ChangeTable, to_changelog
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ import polars as pl
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.polars_reader import FlussScan, copy_with_scans
 from fluss_df.io.runs.checkpoint import BatchOffsets, Checkpoint
 from fluss_df.io.runs.losses import (
     Losses,
@@ -32,9 +33,8 @@ from fluss_df.io.runs.losses import (
     without_dropped,
 )
 from fluss_df.io.scans.planning import ask_bounds, check_schema, chosen_buckets, find_offsets
-from fluss_df.io.scans.polars_reader import FlussScan, copy_with_scans
 from fluss_df.io.scans.report import planned_in
-from fluss_df.io.scans.source import ScanSource
+from fluss_df.io.source import ScanSource
 from fluss_df.metadata import TablePath
 from fluss_df.pushdown.plan import Bucket, Split
 from fluss_df.pushdown.prune import all_buckets

@@ -26,7 +26,7 @@ from fluss_df.client.lookup.lookuper import Lookuper
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.write.upsert import UpsertWriter
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.scans.scan import read_fluss
+from fluss_df.io.scan import read_fluss
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, ChangeType, OffsetSpec, TableBucket, TablePath
 from fluss_df.schema import Schema, TableDescriptor
 

@@ -17,6 +17,7 @@ import polars as pl
 from fluss_df.client.connection import FlussConnection, resolve_connection
 from fluss_df.errors import FlussError
 from fluss_df.io.base.durations import parse_duration
+from fluss_df.io.polars_reader import plan_digest
 from fluss_df.io.runs.claims import Claims
 from fluss_df.io.runs.destination import Destination, check_destination, describe, table_of
 from fluss_df.io.runs.ledger import TableLedger
@@ -25,7 +26,6 @@ from fluss_df.io.runs.micro_batches import MicroBatch, MicroBatches
 from fluss_df.io.runs.parquet_folder import ParquetFolder
 from fluss_df.io.runs.per_batch import changed_line, query_text, refuse_replaced_results
 from fluss_df.io.runs.run_register import Link, RunNames, RunRegister
-from fluss_df.io.scans.polars_reader import plan_digest
 from fluss_df.metadata import TablePath
 
 logger = logging.getLogger(__name__)

@@ -1,1 +1,1 @@
-"""Tables as lazy frames."""
+"""What scans are made of: what is known, planned, fetched and reported."""

@@ -19,7 +19,7 @@ from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import to_polars
-from fluss_df.io.scans.source import ScanSource
+from fluss_df.io.source import ScanSource
 from fluss_df.metadata import (
     BUCKET_COLUMN,
     CHANGE_TYPE_COLUMN,
@@ -28,7 +28,7 @@ from fluss_df.metadata import (
     require_columns,
 )
 from fluss_df.pushdown.plan import Split, bind_metadata
-from fluss_df.record.tables.change_tables import (
+from fluss_df.record.change_tables import (
     AFTER_COLUMN,
     BEFORE_COLUMN,
     BinlogMaker,

@@ -17,12 +17,12 @@ from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.scans.changes import table_columns
 from fluss_df.io.scans.known import KnownTable, Moment
-from fluss_df.io.scans.source import OffsetChoice, ScanSource, choose_partitions
+from fluss_df.io.source import OffsetChoice, ScanSource, choose_partitions
 from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket
 from fluss_df.pushdown.plan import Bucket, ScanPlan, slice_splits
 from fluss_df.pushdown.prune import Conjunct, Pruned, all_buckets, count_buckets, make_splits, prune
 from fluss_df.pushdown.server_filter import ServerFilter, server_filter
-from fluss_df.record.tables.change_tables import AFTER_COLUMN, BEFORE_COLUMN, ChangeTable
+from fluss_df.record.change_tables import AFTER_COLUMN, BEFORE_COLUMN, ChangeTable
 from fluss_df.schema import TableInfo
 
 Offsets: TypeAlias = dict[Bucket, int]

@@ -14,7 +14,7 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.scans.planning import chosen_buckets, plan_scan
-from fluss_df.io.scans.source import (
+from fluss_df.io.source import (
     BucketBounds,
     OffsetChoice,
     ScanSource,

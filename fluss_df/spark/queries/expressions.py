@@ -17,7 +17,7 @@ from sqlglot.optimizer.simplify import simplify
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
-from fluss_df.record.tables.change_tables import split_name
+from fluss_df.record.change_tables import split_name
 from fluss_df.spark.queries.queries import run_sql
 
 if TYPE_CHECKING:

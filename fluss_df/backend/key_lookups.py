@@ -26,15 +26,15 @@ from ibis.backends.polars.rewrites import PandasRename
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
 from fluss_df.backend.catalog.leaves import FlussLeaf, require_types
-from fluss_df.backend.compiler.translation import rule, translate
+from fluss_df.backend.translation import rule, translate
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io.base.names import all_exact, exact
-from fluss_df.io.scans.lookup_join import lookup_join
+from fluss_df.io.lookup_join import lookup_join
+from fluss_df.io.polars_reader import planned_scans, with_known_schema
 from fluss_df.io.scans.offsets import bucket_offsets
-from fluss_df.io.scans.polars_reader import planned_scans, with_known_schema
 from fluss_df.metadata import TablePath
 from fluss_df.pushdown.prune import MAX_LOOKUPS
-from fluss_df.record.tables.change_tables import split_name
+from fluss_df.record.change_tables import split_name
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from fluss_df.io.base.arrow import polars_schema, to_polars
 from fluss_df.io.base.names import all_exact, exact
 from fluss_df.io.scans.planning import check_schema, frame_schema
 from fluss_df.io.scans.report import Runs, ScanRun
-from fluss_df.io.scans.source import ScanSource
+from fluss_df.io.source import ScanSource
 from fluss_df.metadata import TablePath, require_columns
 from fluss_df.pushdown.plan import ScanPlan, bind_columns
 

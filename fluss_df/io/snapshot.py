@@ -26,7 +26,7 @@ from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.live import live_queries
 from fluss_df.io.scans.planning import check_schema
 from fluss_df.io.scans.report import Runs, ScanRun, numbered
-from fluss_df.io.scans.source import ScanSource, choose_partitions
+from fluss_df.io.source import ScanSource, choose_partitions
 from fluss_df.metadata import PartitionInfo
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.plan import ScanPlan

@@ -38,7 +38,7 @@ from fluss_df.io.scans.known import KnownTable
 from fluss_df.io.scans.live import live_queries
 from fluss_df.io.scans.planning import plan_scan
 from fluss_df.io.scans.report import Runs, ScanRun, numbered, planned_in
-from fluss_df.io.scans.source import ScanSource
+from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.plan import ScanPlan, Split, slice_splits

@@ -14,8 +14,8 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import PartitionInfo, TablePath
 from fluss_df.pushdown.plan import Split
+from fluss_df.record.change_tables import ChangeTable
 from fluss_df.record.keys.partition_names import partition_names
-from fluss_df.record.tables.change_tables import ChangeTable
 from fluss_df.schema import TableInfo
 from fluss_df.types import to_arrow
 

@@ -12,15 +12,15 @@ import polars as pl
 from fluss_df.client.connection import resolve_connection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.durations import parse_duration
+from fluss_df.io.follow import FlussFollow, FollowOptions
+from fluss_df.io.lookup_join import lookup_joins
+from fluss_df.io.polars_reader import FlussScan, planned_scans, with_known_schema
 from fluss_df.io.scans.changes import changes_schema, check_changes, table_columns
-from fluss_df.io.scans.follow import FlussFollow, FollowOptions
 from fluss_df.io.scans.known import KnownTable, Moment
-from fluss_df.io.scans.lookup_join import lookup_joins
 from fluss_df.io.scans.planning import check_offset_partitions, frame_schema
-from fluss_df.io.scans.polars_reader import FlussScan, planned_scans, with_known_schema
 from fluss_df.io.scans.report import ScanReport, planned_in
-from fluss_df.io.scans.snapshot import FlussSnapshot
-from fluss_df.io.scans.source import (
+from fluss_df.io.snapshot import FlussSnapshot
+from fluss_df.io.source import (
     BucketBounds,
     Offset,
     PartitionsArgument,
@@ -32,7 +32,7 @@ from fluss_df.io.scans.source import (
 )
 from fluss_df.metadata import METADATA_COLUMNS, TablePath
 from fluss_df.pushdown.plan import bind_columns, bind_metadata
-from fluss_df.record.tables.change_tables import ChangeTable, split_name
+from fluss_df.record.change_tables import ChangeTable, split_name
 from fluss_df.schema import TableInfo
 
 # a scan (and the renaming in with_known_schema), whose rows are filtered at the most

@@ -42,7 +42,7 @@ from fluss_df.io.scans.planning import (
     usable_conditions,
 )
 from fluss_df.io.scans.report import Runs, ScanRun, numbered
-from fluss_df.io.scans.source import ScanSource
+from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, PARTITION_COLUMN
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.plan import Bucket, ScanPlan

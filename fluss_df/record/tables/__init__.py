@@ -1,1 +1,0 @@
-"""Virtual tables made of a changelog."""
