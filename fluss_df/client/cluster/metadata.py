@@ -6,7 +6,6 @@ Everything here runs on the I/O thread.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import itertools
 import logging
 import time
@@ -29,6 +28,7 @@ from fluss_df.errors import (
     FlussError,
     NetworkError,
 )
+from fluss_df.hooks import ExitStep, at_exit
 from fluss_df.metadata import PartitionInfo, ServerNode, TableBucket, TablePath
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_METADATA, TABLE_EXISTS, Api, RequestT, ResponseT
@@ -491,11 +491,12 @@ def release(cluster: Cluster) -> None:
 _open_clusters: weakref.WeakSet[Cluster] = weakref.WeakSet()
 
 
-# Hooks run in the reverse order of their registration: the writers' comes first, and flushes. A
-# finalizer's own hook would come before both.
-@atexit.register
+# Not a finalizer's own hook, which would come before the writers' one, which flushes.
 def _release_at_exit() -> None:
     for cluster in list(_open_clusters):
         if not cluster.closed:
             release(cluster)
     close_engines()
+
+
+at_exit(ExitStep.CLUSTERS, _release_at_exit)

@@ -120,7 +120,6 @@ class Position:
     stop: int | None = None
     projected: bool = False
     ready: deque[Chunk | RemoteChunk] = field(default_factory=deque)
-    ready_bytes: int = 0
     backoff: Backoff | None = None
     not_before: float = 0.0
     starved: bool = False
@@ -307,7 +306,6 @@ class LogFetcher:
                 Chunk(fetched.records, headers, position.offset, projected, fetched.checked, wanted)
             )
             size = len(fetched.records)
-            position.ready_bytes += size
             # batches behind them may have been left out
             self._advance(position, max(end, fetched.filtered_end_offset or 0))
             return size if wanted is None else wanted

@@ -97,7 +97,6 @@ class OrderedRead:
                     chunk = front.ready.popleft()
                     if isinstance(chunk, Chunk):
                         size = len(chunk.records)
-                        front.ready_bytes -= size
                         self._held -= size
                         self._send()
                         yield from self._decoder.decode(front, chunk)

@@ -8,7 +8,6 @@ four threads with a bucket each took a tenth longer.
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
 import threading
@@ -25,6 +24,7 @@ from fluss_df.client.fetch.ordered import OrderedRead
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.encoders import MAX_THREADS
 from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.hooks import ExitStep, ForkStep, after_fork, at_exit
 from fluss_df.record.log.log_batch import Compression
 from fluss_df.schema import TableInfo
 
@@ -423,7 +423,6 @@ def ended_at_exit(read: Ending) -> None:
     _live.add(read)
 
 
-@atexit.register
 def _end_reads() -> None:
     """End reads that nobody ended: a thread that the interpreter's end meets in Arrow aborts.
 
@@ -433,6 +432,8 @@ def _end_reads() -> None:
         read.end(_EXIT_WAIT_S)
 
 
-if hasattr(os, "register_at_fork"):
-    # the parent's threads do not exist in a child
-    os.register_at_fork(after_in_child=_live.clear)
+at_exit(ExitStep.READS, _end_reads)
+
+
+# the parent's threads do not exist in a child
+after_fork(ForkStep.READS, _live.clear)

@@ -20,7 +20,6 @@ import contextlib
 import ipaddress
 import json
 import logging
-import os
 import threading
 import time
 import weakref
@@ -33,6 +32,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import ForkStep, after_fork
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_FILESYSTEM_SECURITY_TOKEN
 
@@ -302,5 +302,4 @@ def _is_address(host: str) -> bool:
     return host == "localhost"
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=RemoteFileSystems.after_fork)
+after_fork(ForkStep.REMOTE_FILES, RemoteFileSystems.after_fork)

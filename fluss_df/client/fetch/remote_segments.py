@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
-import os
 import threading
 import time
 import weakref
@@ -30,6 +29,7 @@ from fluss_df.client.fetch.remote_fs import Place, RemoteFileSystems
 from fluss_df.client.runtime.io_thread import WAIT_SLICE_S
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.hooks import ForkStep, after_fork
 from fluss_df.record.layout.headers import LogHeaders, scan_headers
 
 if TYPE_CHECKING:
@@ -408,5 +408,4 @@ def _after_fork_in_child() -> None:
     _pools = weakref.WeakKeyDictionary()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(ForkStep.REMOTE_SEGMENTS, _after_fork_in_child)

@@ -6,6 +6,8 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from fluss_df.hooks import ForkStep, after_fork
+
 # Compression is all of the work of an append; more threads than cores only fill memory.
 MAX_THREADS = 8
 
@@ -30,5 +32,4 @@ def _after_fork_in_child() -> None:
     _pool = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(ForkStep.ENCODERS, _after_fork_in_child)

@@ -9,13 +9,13 @@ thread, and only waits for it: an interrupt ends the wait, and not the work.
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import queue
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fluss_df.client.runtime.io_thread import result_of
+from fluss_df.hooks import ForkStep, after_fork
 
 T = TypeVar("T")
 
@@ -113,5 +113,4 @@ def _after_fork_in_child() -> None:
     _shield = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(ForkStep.INTERRUPTS, _after_fork_in_child)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import threading
 import time
 import weakref
@@ -21,6 +20,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from fluss_df.errors import FlussError
+from fluss_df.hooks import ForkStep, after_fork
 
 T = TypeVar("T")
 
@@ -130,5 +130,4 @@ def _after_fork_in_child() -> None:
         thing.after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(ForkStep.IO_THREAD, _after_fork_in_child)

@@ -165,7 +165,6 @@ class Incoming:
             # taken first: after an error the server is asked again rather than believed again
             position.ready.popleft()
             if isinstance(chunk, Chunk):
-                position.ready_bytes = 0
                 self._decode(position, chunk)
             else:
                 self._remote[position] = RemoteRead(

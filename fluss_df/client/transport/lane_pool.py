@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Final, Protocol
 
@@ -11,6 +10,7 @@ from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.in_process_lane import direct_lane
 from fluss_df.config import Config
+from fluss_df.hooks import ForkStep, after_fork
 
 _IDLE_LANES_PER_ENDPOINT: Final = 4
 
@@ -103,5 +103,4 @@ def _after_fork_in_child() -> None:
 
 
 _inherited: list[LanePool] = []
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(ForkStep.CONNECTIONS, _after_fork_in_child)

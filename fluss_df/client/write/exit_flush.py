@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import weakref
 from typing import Protocol
@@ -10,6 +9,7 @@ from typing import Protocol
 from fluss_df.client.transport.folders import served_here
 from fluss_df.config import Config
 from fluss_df.errors import FlussError
+from fluss_df.hooks import ExitStep, at_exit
 from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,6 @@ def needs_no_flush(writer: Flushable) -> None:
     _open_writers.pop(writer, None)
 
 
-@atexit.register
 def _flush_all() -> None:
     """Give rows that a program forgot a moment to be written, then name those that were not."""
     for writer, config in list(_open_writers.items()):
@@ -82,3 +81,6 @@ def _flush_all() -> None:
             writer.info.table_path,
             reason,
         )
+
+
+at_exit(ExitStep.WRITERS, _flush_all)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fluss_df.cluster.errors import ClusterError
 from fluss_df.cluster.processes.processes import ProcessId, identify
+from fluss_df.hooks import ForkStep, after_fork
 
 _SCRIPT = Path(__file__).with_name("supervisor.py")
 
@@ -108,5 +109,4 @@ def _after_fork_in_child() -> None:
         launcher._forget_in_child()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork(ForkStep.LAUNCHERS, _after_fork_in_child)

@@ -31,6 +31,7 @@ from fluss_df.engine.files.files import (
     write_atomically,
 )
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import ForkStep, after_fork
 
 logger = logging.getLogger(__name__)
 
@@ -359,5 +360,4 @@ def _forget_locks() -> None:
             lock.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_locks)
+after_fork(ForkStep.FOLDER_LOCKS, _forget_locks)

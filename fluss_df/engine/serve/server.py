@@ -24,6 +24,7 @@ from fluss_df.engine.serve.accepting import Acceptor
 from fluss_df.engine.serve.channel import Channel
 from fluss_df.engine.serve.listener import Connection, Connections, Limits
 from fluss_df.errors import FlussError, NetworkError
+from fluss_df.hooks import ForkStep, after_fork
 from fluss_df.protocol.address import local_host
 from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.frames import Request
@@ -298,5 +299,4 @@ def _forget_engines() -> None:
         engine._closed = True
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_engines)
+after_fork(ForkStep.ENGINES, _forget_engines)

@@ -8,16 +8,16 @@ interpreter waiting for their threads.
 
 from __future__ import annotations
 
-import atexit
 import concurrent.futures.thread  # noqa: F401 - its exit hook is to be registered before ours
 import gc
-import os
 import threading
 import time
 import weakref
 from typing import Final
 
 from polars.lazyframe.engine import _CollectBatches
+
+from fluss_df.hooks import ExitStep, ForkStep, after_fork, at_exit
 
 # the readers of a query that just ended are gone sooner
 _USUAL_S: Final = 0.5
@@ -75,6 +75,5 @@ live_queries = LiveQueries()
 _before_threads = getattr(threading, "_register_atexit", None)
 if _before_threads is not None:
     _before_threads(live_queries.before_exit)
-atexit.register(live_queries.at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=live_queries.after_fork)
+at_exit(ExitStep.QUERIES, live_queries.at_exit)
+after_fork(ForkStep.QUERIES, live_queries.after_fork)

@@ -1,0 +1,78 @@
+"""Hooks for the end of the process and for forked children, which run in one order.
+
+Python runs them by the order in which they were registered, and so by the order of imports, which a
+change elsewhere can turn round. Here the steps below say it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401 - its fork hooks run before ours
+import enum
+import os
+from collections.abc import Callable
+from typing import Final
+
+
+class ExitStep(enum.IntEnum):
+    """What is done at the end of the process, first to last."""
+
+    #: Threads of Polars leave the interpreter.
+    QUERIES = enum.auto()
+    #: Reads that nobody ended are ended, so that they take no time from the writers.
+    READS = enum.auto()
+    #: Rows that were not sent are sent, over connections that are still open.
+    WRITERS = enum.auto()
+    #: Connections and engines are closed.
+    CLUSTERS = enum.auto()
+
+
+class ForkStep(enum.IntEnum):
+    """What a forked child forgets of its parent, first to last."""
+
+    IO_THREAD = enum.auto()
+    CONNECTIONS = enum.auto()
+    INTERRUPTS = enum.auto()
+    ENCODERS = enum.auto()
+    REMOTE_FILES = enum.auto()
+    REMOTE_SEGMENTS = enum.auto()
+    READS = enum.auto()
+    QUERIES = enum.auto()
+    FOLDER_LOCKS = enum.auto()
+    ENGINES = enum.auto()
+    LAUNCHERS = enum.auto()
+
+
+_at_exit: Final[dict[ExitStep, Callable[[], object]]] = {}
+_after_fork: Final[dict[ForkStep, Callable[[], object]]] = {}
+
+
+def at_exit(step: ExitStep, hook: Callable[[], object]) -> None:
+    """Have a hook called when the process ends."""
+    _at_exit[step] = hook
+    for registered in _at_exit.values():
+        atexit.unregister(registered)
+    # what is registered last runs first
+    for _, registered in sorted(_at_exit.items(), reverse=True):
+        atexit.register(registered)
+
+
+def after_fork(step: ForkStep, hook: Callable[[], object]) -> None:
+    """Have a hook called in every forked child, on systems that fork."""
+    _after_fork[step] = hook
+
+
+def _run(step: ForkStep) -> None:
+    hook = _after_fork.get(step)
+    if hook is not None:
+        hook()
+
+
+def _register(step: ForkStep) -> None:
+    os.register_at_fork(after_in_child=lambda: _run(step))
+
+
+if hasattr(os, "register_at_fork"):
+    # one for each step, so that a hook that fails does not keep the next from running
+    for _step in ForkStep:
+        _register(_step)

@@ -1,0 +1,81 @@
+"""Hooks of exit and of forked children run in one order, whatever is imported first."""
+
+import subprocess
+import sys
+
+import pytest
+
+# in the order of their steps; the names are those of the modules
+EXITS = ["live", "parallel", "exit_flush", "metadata"]
+FORKS = [
+    "io_thread", "lane_pool", "interrupts", "encoders", "remote_fs", "remote_segments", "parallel",
+    "live", "ownership", "server", "launcher",
+]  # fmt: skip
+
+ORDER = """
+import importlib, os, sys, types
+from pathlib import Path
+# the package itself imports all in its own order
+package = types.ModuleType("fluss_df")
+package.__path__ = [sys.argv[1]]
+sys.modules["fluss_df"] = package
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+from fluss_df import hooks
+from fluss_df.client.cluster import metadata
+from fluss_df.client.fetch import parallel, remote_fs, remote_segments
+from fluss_df.client.runtime import encoders, interrupts, io_thread
+from fluss_df.client.transport import lane_pool
+from fluss_df.client.write import exit_flush
+from fluss_df.cluster.processes import launcher
+from fluss_df.engine.files import ownership
+from fluss_df.engine.serve import server
+from fluss_df.io.scans import live
+def say(text):
+    def hook():
+        os.write(1, (text + "\\n").encode())
+    return hook
+E, F = hooks.ExitStep, hooks.ForkStep
+# each module's own step, with a hook that says which it is; the oldest steps come last here
+owners = {step: hook for step, hook in hooks._at_exit.items()}
+forked = {step: hook for step, hook in hooks._after_fork.items()}
+import atexit
+for step in sorted(owners):
+    hook = owners[step]
+    module = getattr(hook, "__module__", None)
+    atexit.unregister(hook)
+    hooks.at_exit(step, say("exit " + module.rpartition(".")[2]))
+for step in sorted(forked, reverse=True):
+    hook = forked[step]
+    module = "parallel" if hook == parallel._live.clear else hook.__module__.rpartition(".")[2]
+    hooks.after_fork(step, say("fork " + module))
+child = os.fork()
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.parametrize(
+    "first",
+    [
+        [],
+        ["fluss_df.io.scans.live", "fluss_df.client.write.exit_flush"],
+        ["fluss_df.engine.serve.server", "fluss_df.client.fetch.parallel"],
+        ["fluss_df.cluster.processes.launcher", "fluss_df.client.cluster.metadata"],
+    ],
+    ids=["usual", "live", "engine", "launcher"],
+)
+def test_hooks_run_in_the_order_of_their_steps(first: list[str]) -> None:
+    import fluss_df
+
+    done = subprocess.run(
+        [sys.executable, "-c", ORDER, fluss_df.__path__[0], *first],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout.split("\n")[:-1] == [
+        *(f"fork {name}" for name in FORKS),
+        *(f"exit {name}" for name in EXITS),
+    ]
