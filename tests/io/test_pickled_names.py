@@ -8,9 +8,10 @@ import polars as pl
 import pyarrow as pa
 
 import fluss_df
-from fluss_df.backend import Backend
+from fluss_df.backend.key_lookups import KeySide, narrowed
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io import lookup_join, scan_fluss
+from fluss_df.metadata import TablePath
 
 # Users keep pickled frames in files, and a checkpoint of run() keeps a digest of the serialized
 # plan, in which these paths stand. A class that moves makes the files unreadable, and the first run
@@ -39,7 +40,7 @@ def test_pickles_name_stable_import_paths_only(tmp_path: Path) -> None:
         )
         connection.get_admin().create_table(f"fluss.{name}", descriptor)
     named: set[str] = set()
-    for frame in _frames(connection, tmp_path):
+    for frame in _frames(connection):
         for data in (pickle.dumps(frame), frame.serialize()):
             named.update(name.decode() for name in re.findall(rb"fluss_df(?:\.\w+)+", data))
     # of pinned offsets, which a micro-batch's scan has
@@ -47,15 +48,14 @@ def test_pickles_name_stable_import_paths_only(tmp_path: Path) -> None:
     connection.close()
 
 
-def _frames(connection: FlussConnection, tmp_path: Path) -> list[pl.LazyFrame]:
-    ibis = Backend()
-    ibis.do_connect(str(tmp_path / "data"))
-    log, keyed = ibis.table("log"), ibis.table("keyed")
+def _frames(connection: FlussConnection) -> list[pl.LazyFrame]:
+    log, keyed = (scan_fluss(f"fluss.{name}", connection=connection) for name in ("log", "keyed"))
     return [
-        scan_fluss("fluss.log", connection=connection),
+        log,
+        keyed,
         scan_fluss("fluss.log", connection=connection, follow=True, max_rows=5),
-        scan_fluss("fluss.keyed", connection=connection),
         scan_fluss("fluss.keyed$changelog", connection=connection),
         lookup_join(pl.LazyFrame({"k": [1]}), "fluss.keyed", connection=connection),
-        ibis.compile(keyed.semi_join(log, "k")),
+        # a semi-join of Ibis and SQL
+        narrowed(keyed, TablePath("fluss", "keyed"), connection, KeySide(("k",), log.select("k"))),
     ]
