@@ -38,7 +38,7 @@ def test_pickles_name_stable_import_paths_only(tmp_path: Path) -> None:
         descriptor = fluss_df.TableDescriptor(
             fluss_df.Schema(pa.schema(fields), primary_keys=keys), bucket_count=1
         )
-        connection.get_admin().create_table(f"fluss.{name}", descriptor)
+        connection.get_admin().create_table(fluss_df.TablePath("fluss", name), descriptor)
     named: set[str] = set()
     for frame in _frames(connection):
         for data in (pickle.dumps(frame), frame.serialize()):
