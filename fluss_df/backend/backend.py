@@ -19,8 +19,11 @@ from ibis.expr.rewrites import lower_stringslice, replace_parameter
 from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 
 from fluss_df.backend.catalog.leaves import bind_fluss_tables
-from fluss_df.backend.compiler import (
-    windows,  # noqa: F401  # they add to the compiler
+from fluss_df.backend.compiler import (  # noqa: F401 - they add to the translation
+    relations,
+    rules,
+    subqueries,
+    windows,
 )
 from fluss_df.backend.sql.dialect import Fluss
 from fluss_df.backend.sql.queries import SqlScope
