@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 import pyarrow as pa
 
 import fluss_df as fluss
-from fluss_df.client.fetch.fetcher import Chunk, Position
-from fluss_df.client.fetch.ordered import OrderedRead
+from fluss_df.client.fetch.chunk_read import ChunkRead
+from fluss_df.client.fetch.fetcher import Position
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.io.base.arrow import to_polars
 from fluss_df.metadata import OffsetSpec, TableBucket
-
-
-class _Keep(TableDecoder):
-    """Keeps what was fetched rather than decoding it."""
-
-    kept: list[tuple[Position, Chunk]]
-
-    def decode(self, position: Position, chunk: Chunk) -> Iterator[pa.Table]:
-        self.kept.append((position, chunk))
-        return iter(())
 
 
 class InMemory:
@@ -37,10 +26,7 @@ class InMemory:
         ends = connection.get_admin().list_offsets(info.table_path, buckets, OffsetSpec.latest())
         positions = [Position(TableBucket(info.table_id, b), None, 0, ends[b]) for b in buckets]
         metrics = ScanMetrics()
-        keep = _Keep(connection, info, columns, (), metrics)
-        keep.kept = []
-        list(OrderedRead(connection, info, keep, positions, metrics))
-        self._chunks = keep.kept
+        self._chunks = list(ChunkRead(connection, info, None, positions, metrics))
         self._decoder = TableDecoder(connection, info, columns, (), metrics)
         self._of_views = TableDecoder(connection, info, columns, (), metrics, views=True)
 
@@ -51,13 +37,13 @@ class InMemory:
     def decode(self) -> pa.Table:
         """Decode everything with two threads."""
         with ThreadPoolExecutor(2) as pool:
-            parts = pool.map(lambda kept: [*self._decoder.decode(*kept)], self._chunks)
+            parts = pool.map(lambda kept: [*self._decoder.tables(*kept)], self._chunks)
             return pa.concat_tables(table for part in parts for table in part)
 
     def frames(self) -> pl.DataFrame:
         """The same, to frames, as a scan makes them: strings as Polars lays them out."""
         with ThreadPoolExecutor(2) as pool:
             parts = pool.map(
-                lambda kept: [*map(to_polars, self._of_views.decode(*kept))], self._chunks
+                lambda kept: [*map(to_polars, self._of_views.tables(*kept))], self._chunks
             )
             return pl.concat((frame for part in parts for frame in part), rechunk=False)

@@ -19,7 +19,7 @@ from rich.table import Table
 import fluss_df as fluss
 from benchmarks.tpch.data import generate, load, on_files, on_fluss
 from benchmarks.tpch.queries import QUERIES
-from fluss_df.client.fetch.ordered import positions_of
+from fluss_df.client.fetch.chunk_read import positions_of
 from fluss_df.client.fetch.parallel import ParallelRead
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.cluster import LocalCluster

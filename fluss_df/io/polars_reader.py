@@ -28,7 +28,7 @@ from polars.io.external_reader import (
 )
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
-from fluss_df.client.fetch.ordered import positions_of
+from fluss_df.client.fetch.chunk_read import positions_of
 from fluss_df.client.fetch.parallel import ParallelRead
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.errors import ErrorCode, FlussError

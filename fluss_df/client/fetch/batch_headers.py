@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from fluss_df.client.fetch.fetcher import Chunk, Position
-from fluss_df.client.fetch.ordered import OrderedRead
-from fluss_df.client.fetch.table_decoder import TableDecoder
+from fluss_df.client.fetch.chunk_read import ChunkRead
+from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.table_decoder import projection_of
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
@@ -19,27 +18,6 @@ from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     from fluss_df.client.context import ClientContext
-
-
-class _HeaderDecoder(TableDecoder):
-    """Yields writer id and sequence of each batch instead of its rows."""
-
-    def decode(self, position: Position, chunk: Chunk) -> Iterator[pa.Table]:
-        """Yield the headers of a chunk."""
-        headers = chunk.headers
-        begins = headers.base_offset
-        wanted = begins >= chunk.start
-        if position.stop is not None:
-            wanted &= begins < position.stop
-        count = int(wanted.sum())
-        yield pa.table(
-            {
-                "partition": pa.repeat(pa.scalar(position.bucket.partition_id, pa.int64()), count),
-                "bucket": pa.repeat(pa.scalar(position.bucket.bucket_id, pa.int32()), count),
-                "writer": headers.writer_id[wanted].astype(np.int64),
-                "sequence": headers.sequence[wanted].astype(np.int64),
-            }
-        )
 
 
 def landed_batches(
@@ -83,18 +61,26 @@ def landed_batches(
         if last[bucket] > begin
     ]
     found: dict[TableBucket, list[tuple[int, int]]] = {bucket: [] for bucket in begins}
-    for table in _headers(connection, info, positions):
-        columns = (table.column(i).to_pylist() for i in range(4))
-        for partition, number, writer, sequence in zip(*columns, strict=True):
-            if writer in writers:
-                bucket = TableBucket(info.table_id, number, partition)
-                found[bucket].append((writer, sequence))
+    for bucket, ids, sequences in written_by(connection, info, positions, writers):
+        found[bucket] += zip(ids, sequences, strict=True)
     return found
 
 
-def _headers(
-    connection: ClientContext, info: TableInfo, positions: Sequence[Position]
-) -> Iterator[pa.Table]:
+def written_by(
+    connection: ClientContext,
+    info: TableInfo,
+    positions: Sequence[Position],
+    writers: Collection[int],
+) -> Iterator[tuple[TableBucket, list[int], list[int]]]:
+    """Yield writer ids and sequences of the batches of some writers that begin in a range."""
     metrics = ScanMetrics(parent=connection.metrics)
-    decoder = _HeaderDecoder(connection, info, info.get_column_names()[:1], (), metrics)
-    yield from OrderedRead(connection, info, decoder, positions, metrics)
+    # headers come whole whatever is projected: one column is enough
+    projection = projection_of(info, info.get_column_names()[:1])
+    for position, chunk in ChunkRead(connection, info, projection, positions, metrics):
+        headers = chunk.headers
+        # a fetch from within a batch returns all of it
+        wanted = np.isin(headers.writer_id, list(writers)) & (headers.base_offset >= chunk.start)
+        if position.stop is not None:
+            wanted &= headers.base_offset < position.stop
+        writer_ids, sequences = headers.writer_id[wanted], headers.sequence[wanted]
+        yield position.bucket, writer_ids.tolist(), sequences.tolist()

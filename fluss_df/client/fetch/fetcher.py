@@ -1,7 +1,7 @@
 """Fetching log batches of buckets over a lane: positions, requests, answers.
 
-The bounded read (``ordered.py``) and the polling scanner (``log_scanner.py``) use it, each on the
-threads of its callers.
+The bounded read (``chunk_read.py``) and the polling scanner (``log_scanner.py``) use it, each on
+the threads of its callers.
 """
 
 from __future__ import annotations
@@ -305,10 +305,9 @@ class LogFetcher:
             position.ready.append(
                 Chunk(fetched.records, headers, position.offset, projected, fetched.checked, wanted)
             )
-            size = len(fetched.records)
             # batches behind them may have been left out
             self._advance(position, max(end, fetched.filtered_end_offset or 0))
-            return size if wanted is None else wanted
+            return len(fetched.records) if wanted is None else wanted
         if fetched.filtered_end_offset is not None:
             self._advance(position, fetched.filtered_end_offset)
         elif position.stop is not None:

@@ -15,12 +15,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
 
-from fluss_df.client.fetch.fetcher import Chunk, Position
-from fluss_df.client.fetch.ordered import OrderedRead
+from fluss_df.client.fetch.chunk_read import ChunkRead
+from fluss_df.client.fetch.fetcher import Position
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.encoders import MAX_THREADS
 from fluss_df.client.runtime.metrics import Metrics
@@ -90,7 +90,7 @@ class ParallelRead(Generic[T]):
         server_filter: ServerFilter | None = None,
         views: bool = False,
     ) -> None:
-        self._decoder = _DecodesLater(
+        self._decoder = TableDecoder(
             connection, info, columns, metadata_columns, metrics, views=views
         )
         self.schema = self._decoder.schema
@@ -105,8 +105,13 @@ class ParallelRead(Generic[T]):
         )
         self._groups = deque(
             _Group(
-                OrderedRead(
-                    connection, info, self._decoder, group, metrics, server_filter=server_filter
+                ChunkRead(
+                    connection,
+                    info,
+                    self._decoder.projection,
+                    group,
+                    metrics,
+                    server_filter=server_filter,
                 )
             )
             for group in _grouped(positions)
@@ -282,18 +287,21 @@ class ParallelRead(Generic[T]):
         return self._held > (limit / 2 if number else limit)
 
     def _receive(self, group: _Group) -> None:
-        pieces: list[_Piece] | None = None
-        error: BaseException | None = None
+        pieces: list[_Piece] = []
+        ended, error = False, cast("BaseException | None", None)
         try:
-            pieces = next(group.steps, None)
+            step = next(group.steps)
+            if step is not None:
+                pieces = [_Piece(decode) for decode in self._decoder.pieces(*step)]
+        except StopIteration:
+            ended = True
         except BaseException as caught:
-            error = caught
+            ended, error = True, caught
+            group.steps.close()
         with self._changed:
             group.receiving = False
-            if pieces is None:
-                group.ended, group.error = True, error
-            else:
-                group.pieces.extend(pieces)
+            group.ended, group.error = ended, error
+            group.pieces.extend(pieces)
             self._changed.notify_all()
 
     def _decode(self, piece: _Piece) -> None:
@@ -332,25 +340,13 @@ class _Piece:
 class _Group:
     """Positions that one lane reads one after the other, and what came of them."""
 
-    def __init__(self, read: OrderedRead) -> None:
+    def __init__(self, read: ChunkRead) -> None:
         self.read = read
-        self.steps = cast("Iterator[list[_Piece]]", iter(read))
+        self.steps = read.steps()
         self.pieces: deque[_Piece] = deque()
         self.receiving = False
         self.ended = False
         self.error: BaseException | None = None
-
-
-class _DecodesLater(TableDecoder):
-    """Leaves the pieces of a chunk to whoever has time."""
-
-    def decode(self, position: Position, chunk: Chunk) -> Iterator[Any]:
-        """Yield the pieces of a chunk, still to be decoded."""
-        yield [_Piece(part) for part in self.pieces(position, chunk)]
-
-    def waiting(self) -> Iterator[Any]:
-        """Yield no pieces, for whoever reads on the caller's own thread to look up."""
-        yield []
 
 
 def _lies_ready(info: TableInfo, schema: pa.Schema) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fluss_df.client.fetch.chunk_read import ChunkRead
 from fluss_df.client.fetch.fetcher import Chunk, Position
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.table_questions import TableQuestions
@@ -33,6 +34,7 @@ from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     from fluss_df.client.context import ClientContext
+    from fluss_df.pushdown.server_filter import ServerFilter
 
 _Decoder: TypeAlias = LogDecoder | RowLogDecoder
 
@@ -58,6 +60,17 @@ _PIECE_ROWS = 1 << 19
 def _change_names() -> pa.Array:
     """Return the names of change types; made when needed, since it imports pandas."""
     return pa.array([kind.short_string() for kind in ChangeType])
+
+
+def projection_of(info: TableInfo, columns: Sequence[str]) -> list[int] | None:
+    """Return the indexes of columns to ask servers for, ascending; None for all of them."""
+    names = info.get_column_names()
+    place = {name: number for number, name in enumerate(names)}
+    # without a column nothing can be counted: the first one is fetched in their place
+    wanted = sorted(place[name] for name in columns) or [0]
+    # servers project columns of Arrow only
+    whole = len(wanted) == len(names) or info.log_format != "arrow"
+    return None if whole else wanted
 
 
 class TableDecoder:
@@ -113,12 +126,7 @@ class TableDecoder:
         self._target = pa.schema([info.schema.arrow_schema.field(name) for name in columns])
         self._lock = threading.Lock()
         self._schemas = {info.schema_id: info.schema}
-        # without a column nothing can be counted: the first one is fetched in their place
-        place = {name: number for number, name in enumerate(names)}
-        wanted = sorted(place[name] for name in columns) or [0]
-        whole = len(wanted) == len(names) or self._row_format is not None
-        # servers project columns of Arrow only
-        self.projection = None if whole else wanted
+        self.projection = projection_of(info, columns)
         # fetched batches of other schemas may lack a column: what is null then must be nullable
         fields = [field.with_nullable(True) for field in self._target]
         self._target = pa.schema(fields)
@@ -164,16 +172,27 @@ class TableDecoder:
             self._schemas[schema_id] = schema
             self._projected_decoder = self._whole_decoder = None
 
-    def decode(self, position: Position, chunk: Chunk) -> Iterator[pa.Table]:
+    def tables(self, position: Position, chunk: Chunk) -> Iterator[pa.Table]:
         """Decode a chunk, a few MB at a time."""
         for piece in self.pieces(position, chunk):
             table = piece()
             if table.num_rows:
                 yield table
 
-    def waiting(self) -> Iterator[pa.Table]:
-        """Yield what tells the caller that the read goes on later: nothing."""
-        return iter(())
+    def read(
+        self, positions: Sequence[Position], server_filter: ServerFilter | None = None
+    ) -> Iterator[pa.Table]:
+        """Fetch positions one after the other and decode them, on the thread that iterates."""
+        chunks = ChunkRead(
+            self._connection,
+            self._info,
+            self.projection,
+            positions,
+            self._metrics,
+            server_filter=server_filter,
+        )
+        for position, chunk in chunks:
+            yield from self.tables(position, chunk)
 
     def pieces(self, position: Position, chunk: Chunk) -> list[Callable[[], pa.Table]]:
         """Verify a chunk, and return what decodes its parts: each once, on any thread."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss_df.client.fetch.ordered import OrderedRead
 from fluss_df.client.scan.fetch_buffer import Taken
 from fluss_df.client.scan.log_scanner import LogScanner
 from fluss_df.client.scan.records import RecordBatch
@@ -99,9 +98,7 @@ class ChangeTableScanner(LogScanner):
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
         """Return a lazy reader of all rows up to the latest offset, in bounded memory."""
         self._require(records=False)
-        read = OrderedRead(
-            self._connection, self._info, self._decoder, self._bounded(), self.metrics
-        )
+        read = self._decoder.read(self._bounded())
         maker = BinlogMaker(self._own)
 
         def batches() -> Iterator[pa.RecordBatch]:

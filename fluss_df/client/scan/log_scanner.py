@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fluss_df.client.fetch.fetcher import Position
-from fluss_df.client.fetch.ordered import OrderedRead
 from fluss_df.client.fetch.parallel import read_table
 from fluss_df.client.fetch.row_filter import RowFilter
 from fluss_df.client.fetch.table_decoder import TableDecoder
@@ -355,14 +354,7 @@ class LogScanner(Ready):
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
         """Return a lazy reader of all rows up to the latest offset, in bounded memory."""
         self._require(records=False)
-        read = OrderedRead(
-            self._connection,
-            self._info,
-            self._decoder,
-            self._bounded(),
-            self.metrics,
-            server_filter=self._incoming.server_filter,
-        )
+        read = self._decoder.read(self._bounded(), self._incoming.server_filter)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for table in read:

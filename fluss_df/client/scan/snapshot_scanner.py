@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss_df.client.fetch.fetcher import Position
-from fluss_df.client.fetch.ordered import OrderedRead
 from fluss_df.client.fetch.row_filter import RowFilter
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.fetch.value_decoder import ValueReader
@@ -473,8 +472,7 @@ class SnapshotScanner(Ready):
         schema = pa.schema(list(decoder.schema)[:-1])
         fold = ChangeFold(keys, lake_format, schema)
         if positions:
-            read = OrderedRead(self._connection, self._info, decoder, positions, self.metrics)
-            for table in read:
+            for table in decoder.read(positions):
                 changes = table.column(table.num_columns - 1)
                 codes = pa.chunked_array([chunk.indices for chunk in changes.chunks], pa.int8())
                 fold.add(table.select(range(table.num_columns - 1)), codes)

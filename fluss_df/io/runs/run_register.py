@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.client.fetch.fetcher import Position
-from fluss_df.client.fetch.ordered import OrderedRead
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.lookup.lookuper import Lookuper
 from fluss_df.client.runtime.metrics import Metrics
@@ -232,8 +231,7 @@ class RunRegister:
         if stop <= start:
             return
         position = Position(self._bucket, None, start, stop)
-        metrics = Metrics(parent=self._connection.metrics)
-        for table in OrderedRead(self._connection, self._info, self._decoder, [position], metrics):
+        for table in self._decoder.read([position]):
             kinds = pa.chunked_array([chunk.indices for chunk in table.column(4).chunks], pa.int8())
             wanted = pc.and_(
                 pc.equal(table.column(0), run_id), pc.is_in(kinds, pa.array(_ROWS, pa.int8()))

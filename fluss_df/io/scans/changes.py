@@ -13,7 +13,7 @@ from typing import TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from fluss_df.client.fetch.ordered import positions_of
+from fluss_df.client.fetch.chunk_read import positions_of
 from fluss_df.client.fetch.parallel import ParallelRead, read_table
 from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
 from fluss_df.client.runtime.metrics import Metrics

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.client.fetch.fetcher import Position
-from fluss_df.client.fetch.ordered import OrderedRead
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.scan.change_fold import ChangeFold
@@ -150,8 +149,6 @@ class Moved:
     def _changes(self, start: int, stop: int) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:
         position = Position(self._bucket, self._partition_name, start, stop)
         last = len(self._schema)
-        for table in OrderedRead(
-            self._connection, self._info, self._decoder, [position], self._metrics
-        ):
+        for table in self._decoder.read([position]):
             codes = [chunk.indices for chunk in table.column(last).chunks]
             yield table.select(range(last)), pa.chunked_array(codes, pa.int8())

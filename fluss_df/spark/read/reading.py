@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.fetch.ordered import OrderedRead, positions_of
+from fluss_df.client.fetch.chunk_read import positions_of
 from fluss_df.client.fetch.table_decoder import METADATA_FIELDS, TableDecoder
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.metadata import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, ChangeType
@@ -59,9 +59,7 @@ def _log(connection: FlussConnection, info: TableInfo, task: ReadTask) -> Iterat
         metadata = (*metadata, CHANGE_TYPE_COLUMN)
     decoder = TableDecoder(connection, info, task.columns, metadata, metrics)
     positions = positions_of(info.table_id, task.splits)
-    yield from OrderedRead(
-        connection, info, decoder, positions, metrics, server_filter=_server_filter(info, task)
-    )
+    yield from decoder.read(positions, _server_filter(info, task))
 
 
 def _server_filter(info: TableInfo, task: ReadTask) -> ServerFilter | None:

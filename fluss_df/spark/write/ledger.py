@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.client.fetch.fetcher import Position
-from fluss_df.client.fetch.ordered import OrderedRead
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.write.append import AppendWriter
@@ -387,7 +386,7 @@ class Ledger:
             Position(TableBucket(info.table_id, bucket, partition_id), epoch, start, stop)
             for bucket, start, stop in ranges
         ]
-        yield from OrderedRead(self._connection, info, decoder, positions, metrics)
+        yield from decoder.read(positions)
 
 
 def _piece(rows: pa.RecordBatch, i: int) -> Piece:

@@ -13,16 +13,11 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-
-import numpy as np
-import pyarrow as pa
+from collections.abc import Sequence
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.fetch.fetcher import Chunk, Position
-from fluss_df.client.fetch.ordered import OrderedRead
-from fluss_df.client.fetch.table_decoder import TableDecoder
-from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.fetch.batch_headers import written_by
+from fluss_df.client.fetch.fetcher import Position
 from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.client.send.requests import ProduceLog
 from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
@@ -163,7 +158,14 @@ class Publisher:
                     f" {first[bucket]}; start over with another checkpoint",
                     ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
                 )
-            sequences = list(self._sequences(manifest.writer_id, bucket, start, end))
+            position = Position(bucket, None, start, end)
+            sequences = [
+                sequence
+                for _, _, some in written_by(
+                    self._connection, self._info, [position], [manifest.writer_id]
+                )
+                for sequence in some
+            ]
             if sequences != list(range(len(sequences))):
                 raise FlussError(
                     f"batch {batch} is in table {self._info.table_path}, bucket {number}, with the"
@@ -172,17 +174,6 @@ class Publisher:
                 )
             found[bucket] = len(sequences)
         return found
-
-    def _sequences(
-        self, writer_id: int, bucket: TableBucket, start: int, end: int
-    ) -> Iterator[int]:
-        if end <= start:
-            return
-        metrics = Metrics(parent=self._connection.metrics)
-        headers = _Headers(self._connection, self._info, writer_id, metrics)
-        position = Position(bucket, None, start, end)
-        for found in OrderedRead(self._connection, self._info, headers, [position], metrics):
-            yield from found.column(0).to_pylist()
 
     # ---- sending
 
@@ -235,27 +226,6 @@ class Publisher:
                 raise server_error(answer.error_code, answer.error_message, where)
             return
         raise NetworkError(f"{connection.address} did not answer for the bucket")
-
-
-class _Headers(TableDecoder):
-    """Takes of log batches their headers alone: the sequences of one writer."""
-
-    def __init__(
-        self, connection: FlussConnection, info: TableInfo, writer_id: int, metrics: Metrics
-    ) -> None:
-        # headers come whole whatever is projected: one column is enough
-        super().__init__(connection, info, info.get_column_names()[:1], (), metrics)
-        self._writer_id = writer_id
-
-    def decode(self, position: Position, chunk: Chunk) -> Iterator[pa.Table]:
-        """Yield the sequences of the writer."""
-        headers = chunk.headers
-        ours = headers.writer_id == self._writer_id
-        # a fetch from within a batch returns all of it
-        ours &= headers.base_offset >= chunk.start
-        if position.stop is not None:
-            ours &= headers.base_offset < position.stop
-        yield pa.table({"sequence": np.asarray(headers.sequence[ours])})
 
 
 def _stamped(piece: Piece, writer_id: int, sequence: int) -> EncodedLogBatch:

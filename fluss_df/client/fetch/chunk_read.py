@@ -1,4 +1,4 @@
-"""Bounded reads: offset ranges of buckets as Arrow, in order, in bounded memory.
+"""Bounded reads: log batches of offset ranges, in order, in bounded memory.
 
 A read runs on the thread that iterates it. The next request is sent before what came is decoded,
 so that the server works and the network fills while the columns are decompressed; no thread of
@@ -7,16 +7,14 @@ its own is needed for that. Several buckets at once are read by ``parallel.py``.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from fluss_df.client.fetch.fetcher import Chunk, LogFetcher, Position, RemoteChunk
 from fluss_df.client.fetch.remote_segments import RemoteRead
-from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
@@ -36,8 +34,10 @@ _BUCKETS_PER_REQUEST = 64
 _WAIT_S = 0.2
 
 
-class OrderedRead:
-    """Reads positions one after the other; iterate it once.
+class ChunkRead:
+    """Fetches positions one after the other; iterate it once.
+
+    A chunk is yielded with its position.
 
     Small buckets that follow are fetched along with the first one, and wait their turn: at most
     about ``scanner.log.fetch.max-bytes`` twice are held.
@@ -46,8 +46,8 @@ class OrderedRead:
     ----------
     connection, info
         The table.
-    decoder
-        What turns log batches into Arrow.
+    projection
+        Indexes of the columns to ask servers for, ascending; None for all.
     positions
         What to read, each with a stop offset, in the order of the result.
     metrics
@@ -60,20 +60,19 @@ class OrderedRead:
         self,
         connection: ClientContext,
         info: TableInfo,
-        decoder: TableDecoder,
+        projection: Sequence[int] | None,
         positions: Sequence[Position],
         metrics: Metrics,
         *,
         server_filter: ServerFilter | None = None,
     ) -> None:
         self._connection = connection
-        self._decoder = decoder
         self._metrics = metrics
         self._todo = deque(positions)
         self._fetcher = LogFetcher(
             connection.cluster,
             info,
-            decoder.projection,
+            projection,
             metrics,
             max_wait_ms=0,
             begin_small=True,
@@ -85,9 +84,14 @@ class OrderedRead:
         self._asked: list[Position] = []
         self._aborted = False
         for position in positions:
-            position.projected = decoder.projection is not None
+            position.projected = projection is not None
 
-    def __iter__(self) -> Iterator[pa.Table]:
+    def __iter__(self) -> Iterator[tuple[Position, Chunk]]:
+        with contextlib.closing(self.steps()) as steps:
+            yield from filter(None, steps)
+
+    def steps(self) -> Generator[tuple[Position, Chunk] | None]:
+        """Iterate, with None where the caller may do something else: the read goes on later."""
         try:
             while self._todo:
                 if self._aborted:
@@ -96,10 +100,9 @@ class OrderedRead:
                 if front.ready:
                     chunk = front.ready.popleft()
                     if isinstance(chunk, Chunk):
-                        size = len(chunk.records)
-                        self._held -= size
+                        self._held -= len(chunk.records)
                         self._send()
-                        yield from self._decoder.decode(front, chunk)
+                        yield front, chunk
                     else:
                         yield from self._read_remote(front, chunk)
                 elif front.done:
@@ -110,16 +113,16 @@ class OrderedRead:
                         self._receive()
                     else:
                         self._pause()
-                        yield from self._decoder.waiting()
+                        yield None
         finally:
             self._drop_lane()
 
-    def _read_remote(self, front: Position, chunk: RemoteChunk) -> Iterator[pa.Table]:
+    def _read_remote(self, front: Position, chunk: RemoteChunk) -> Iterator[tuple[Position, Chunk]]:
         with RemoteRead(self._connection, front, chunk, self._metrics) as remote:
             while not remote.done and not self._aborted:
                 piece = remote.take(_WAIT_S)
                 if piece is not None:
-                    yield from self._decoder.decode(front, piece)
+                    yield front, piece
 
     def abort(self) -> None:
         """End the read, from another thread: its iteration raises."""
