@@ -8,6 +8,7 @@ for each insert, update or delete, with the row ``before`` and ``after`` it.
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections.abc import Hashable
 from typing import Final
@@ -141,6 +142,12 @@ class BinlogMaker:
         self._names = columns.names
         self._row = self.schema.field(BEFORE_COLUMN).type
         self._pending: dict[Hashable, pa.Table] = {}
+
+    def copy(self) -> BinlogMaker:
+        """Return another one, which has been given the same."""
+        made = copy.copy(self)
+        made._pending = self._pending.copy()
+        return made
 
     def add(self, changes: pa.Table, bucket: Hashable = None) -> pa.Table:
         """Return the rows that changes make.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -170,3 +173,109 @@ def test_other_threads_work_themselves() -> None:
     thread.start()
     thread.join()
     assert found == [thread]
+
+
+# ---- polls
+
+
+@contextmanager
+def interrupted_at(number: int) -> Iterator[list[int]]:
+    """Raise KeyboardInterrupt once, where Python looks for signals the ``number``-th time.
+
+    That is when a function begins, and behind a call of one that is not Python's. How often it
+    looked is counted.
+    """
+    counted = [0]
+    # what the test itself does is not meant
+    own = (__file__, contextlib.__file__)
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename not in own:
+            counted[0] += 1
+            if counted[0] == number:
+                raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        yield counted
+    finally:
+        sys.setprofile(None)
+
+
+# a socket that an interrupt met while it was opened is closed by Python, with this warning
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("way", ["arrow", "batches", "records", "$changelog", "$binlog"])
+def test_an_interrupted_poll_has_taken_nothing(tables: Tables, way: str) -> None:
+    """At each moment: the polls after it return every row, once, and in order."""
+    keyed = way.startswith("$")
+    table = tables(SCHEMA, ["n"] if keyed else None, bucket_count=1)
+    builder: Any = table.new_upsert() if keyed else table.new_append()
+    with builder.create_writer() as writer:
+        for start in range(0, 6, 3):
+            writer.write_arrow(pa.table({"n": range(start, start + 3), "text": ["a"] * 3}))
+            writer.flush()
+        if keyed:
+            writer.write_arrow(pa.table({"n": range(6), "text": ["b"] * 6}))
+    path = table.get_table_path()
+    read = table
+    if keyed:
+        connection = tables.connection
+        read = connection.get_table(f"{path.database_name}.{path.table_name}{way}")
+
+    def poll(scanner: Any) -> Any:
+        if way == "records":
+            return scanner.poll(1000)
+        return scanner.poll_record_batch(1000) if way == "batches" else scanner.poll_arrow(1000)
+
+    def rows_of(polled: Any) -> list[Any]:
+        if way == "records":
+            return [record.offset for record in polled]
+        if way == "batches":
+            return [n for found in polled for n in found.batch.column("n").to_pylist()]
+        return list(polled.column("n" if way == "arrow" else 1).to_pylist())
+
+    expected: list[Any] = [] if keyed else list(range(6))
+    number, looked = 0, 1
+    while number <= looked:
+        scan = read.new_scan()
+        scanner: Any = (
+            scan.create_log_scanner()
+            if way == "records"
+            else scan.create_record_batch_log_scanner()
+        )
+        scanner.subscribe(0, 0)
+        polled: list[Any] = []
+        # RuntimeError: of a lock of Python's own that an interrupt let go of
+        with interrupted_at(number) as counted, suppress(KeyboardInterrupt, RuntimeError):
+            polled.append(poll(scanner))
+        rows = [row for found in polled for row in rows_of(found)]
+        if not number:
+            looked = counted[0]
+            while more := rows_of(poll(scanner)):
+                rows += more
+            expected = expected or rows
+        while len(rows) < len(expected):
+            more = rows_of(poll(scanner))
+            assert more, f"only {rows} after an interrupt at {number}"
+            rows += more
+        assert rows == expected, f"after an interrupt at {number}"
+        scanner.close()
+        number += 1
+    assert looked > 20
+
+
+def test_what_an_interrupted_poll_had_is_read_by_to_arrow(tables: Tables) -> None:
+    table = tables(SCHEMA)
+    with table.new_append().create_writer() as writer:
+        writer.write_arrow(pa.table({"n": range(6), "text": ["a"] * 6}))
+    scanner = table.new_scan().create_record_batch_log_scanner()
+    scanner.subscribe(0, 0)
+
+    def made(taken: Any) -> Any:
+        assert taken
+        raise KeyboardInterrupt
+
+    scanner.as_table = made  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        scanner.poll_arrow(10_000)
+    assert scanner.to_arrow().column("n").to_pylist() == list(range(6))

@@ -102,6 +102,8 @@ class Position:
         The next offset to fetch.
     stop
         Where to stop (exclusive), or None to go on for ever.
+    decoded_to
+        The offset up to which a polling scanner has decoded it.
     projected
         Whether to let the server leave out columns.
     starved
@@ -126,6 +128,14 @@ class Position:
     failed_at: int | None = None
     out_since: float | None = None
     broken: int = 0
+    decoded_to: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.decoded_to = self.offset
+
+    def move(self, offset: int) -> None:
+        """Go on from another offset."""
+        self.offset = self.decoded_to = offset
 
     @property
     def done(self) -> bool:

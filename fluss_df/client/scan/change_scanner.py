@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -84,6 +84,15 @@ class ChangeTableScanner(LogScanner):
             changes = pa.Table.from_batches([decoded.batch])
             parts.append(self._made(changes, self._maker, position.bucket))
         return pa.concat_tables(parts)
+
+    def _undo(self) -> Callable[[], None]:
+        """Return what forgets the halves of updates that came last."""
+        before, self._maker = self._maker, self._maker.copy()
+
+        def undo() -> None:
+            self._maker = before
+
+        return undo
 
     def poll_record_batch(self, timeout_ms: int) -> list[RecordBatch]:
         """Refuse: rows of virtual tables do not stand one for one for those of log batches."""

@@ -6,7 +6,8 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from fluss_df.client.fetch.fetcher import Chunk, LogFetcher, Position, RemoteChunk
@@ -27,11 +28,44 @@ if TYPE_CHECKING:
 # Ctrl-C is noticed between waits
 _WAIT_S = 0.2
 _PAUSE_S = 0.01
+# another thread hands over what it polled
+_HANDOVER_S = 0.0005
 # buckets whose remote segments are read at the same time: each reads ahead
 _REMOTE_READS = 4
 
 #: Decoded batches, each with the position that it is of.
 Taken: TypeAlias = list[tuple[Position, DecodedBatch]]
+
+
+@dataclass(slots=True, eq=False)
+class Handover:
+    """Says whether the caller of a poll has what was polled.
+
+    Ctrl-C may end a poll at any of its steps but the last one, which sets ``handed``: Python looks
+    for signals where a function begins, behind a call, and where a loop goes on.
+
+    Parameters
+    ----------
+    thread
+        The number of the thread that polls.
+    handed
+        It has the rows.
+    withdrawn
+        It never will: the next poll returns them.
+    """
+
+    thread: int
+    handed: bool = False
+    withdrawn: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Offer:
+    """What a poll returns: ``rest`` is what is left once it is handed over, else ``undo``."""
+
+    to: Handover
+    rest: deque[tuple[Position, DecodedBatch]]
+    undo: Callable[[], None]
 
 
 class Incoming:
@@ -75,6 +109,8 @@ class Incoming:
         self._lanes: dict[Endpoint, tuple[Lane, list[Position]]] = {}
         self._decoded: deque[tuple[Position, DecodedBatch]] = deque()
         self._remote: dict[Position, RemoteRead] = {}
+        self._offer: _Offer | None = None
+        self._cut = False
 
     # ---- for the scanner
 
@@ -88,6 +124,19 @@ class Incoming:
 
         ``given_up`` ends the wait within a fifth of a second when it is set.
         """
+        if self._cut:
+            # an error, or Ctrl-C, ended the last one at any of its steps
+            self._go_back(positions)
+        self._cut = True
+        self._fill(positions, timeout_ms, given_up)
+        self._cut = False
+
+    def _fill(
+        self,
+        positions: Collection[Position],
+        timeout_ms: float,
+        given_up: threading.Event | None,
+    ) -> None:
         end = time.monotonic() + timeout_ms / 1000
         while not self._decoded:
             waiting = self._send_all(positions)
@@ -102,12 +151,39 @@ class Incoming:
                 return
         self._send_all(positions)
 
-    def take(self, most: int | None) -> Taken:
-        """Take decoded batches out, up to a number of rows; a batch is cut where it is too long."""
+    def _go_back(self, positions: Collection[Position]) -> None:
+        """Give up what is not decoded: it is asked for again."""
+        self.stop()
+        for position in positions:
+            self._drop_remote(position)
+            position.offset = position.decoded_to
+
+    def settle(self, thread: int, timeout_ms: float) -> bool:
+        """Take out what was handed over before a thread polls; False while another one is at it."""
+        end = time.monotonic() + timeout_ms / 1000
+        while (offer := self._offer) is not None:
+            if offer.to.handed:
+                self._decoded = offer.rest
+            elif offer.to.withdrawn or offer.to.thread == thread:
+                offer.undo()
+            elif time.monotonic() < end:
+                time.sleep(_HANDOVER_S)
+                continue
+            else:
+                return False
+            self._offer = None
+        return True
+
+    def offer(self, to: Handover, most: int | None, undo: Callable[[], None]) -> Taken:
+        """Return decoded batches, up to a number of rows; a batch is cut where it is too long.
+
+        They are taken out once they were handed over; where they were not, ``undo`` is called.
+        """
+        rest = self._decoded.copy()
         taken: Taken = []
         room = most
-        while self._decoded and room != 0:
-            position, decoded = self._decoded.popleft()
+        while rest and room != 0:
+            position, decoded = rest.popleft()
             rows = decoded.batch.num_rows
             if room is not None and rows > room:
                 if _ends_within_update(decoded, room):
@@ -116,24 +192,30 @@ class Incoming:
                         taken.append((position, decoded))
                         break
                 taken.append((position, part_of(decoded, 0, room)))
-                self._decoded.appendleft((position, part_of(decoded, room, rows - room)))
+                rest.appendleft((position, part_of(decoded, room, rows - room)))
                 break
             taken.append((position, decoded))
             if room is not None:
                 room -= rows
+        self._offer = _Offer(to, rest, undo)
         return taken
 
     def forget(self, position: Position) -> None:
         """Give up what there is of a position."""
         self._drop_remote(position)
         self._decoded = deque(entry for entry in self._decoded if entry[0] is not position)
+        if self._offer is not None:
+            rest = (entry for entry in self._offer.rest if entry[0] is not position)
+            self._offer.rest = deque(rest)
 
     def clear(self, positions: Collection[Position]) -> None:
-        """Give up everything."""
-        self.stop()
+        """Give up everything; positions go back to the first rows that nobody has."""
+        self.settle(threading.get_ident(), 0.0)
+        self._go_back(positions)
+        for position, decoded in reversed(self._decoded):
+            position.move(decoded.base_offset)
         self._decoded.clear()
-        for position in positions:
-            self._drop_remote(position)
+        self._offer = None
 
     def stop(self) -> None:
         """Give up answers that are on their way: they are asked for again."""
@@ -192,7 +274,13 @@ class Incoming:
             self.stop()
             position.offset = chunk.start
             raise
-        self._decoded.extend((position, batch) for batch in self._filter.batches(batches))
+        new = [(position, batch) for batch in self._filter.batches(batches)]
+        behind = position.ready[0] if position.ready else None
+        end = behind.start if isinstance(behind, Chunk) else position.offset
+        # Ctrl-C cannot come between the two: Python looks for signals behind a call
+        add = self._decoded.extend
+        position.decoded_to = end
+        add(new)
 
     def _drop_remote(self, position: Position) -> None:
         position.ready.clear()

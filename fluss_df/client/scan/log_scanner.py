@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -15,7 +15,7 @@ from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.awaitable import Ready, ready
 from fluss_df.client.runtime.io_thread import reset_after_fork
 from fluss_df.client.runtime.metrics import ScanMetrics
-from fluss_df.client.scan.fetch_buffer import Incoming, Taken
+from fluss_df.client.scan.fetch_buffer import Handover, Incoming, Taken
 from fluss_df.client.scan.records import RecordBatch, ScanRecords, record_batches
 from fluss_df.client.scan.subscriptions import check_positions
 from fluss_df.client.table_questions import TableQuestions
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fluss_df.client.context import ClientContext
+
+T = TypeVar("T")
 
 _Subscription = tuple[int | None, int]
 
@@ -186,7 +188,7 @@ class LogScanner(Ready):
             if asked:
                 known = self._offsets(asked, spec)
                 for position in asked:
-                    position.offset = known[position.bucket]
+                    position.move(known[position.bucket])
         with self._lock:
             for key in new:
                 self._forget(key)
@@ -227,11 +229,11 @@ class LogScanner(Ready):
 
         Waits up to ``timeout_ms`` for the first; none is an empty result.
         """
-        return ScanRecords(self.take(timeout_ms, records=True))
+        return self._poll(timeout_ms, ScanRecords, records=True)
 
     def poll_record_batch(self, timeout_ms: int) -> list[RecordBatch]:
         """Return log batches with their bucket and offsets; waits up to ``timeout_ms``."""
-        return record_batches(self.take(timeout_ms, records=False))
+        return self._poll(timeout_ms, record_batches, records=False)
 
     def poll_batches(self, timeout_ms: int) -> list[RecordBatch]:
         """Return log batches; the older name of :meth:`poll_record_batch`."""
@@ -239,7 +241,7 @@ class LogScanner(Ready):
 
     def poll_arrow(self, timeout_ms: int) -> pa.Table:
         """Return what came as one table; empty, with the schema, when nothing did."""
-        return self.as_table(self.take(timeout_ms, records=False))
+        return self._poll(timeout_ms, self.as_table, records=False)
 
     @property
     def schema(self) -> pa.Schema:
@@ -269,11 +271,36 @@ class LogScanner(Ready):
         given_up
             Ends the wait early, within a fifth of a second, when it is set.
         """
+        return self._poll(timeout_ms, lambda taken: taken, records=records, given_up=given_up)
+
+    def _poll(
+        self,
+        timeout_ms: float,
+        make: Callable[[Taken], T],
+        *,
+        records: bool,
+        given_up: threading.Event | None = None,
+    ) -> T:
+        """Return what is made of what came; it is taken out once the caller has it."""
         self._require(records=records)
-        with self._lock:
-            self._incoming.fill(self._subscriptions.values(), timeout_ms, given_up)
-            most = self._connection.config.scanner_log_max_poll_records if records else None
-            return self._incoming.take(most)
+        most = self._connection.config.scanner_log_max_poll_records if records else None
+        handover = Handover(threading.get_ident())
+
+        try:
+            with self._lock:
+                if not self._incoming.settle(handover.thread, timeout_ms):
+                    return make([])
+                self._incoming.fill(self._subscriptions.values(), timeout_ms, given_up)
+                result = make(self._incoming.offer(handover, most, self._undo()))
+            handover.handed = True
+            return result
+        except BaseException:
+            handover.withdrawn = True
+            raise
+
+    def _undo(self) -> Callable[[], None]:
+        """Return what undoes making a result, if that is not had after all."""
+        return lambda: None
 
     def _require(self, *, records: bool) -> None:
         if self._closed:
@@ -305,7 +332,7 @@ class LogScanner(Ready):
                     bounded.append(
                         Position(position.bucket, position.partition_name, position.offset, end)
                     )
-                position.offset = max(position.offset, end)
+                position.move(max(position.offset, end))
         return sorted(bounded, key=lambda p: (p.partition_name or "", p.bucket.bucket_id))
 
     def _check_named(self, ends: Mapping[TableBucket, int]) -> None:
@@ -342,7 +369,7 @@ class LogScanner(Ready):
         except BaseException:
             # whoever reads again must not miss what was not returned
             for position, offset in before:
-                position.offset = offset
+                position.move(offset)
             raise
         return self._filter.table(table)
 
