@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures.thread  # noqa: F401 - its fork hooks run before ours
+import contextlib
 import enum
 import os
 from collections.abc import Callable
@@ -25,6 +26,8 @@ class ExitStep(enum.IntEnum):
     WRITERS = enum.auto()
     #: Connections and engines are closed.
     CLUSTERS = enum.auto()
+    #: Servers that this process started, and to which the rows went, are stopped.
+    SERVERS = enum.auto()
 
 
 class ForkStep(enum.IntEnum):
@@ -50,11 +53,14 @@ _after_fork: Final[dict[ForkStep, Callable[[], object]]] = {}
 def at_exit(step: ExitStep, hook: Callable[[], object]) -> None:
     """Have a hook called when the process ends."""
     _at_exit[step] = hook
-    for registered in _at_exit.values():
-        atexit.unregister(registered)
-    # what is registered last runs first
-    for _, registered in sorted(_at_exit.items(), reverse=True):
-        atexit.register(registered)
+
+
+@atexit.register
+def _end() -> None:
+    # all of them run, whatever one of them raises
+    with contextlib.ExitStack() as hooks:
+        for _, hook in sorted(_at_exit.items(), reverse=True):
+            hooks.callback(hook)
 
 
 def after_fork(step: ForkStep, hook: Callable[[], object]) -> None:

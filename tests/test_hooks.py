@@ -1,12 +1,15 @@
 """Hooks of exit and of forked children run in one order, whatever is imported first."""
 
+import functools
 import subprocess
 import sys
 
 import pytest
 
+from fluss_df import hooks
+
 # in the order of their steps; the names are those of the modules
-EXITS = ["live", "parallel", "exit_flush", "metadata"]
+EXITS = ["live", "parallel", "exit_flush", "metadata", "local"]
 FORKS = [
     "io_thread", "lane_pool", "interrupts", "encoders", "remote_fs", "remote_segments", "parallel",
     "live", "ownership", "server", "launcher",
@@ -27,6 +30,7 @@ from fluss_df.client.fetch import parallel, remote_fs, remote_segments
 from fluss_df.client.runtime import encoders, interrupts, io_thread
 from fluss_df.client.transport import lane_pool
 from fluss_df.client.write import exit_flush
+from fluss_df.cluster import local
 from fluss_df.cluster.processes import launcher
 from fluss_df.engine.files import ownership
 from fluss_df.engine.serve import server
@@ -39,11 +43,9 @@ E, F = hooks.ExitStep, hooks.ForkStep
 # each module's own step, with a hook that says which it is; the oldest steps come last here
 owners = {step: hook for step, hook in hooks._at_exit.items()}
 forked = {step: hook for step, hook in hooks._after_fork.items()}
-import atexit
 for step in sorted(owners):
     hook = owners[step]
     module = getattr(hook, "__module__", None)
-    atexit.unregister(hook)
     hooks.at_exit(step, say("exit " + module.rpartition(".")[2]))
 for step in sorted(forked, reverse=True):
     hook = forked[step]
@@ -79,3 +81,17 @@ def test_hooks_run_in_the_order_of_their_steps(first: list[str]) -> None:
         *(f"fork {name}" for name in FORKS),
         *(f"exit {name}" for name in EXITS),
     ]
+
+
+def test_all_hooks_run_whatever_one_of_them_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[hooks.ExitStep] = []
+
+    def interrupted() -> None:
+        called.append(hooks.ExitStep.WRITERS)
+        raise KeyboardInterrupt
+
+    made = {step: functools.partial(called.append, step) for step in hooks.ExitStep}
+    monkeypatch.setattr(hooks, "_at_exit", made | {hooks.ExitStep.WRITERS: interrupted})
+    with pytest.raises(KeyboardInterrupt):
+        hooks._end()
+    assert called == list(hooks.ExitStep)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import shutil
@@ -32,6 +31,7 @@ from fluss_df.cluster.servers.settings import (
     option_text,
     tablet_server_name,
 )
+from fluss_df.hooks import ExitStep, at_exit
 
 Health = Literal["healthy", "unhealthy", "stopped"]
 
@@ -469,13 +469,15 @@ _to_stop: set[LocalCluster] = set()
 _owner = os.getpid()
 
 
-@atexit.register
 def _stop_all() -> None:
     if os.getpid() != _owner:  # a forked child does not own the servers
         return
     for cluster in list(_to_stop):
         with contextlib.suppress(ClusterError, OSError):
             cluster.stop()
+
+
+at_exit(ExitStep.SERVERS, _stop_all)
 
 
 def _dictionary(name: str, value: Mapping[str, Any] | None) -> dict[str, Any] | None:

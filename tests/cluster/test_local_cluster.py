@@ -297,6 +297,36 @@ def test_servers_end_with_the_process_that_started_them(
     until(lambda: not Path(folder).exists())
 
 
+FORGETFUL = """
+import sys
+import pyarrow as pa
+import fluss_df as fluss
+from fluss_df.cluster import LocalCluster
+
+cluster = LocalCluster(sys.argv[1]).start()
+connection = fluss.connect(cluster.bootstrap_servers)
+schema = fluss.Schema(pa.schema([("n", pa.int64())]))
+path = fluss.TablePath("fluss", "forgotten")
+connection.get_admin().create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+writer = connection.get_table(path).new_append().create_writer()
+for number in range(1000):
+    writer.append((number,))
+"""
+
+
+def test_what_a_program_forgets_is_written_before_its_servers_end(
+    fluss_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "c")
+    ended = subprocess.run(
+        [sys.executable, "-c", FORGETFUL, folder], capture_output=True, text=True, timeout=120
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    with LocalCluster(folder) as cluster:
+        rows = fluss_df.read_fluss("fluss.forgotten", connection=cluster.bootstrap_servers)
+    assert sorted(rows["n"].to_list()) == list(range(1000))
+
+
 def test_the_probe_sees_addresses(fluss_cluster: LocalCluster) -> None:
     (server,) = fluss_cluster.tablet_servers
     assert tablet_server_nodes(HOST, server.port, None, 5) == {
