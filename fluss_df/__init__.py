@@ -55,7 +55,8 @@ from fluss_df.metadata import (
     TablePath,
     TableStats,
 )
-from fluss_df.pushdown.predicate import ColumnRef, Predicate, col
+from fluss_df.pushdown.column import ColumnRef, col
+from fluss_df.pushdown.predicate import Predicate
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.version import __version__
 

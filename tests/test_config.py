@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss_df import Config, ErrorCode, FlussError
-from fluss_df.config import Option, parse_address
+from fluss_df.addresses import parse_address
+from fluss_df.config import Option
 
 OPTIONS: dict[str, Option[Any]] = {
     name: value for name, value in vars(Config).items() if isinstance(value, Option)

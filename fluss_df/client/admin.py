@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fluss_df.client.cluster.leader_requests import bucket_row_counts
-from fluss_df.client.cluster.metadata import path_message
 from fluss_df.client.cluster.table_creation import create_partition, create_table, drop_table
 from fluss_df.client.cluster.table_requests import (
     changing,
@@ -18,6 +17,7 @@ from fluss_df.client.cluster.table_requests import (
     config_changes,
     offset_spec_of,
     partition_spec_message,
+    path_message,
 )
 from fluss_df.client.runtime.awaitable import blocking
 from fluss_df.client.table_questions import TableQuestions

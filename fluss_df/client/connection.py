@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fluss_df.addresses import embedded_folder
 from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.cluster import in_process_questions as direct_questions
 from fluss_df.client.cluster.metadata import Cluster
@@ -17,7 +18,7 @@ from fluss_df.client.runtime.awaitable import Ready, answered_at_once, blocking,
 from fluss_df.client.table import FlussTable
 from fluss_df.client.transport.folders import HOME_VARIABLE, attached_config, home_folder
 from fluss_df.client.transport.lane_pool import lane_pool
-from fluss_df.config import Config, embedded_folder
+from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.record.change_tables import ChangeTable, split_name

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fluss_df.client.cluster import in_process_questions as direct_questions
 from fluss_df.client.cluster.leader_requests import bucket_offsets, offsets_by_clock
-from fluss_df.client.cluster.metadata import Cluster, path_message
+from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.client.cluster.table_requests import (
     checked,
     partition_infos_of,
     partition_infos_request,
+    path_message,
     table_info_of,
     table_info_request,
 )

@@ -96,7 +96,7 @@ def evaluate(predicate: Predicate, data: pa.Table | pa.RecordBatch) -> pa.Chunke
 
     Examples
     --------
-    >>> from fluss_df.pushdown.predicate import col
+    >>> from fluss_df.pushdown.column import col
     >>> rows = pa.table({"x": [1, 2, None]})
     >>> evaluate(bind(col("x") > 1, rows.schema), rows).to_pylist()
     [False, True, None]
@@ -134,7 +134,7 @@ def project(predicate: Predicate, columns: Collection[str]) -> Predicate:
 
     Examples
     --------
-    >>> from fluss_df.pushdown.predicate import col
+    >>> from fluss_df.pushdown.column import col
     >>> p = (col("day") == 1) & (col("x") > 5) | (col("day") == 2) & (col("y") > 5)
     >>> str(project(p, ["day"]))
     'day == 1 or day == 2'

@@ -58,7 +58,7 @@ def window_of(predicate: Predicate, column: str) -> Window:
 
     Examples
     --------
-    >>> from fluss_df.pushdown.predicate import col
+    >>> from fluss_df.pushdown.column import col
     >>> window_of(col("_log_offset").between(5, 9), "_log_offset")
     Window(low=5, high=10, exact=True)
     """

@@ -8,8 +8,9 @@ import pytest
 from fluss_df.errors import FlussError
 from fluss_df.pushdown import evaluate as evaluation
 from fluss_df.pushdown import predicate as ir
+from fluss_df.pushdown.column import col
 from fluss_df.pushdown.evaluate import bind, evaluate, filter_rows, project, selected_values
-from fluss_df.pushdown.predicate import Constant, Predicate, UnsupportedExpression, col, conjuncts
+from fluss_df.pushdown.predicate import Constant, Predicate, UnsupportedExpression, conjuncts
 
 NAN = float("nan")
 ROWS = pa.table(

@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.metadata import PartitionInfo, TablePath
+from fluss_df.pushdown.column import col
 from fluss_df.pushdown.evaluate import bind
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.plan import Bucket
-from fluss_df.pushdown.predicate import Constant, Predicate, col
+from fluss_df.pushdown.predicate import Constant, Predicate
 from fluss_df.pushdown.prune import (
     Conjunct,
     PredicateConjunct,

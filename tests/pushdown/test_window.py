@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fluss_df.pushdown.column import col
 from fluss_df.pushdown.evaluate import bind, evaluate
-from fluss_df.pushdown.predicate import Not, Predicate, and_, col, or_
+from fluss_df.pushdown.predicate import Not, Predicate, and_, or_
 from fluss_df.pushdown.window import ANY, Window, window_of
 
 VALUES = list(range(-3, 12))

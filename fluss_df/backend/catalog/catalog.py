@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ibis
@@ -12,10 +11,10 @@ import ibis.expr.operations as ops
 import ibis.expr.schema as sch
 import ibis.expr.types as ir
 import polars as pl
-import pyarrow as pa
 from ibis.backends import CanCreateDatabase, HasCurrentDatabase
 from ibis.formats.polars import PolarsSchema
 
+from fluss_df.backend.catalog.frames import by_position, frame_of, require_places, with_nulls
 from fluss_df.backend.catalog.leaves import ibis_schema, plain_schema
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
@@ -25,7 +24,7 @@ from fluss_df.io.sinks.sink import SinkResult, sink_fluss, write_fluss
 from fluss_df.io.sinks.target import TableLayout, describe
 from fluss_df.metadata import DatabaseDescriptor, TablePath, require_columns
 from fluss_df.record.change_tables import split_name
-from fluss_df.schema import Schema, TableDescriptor, TableInfo
+from fluss_df.schema import TableDescriptor, TableInfo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -229,7 +228,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         """
         if obj is None and schema is None:
             raise ibis.common.exceptions.IbisError("create_table needs obj or schema")
-        frame = None if obj is None else self._frame(obj)
+        frame = None if obj is None else frame_of(obj, self.compile)
         if schema is not None:
             kinds = pl.Schema(PolarsSchema.from_ibis(ibis.schema(schema)))
             if frame is not None:
@@ -247,15 +246,15 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         layout = TableLayout(
             _names(primary_key), _names(partition_by), _names(bucket_by), buckets, properties
         )
-        made = describe(path, kinds, layout)
-        required = set()
+        required: frozenset[str] = frozenset()
         if schema is not None:
-            required = {n for n, t in ibis.schema(schema).items() if not t.nullable}
+            required = frozenset(n for n, t in ibis.schema(schema).items() if not t.nullable)
+        made = describe(path, kinds, layout, required=required, comment=comment)
         if overwrite and self._connection.get_admin().table_exists(path):
             # the new rows may come from the table that goes
             frame = None if frame is None else frame.lazy().collect()
             self._connection.get_admin().drop_table(path)
-        self._create(path, _described(made, required, comment))
+        self._create(path, made)
         if frame is not None:
             self._write(frame, path)
         return self.table(path.table_name, database=path.database_name)
@@ -264,8 +263,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         self, path: TablePath, frame: pl.LazyFrame, layout: TableLayout, comment: str | None
     ) -> None:
         """Create a table of the cluster for the rows of a query, and write them."""
-        made = describe(path, frame.collect_schema(), layout)
-        self._create(path, _described(made, (), comment))
+        self._create(path, describe(path, frame.collect_schema(), layout, comment=comment))
         self._write(frame, path)
 
     def _create(
@@ -359,7 +357,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         SinkResult
             Rows, and offsets by bucket; None for a temporary table.
         """
-        frame = self._frame(obj)
+        frame = frame_of(obj, self.compile)
         if self.is_local(name, database):
             self._insert_locally(name, frame, overwrite)
             return None
@@ -370,7 +368,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         names = frame.collect_schema().names()
         columns = info.get_column_names()
         if not set(names) <= set(columns):
-            _require_places(names, columns, path)
+            require_places(names, columns, path)
             frame = by_position(frame, columns, path)
         return self._write(with_nulls(frame, info), path)
 
@@ -421,7 +419,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
                 f"table {path}: upsert(on={given!r}): rows are matched by the primary key,"
                 f" on={keys!r}"
             )
-        frame = self._frame(obj)
+        frame = frame_of(obj, self.compile)
         partial = len(frame.collect_schema().names()) < len(info.get_column_names())
         return self._write(frame, path, mode="partial_update" if partial else "upsert")
 
@@ -445,7 +443,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         """
         path = self.path(name, database)
         keys = self._keyed(path, "delete").get_primary_keys()
-        frame = self._frame(obj)
+        frame = frame_of(obj, self.compile)
         require_columns(keys, frame.collect_schema().names(), f"delete from table {path}")
         return self._write(frame.select(all_exact(keys)), path, mode="delete")
 
@@ -475,77 +473,6 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             return write_fluss(frame, path, **options)
         result: SinkResult = sink_fluss(frame, path, **options)
         return result
-
-    def _frame(self, obj: Any) -> pl.LazyFrame | pl.DataFrame:
-        """Return what a user gave as a frame; data in memory stays in memory."""
-        if isinstance(obj, (pl.LazyFrame, pl.DataFrame)):
-            return obj
-        if isinstance(obj, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
-            rows = obj.read_all() if isinstance(obj, pa.RecordBatchReader) else obj
-            made = pl.from_arrow(rows)
-            assert isinstance(made, pl.DataFrame)
-            return made
-        expr = obj if isinstance(obj, ir.Expr) else ibis.memtable(obj)
-        node = expr.as_table().op()
-        frame: pl.LazyFrame | pl.DataFrame
-        if isinstance(node, ops.InMemoryTable):
-            # as it is, without a name in this connection
-            frame = node.data.to_polars(node.schema)
-        else:
-            frame = self.compile(expr)
-        return frame
-
-
-def by_position(
-    frame: pl.LazyFrame | pl.DataFrame, columns: Sequence[str], path: object
-) -> pl.LazyFrame | pl.DataFrame:
-    """Name a frame's columns as those they are written to, in order."""
-    names = frame.collect_schema().names()
-    if len(names) != len(columns):
-        raise FlussError(
-            f"table {path}: {len(names)} columns ({', '.join(names)}) given for {len(columns)}"
-            f" ({', '.join(columns)})"
-        )
-    return frame.rename(dict(zip(names, columns, strict=True)))
-
-
-def _require_places(names: Sequence[str], columns: Sequence[str], path: object) -> None:
-    """Refuse names of which some are the table's, at other places, and some are not."""
-    known = frozenset(columns)
-    for at, name in enumerate(names):
-        if name in known and columns[at : at + 1] != [name]:
-            other = next(each for each in names if each not in known)
-            raise FlussError(
-                f"table {path}: column '{other}' is none of {', '.join(columns)}, so columns would"
-                f" be matched by position, and '{name}' is at another one: name all of them as the"
-                " table does"
-            )
-
-
-def with_nulls(frame: pl.LazyFrame | pl.DataFrame, info: TableInfo) -> pl.LazyFrame | pl.DataFrame:
-    """Add the nullable columns of a table that a frame does not have."""
-    there = set(frame.collect_schema().names())
-    missing = [c.name for c in info.schema.columns if c.name not in there and c.type.nullable]
-    return frame.with_columns(pl.lit(None).alias(name) for name in missing)
-
-
-def _described(
-    made: TableDescriptor, required: Iterable[str], comment: str | None
-) -> TableDescriptor:
-    """Add NOT NULL and a comment to the description of a table."""
-    wanted = set(required)
-    columns = [
-        replace(c, type=c.type.with_nullable(False)) if c.name in wanted else c
-        for c in made.schema.columns
-    ]
-    return TableDescriptor(
-        Schema.from_columns(columns, made.schema.primary_keys),
-        partition_keys=made.partition_keys or None,
-        bucket_count=made.bucket_count,
-        bucket_keys=made.bucket_keys or None,
-        comment=comment,
-        properties=made.properties,
-    )
 
 
 def _names(names: str | Sequence[str] | None) -> list[str] | None:

@@ -16,7 +16,7 @@ import sqlglot
 from ibis.formats.polars import PolarsSchema
 from sqlglot import exp
 
-from fluss_df.backend.catalog.catalog import by_position, with_nulls
+from fluss_df.backend.catalog.frames import by_position, frame_of, with_nulls
 from fluss_df.backend.catalog.leaves import plain_schema
 from fluss_df.backend.sql.arguments import require_read
 from fluss_df.backend.sql.ddl import RESET, Ddl, is_shown
@@ -143,7 +143,7 @@ class Statements(Ddl):
         if isinstance(source, exp.Values):
             by_name = {c.name: c for c in info.schema.columns}
             given = [by_name[name] for name in listed or columns]
-            frame = self._frame(typed_rows(source, given, path, self._compute))
+            frame = frame_of(typed_rows(source, given, path, self._compute), self.compile)
         else:
             common = tree.args.get("with_")
             if common is not None:

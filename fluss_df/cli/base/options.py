@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fluss_df.addresses import embedded_folder
 from fluss_df.client.connection import FlussConnection, resolve_connection
 from fluss_df.client.transport.folders import home_folder
-from fluss_df.config import embedded_folder
 from fluss_df.metadata import TablePath
 
 Connection = Annotated[

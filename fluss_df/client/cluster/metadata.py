@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from fluss_df.client.cluster.table_requests import path_message
 from fluss_df.client.runtime.io_thread import IOThread
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.runtime.retry import retrying
@@ -47,11 +48,6 @@ TABLET_SERVER = "TabletServer"
 _CONNECT_S: Final = 1.0
 
 _user_ids = itertools.count()
-
-
-def path_message(path: TablePath) -> pb.PathOfTable:
-    """Return the message for a table path."""
-    return pb.PathOfTable(database_name=path.database_name, table_name=path.table_name)
 
 
 class _Leader(NamedTuple):

@@ -22,10 +22,11 @@ import uuid
 from collections.abc import Mapping
 from typing import Final
 
-from fluss_df.client.cluster.metadata import Cluster, path_message
+from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.client.cluster.table_requests import (
     changing,
     partition_spec_message,
+    path_message,
     table_info_request,
 )
 from fluss_df.errors import ErrorCode, FlussError

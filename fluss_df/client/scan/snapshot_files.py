@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import pyarrow as pa
 from pyarrow import fs
 
-from fluss_df.client.cluster.metadata import path_message
+from fluss_df.client.cluster.table_requests import path_message
 from fluss_df.client.fetch.remote_fs import Place, RemoteFileSystems
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket

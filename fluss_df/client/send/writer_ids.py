@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from fluss_df.client.cluster.metadata import Cluster, path_message
+from fluss_df.client.cluster.metadata import Cluster
+from fluss_df.client.cluster.table_requests import path_message
 from fluss_df.client.send.bucket_queue import BucketQueue
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -130,16 +130,23 @@ def find_target(
 
 
 def describe(
-    path: TablePath, schema: pl.Schema, layout: TableLayout, change_type_column: str | None = None
+    path: TablePath,
+    schema: pl.Schema,
+    layout: TableLayout,
+    change_type_column: str | None = None,
+    *,
+    required: Collection[str] = (),
+    comment: str | None = None,
 ) -> TableDescriptor:
-    """Return the table to create for the columns of a frame."""
+    """Return the table to create for the columns of a frame; keys and ``required`` are NOT NULL."""
     keys = tuple(layout.primary_keys or ())
     columns = []
     for field in arrow_types(path, schema):
         if field.name == change_type_column:
             continue
         try:
-            kind = from_arrow(field.type, field.name not in keys, coerce=True)
+            nullable = field.name not in keys and field.name not in required
+            kind = from_arrow(field.type, nullable, coerce=True)
         except FlussError as error:
             raise SchemaMismatchError(
                 f"table {path} cannot be created: column '{field.name}'"
@@ -153,6 +160,7 @@ def describe(
         partition_keys=layout.partition_keys,
         bucket_keys=layout.bucket_keys,
         bucket_count=layout.bucket_count,
+        comment=comment,
         properties=layout.properties,
     )
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from fluss_df.addresses import embedded_folder
 from fluss_df.client.connection import FlussConnection, resolve_connection
-from fluss_df.config import Config, embedded_folder
+from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 
 _ROWS_PER_TASK: Final = 5_000_000
