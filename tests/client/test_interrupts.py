@@ -47,7 +47,7 @@ def test_a_storm_of_interrupts(address: str) -> None:
 
 def interleaved(writer: Any, do: Callable[[], object], *, after: bool) -> None:
     """Have something done before or after the next row joins those that wait, and only then."""
-    gathered = writer._waiting._gate.open
+    gathered = writer._accumulator._gate.open
     extend = gathered.extend
 
     def disturbed(values: Sequence[Any]) -> None:

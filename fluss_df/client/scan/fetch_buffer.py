@@ -68,7 +68,7 @@ class _Offer:
     undo: Callable[[], None]
 
 
-class Incoming:
+class FetchBuffer:
     """What a scanner has asked for and not yet given to its caller, who holds the scanner's lock.
 
     A request is on its way to every leader while there is nothing decoded; an answer is decoded

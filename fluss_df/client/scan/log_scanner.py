@@ -15,7 +15,7 @@ from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.awaitable import Ready, ready
 from fluss_df.client.runtime.io_thread import reset_after_fork
 from fluss_df.client.runtime.metrics import ScanMetrics
-from fluss_df.client.scan.fetch_buffer import Handover, Incoming, Taken
+from fluss_df.client.scan.fetch_buffer import FetchBuffer, Handover, Taken
 from fluss_df.client.scan.records import RecordBatch, ScanRecords, record_batches
 from fluss_df.client.scan.subscriptions import check_positions
 from fluss_df.client.table_questions import TableQuestions
@@ -99,14 +99,14 @@ class LogScanner(Ready):
         # offsets that the caller named, which may be ones that never were
         self._named: dict[_Subscription, int] = {}
         self._ever_subscribed = False
-        self._incoming = Incoming(connection, info, self._decoder, self._filter, self.metrics)
+        self._buffer = FetchBuffer(connection, info, self._decoder, self._filter, self.metrics)
         self._lock = threading.RLock()
         self._closed = False
         reset_after_fork(self)
 
     def after_fork(self) -> None:
         """Go on in a forked child, on sockets of its own; what the parent was sent stays there."""
-        self._incoming.after_fork()
+        self._buffer.after_fork()
         self._lock = threading.RLock()
         self._closed = False
 
@@ -195,7 +195,7 @@ class LogScanner(Ready):
             self._subscriptions.update(new)
             self._ever_subscribed = True
             self._named.update({key: offset for key, offset in offsets.items() if offset >= 0})
-            self._incoming.stop()
+            self._buffer.stop()
 
     def _offsets(self, positions: list[Position], spec: OffsetSpec) -> dict[TableBucket, int]:
         buckets = [position.bucket for position in positions]
@@ -212,13 +212,13 @@ class LogScanner(Ready):
     def _unsubscribe(self, key: _Subscription) -> None:
         with self._lock:
             self._forget(key)
-            self._incoming.stop()
+            self._buffer.stop()
 
     def _forget(self, key: _Subscription) -> None:
         self._named.pop(key, None)
         old = self._subscriptions.pop(key, None)
         if old is not None:
-            self._incoming.forget(old)
+            self._buffer.forget(old)
 
     # ---- polling
 
@@ -288,10 +288,10 @@ class LogScanner(Ready):
 
         try:
             with self._lock:
-                if not self._incoming.settle(handover.thread, timeout_ms):
+                if not self._buffer.settle(handover.thread, timeout_ms):
                     return make([])
-                self._incoming.fill(self._subscriptions.values(), timeout_ms, given_up)
-                result = make(self._incoming.offer(handover, most, self._undo()))
+                self._buffer.fill(self._subscriptions.values(), timeout_ms, given_up)
+                result = make(self._buffer.offer(handover, most, self._undo()))
             handover.handed = True
             return result
         except BaseException:
@@ -324,7 +324,7 @@ class LogScanner(Ready):
         ends = self._offsets(positions, OffsetSpec.latest())
         self._check_named(ends)
         with self._lock:
-            self._incoming.clear(positions)
+            self._buffer.clear(positions)
             bounded = []
             for position in positions:
                 end = ends[position.bucket]
@@ -340,7 +340,7 @@ class LogScanner(Ready):
         for key, position in self._subscriptions.items():
             end = ends.get(position.bucket)
             if end is not None and self._named.get(key) == position.offset > end:
-                where = self._incoming.where(position)
+                where = self._buffer.where(position)
                 raise FlussError(
                     f"offset {position.offset} is out of range: {where} ends at {end}",
                     ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
@@ -364,7 +364,7 @@ class LogScanner(Ready):
                 positions,
                 self.metrics,
                 self._metadata,
-                self._incoming.server_filter,
+                self._buffer.server_filter,
             )
         except BaseException:
             # whoever reads again must not miss what was not returned
@@ -381,7 +381,7 @@ class LogScanner(Ready):
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
         """Return a lazy reader of all rows up to the latest offset, in bounded memory."""
         self._require(records=False)
-        read = self._decoder.read(self._bounded(), self._incoming.server_filter)
+        read = self._decoder.read(self._bounded(), self._buffer.server_filter)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for table in read:
@@ -394,7 +394,7 @@ class LogScanner(Ready):
     def close(self) -> None:
         """Give up the sockets; a second call does nothing."""
         with self._lock:
-            self._incoming.clear(self._subscriptions.values())
+            self._buffer.clear(self._subscriptions.values())
             self._subscriptions.clear()
             self._closed = True
         return ready(None)
@@ -406,9 +406,9 @@ class LogScanner(Ready):
         self.close()
 
     def __del__(self) -> None:
-        incoming = getattr(self, "_incoming", None)
-        if incoming is not None:
-            incoming.close_sockets()
+        buffer = getattr(self, "_buffer", None)
+        if buffer is not None:
+            buffer.close_sockets()
 
     def __repr__(self) -> str:
         kind = "records" if self._records else "batches"

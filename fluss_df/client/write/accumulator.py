@@ -1,4 +1,4 @@
-"""What waits in a writer for more to be sent with: :class:`Waiting`."""
+"""What waits in a writer for more to be sent with: :class:`Accumulator`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from fluss_df.client.runtime.encoders import encode_pool
 from fluss_df.client.runtime.interrupts import shielded
 from fluss_df.client.send.batch import EncodedBatch, WriteResultHandle
-from fluss_df.client.write.batcher import Outgoing
+from fluss_df.client.write.batcher import Batcher
 from fluss_df.errors import FlussError
 from fluss_df.record.python.row_collector import Gathered, Row, RowCollector, RowGate
 
@@ -36,7 +36,7 @@ MakeLoneRow: TypeAlias = Callable[
 ]
 
 
-class Waiting:
+class Accumulator:
     """Rows and small frames of a writer, until there are enough for a batch, or they lingered.
 
     Ctrl-C may come between any two steps of the main thread. What is in one list waits, whatever
@@ -46,7 +46,7 @@ class Waiting:
     ----------
     connection
         The connection.
-    outgoing
+    batcher
         Where it is sent to.
     name
         The table's, for errors.
@@ -70,7 +70,7 @@ class Waiting:
     def __init__(
         self,
         connection: ClientContext,
-        outgoing: Outgoing,
+        batcher: Batcher,
         *,
         name: str,
         rows: RowCollector,
@@ -80,7 +80,7 @@ class Waiting:
     ) -> None:
         self._connection = connection
         self._config = connection.config
-        self._outgoing = outgoing
+        self._batcher = batcher
         self._name = name
         self._rows = rows
         self._width = rows.width
@@ -268,7 +268,7 @@ class Waiting:
             self._frame_bytes = self._rows_aside = 0
             values = [item.take() if isinstance(item, Gathered) else [] for item in waiting]
             rows = self._count(waiting)
-            given_rows = self._outgoing.given_rows
+            given_rows = self._batcher.given_rows
             error: FlussError | None = None
             try:
                 batches = [
@@ -277,11 +277,11 @@ class Waiting:
                     if self._count([item])
                 ]
                 data = pa.Table.from_batches(batches, self._frame_schema)
-                self._outgoing.send(data, handle, self.target_bytes, wait_for_room=wait_for_room)
+                self._batcher.send(data, handle, self.target_bytes, wait_for_room=wait_for_room)
             except Exception as failure:
                 error = self._as_failure(failure)
                 # raised where the caller asks for the outcome: it may be another row's caller here
-                self._outgoing.failed(error, rows - (self._outgoing.given_rows - given_rows))
+                self._batcher.failed(error, rows - (self._batcher.given_rows - given_rows))
             handle.seal(error)
 
     def _as_failure(self, error: Exception) -> FlussError:
@@ -321,7 +321,7 @@ class Waiting:
         # another one may have come in the last moment
         alone = gathered.rows(self._width) == 1
         found = self._make_lone_row(gathered, values) if alone else None
-        place = None if found is None else self._outgoing.place(found[0])
+        place = None if found is None else self._batcher.place(found[0])
         if found is None or place is None:
             gathered.taken = None
             return False
@@ -329,11 +329,11 @@ class Waiting:
         handle, self._handle = self._handle or WriteResultHandle(), None
         error: FlussError | None = None
         try:
-            self._outgoing.take_room(found[1].nbytes, 1, wait=wait_for_room)
-            self._outgoing.send_row(place, found[1], handle)
+            self._batcher.take_room(found[1].nbytes, 1, wait=wait_for_room)
+            self._batcher.send_row(place, found[1], handle)
         except Exception as failure:
             error = self._as_failure(failure)
-            self._outgoing.failed(error, 1)
+            self._batcher.failed(error, 1)
         handle.seal(error)
         return True
 

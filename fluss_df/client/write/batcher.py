@@ -47,7 +47,7 @@ _MARGIN = 1.2
 Place: TypeAlias = tuple[TableBucket, str | None]
 
 
-class Outgoing:
+class Batcher:
     """What a writer has given out of its hands, of one process.
 
     Its callers hold the writer's lock, so that batches enter their buckets in the order of the

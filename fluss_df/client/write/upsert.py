@@ -155,7 +155,7 @@ class UpsertWriter(TableWriter):
         pk
             A dict of key column to value, or a list or tuple of values in the order of the key.
         """
-        return self._waiting.delete(self._deletes.values(pk))
+        return self._accumulator.delete(self._deletes.values(pk))
 
     def delete_arrow(self, keys: Any) -> WriteResultHandle:
         """Delete the rows that have the keys of an Arrow table or anything that exports one.

@@ -20,8 +20,8 @@ from fluss_df.client.send.batch import (
     WriteResultHandle,
 )
 from fluss_df.client.send.requests import WriteApi
-from fluss_df.client.write.accumulator import Waiting
-from fluss_df.client.write.batcher import Outgoing
+from fluss_df.client.write.accumulator import Accumulator
+from fluss_df.client.write.batcher import Batcher
 from fluss_df.client.write.exit_flush import flush_at_exit, needs_no_flush
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
@@ -103,7 +103,7 @@ class TableWriter(Ready):
     @property
     def _frame_bytes(self) -> int:
         """About how many bytes the batches have that a frame is cut into."""
-        return self._waiting.target_bytes
+        return self._accumulator.target_bytes
 
     def _checked(self, table: pa.Table) -> pa.Table:
         """Return a user's frame in the form of ``frame_schema``, or raise SchemaMismatchError."""
@@ -125,7 +125,7 @@ class TableWriter(Ready):
 
     def _reset(self) -> None:
         """Set up what belongs to one process."""
-        self._outgoing = Outgoing(
+        self._batcher = Batcher(
             self._connection,
             self._info,
             self._columns,
@@ -136,9 +136,9 @@ class TableWriter(Ready):
             most_rows=self._most_rows,
         )
         self._rows = RowCollector(self._columns, self._name)
-        self._waiting = Waiting(
+        self._accumulator = Accumulator(
             self._connection,
-            self._outgoing,
+            self._batcher,
             name=self._name,
             rows=self._rows,
             frame_schema=self._frame_schema,
@@ -146,8 +146,8 @@ class TableWriter(Ready):
             make_lone_row=self._lone_row,
         )
         if self._ended:
-            self._waiting.close()
-        self._put_row = self._waiting.put_row
+            self._accumulator.close()
+        self._put_row = self._accumulator.put_row
 
     def after_fork(self) -> None:
         """Start empty in a forked child: what was pending is for the parent to write."""
@@ -234,8 +234,8 @@ class TableWriter(Ready):
     def _write(self, data: pa.Table) -> WriteResultHandle:
         """Take a frame that was checked."""
         size = data.nbytes
-        if self._config.writer_batch_timeout_ms and size < self._waiting.target_bytes:
-            handle = self._waiting.add_frame(data, size)
+        if self._config.writer_batch_timeout_ms and size < self._accumulator.target_bytes:
+            handle = self._accumulator.add_frame(data, size)
             if handle is not None:
                 return handle
         handle = WriteResultHandle()
@@ -250,10 +250,10 @@ class TableWriter(Ready):
 
     def _send_frame(self, data: pa.Table, handle: WriteResultHandle) -> None:
         """Send a frame, behind what waits."""
-        with self._waiting.lock:
-            self._waiting.require_open()
-            self._waiting.drain()
-            self._outgoing.send(data, handle, self._frame_bytes, may_stop=True)
+        with self._accumulator.lock:
+            self._accumulator.require_open()
+            self._accumulator.drain()
+            self._batcher.send(data, handle, self._frame_bytes, may_stop=True)
 
     # ---- batch by batch, under a writer id that is known beforehand
 
@@ -265,12 +265,12 @@ class TableWriter(Ready):
     def route(self, table: pa.Table) -> list[RoutedBatch]:
         """Check a frame, and return its rows as the batches that are to be sent; none is."""
         data = self._checked(table)
-        with self._waiting.lock:
-            return list(self._outgoing.routes(data, self._waiting.target_bytes))
+        with self._accumulator.lock:
+            return list(self._batcher.routes(data, self._accumulator.target_bytes))
 
     def ask_writer_id(self) -> int:
         """Have a server give a writer id that nobody else has."""
-        return self._outgoing.ask_writer_id()
+        return self._batcher.ask_writer_id()
 
     def send_as(
         self,
@@ -301,8 +301,8 @@ class TableWriter(Ready):
             )
 
         def send() -> None:
-            with self._waiting.lock:
-                self._outgoing.send_as(writer_id, sequences, batches)
+            with self._accumulator.lock:
+                self._batcher.send_as(writer_id, sequences, batches)
 
         shielded(send)
         self.flush()
@@ -320,7 +320,7 @@ class TableWriter(Ready):
             When acknowledgements are outstanding after ``timeout_ms``.
         """
         self.settle(timeout_ms)
-        self._outgoing.raise_failures()
+        self._batcher.raise_failures()
         return ready(None)
 
     def settle(self, timeout_ms: float | None) -> FlussError | None:
@@ -331,23 +331,23 @@ class TableWriter(Ready):
         TimeoutError
             When acknowledgements are outstanding after ``timeout_ms``.
         """
-        shielded(self._waiting.drain)
-        self._outgoing.settle(timeout_ms)
-        return self._outgoing.failure
+        shielded(self._accumulator.drain)
+        self._batcher.settle(timeout_ms)
+        return self._batcher.failure
 
     def offsets(self) -> list[BucketResult]:
         """Return what was acknowledged so far, for each bucket."""
-        return self._outgoing.results()
+        return self._batcher.results()
 
     @property
     def unflushed_rows(self) -> int:
         """Rows that are not acknowledged yet."""
-        return self._waiting.rows + self._outgoing.open_rows
+        return self._accumulator.rows + self._batcher.open_rows
 
     @property
     def failed_rows(self) -> int:
         """Rows that could not be written since the last flush."""
-        return self._outgoing.failed_rows
+        return self._batcher.failed_rows
 
     def close(self) -> None:
         """Flush, then refuse further rows; a second call does nothing.
@@ -357,7 +357,7 @@ class TableWriter(Ready):
         FlussError
             As :meth:`flush`.
         """
-        self._waiting.close()
+        self._accumulator.close()
         if self._ended:
             return ready(None)
         try:
