@@ -2,7 +2,7 @@
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.engine.engine import EngineOptions
-from fluss_df.engine.serve.listener import Limits
+from fluss_df.engine.serve.admission import Limits
 from fluss_df.engine.serve.server import EngineServer
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol.address import local_host

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from fluss_df.engine.files.rate_limited_log import SeldomLogger
-from fluss_df.engine.serve.listener import Connection, Connections
+from fluss_df.engine.serve.admission import Connections
+from fluss_df.engine.serve.connection import Connection
 from fluss_df.local_peers import peer_uid
 
 logger = SeldomLogger(logging.getLogger(__name__))
@@ -43,7 +44,7 @@ class Acceptor:
     def __init__(
         self,
         listening: socket.socket,
-        connections: Connections,
+        connections: Connections[Connection],
         make: Callable[[str], Connection],
     ) -> None:
         self._socket = listening

@@ -12,7 +12,7 @@ from fluss_df.protocol.frames import Request
 
 
 class Channel:
-    """Requests in, answers out, as a :class:`~fluss_df.engine.serve.listener.Connection` has them.
+    """Requests in, answers out, as those of a socket's connection (``connection.py``).
 
     Requests are begun in their order; answers are given as they come.
 

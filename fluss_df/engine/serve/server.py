@@ -21,8 +21,9 @@ from fluss_df.engine.engine import Engine, EngineOptions
 from fluss_df.engine.files.runtime_folder import PREFIX, RuntimeFolder
 from fluss_df.engine.requests.dispatch import Dispatcher, Reply, Session
 from fluss_df.engine.serve.accepting import Acceptor
+from fluss_df.engine.serve.admission import Connections, Limits
 from fluss_df.engine.serve.channel import Channel
-from fluss_df.engine.serve.listener import Connection, Connections, Limits
+from fluss_df.engine.serve.connection import Connection
 from fluss_df.errors import FlussError, NetworkError
 from fluss_df.hooks import ForkStep, after_fork
 from fluss_df.protocol.address import local_host
@@ -66,7 +67,7 @@ class EngineServer:
             self._remove_temporary()
             raise
         self.engine.at_checks(functools.partial(keep_partitions, self.engine))
-        self._connections = Connections(Dispatcher(self.engine), limits or Limits())
+        self._connections = Connections[Connection](Dispatcher(self.engine), limits or Limits())
         self._loop = asyncio.new_event_loop()
         self.socket_path = self._runtime.socket_path
         # of requests that come without a connection

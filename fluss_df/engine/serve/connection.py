@@ -1,4 +1,4 @@
-"""Connections: frames in, frames out, within limits."""
+"""A connection: frames in, frames out, within limits."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from typing import Final
 
-from fluss_df.engine.files.open_files import allowed_files
 from fluss_df.engine.files.rate_limited_log import SeldomLogger
-from fluss_df.engine.requests.dispatch import Dispatcher, Reply, Session
+from fluss_df.engine.requests.dispatch import Reply, Session
 from fluss_df.engine.requests.request_limits import most_bytes
-from fluss_df.engine.serve.memory_limit import MemoryLimit, Room
+from fluss_df.engine.serve.admission import Connections
+from fluss_df.engine.serve.memory_limit import Room
 from fluss_df.errors import FlussError
 from fluss_df.protocol.api import (
     API_VERSIONS,
@@ -52,190 +51,8 @@ _SMALL_HELD: Final = 256 << 10
 _FETCH_GROWTH: Final = 10
 _METADATA_GROWTH: Final = 64
 _GROWS_FROM: Final = 1 << 10
-# how long after its last byte a connection is closed for another one: where it asked for nothing
-# yet (one that did not say who it is may be closed sooner), and where it did
-_NEW_S: Final = 1.0
-_IDLE_S: Final = 10.0
-_CLOSED_AT_ONCE: Final = 16
-# of the descriptors that the process may have, the part for connections: a quarter
-_FILES_PART: Final = 4
-_LEAST_CONNECTIONS: Final = 8
-_SWEEP_S: Final = 5.0
 # of a request that holds memory others wait for, the part that has to come in each stalled_s
 _PART_IN_TIME: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What peers may use of a server.
-
-    Parameters
-    ----------
-    connections
-        The most at once by TCP, and the most by the Unix socket; fewer where a quarter of
-        the files that the process may open are fewer. For a further one, the connection is closed
-        that has done nothing for the longest time, if it has asked for nothing yet, or for nothing
-        in 10 s; where there is none, the further one is closed.
-    connections_per_address
-        The most from one address; None for three quarters of ``connections``.
-    request_bytes
-        The largest request; a larger one ends its connection. Requests that carry no rows are
-        refused at 4 MB, lookups at 32 MB.
-    unauthenticated_s
-        How long a peer may take to say who it is, or to send its first request.
-    attempts
-        Wrong passwords of one connection, which ends it. After three, a user's passwords from an
-        address are tried one a second.
-    idle_s
-        How long a peer may ask for nothing, or take no answers, before it is closed.
-    in_flight
-        Requests of one connection whose answer is not sent; more are not received meanwhile.
-    connection_bytes
-        What one connection may make the server hold: requests, until they are answered, and
-        answers, until they are sent. More is not received meanwhile; one request or answer may be
-        larger, and is then alone.
-    total_bytes
-        The same for all connections together; and again for answers that are made in memory, which
-        are begun when there is room for one as large as that connection had before.
-    stalled_s
-        While others wait for room in ``total_bytes``, a peer that neither sends the rest of its
-        request nor takes its answers for so long is closed, and one of whose request less than an
-        eighth came in that time.
-    """
-
-    connections: int = 1000
-    connections_per_address: int | None = None
-    request_bytes: int = 128 << 20
-    unauthenticated_s: float = 30.0
-    attempts: int = 3
-    idle_s: float = 600.0
-    in_flight: int = 256
-    connection_bytes: int = 64 << 20
-    total_bytes: int = 1 << 30
-    stalled_s: float = 30.0
-
-
-class Connections:
-    """All connections of a server, with their limits."""
-
-    def __init__(self, dispatcher: Dispatcher, limits: Limits) -> None:
-        self.dispatcher = dispatcher
-        self.limits = limits
-        self.open: set[Connection] = set()
-        self.memory = MemoryLimit(limits.total_bytes)
-        self.answers = MemoryLimit(limits.total_bytes)
-        # by the peer's address; "" is this machine's Unix socket
-        self._counts: Counter[str] = Counter()
-        most = min(limits.connections, max(_LEAST_CONNECTIONS, allowed_files() // _FILES_PART))
-        self._most = most
-        self._most_of_one = limits.connections_per_address or most - most // 4
-        self._sweeping: asyncio.TimerHandle | None = None
-
-    def admit(self, address: str) -> bool:
-        """Whether another connection of an address may come in; another one is closed for it."""
-        if not address:
-            return self._counts[""] < self._most
-        if self._counts[address] >= self._most_of_one and not self.make_room(address):
-            logger.warning(
-                "a connection from %s was closed: %s are open from there (Limits)",
-                address,
-                self._counts[address],
-            )
-            return False
-        if self._counts.total() - self._counts[""] >= self._most and not self.make_room(""):
-            logger.warning(
-                "a connection from %s was closed: %s are open (Limits)", address, self._most
-            )
-            return False
-        return True
-
-    def make_room(self, address: str) -> bool:
-        """Close connections that do nothing, of one address or of any ("").
-
-        Returns
-        -------
-        bool
-            Whether one was closed.
-        """
-        now = asyncio.get_running_loop().time()
-        new: list[tuple[float, Connection]] = []
-        idle: list[tuple[float, Connection]] = []
-        for connection in self.open:
-            if not connection.address or address not in ("", connection.address):
-                continue
-            seconds = connection.idle_s(now)
-            if not connection.proven:
-                new.append((seconds, connection))
-            elif seconds > _IDLE_S:
-                idle.append((seconds, connection))
-        new.sort(key=lambda entry: entry[0], reverse=True)
-        idle.sort(key=lambda entry: entry[0], reverse=True)
-        closed = [entry for entry in new[:_CLOSED_AT_ONCE] if entry[0] > _NEW_S]
-        # Where all are young, someone opens connections faster than anyone can use them: the one
-        # that came now is likelier to be used than the oldest that did not even say who it is.
-        silent = [entry for entry in new if not entry[1].greeted]
-        closed = closed or silent[:1] or idle[:1]
-        for _, connection in closed:
-            logger.warning(
-                "a connection from %s that did nothing was closed: another one came",
-                connection.address,
-            )
-            connection.close()
-            self.leave(connection)
-        return bool(closed)
-
-    def enter(self, connection: Connection) -> None:
-        """Count a connection in."""
-        self.open.add(connection)
-        self._counts[connection.address] += 1
-        if self._sweeping is None:
-            self._sweep_later()
-
-    def leave(self, connection: Connection) -> None:
-        """Count a connection out, once."""
-        if connection in self.open:
-            self.open.discard(connection)
-            self._counts[connection.address] -= 1
-            if not self._counts[connection.address]:
-                del self._counts[connection.address]
-
-    def _sweep_later(self) -> None:
-        seconds = min(_SWEEP_S, self.limits.idle_s / 4)
-        self._sweeping = asyncio.get_running_loop().call_later(seconds, self._sweep)
-
-    def _sweep(self) -> None:
-        """Close peers that have been idle for long."""
-        self._sweeping = None
-        now = asyncio.get_running_loop().time()
-        for connection in list(self.open):
-            if connection.address and connection.idle_s(now) > self.limits.idle_s:
-                logger.log(
-                    logging.DEBUG, "a peer at %s that was idle was closed", connection.address
-                )
-                connection.close()
-        if self.open:
-            self._sweep_later()
-
-    @property
-    def crowded(self) -> bool:
-        """Whether anyone waits for room."""
-        return self.memory.crowded or self.answers.crowded
-
-    async def close(self) -> None:
-        """Close all; what is being done is finished first, for a moment."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-        open_now = list(self.open)
-        for connection in open_now:
-            connection.stop_reading()
-        waiting = [task for connection in open_now for task in connection.tasks]
-        if waiting:
-            await asyncio.wait(waiting, timeout=1.0)
-        for connection in open_now:
-            connection.close()
-        workers = [connection.worker for connection in open_now if connection.worker]
-        tasks = [task for connection in open_now for task in connection.tasks]
-        await asyncio.gather(*workers, *tasks, return_exceptions=True)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -244,7 +61,7 @@ class Connection(asyncio.BufferedProtocol):
     Nothing is received while what the peer makes the server hold is at its limit.
     """
 
-    def __init__(self, connections: Connections, session: Session) -> None:
+    def __init__(self, connections: Connections[Connection], session: Session) -> None:
         self._connections = connections
         self._session = session
         limit = connections.limits.request_bytes
