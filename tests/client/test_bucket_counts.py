@@ -18,6 +18,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.requests import dispatch
+from fluss_df.engine.requests.catalog_requests import CatalogRequests
 from fluss_df.errors import ErrorCode, FlussError
 
 COUNTS = {"a": 2, "b": 5, "c": 1}
@@ -85,7 +86,8 @@ def rescaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rescal
     partitions: dict[int, int] = {}
     asked: set[str] = set()
     dispatcher = dispatch.Dispatcher
-    list_partitions, add_partition = dispatcher._list_partitions, dispatcher._add_partition
+    list_partitions = CatalogRequests._list_partitions
+    add_partition = dispatcher._add_partition
     made = dispatcher.__post_init__
 
     def listed(self: Any, request: Any) -> Any:
@@ -101,13 +103,13 @@ def rescaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rescal
         response.partition_metadata[-1].bucket_count = COUNTS[name]
 
     def checked(kind: Any, handler: Any) -> Any:
-        def handle(*args: Any) -> Any:
+        def handle(*args: Any, **more: Any) -> Any:
             asked.add(kind.name)
             # some are handed on as bytes, behind the engine
             request = args[0] if len(args) == 1 else kind.request.FromString(bytes(args[1]))
             if not _counted(request, partitions):
                 raise FlussError(f"{kind.name}: another number", ErrorCode.STALE_METADATA)
-            return handler(*args)
+            return handler(*args, **more)
 
         return handle
 
@@ -117,7 +119,7 @@ def rescaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rescal
             if kind.name in CHECKED:
                 self._handlers[key] = (kind, checked(kind, handler))
 
-    monkeypatch.setattr(dispatcher, "_list_partitions", listed)
+    monkeypatch.setattr(CatalogRequests, "_list_partitions", listed)
     monkeypatch.setattr(dispatcher, "_add_partition", staticmethod(added))
     monkeypatch.setattr(dispatcher, "__post_init__", post_init)
     with EmbeddedFluss(tmp_path / "server", port=0) as engine:
@@ -172,7 +174,7 @@ def test_rows_go_where_lookups_and_scans_look(rescaled: Rescaled) -> None:
 @pytest.fixture
 def table_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server whose tables say that they have three buckets."""
-    table_info = dispatch.Dispatcher._table_info
+    table_info = CatalogRequests._table_info
 
     def said(self: Any, request: Any) -> Any:
         response = table_info(self, request)
@@ -180,7 +182,7 @@ def table_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
         response.table_json = json.dumps(told).encode()
         return response
 
-    monkeypatch.setattr(dispatch.Dispatcher, "_table_info", said)
+    monkeypatch.setattr(CatalogRequests, "_table_info", said)
 
 
 @pytest.mark.usefixtures("table_of_three")

@@ -21,7 +21,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.engine.engine import Engine
-from fluss_df.engine.kv.kv_store import stored_rows
+from fluss_df.engine.kv.stored_rows import stored_rows
 from fluss_df.engine.log.retention import may_expire
 from fluss_df.engine.log.synced_point import BucketIds, SyncedPoint, first_file
 from fluss_df.engine.log.tablet import Tablet

@@ -25,7 +25,6 @@ import rocksdict
 from fluss_df.engine.files.files import DamagedError, disk_refused, names_in, read_bytes
 from fluss_df.engine.files.ownership import FolderLock
 from fluss_df.engine.files.private_files import FOLDER, make_private
-from fluss_df.engine.kv.sst_blocks import verify_other_blocks
 from fluss_df.engine.log.synced_point import NO_BUCKET, BucketIds
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.kv.rocks_manifest import verify_manifest
@@ -34,8 +33,8 @@ from fluss_df.record.kv.rocks_rows import take_values
 logger = logging.getLogger(__name__)
 
 # keys of rows have at least one byte; this one sorts before them all
-_STATE_KEY: Final = b""
-_FIRST_ROW_KEY: Final = b"\0"
+STATE_KEY: Final = b""
+FIRST_ROW_KEY: Final = b"\0"
 _STATE: Final = struct.Struct("<Bqqqqqqq")
 _STATE_VERSION: Final = 2
 # of formats 1 and 2, which do not say whose rows they are
@@ -53,9 +52,6 @@ _MOST_LIST_VALUES: Final = 128
 _LIST_BYTES: Final = 1 << 20
 # keys of a batch that are sorted at once
 _SORTED_KEYS: Final = 64 << 10
-# what is read at once where all rows are verified
-_READ_VALUES: Final = 1 << 14
-_READ_BYTES: Final = 4 << 20
 _FOLDER: Final = "kv"
 _FOLDER_NAME: Final = re.compile(rf"{_FOLDER}(-\d+)?")
 # how RocksDB's messages begin where files are missing, cut off or changed
@@ -208,9 +204,9 @@ class KvStore:
         try:
             path = self._resources.path_of(self.folder)
             os.makedirs(path, FOLDER, exist_ok=True)
-            db = _rocks(path, self._resources.options())
+            db = open_rocks(path, self._resources.options())
             self._make_private()
-            stored = db.get(_STATE_KEY)
+            stored = db.get(STATE_KEY)
         except FlussError:
             raise
         except Exception as error:
@@ -318,7 +314,7 @@ class KvStore:
                     delete(key)
                 else:
                     put(key, value)
-        put(_STATE_KEY, state.pack())
+        put(STATE_KEY, state.pack())
         with self._using("write") as db:
             db.write(batch, self._write_options)
             self.state = state
@@ -376,17 +372,17 @@ class KvStore:
         options.set_max_open_files(-1)
         try:
             path = self._resources.path_of(self.folder)
-            db = _rocks(path, options, read_only=True)
+            db = open_rocks(path, options, read_only=True)
         except FlussError:
             raise
         except Exception as error:
             raise self._failed("open", error) from error
         try:
-            stored = db.get(_STATE_KEY)
+            stored = db.get(STATE_KEY)
             if (KvState() if stored is None else KvState.unpack(stored)) != self.state:
                 raise self._not_as_left()
             rows = db.iter()
-            rows.seek(_FIRST_ROW_KEY)
+            rows.seek(FIRST_ROW_KEY)
             yield []
             yield from _value_lists(rows, most_bytes)
         except FlussError:
@@ -399,7 +395,7 @@ class KvStore:
     def _read_now(self, most_bytes: int | None) -> Iterator[list[bytes]]:
         with self._using("read") as db:
             rows = db.snapshot().iter()
-            rows.seek(_FIRST_ROW_KEY)
+            rows.seek(FIRST_ROW_KEY)
             yield []
             yield from _value_lists(rows, most_bytes)
 
@@ -483,13 +479,9 @@ def _number(folder: Path) -> int:
     return int(folder.name.partition("-")[2] or 0)
 
 
-def _read_only(folder: Path) -> rocksdict.Rdict:
-    if not folder.exists():
-        raise FlussError(f"there is no {folder}", ErrorCode.KV_STORAGE_EXCEPTION)
-    return _rocks(str(folder), rocksdict.Options(raw_mode=True), read_only=True)
-
-
-def _rocks(path: str, options: rocksdict.Options, *, read_only: bool = False) -> rocksdict.Rdict:
+def open_rocks(
+    path: str, options: rocksdict.Options, *, read_only: bool = False
+) -> rocksdict.Rdict:
     """Open a RocksDB whose MANIFEST does not hold it up."""
 
     def opened(name: str) -> BinaryIO:
@@ -503,56 +495,3 @@ def _rocks(path: str, options: rocksdict.Options, *, read_only: bool = False) ->
     access = rocksdict.AccessType
     kind = access.read_only(False) if read_only else access.read_write()
     return rocksdict.Rdict(path, options, access_type=kind)
-
-
-@contextlib.contextmanager
-def _reading(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (FlussError, GeneratorExit, MemoryError):
-        raise
-    except Exception as error:
-        raise FlussError(
-            f"RocksDB cannot read {folder}: {error}", ErrorCode.KV_STORAGE_EXCEPTION
-        ) from error
-
-
-def stored_state(folder: Path) -> KvState:
-    """Read how far a store is that no engine has open.
-
-    Raises
-    ------
-    FlussError
-        ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
-    """
-    with _reading(folder), contextlib.closing(_read_only(folder)) as db:
-        stored = db.get(_STATE_KEY)
-        return KvState() if stored is None else KvState.unpack(stored)
-
-
-def stored_rows(folder: Path) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Iterate over everything that a store has on the disk, verifying its checksums.
-
-    Yields
-    ------
-    tuple
-        Keys and their values, in the order of keys, a few MB at a time.
-
-    Raises
-    ------
-    FlussError
-        ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
-    """
-    with _reading(folder), contextlib.closing(_read_only(folder)) as db:
-        rows = db.iter()
-        rows.seek(_FIRST_ROW_KEY)
-        count = _MOST_LIST_VALUES
-        keys: list[bytes] = []
-        while values := take_values(rows, count, keys):
-            yield keys, values
-            size = sum(map(len, values)) + sum(map(len, keys))
-            count = max(1, min(4 * count, _READ_VALUES, _READ_BYTES * len(values) // (size + 1)))
-            keys = []
-        live = [Path(str(part["name"]).lstrip("/")).name for part in db.live_files()]
-    for name in live:
-        verify_other_blocks(folder / name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,13 +13,12 @@ from typing import Any, Final
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
-from fluss_df.engine.auto_partitions import keep_partitions
-from fluss_df.engine.catalog.alter import altered, altered_database
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files.rate_limited_log import SeldomLogger
 from fluss_df.engine.files.workers import paced
 from fluss_df.engine.requests import data_requests, kv_requests
 from fluss_df.engine.requests.answer_room import AnswerRoom
+from fluss_df.engine.requests.catalog_requests import CatalogRequests, path_of
 from fluss_df.engine.requests.cluster_requests import SERVER, ClusterRequests
 from fluss_df.engine.requests.kv_scans import Scans
 from fluss_df.engine.requests.login_attempts import Attempts
@@ -101,28 +99,11 @@ class Dispatcher:
         handlers: list[tuple[api.Api[Any, Any], Callable[..., Any]]] = [
             (api.API_VERSIONS, self._api_versions),
             (api.AUTHENTICATE, self._authenticate),
-            (api.CREATE_DATABASE, self._create_database),
-            (api.ALTER_DATABASE, self._alter_database),
-            (api.DROP_DATABASE, self._drop_database),
-            (api.LIST_DATABASES, self._list_databases),
-            (api.DATABASE_EXISTS, self._database_exists),
-            (api.GET_DATABASE_INFO, self._database_info),
-            (api.CREATE_TABLE, self._create_table),
-            (api.DROP_TABLE, self._drop_table),
-            (api.ALTER_TABLE, self._alter_table),
-            (api.GET_TABLE_INFO, self._table_info),
-            (api.LIST_TABLES, self._list_tables),
-            (api.TABLE_EXISTS, self._table_exists),
-            (api.GET_TABLE_SCHEMA, self._table_schema),
-            (api.CREATE_PARTITION, self._create_partition),
-            (api.DROP_PARTITION, self._drop_partition),
-            (api.LIST_PARTITION_INFOS, self._list_partitions),
             (api.GET_METADATA, self._metadata),
             (api.INIT_WRITER, self._init_writer),
             (api.LIST_OFFSETS, self._list_offsets),
             (api.LIMIT_SCAN, self._limit_scan),
             (api.GET_FILESYSTEM_SECURITY_TOKEN, self._token),
-            (api.GET_LAKE_SNAPSHOT, self._lake_snapshot),
             (api.PRODUCE_LOG, data_requests.produce_log),
             (api.FETCH_LOG, data_requests.fetch_log),
             (api.PUT_KV, kv_requests.put_kv),
@@ -131,6 +112,7 @@ class Dispatcher:
             (api.SCAN_KV, self._scan_kv),
             (api.GET_TABLE_STATS, self._table_stats),
             (api.GET_LATEST_KV_SNAPSHOTS, self._latest_snapshots),
+            *CatalogRequests(self.engine, self._cluster).handlers(),
             *self._cluster.handlers(),
         ]
         self._scans = Scans(self.engine)
@@ -216,16 +198,16 @@ class Dispatcher:
             )
         large = await self._is_large(kind, request.body)
         # these read and write bytes, and wait on the event loop
-        if kind is api.PRODUCE_LOG:
-            return await data_requests.produce_log(self.engine, request.body)
-        if kind is api.FETCH_LOG:
-            return await data_requests.fetch_log(
-                self.engine, request.body, large=large, in_place=in_place
-            )
-        if kind is api.PUT_KV:
-            return await kv_requests.put_kv(self.engine, request.body)
+        rest: Awaitable[list[Buffer]]
+        if kind in (api.PRODUCE_LOG, api.PUT_KV):
+            rest = await handler(self.engine, request.body)
+            return rest
         if kind is api.LOOKUP:
-            return await kv_requests.lookup(self.engine, request.body, large=large)
+            rest = await handler(self.engine, request.body, large=large)
+            return rest
+        if kind is api.FETCH_LOG:
+            rest = await handler(self.engine, request.body, large=large, in_place=in_place)
+            return rest
         if kind is api.AUTHENTICATE:
             asked = _parse(api.AUTHENTICATE, request.body)
             return [(await self._authenticate(session, asked)).SerializeToString()]
@@ -313,142 +295,6 @@ class Dispatcher:
             ErrorCode.AUTHENTICATE_EXCEPTION,
         )
 
-    # ---- databases
-
-    def _create_database(self, request: pb.CreateDatabaseRequest) -> pb.CreateDatabaseResponse:
-        self.engine.catalog.create_database(
-            request.database_name, request.ignore_if_exists, request.database_json
-        )
-        return pb.CreateDatabaseResponse()
-
-    def _alter_database(self, request: pb.AlterDatabaseRequest) -> pb.AlterDatabaseResponse:
-        catalog, name = self.engine.catalog, request.database_name
-        if request.ignore_if_not_exists and not catalog.has_database(name):
-            return pb.AlterDatabaseResponse()
-        changed = altered_database(catalog.database(name).descriptor, request)
-        if changed is not None:
-            catalog.alter_database(name, changed)
-        return pb.AlterDatabaseResponse()
-
-    def _drop_database(self, request: pb.DropDatabaseRequest) -> pb.DropDatabaseResponse:
-        dropped: list[Table] = []
-        try:
-            self.engine.catalog.drop_database(
-                request.database_name, request.ignore_if_not_exists, request.cascade, dropped
-            )
-        finally:
-            # also those before the one that a full disk did not let go: there is room then
-            for table in dropped:
-                self.engine.drop_table(table)
-        return pb.DropDatabaseResponse()
-
-    def _list_databases(self, request: pb.ListDatabasesRequest) -> pb.ListDatabasesResponse:
-        return pb.ListDatabasesResponse(database_name=self.engine.catalog.databases())
-
-    def _database_exists(self, request: pb.DatabaseExistsRequest) -> pb.DatabaseExistsResponse:
-        exists = self.engine.catalog.has_database(request.database_name)
-        return pb.DatabaseExistsResponse(exists=exists)
-
-    def _database_info(self, request: pb.GetDatabaseInfoRequest) -> pb.GetDatabaseInfoResponse:
-        database = self.engine.catalog.database(request.database_name)
-        return pb.GetDatabaseInfoResponse(
-            database_json=database.descriptor.to_json(),
-            created_time=database.created,
-            modified_time=database.modified,
-        )
-
-    # ---- tables
-
-    def _create_table(self, request: pb.CreateTableRequest) -> pb.CreateTableResponse:
-        self._cluster.require_server()
-        table = self.engine.catalog.create_table(
-            _path(request.table_path), request.table_json, request.ignore_if_exists
-        )
-        if table is not None:
-            keep_partitions(self.engine, table)
-        return pb.CreateTableResponse()
-
-    def _drop_table(self, request: pb.DropTableRequest) -> pb.DropTableResponse:
-        table = self.engine.catalog.drop_table(
-            _path(request.table_path), request.ignore_if_not_exists
-        )
-        if table is not None:
-            self.engine.drop_table(table)
-        return pb.DropTableResponse()
-
-    def _alter_table(self, request: pb.AlterTableRequest) -> pb.AlterTableResponse:
-        path = _path(request.table_path)
-        if (
-            request.ByteSize()
-            == pb.AlterTableRequest(
-                table_path=request.table_path, ignore_if_not_exists=request.ignore_if_not_exists
-            ).ByteSize()
-        ):
-            # nothing to change succeeds on a Fluss server, whatever the table
-            return pb.AlterTableResponse()
-        if request.ignore_if_not_exists and not self.engine.catalog.has_table(path):
-            return pb.AlterTableResponse()
-        table = self.engine.catalog.table(path)
-        changed = altered(table, request)
-        if changed is not None:
-            self.engine.catalog.replace(table, changed)
-        return pb.AlterTableResponse()
-
-    def _table_info(self, request: pb.GetTableInfoRequest) -> pb.GetTableInfoResponse:
-        table = self.engine.catalog.table(_path(request.table_path))
-        return pb.GetTableInfoResponse(
-            table_id=table.id,
-            schema_id=table.schema_id,
-            table_json=table.descriptor.to_json(),
-            created_time=table.created,
-            modified_time=table.modified,
-        )
-
-    def _list_tables(self, request: pb.ListTablesRequest) -> pb.ListTablesResponse:
-        return pb.ListTablesResponse(table_name=self.engine.catalog.tables(request.database_name))
-
-    def _table_exists(self, request: pb.TableExistsRequest) -> pb.TableExistsResponse:
-        exists = self.engine.catalog.has_table(_path(request.table_path))
-        return pb.TableExistsResponse(exists=exists)
-
-    def _table_schema(self, request: pb.GetTableSchemaRequest) -> pb.GetTableSchemaResponse:
-        wanted = request.schema_id if request.HasField("schema_id") else None
-        schema_id, schema = self.engine.catalog.schema(_path(request.table_path), wanted)
-        return pb.GetTableSchemaResponse(
-            schema_id=schema_id, schema_json=json.dumps(schema.to_json()).encode()
-        )
-
-    # ---- partitions
-
-    def _create_partition(self, request: pb.CreatePartitionRequest) -> pb.CreatePartitionResponse:
-        self._cluster.require_server()
-        self.engine.catalog.create_partition(
-            _path(request.table_path), _spec(request.partition_spec), request.ignore_if_exists
-        )
-        return pb.CreatePartitionResponse()
-
-    def _drop_partition(self, request: pb.DropPartitionRequest) -> pb.DropPartitionResponse:
-        dropped = self.engine.catalog.drop_partition(
-            _path(request.table_path), _spec(request.partition_spec), request.ignore_if_not_exists
-        )
-        if dropped is not None:
-            self.engine.drop_partition(*dropped)
-        return pb.DropPartitionResponse()
-
-    def _list_partitions(
-        self, request: pb.ListPartitionInfosRequest
-    ) -> pb.ListPartitionInfosResponse:
-        table, partitions = self.engine.catalog.list_partitions(
-            _path(request.table_path), _spec(request.partial_partition_spec)
-        )
-        response = pb.ListPartitionInfosResponse()
-        for partition in partitions:
-            info = response.partitions_info.add(partition_id=partition.id)
-            info.partition_spec.SetInParent()
-            for key, value in zip(table.descriptor.partition_keys, partition.values, strict=True):
-                info.partition_spec.partition_key_values.add(key=key, value=value)
-        return response
-
     # ---- where things are
 
     def _metadata(self, request: pb.MetadataRequest, session: Session) -> pb.MetadataResponse:
@@ -457,7 +303,7 @@ class Dispatcher:
         catalog = self.engine.catalog
         room = AnswerRoom(self.engine.settings.answer_bytes, "ask for fewer tables in one request")
         for path in paced(request.table_path):
-            table = catalog.table(_path(path))
+            table = catalog.table(path_of(path))
             text = table.descriptor.to_json()
             room.take(len(text) + _BUCKET_BYTES * (1 + (not table.partitioned) * table.buckets))
             response.table_metadata.add(
@@ -531,13 +377,6 @@ class Dispatcher:
     ) -> pb.GetFileSystemSecurityTokenResponse:
         return pb.GetFileSystemSecurityTokenResponse(schema="file", token=b"")
 
-    def _lake_snapshot(self, request: pb.GetLakeSnapshotRequest) -> pb.GetLakeSnapshotResponse:
-        table = self.engine.catalog.table(_path(request.table_path))
-        raise FlussError(
-            f"Lake table snapshot doesn't exist for table: {table.path}, table id: {table.id}",
-            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
-        )
-
 
 def _parse(kind: api.Api[api.RequestT, Any], body: pa.Buffer) -> api.RequestT:
     try:
@@ -558,14 +397,6 @@ def _parse_and_answer(
     kind: api.Api[Any, Any], handler: Callable[..., Message], body: pa.Buffer, *more: object
 ) -> bytes:
     return _answer(handler, _parse(kind, body), *more)
-
-
-def _path(path: pb.PathOfTable) -> TablePath:
-    return TablePath(path.database_name, path.table_name)
-
-
-def _spec(spec: pb.PartitionSpec) -> dict[str, str]:
-    return {pair.key: pair.value for pair in spec.partition_key_values}
 
 
 def _buckets(table: Table) -> list[pb.BucketMetadata]:
