@@ -30,8 +30,9 @@ from fluss_df.engine.kv.kv_store import KvResources, store_folder
 from fluss_df.engine.kv.kv_tablet import KvTablet
 from fluss_df.engine.log.retention import may_expire
 from fluss_df.engine.log.synced_point import BucketIds
-from fluss_df.engine.log.tablet import Tablet, unknown_bucket
+from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.tables import options
+from fluss_df.engine.tables.buckets import java_name, unknown_bucket
 from fluss_df.engine.tables.tables import Partition, Table, now_ms
 from fluss_df.engine.used_buckets import UsedBuckets, missing
 from fluss_df.errors import ErrorCode, FlussError
@@ -694,9 +695,3 @@ class Engine:
             self.lock.release()
         if problems:
             raise FlussError("; ".join(problems), ErrorCode.STORAGE_EXCEPTION)
-
-
-def java_name(bucket: TableBucket) -> str:
-    """Return a bucket as Fluss writes it in messages."""
-    partition = "" if bucket.partition_id is None else f"partitionId={bucket.partition_id}, "
-    return f"TableBucket{{tableId={bucket.table_id}, {partition}bucket={bucket.bucket_id}}}"

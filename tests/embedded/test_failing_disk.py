@@ -19,7 +19,7 @@ from fluss_df.engine.engine import Engine
 from fluss_df.engine.files import files
 from fluss_df.engine.files.files import DamagedError
 from fluss_df.engine.files.open_files import OpenFiles
-from fluss_df.engine.log import tablet as tablet_module
+from fluss_df.engine.log import log_segments
 from fluss_df.engine.log.segment import Segment
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.requests.login_attempts import Attempts
@@ -88,7 +88,7 @@ def test_a_segment_whose_name_is_not_on_the_disk_is_not_used(
     while tablet._active.size < 300:
         append(tablet, tablet.end_offset // 3, 1)
     number, active = tablet.end_offset // 3, tablet._active
-    monkeypatch.setattr(tablet_module, "sync_folder", refuse)
+    monkeypatch.setattr(log_segments, "sync_folder", refuse)
     for _ in range(2):
         with pytest.raises(FlussError, match="cannot begin a segment"):
             tablet.append(batch(writer=7, sequence=number), {1: None})

@@ -30,7 +30,7 @@ from fluss_df.engine.kv.kv_store import (
     KvState,
     KvStore,
 )
-from fluss_df.engine.log.tablet import Tablet, unknown_bucket
+from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.merge.merge_engines import merge_engine
 from fluss_df.engine.merge.row_changes import (
     INSERT,
@@ -43,6 +43,7 @@ from fluss_df.engine.merge.row_changes import (
 )
 from fluss_df.engine.merge.values_pool import Places, TableCodec, ValuePool
 from fluss_df.engine.tables import options
+from fluss_df.engine.tables.buckets import unknown_bucket
 from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import give_memory_back

@@ -162,6 +162,17 @@ def cut_piece(
     return Piece(data[: headers.consumed], headers)
 
 
+def cut_beginning(stretch: Stretch, offset: int, high: int, max_bytes: int) -> Piece | None:
+    """Return whole batches as :func:`cut_piece`; the beginning of one where not even one fits.
+
+    A client sees by it that there is more, and asks for this bucket alone.
+    """
+    whole = cut_piece(stretch, offset, high, max_bytes, at_least_one=True)
+    if whole is None or len(whole.data) <= max_bytes:
+        return whole
+    return Piece(whole.data[:max_bytes], scan_headers(b"", require_progress=False))
+
+
 def first_since(stretch: Stretch, timestamp: int, high: int) -> int:
     """Return the offset of the first batch that was committed at a time or later (ms).
 

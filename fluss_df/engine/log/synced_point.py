@@ -11,6 +11,7 @@ segment is told from one that expired.
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from fluss_df.engine.files.files import (
 )
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
+
+logger = logging.getLogger(__name__)
 
 POINT_FILE: Final = "synced"
 START_FILE: Final = "start"
@@ -64,6 +67,15 @@ class BucketIds(NamedTuple):
 
 # of a log that is used without a table
 NO_BUCKET: Final = BucketIds(-1, -1, -1)
+
+
+class LogEnd(NamedTuple):
+    """The end of a batch: its offset, and where it is in which segment, with the digest there."""
+
+    offset: int
+    segment: int
+    position: int
+    digest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +235,16 @@ class PointFile:
     ----------
     folder
         Of the log.
+    name
+        Of the bucket, for messages.
     owner
         The bucket.
     found
         What the file says.
     """
 
-    def __init__(self, folder: Path, owner: BucketIds, found: FoundPoint) -> None:
+    def __init__(self, folder: Path, name: str, owner: BucketIds, found: FoundPoint) -> None:
+        self._name = name
         self._owner = owner
         self._path = folder / POINT_FILE
         self._generation = found.generation
@@ -237,6 +252,8 @@ class PointFile:
         #: whether the file has no point of this format yet
         self.is_new = found.slot < 0
         self._file: int | None = None
+        # why the file has not the newest point
+        self._problem: str | None = None
 
     @property
     def _fd(self) -> int:
@@ -284,6 +301,41 @@ class PointFile:
             raise self._refused(error) from error
         # a slot that was not written is the next one again: the other has the newest point
         self._slot, self._generation = slot, generation
+
+    def note(self, start: int, end: LogEnd, *, durable: bool = False) -> None:
+        """Note up to where the log is on the disk.
+
+        Where that fails, the point lags behind, as it does after a loss of power; what was synced
+        is no less on the disk.
+        """
+        try:
+            self.write(start, *end)
+            if durable:
+                self.sync()
+        except FlussError as error:
+            if self._problem != error.message:
+                logger.warning("%s: %s", self._name, error.message)
+            self._problem = error.message
+        else:
+            self._problem = None
+
+    def note_start(self, start: int, end: LogEnd) -> bool:
+        """Note on the disk where the log begins; return whether both files have it.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`write`, where this file has not.
+        """
+        self.write(start, *end)
+        self.sync()
+        try:
+            write_start(self._path.parent, self._owner, start)
+        except FlussError as error:
+            # a disk that is full gets room by what is removed; this file has it
+            logger.warning("%s: %s", self._name, error.message)
+            return False
+        return True
 
     def sync(self) -> None:
         """Bring the file to the disk.

@@ -8,27 +8,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
 
-from fluss_df.engine.files.files import (
-    DamagedError,
-    disk_refused,
-    make_folder,
-    sync_data,
-    sync_folder,
-)
+from fluss_df.engine.files.files import disk_refused, make_folder, sync_data
 from fluss_df.engine.log.append_checks import check_batches
 from fluss_df.engine.log.batch_heads import stamped
-from fluss_df.engine.log.log_reads import Piece, Stretch, cut_piece, first_since
+from fluss_df.engine.log.log_reads import Piece, Stretch
+from fluss_df.engine.log.log_segments import LogSegments, close_copies
 from fluss_df.engine.log.recovery import load_log, remember
 from fluss_df.engine.log.retention import expired
-from fluss_df.engine.log.segment import FileCopy, LogCopy, Segment
+from fluss_df.engine.log.segment import LogCopy, Segment
 from fluss_df.engine.log.synced_point import (
     NO_BUCKET,
     BucketIds,
@@ -37,15 +30,13 @@ from fluss_df.engine.log.synced_point import (
     first_file,
     write_start,
 )
+from fluss_df.engine.tables.buckets import unknown_bucket
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.layout.headers import NO_WRITER_ID, LogHeaders, scan_headers
 from fluss_df.record.log.checked import CheckedColumns
 from fluss_df.record.log.cut import ColumnLayout
 
 logger = logging.getLogger(__name__)
-
-# data/<table>/<partition>/<bucket>/log
-_FOLDERS_ABOVE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +53,6 @@ class Appended:
 
     base_offset: int
     end_offset: int
-
-
-class _Place(NamedTuple):
-    """The end of a batch: its offset, and where it is in which segment, with the digest there."""
-
-    offset: int
-    segment: int
-    position: int
-    digest: int
 
 
 class Tablet:
@@ -118,8 +100,6 @@ class Tablet:
         self._before_first = before_first
         self.let_go = let_go
         self._poison: str | None = None
-        # why the file of the synced point has not the newest one
-        self._point_problem: str | None = None
         self.closed = False
         self.checked = CheckedColumns()
         # their names are brought to the disk below, once
@@ -127,11 +107,9 @@ class Tablet:
         loaded = load_log(folder, name, owner, used=used)
         for problem in loaded.problems:
             logger.warning("%s: %s", name, problem)
-        self._segments = loaded.segments
-        # whose files are to be removed: the log begins behind them
-        self._expired: list[Segment] = []
+        self._segments = LogSegments(folder, name, loaded.segments)
         self._writers = loaded.writers
-        self._point_file = PointFile(folder, owner, loaded.found)
+        self._point_file = PointFile(folder, name, owner, loaded.found)
         try:
             if not self._segments:
                 self._segments.append(Segment.begin(folder, loaded.start))
@@ -140,17 +118,14 @@ class Tablet:
                 sync_data(self._active.fd)
                 self._active.drop_index()
             self._last_timestamp = max(s.last_timestamp for s in self._segments)
-            self._synced = self._end
+            self._synced = self._segments.end
             self.synced_offset = self._synced.offset
             if self._point_file.is_new:
                 self._point_file.write(self.start_offset, *self._synced)
             else:
-                self._save_point()
+                self._point_file.note(self.start_offset, self._synced)
             if not self._active.size:
-                # also of the bucket, the partition, the table and all data: whoever made them may
-                # have ended, or met an error, before their names were on the disk
-                for above in (folder, *folder.parents[:_FOLDERS_ABOVE]):
-                    sync_folder(above)
+                self._segments.sync_names()
             if loaded.start > (loaded.found.noted_start or 0):
                 write_start(folder, owner, loaded.start)
         except BaseException:
@@ -160,11 +135,6 @@ class Tablet:
     @property
     def _active(self) -> Segment:
         return self._segments[-1]
-
-    @property
-    def _end(self) -> _Place:
-        active = self._active
-        return _Place(active.end_offset, active.base_offset, active.size, active.digest)
 
     @property
     def start_offset(self) -> int:
@@ -272,17 +242,9 @@ class Tablet:
         old = self._active
         self._sync_file(old.fd)
         old.save_index(self._writers, self.owner)
-        self._synced = self._end
+        self._synced = self._segments.end
         self.synced_offset = old.end_offset
-        new = Segment.begin(self.folder, old.end_offset)
-        try:
-            sync_folder(self.folder)
-        except BaseException:
-            # a loss of power could take the file with all that is written to it
-            new.rest()
-            raise
-        self._segments.append(new)
-        old.rest()
+        self._segments.begin_next()
 
     def sync(self) -> None:
         """Bring what was written to the disk.
@@ -297,7 +259,7 @@ class Tablet:
             self._require_usable()
             if not self.dirty:
                 return
-            target = self._end
+            target = self._segments.end
             # a roll or close meanwhile must not take the file away
             try:
                 fd = os.dup(self._active.fd)
@@ -312,14 +274,14 @@ class Tablet:
                 self._synced = target
                 self.synced_offset = target.offset
             if not self.closed:
-                self._save_point()
+                self._point_file.note(self.start_offset, self._synced)
 
     def _sync_all(self, *, durable_point: bool = False) -> None:
         """Bring what was written to the disk; the lock is held."""
         self._sync_file(self._active.fd)
-        self._synced = self._end
+        self._synced = self._segments.end
         self.synced_offset = self._synced.offset
-        self._save_point(durable=durable_point)
+        self._point_file.note(self.start_offset, self._synced, durable=durable_point)
 
     def _sync_file(self, fd: int) -> None:
         try:
@@ -330,23 +292,6 @@ class Tablet:
             raise FlussError(
                 f"cannot sync {self.name}: {error}", ErrorCode.STORAGE_EXCEPTION
             ) from error
-
-    def _save_point(self, *, durable: bool = False) -> None:
-        """Note up to where the log is on the disk.
-
-        Where that fails, the point lags behind, as it does after a loss of power; what was synced
-        is no less on the disk.
-        """
-        try:
-            self._point_file.write(self.start_offset, *self._synced)
-            if durable:
-                self._point_file.sync()
-        except FlussError as error:
-            if self._point_problem != error.message:
-                logger.warning("%s: %s", self.name, error.message)
-            self._point_problem = error.message
-        else:
-            self._point_problem = None
 
     def _require_usable(self) -> None:
         if self.closed:
@@ -392,18 +337,8 @@ class Tablet:
             if offset == high:
                 return None
             segment = next(s for s in reversed(self._segments) if s.base_offset <= offset)
-            size = segment.size
-            position = segment.index.before_offset(offset)
-            stretch = self._stretch(segment, position, size)
-        try:
-            if partial and not at_least_one and max_bytes > 0:
-                whole = cut_piece(stretch, offset, high, max_bytes, at_least_one=True)
-                if whole is None or len(whole.data) <= max_bytes:
-                    return whole
-                return Piece(whole.data[:max_bytes], scan_headers(b"", require_progress=False))
-            return cut_piece(stretch, offset, high, max_bytes, at_least_one)
-        except (FlussError, struct.error) as error:
-            raise self.damaged(offset, segment.path, error) from error
+            stretch = self._segments.stretch(segment, segment.index.before_offset(offset))
+        return self._segments.cut(stretch, offset, high, max_bytes, at_least_one, partial)
 
     def stretches(self, offset: int) -> tuple[int, list[Stretch]]:
         """Return the high watermark, and the segments from the one on that holds an offset.
@@ -418,21 +353,7 @@ class Tablet:
         """
         with self._lock:
             high = self._require_range(offset)
-            found: list[Stretch] = []
-            for segment in reversed(self._segments):
-                if offset < high and segment.base_offset < high:
-                    position = segment.index.before_offset(offset)
-                    found.append(self._stretch(segment, position, segment.size))
-                if segment.base_offset <= offset:
-                    break
-            return high, found[::-1]
-
-    def _stretch(self, segment: Segment, position: int, size: int) -> Stretch:
-        """Return a part of a segment; the lock is held."""
-        try:
-            return Stretch(segment, position, segment.view(position, size), segment.digest)
-        except DamagedError as error:
-            raise self.damaged(segment.base_offset, segment.path, error) from error
+            return high, self._segments.holding_from(offset, high)
 
     def _require_range(self, offset: int) -> int:
         """Return the high watermark, if readers may ask for an offset."""
@@ -447,30 +368,14 @@ class Tablet:
             )
         return high
 
-    def damaged(self, offset: int, file: Path, error: Exception) -> FlussError:
-        """Return the error for bytes that are not what was written."""
-        return DamagedError(
-            f"the log of {self.name} is damaged near offset {offset}, below what was"
-            f" acknowledged: {error} ({file}). Restore the folder from a backup"
-        )
-
     def offset_for_time(self, timestamp: int) -> int:
         """Return the first offset committed at or after a time (ms); else the high watermark."""
         with self._lock:
             if self.closed:
                 raise unknown_bucket(self.name)
             high = self.high_watermark
-            for segment in self._segments:
-                if segment.last_timestamp >= timestamp:
-                    position = segment.index.before_time(timestamp)
-                    stretch = self._stretch(segment, position, segment.size)
-                    break
-            else:
-                return high
-        try:
-            return first_since(stretch, timestamp, high)
-        except FlussError as error:
-            raise self.damaged(segment.base_offset, segment.path, error) from error
+            stretch = self._segments.since(timestamp)
+        return high if stretch is None else self._segments.first_since(stretch, timestamp, high)
 
     def last_records(self, limit: int) -> list[Piece]:
         """Return whole batches that hold at least the last ``limit`` visible records, if any."""
@@ -494,19 +399,14 @@ class Tablet:
             ``STORAGE_EXCEPTION`` when the log cannot be synced.
         """
         self.sync()
-        files: list[FileCopy] = []
+        with self._lock:
+            self._require_usable()
+            files = self._segments.copies()
+            point = SyncedPoint(self.owner, self.start_offset, *self._segments.end)
         try:
-            with self._lock:
-                self._require_usable()
-                files.extend(
-                    FileCopy(segment.path.name, segment.open_again(), segment.size)
-                    for segment in self._segments
-                )
-                point = SyncedPoint(self.owner, self.start_offset, *self._end)
             yield LogCopy(files, first_file(point))
         finally:
-            for file in files:
-                os.close(file.fd)
+            close_copies(files)
 
     # ---- retention and end
 
@@ -515,7 +415,7 @@ class Tablet:
         with self._lock:
             if self.closed:
                 return False
-            return bool(self._expired) or expired(self._segments, now_ms, ttl_ms) > 0
+            return self._segments.to_remove or expired(self._segments, now_ms, ttl_ms) > 0
 
     def expire(self, now_ms: int, ttl_ms: int) -> int:
         """Delete whole inactive segments that are older than a time to live; return how many.
@@ -527,40 +427,19 @@ class Tablet:
         """
         with self._lock:
             self._writers.expire(now_ms)
-            count = 0 if self.closed else expired(self._segments, now_ms, ttl_ms)
+            if self.closed:
+                return 0
+            count = expired(self._segments, now_ms, ttl_ms)
             if not count:
-                self._remove_expired()
+                self._segments.remove_expired()
                 return 0
             # first where the log begins: what is missing before is not lost then
             start = self._segments[count].base_offset
-            self._point_file.write(start, *self._synced)
-            self._point_file.sync()
-            try:
-                write_start(self.folder, self.owner, start)
-                noted = True
-            except FlussError as error:
-                # a disk that is full gets room by what is removed; the other file has it
-                logger.warning("%s: %s", self.name, error.message)
-                noted = False
-            self._expired += self._segments[:count]
-            del self._segments[:count]
-            self._remove_expired()
+            noted = self._point_file.note_start(start, self._synced)
+            self._segments.expire(count)
             if not noted:
                 write_start(self.folder, self.owner, start)
         return count
-
-    def _remove_expired(self) -> None:
-        """Remove the files of expired segments, the oldest first."""
-        if self.closed or not self._expired:
-            return
-        try:
-            while self._expired:
-                self._expired[0].delete()
-                del self._expired[0]
-            sync_folder(self.folder)
-        except OSError as error:
-            what = f"cannot remove expired segments of {self.name}"
-            raise disk_refused(what, self.folder, error) from error
 
     def close(self) -> None:
         """Sync, write the index, and close; a second call does nothing."""
@@ -591,8 +470,7 @@ class Tablet:
                 self._give_up()
 
     def _give_up(self) -> None:
-        for segment in (*self._expired, *self._segments):
-            segment.rest()
+        self._segments.rest()
         self._point_file.rest()
 
     def rest(self) -> bool:
@@ -615,10 +493,3 @@ class Tablet:
             return False
         finally:
             self._lock.release()
-
-
-def unknown_bucket(name: str) -> FlussError:
-    """Return the error for a bucket that is not there."""
-    return FlussError(
-        f"Unknown table or bucket: {name}", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
-    )

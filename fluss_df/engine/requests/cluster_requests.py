@@ -13,7 +13,8 @@ from typing import Any, Final, NoReturn
 
 from google.protobuf.message import Message
 
-from fluss_df.engine.engine import Engine, java_name
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.tables.buckets import java_name
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import api

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from fluss_df.engine.engine import Engine, java_name
+from fluss_df.engine.engine import Engine
 from fluss_df.engine.files.files import disk_refused
 from fluss_df.engine.files.workers import paced
 from fluss_df.engine.log.log_reads import Piece
@@ -23,6 +23,7 @@ from fluss_df.engine.requests.answer_room import AnswerRoom
 from fluss_df.engine.requests.filtered_read import read_filtered
 from fluss_df.engine.requests.kv_requests import limit_rows
 from fluss_df.engine.requests.row_requests import parse_rows, without_frames
+from fluss_df.engine.tables.buckets import java_name
 from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket

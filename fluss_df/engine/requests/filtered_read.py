@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fluss_df.engine.log.log_reads import Stretch
+from fluss_df.engine.log.log_segments import damaged
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.errors import FlussError
 from fluss_df.protocol.wire import Buffer
@@ -126,7 +127,7 @@ def _visible(
                 headers = scan_headers(data, require_progress=False)
             stretch.verify(data, headers, at)
         except FlussError as error:
-            raise tablet.damaged(offset, segment.path, error) from error
+            raise damaged(tablet.name, offset, segment.path, error) from error
         if len(headers):
             yield at, headers
             at += headers.consumed

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from fluss_df.engine.engine import Engine, java_name
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.tables.buckets import java_name
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb

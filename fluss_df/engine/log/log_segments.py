@@ -1,0 +1,194 @@
+"""The segments of a log, in order: where offsets and times are in them, and which have expired."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from fluss_df.engine.files.files import DamagedError, disk_refused, sync_folder
+from fluss_df.engine.log.log_reads import Piece, Stretch, cut_beginning, cut_piece, first_since
+from fluss_df.engine.log.segment import FileCopy, Segment
+from fluss_df.engine.log.synced_point import LogEnd
+from fluss_df.errors import FlussError
+
+# data/<table>/<partition>/<bucket>/log
+_FOLDERS_ABOVE: Final = 4
+
+
+class LogSegments(list[Segment]):
+    """The segments of a log, the oldest first; the last one is active.
+
+    What looks at the list is guarded by the tablet's lock; stretches are read without it.
+
+    Parameters
+    ----------
+    folder
+        Of the log.
+    name
+        Of the bucket, for messages.
+    segments
+        Those that are there.
+    """
+
+    def __init__(self, folder: Path, name: str, segments: Sequence[Segment]) -> None:
+        super().__init__(segments)
+        self._folder = folder
+        self._name = name
+        # whose files are to be removed: the log begins behind them
+        self._expired: list[Segment] = []
+
+    @property
+    def end(self) -> LogEnd:
+        """The end of what was written."""
+        active = self[-1]
+        return LogEnd(active.end_offset, active.base_offset, active.size, active.digest)
+
+    def begin_next(self) -> None:
+        """Begin a new segment behind the active one, which gives its files back."""
+        old = self[-1]
+        new = Segment.begin(self._folder, old.end_offset)
+        try:
+            sync_folder(self._folder)
+        except BaseException:
+            # a loss of power could take the file with all that is written to it
+            new.rest()
+            raise
+        self.append(new)
+        old.rest()
+
+    def sync_names(self) -> None:
+        """Bring the names of the folder, and of those above it, to the disk.
+
+        Also of the bucket, the partition, the table and all data: whoever made them may have ended,
+        or met an error, before their names were there.
+        """
+        for folder in (self._folder, *self._folder.parents[:_FOLDERS_ABOVE]):
+            sync_folder(folder)
+
+    # ---- reading
+
+    def holding_from(self, offset: int, high: int) -> list[Stretch]:
+        """Return the segments from the one on that holds an offset, up to another offset."""
+        found: list[Stretch] = []
+        for segment in reversed(self):
+            if offset < high and segment.base_offset < high:
+                found.append(self.stretch(segment, segment.index.before_offset(offset)))
+            if segment.base_offset <= offset:
+                break
+        return found[::-1]
+
+    def since(self, timestamp: int) -> Stretch | None:
+        """Return the first segment with a batch of a time (ms) or later, from at or before it."""
+        for segment in self:
+            if segment.last_timestamp >= timestamp:
+                return self.stretch(segment, segment.index.before_time(timestamp))
+        return None
+
+    def stretch(self, segment: Segment, position: int) -> Stretch:
+        """Return a segment from a position on, to the end of what was written."""
+        try:
+            view = segment.view(position, segment.size)
+            return Stretch(segment, position, view, segment.digest)
+        except DamagedError as error:
+            raise damaged(self._name, segment.base_offset, segment.path, error) from error
+
+    def cut(
+        self,
+        stretch: Stretch,
+        offset: int,
+        high: int,
+        max_bytes: int,
+        at_least_one: bool,
+        partial: bool,
+    ) -> Piece | None:
+        """Return whole batches of a stretch, see :func:`~fluss_df.engine.log.log_reads.cut_piece`.
+
+        Raises
+        ------
+        DamagedError
+            For bytes that changed on the disk.
+        """
+        try:
+            if partial and not at_least_one and max_bytes > 0:
+                return cut_beginning(stretch, offset, high, max_bytes)
+            return cut_piece(stretch, offset, high, max_bytes, at_least_one)
+        except (FlussError, struct.error) as error:
+            raise damaged(self._name, offset, stretch.segment.path, error) from error
+
+    def first_since(self, stretch: Stretch, timestamp: int, high: int) -> int:
+        """Return an offset, see :func:`~fluss_df.engine.log.log_reads.first_since`.
+
+        Raises
+        ------
+        DamagedError
+            For bytes that changed on the disk.
+        """
+        try:
+            return first_since(stretch, timestamp, high)
+        except FlussError as error:
+            segment = stretch.segment
+            raise damaged(self._name, segment.base_offset, segment.path, error) from error
+
+    def copies(self) -> list[FileCopy]:
+        """Return the files, opened for whoever copies them and closes them."""
+        files: list[FileCopy] = []
+        try:
+            files.extend(FileCopy(s.path.name, s.open_again(), s.size) for s in self)
+        except BaseException:
+            close_copies(files)
+            raise
+        return files
+
+    # ---- expired segments
+
+    @property
+    def to_remove(self) -> bool:
+        """Whether there are expired segments whose files are not removed yet."""
+        return bool(self._expired)
+
+    def expire(self, count: int) -> None:
+        """Take the oldest segments from the log, and remove their files."""
+        self._expired += self[:count]
+        del self[:count]
+        self.remove_expired()
+
+    def remove_expired(self) -> None:
+        """Remove the files of expired segments, the oldest first.
+
+        Raises
+        ------
+        FlussError
+            When the disk refuses; what is left is removed with the next call.
+        """
+        if not self._expired:
+            return
+        try:
+            while self._expired:
+                self._expired[0].delete()
+                del self._expired[0]
+            sync_folder(self._folder)
+        except OSError as error:
+            what = f"cannot remove expired segments of {self._name}"
+            raise disk_refused(what, self._folder, error) from error
+
+    def rest(self) -> None:
+        """Give back all files until they are needed."""
+        for segment in (*self._expired, *self):
+            segment.rest()
+
+
+def close_copies(files: Sequence[FileCopy]) -> None:
+    """Close what :meth:`LogSegments.copies` opened."""
+    for file in files:
+        os.close(file.fd)
+
+
+def damaged(name: str, offset: int, file: Path, error: Exception) -> FlussError:
+    """Return the error for bytes of a bucket's log that are not what was written."""
+    return DamagedError(
+        f"the log of {name} is damaged near offset {offset}, below what was"
+        f" acknowledged: {error} ({file}). Restore the folder from a backup"
+    )
