@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
+from fluss_df.engine.kv.kv_store import KvState
 from fluss_df.engine.merge.row_changes import INSERT, RowChanges, in_keys
 from fluss_df.engine.merge.values_pool import Places, TableCodec, ValuePool
+from fluss_df.engine.tables import options
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.layout.unaligned import Int64s
 
@@ -35,6 +38,51 @@ def check_targets(codec: TableCodec, name: str, targets: Sequence[int] | None) -
             " columns.",
             ErrorCode.INVALID_TARGET_COLUMN,
         )
+
+
+def next_numbers(
+    name: str, state: KvState, count: int, block: int, reserve: Callable[[int], int]
+) -> tuple[Int64s, KvState]:
+    """Return the next numbers of a bucket, and how its store is without them.
+
+    Parameters
+    ----------
+    name
+        Of the bucket, for messages.
+    state
+        Says which numbers the bucket may give.
+    count
+        How many numbers.
+    block
+        In what blocks more are reserved.
+    reserve
+        Reserves numbers of the table: their count -> the first.
+
+    Raises
+    ------
+    FlussError
+        ``UNKNOWN_SERVER_ERROR`` where there are none left.
+    """
+    parts = []
+    first, end = state.sequence_next, state.sequence_end
+    while count:
+        if first >= end:
+            # whole blocks: what is replayed from the log relies on it
+            blocks = -(-count // block)
+            first = reserve(blocks * block)
+            end = first + blocks * block
+            if end > options.MAX_NUMBER:
+                raise FlussError(
+                    f"{name}: the numbers of the auto-increment column are used up: the"
+                    f" next ones would be {first} to {end - 1}, and the largest is"
+                    f" {options.MAX_NUMBER - 1}; write to a new table",
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                )
+        taken = min(count, end - first)
+        parts.append(np.arange(first, first + taken))
+        first += taken
+        count -= taken
+    return np.concatenate(parts), replace(state, sequence_next=first, sequence_end=end)
 
 
 class Numbering:

@@ -12,70 +12,37 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-import numpy as np
-
 from fluss_df.engine.files.files import sync_folder
-from fluss_df.engine.files.workers import give_turn
-from fluss_df.engine.kv.auto_increment import Numbering, check_targets
+from fluss_df.engine.kv.auto_increment import next_numbers
+from fluss_df.engine.kv.batch_changes import ChangeBuilder, corrupt, read_batch
 from fluss_df.engine.kv.kv_loading import StoreLoader
 from fluss_df.engine.kv.kv_replay import NOT_COUNTED, Changes
-from fluss_df.engine.kv.kv_store import (
-    DamagedStoreError,
-    KvResources,
-    KvState,
-    KvStore,
-)
+from fluss_df.engine.kv.kv_store import DamagedStoreError, KvResources, KvState, KvStore
 from fluss_df.engine.log.tablet import Tablet
-from fluss_df.engine.merge.merge_engines import merge_engine
-from fluss_df.engine.merge.row_changes import (
-    INSERT,
-    UPDATE_AFTER,
-    RowChanges,
-    change_batch,
-    change_rows,
-    folded,
-    replaced,
-)
-from fluss_df.engine.merge.values_pool import Places, TableCodec, ValuePool
+from fluss_df.engine.merge.values_pool import TableCodec
 from fluss_df.engine.tables import options
 from fluss_df.engine.tables.buckets import unknown_bucket
 from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import give_memory_back
-from fluss_df.record.kv.kv_batch import KvRecords, claimed_rows, decode_kv_batch
+from fluss_df.record.kv.kv_batch import KvRecords
 from fluss_df.record.layout.unaligned import Int64s
-from fluss_df.record.log.log_batch import Compression
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-V = TypeVar("V")
 
-CHANGELOG_IMAGE: Final = "table.changelog.image"
 # without a sync of its own, a log is synced when so much waits for it
 _PENDING_BYTES: Final = 32 << 20
 _MOST_BYTES: Final = 256 << 20
 # after a batch that looked up more, memory goes back to the system: each of the engine's threads
 # has an arena of its own, which would keep it (1.4 GB for deletes of 32 MB at a time, then 0.6)
 _TRIMMED_BYTES: Final = 16 << 20
-# looked up by one call to RocksDB, before their values are counted: at first, while nothing is
-# known of their sizes, and at the most
-_FIRST_KEYS: Final = 8
-_KEYS_AT_ONCE: Final = 512
-# put into a dictionary before others get a turn: 6 ms
-_KEYS_IN_A_TURN: Final = 64 << 10
-# The rows that the writer of a refused batch is told to write at once have this share of the most:
-# they are in memory several times. fluss_df's writers cut a batch so, and not by halves: of each
-# half that is refused, the old rows were read for nothing.
-_ADVISED_SHARE: Final = 8
-# Rows of a batch, at the most: Apache Fluss 0.9.1 fails with that many new ones, and with half of
-# that where they replace others. Python keeps others waiting for 0.2 s while it puts a million.
-_MOST_ROWS: Final = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +115,13 @@ class KvTablet:
         self._table = table
         self._reserve = reserve
         self._visible_when_synced = visible_when_synced
-        self._most_bytes = most_bytes
-        properties = table.descriptor.properties
-        self._full_image = properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
-        self._sequence_block = options.sequence_cache(properties)
-        self._compression = Compression.from_properties(properties)
+        self._builder = ChangeBuilder(self.name, table, most_bytes)
+        self._sequence_block = options.sequence_cache(table.descriptor.properties)
         self._lock = threading.Lock()
         # taken before the other one; held while RocksDB is written
         self._apply_lock = threading.Lock()
         self._pending: deque[_Pending] = deque()
         self._pending_bytes = 0
-        # bytes of the rows that the last batch found
-        self._looked_up = 0
         # the newest pending value of each key
         self._overlay: Changes = {}
         self._made: TableCodec | None = None
@@ -248,7 +210,7 @@ class KvTablet:
             ``INVALID_TABLE_EXCEPTION`` where they are not counted.
         """
         count = (self._store.state if self._visible_when_synced else self._newest).rows
-        if count == NOT_COUNTED or not self._full_image:
+        if count == NOT_COUNTED or not self._builder.full_image:
             raise FlussError(
                 f"Row count is disabled for this table '{self._table.path}'. This usually happens"
                 " when the table is created before v0.9 or the changelog image is set to WAL, as"
@@ -296,23 +258,12 @@ class KvTablet:
             ``DELETION_DISABLED_EXCEPTION``, ``RECORD_TOO_LARGE_EXCEPTION``,
             ``STORAGE_EXCEPTION``. Nothing is stored then.
         """
-        # before anything is made for each row: one of six bytes takes hundreds then
-        count = claimed_rows(data)
-        if count > _MOST_ROWS:
-            raise FlussError(
-                f"a batch of {count:,} rows for {self.name}, more than {_MOST_ROWS:,}: write fewer"
-                f" at once (such as {_MOST_ROWS // 2:,} rows): writer.batch-rows",
-                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
-            )
-        try:
-            records = decode_kv_batch(data)
-        except FlussError as error:
-            raise self._corrupt(error) from error
-        self._looked_up = 0
+        records = read_batch(self.name, data)
+        self._builder.looked_up = 0
         try:
             return self._on_sound_rows(lambda: self._put_once(data, records, targets, overwrite))
         finally:
-            if self._looked_up > _TRIMMED_BYTES:
+            if self._builder.looked_up > _TRIMMED_BYTES:
                 give_memory_back()
 
     def _put_once(
@@ -335,133 +286,22 @@ class KvTablet:
                     ErrorCode.SCHEMA_NOT_EXIST,
                 )
             try:
-                result = self._put(data, records, codec, targets, overwrite)
+                batch, values, more = self._builder.build(
+                    data, records, codec, targets, overwrite, self._current, self._numbers
+                )
+                end = self.log.append_changes(batch).end_offset
             except ProtocolError as error:
-                raise self._corrupt(error) from error
+                raise corrupt(self.name, error) from error
+            rows = NOT_COUNTED if more is None else self._newest.rows + more
+            self._newest = replace(self._newest, applied=end, rows=rows)
+            self._pending.append(_Pending(values, self._newest, data.nbytes))
+            self._pending_bytes += data.nbytes
+            self._overlay.update(values)
             crowded = not self._visible_when_synced and self._pending_bytes > _PENDING_BYTES
         if crowded:
             self.log.sync()
             self.apply()
-        return result
-
-    def _corrupt(self, error: FlussError) -> FlussError:
-        return FlussError(
-            f"Record is corrupt in table bucket {self.name}: {error.message}",
-            ErrorCode.CORRUPT_RECORD_EXCEPTION,
-        )
-
-    def _put(
-        self,
-        data: memoryview,
-        records: KvRecords,
-        codec: TableCodec,
-        targets: tuple[int, ...] | None,
-        overwrite: bool,
-    ) -> PutResult:
-        numbered = codec.schema.auto_increment
-        if numbered:
-            check_targets(codec, numbered[0], targets)
-        engine = merge_engine(self._table, codec, targets, overwrite)
-        deleted = records.row_starts < 0
-        kept: Int64s | None = None
-        if engine.deletes != "allow" and deleted.any():
-            if engine.deletes == "disable":
-                raise FlussError(
-                    "Delete operations are disabled for this table. The table.delete.behavior is"
-                    " set to 'disable'.",
-                    ErrorCode.DELETION_DISABLED_EXCEPTION,
-                )
-            kept = np.flatnonzero(~deleted)
-        pool = ValuePool(codec)
-        new = pool.add_batch(data, records)
-        starts, ends = records.key_starts, records.key_ends
-        if kept is not None:
-            new, starts, ends = new[kept], starts[kept], ends[kept]
-        raw = bytes(data)
-        # RocksDB takes keys as objects, there is no way around making them
-        keys = [raw[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-        unique = _dict_of(keys, itertools.repeat(None))
-        ids: Int64s | None = None
-        distinct = keys
-        if len(unique) < len(keys):
-            distinct = list(unique)
-            number = {key: i for i, key in enumerate(distinct)}
-            ids = np.fromiter(map(number.__getitem__, keys), np.int64, len(keys))
-        blind = engine.takes_new and not self._full_image and not numbered
-        if blind and bool(new.present.all()):
-            # the old rows are in no changelog, and do not matter otherwise
-            none = Places.none(len(new))
-            changes = RowChanges(none, new, np.full(len(new), UPDATE_AFTER, np.uint8))
-        else:
-            old = pool.add(self._old_values(distinct, len(keys)))
-            if engine.takes_new and not numbered:
-                changes = replaced(old, new, ids)
-                if blind:
-                    changes.kind[changes.kind == INSERT] = UPDATE_AFTER
-            else:
-                changes = folded(pool, engine, old, new, ids)
-                if numbered:
-                    changes = Numbering(pool, codec, self._numbers).fill(changes, ids)
-        types, places = change_rows(changes, self._full_image)
-        self._require_room(int((places.ends - places.starts).sum()), len(keys), len(keys))
-        batch = change_batch(
-            pool, types, places, self._compression, records.writer_id, records.sequence
-        )
-        appended = self.log.append_changes(batch)
-        some = np.flatnonzero(changes.kind)
-        values = pool.values(changes.after if len(some) == len(keys) else changes.after[some])
-        changed_keys = keys if len(some) == len(keys) else [keys[i] for i in some.tolist()]
-        # of several changes of a key the last one stays
-        made: Changes = _dict_of(changed_keys, values)
-        rows = self._newest.rows + changes.row_count if self._full_image else NOT_COUNTED
-        self._newest = replace(self._newest, applied=appended.end_offset, rows=rows)
-        self._pending.append(_Pending(made, self._newest, len(raw)))
-        self._pending_bytes += len(raw)
-        self._overlay.update(made)
-        return PutResult(appended.end_offset, appended.end_offset)
-
-    def _old_values(self, keys: list[bytes], rows: int) -> list[bytes | None]:
-        """Return the newest values of the keys of a batch with ``rows`` rows, if there is room."""
-        found: list[bytes | None] = []
-        size, largest, step = 0, 1, _FIRST_KEYS
-        while len(found) < len(keys):
-            some = self._current(keys[len(found) : len(found) + step])
-            sizes = [len(value) for value in some if value]
-            size += sum(sizes)
-            found += some
-            self._looked_up = size
-            self._require_room(size, rows, len(found) * rows // len(keys))
-            # no more than there is room for, if they are as large as the largest so far
-            largest = max(largest, *sizes, 1)
-            step = max(1, min(_KEYS_AT_ONCE, 4 * step, (self._most_bytes - size) // largest))
-        return found
-
-    def _require_room(self, size: int, rows: int, seen: int = 0) -> None:
-        """Refuse a batch whose rows would take too much memory.
-
-        Parameters
-        ----------
-        size
-            What rows take.
-        rows
-            How many the batch has.
-        seen
-            How many of them take it, where that says how many to write at once.
-
-        Raises
-        ------
-        FlussError
-            ``RECORD_TOO_LARGE_EXCEPTION``; fluss_df's writers cut the batch and send it again.
-        """
-        if size > self._most_bytes and rows > 1:
-            fewer = max(1, seen * self._most_bytes // (_ADVISED_SHARE * size))
-            advice = f" (such as {fewer:,} rows)" if seen else ""
-            raise FlussError(
-                f"the rows that a batch of {rows:,} rows changes in {self.name} have more than"
-                f" {self._most_bytes:,} bytes (EngineOptions.answer_bytes): write fewer at once"
-                f"{advice}: writer.batch-rows, writer.batch-size",
-                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
-            )
+        return PutResult(end, end)
 
     def _current(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the newest values, in RocksDB or on the way there."""
@@ -475,28 +315,10 @@ class KvTablet:
         return [overlay[key] if key in overlay else found[key] for key in keys]
 
     def _numbers(self, count: int) -> Int64s:
-        state = self._newest
-        parts = []
-        first, end = state.sequence_next, state.sequence_end
-        while count:
-            if first >= end:
-                # whole blocks: what is replayed from the log relies on it
-                blocks = -(-count // self._sequence_block)
-                first = self._reserve(blocks * self._sequence_block)
-                end = first + blocks * self._sequence_block
-                if end > options.MAX_NUMBER:
-                    raise FlussError(
-                        f"{self.name}: the numbers of the auto-increment column are used up: the"
-                        f" next ones would be {first} to {end - 1}, and the largest is"
-                        f" {options.MAX_NUMBER - 1}; write to a new table",
-                        ErrorCode.UNKNOWN_SERVER_ERROR,
-                    )
-            taken = min(count, end - first)
-            parts.append(np.arange(first, first + taken))
-            first += taken
-            count -= taken
-        self._newest = replace(state, sequence_next=first, sequence_end=end)
-        return np.concatenate(parts)
+        numbers, self._newest = next_numbers(
+            self.name, self._newest, count, self._sequence_block, self._reserve
+        )
+        return numbers
 
     def apply(self) -> None:
         """Bring to RocksDB what is synced in the log.
@@ -655,18 +477,3 @@ class KvTablet:
             if not self.closed:
                 self.closed = True
                 self._store.close()
-
-
-def _dict_of(keys: list[bytes], values: Iterable[V]) -> dict[bytes, V]:
-    """Return a dictionary, as ``zip`` makes it; others get a turn where there are very many keys.
-
-    Python's own functions keep its lock until they are done: 0.1 s for a million keys.
-    """
-    if len(keys) <= _KEYS_IN_A_TURN:
-        return dict(zip(keys, values, strict=False))
-    made: dict[bytes, V] = {}
-    remaining = iter(values)
-    for first in range(0, len(keys), _KEYS_IN_A_TURN):
-        made.update(zip(keys[first : first + _KEYS_IN_A_TURN], remaining, strict=False))
-        give_turn()
-    return made

@@ -1,0 +1,260 @@
+"""What a batch of rows with keys changes: the batch of the changelog, and the new values."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+import numpy as np
+
+from fluss_df.engine.files.workers import give_turn
+from fluss_df.engine.kv.auto_increment import Numbering, check_targets
+from fluss_df.engine.kv.kv_replay import Changes
+from fluss_df.engine.merge.merge_engines import merge_engine
+from fluss_df.engine.merge.row_changes import (
+    INSERT,
+    UPDATE_AFTER,
+    RowChanges,
+    change_batch,
+    change_rows,
+    folded,
+    replaced,
+)
+from fluss_df.engine.merge.values_pool import Places, TableCodec, ValuePool
+from fluss_df.engine.tables.tables import Table
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.kv.kv_batch import KvRecords, claimed_rows, decode_kv_batch
+from fluss_df.record.layout.unaligned import Int64s
+from fluss_df.record.log.log_batch import Compression
+
+V = TypeVar("V")
+
+CHANGELOG_IMAGE: Final = "table.changelog.image"
+# looked up by one call to RocksDB, before their values are counted: at first, while nothing is
+# known of their sizes, and at the most
+_FIRST_KEYS: Final = 8
+_KEYS_AT_ONCE: Final = 512
+# put into a dictionary before others get a turn: 6 ms
+_KEYS_IN_A_TURN: Final = 64 << 10
+# The rows that the writer of a refused batch is told to write at once have this share of the most:
+# they are in memory several times. fluss_df's writers cut a batch so, and not by halves: of each
+# half that is refused, the old rows were read for nothing.
+_ADVISED_SHARE: Final = 8
+# Rows of a batch, at the most: Apache Fluss 0.9.1 fails with that many new ones, and with half of
+# that where they replace others. Python keeps others waiting for 0.2 s while it puts a million.
+_MOST_ROWS: Final = 128 << 10
+
+
+def read_batch(name: str, data: memoryview) -> KvRecords:
+    """Return where the rows of a batch for a bucket are in it.
+
+    Raises
+    ------
+    FlussError
+        ``RECORD_TOO_LARGE_EXCEPTION`` for too many rows, ``CORRUPT_RECORD_EXCEPTION`` for bytes
+        that are no valid batch.
+    """
+    # before anything is made for each row: one of six bytes takes hundreds then
+    count = claimed_rows(data)
+    if count > _MOST_ROWS:
+        raise FlussError(
+            f"a batch of {count:,} rows for {name}, more than {_MOST_ROWS:,}: write fewer"
+            f" at once (such as {_MOST_ROWS // 2:,} rows): writer.batch-rows",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
+    try:
+        return decode_kv_batch(data)
+    except FlussError as error:
+        raise corrupt(name, error) from error
+
+
+def corrupt(name: str, error: FlussError) -> FlussError:
+    """Return the error for a batch that is not valid."""
+    return FlussError(
+        f"Record is corrupt in table bucket {name}: {error.message}",
+        ErrorCode.CORRUPT_RECORD_EXCEPTION,
+    )
+
+
+class ChangeBuilder:
+    """Finds out what batches for one bucket change; used by one thread at a time.
+
+    Parameters
+    ----------
+    name
+        Of the bucket, for messages.
+    table
+        The table that it belongs to.
+    most_bytes
+        See :class:`KvTablet`.
+
+    Attributes
+    ----------
+    full_image
+        Whether the changelog has the old rows.
+    looked_up
+        Bytes of the rows that the last batch found.
+    """
+
+    def __init__(self, name: str, table: Table, most_bytes: int) -> None:
+        self._name = name
+        self._table = table
+        self._most_bytes = most_bytes
+        properties = table.descriptor.properties
+        self._compression = Compression.from_properties(properties)
+        self.full_image = properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
+        self.looked_up = 0
+
+    def build(
+        self,
+        data: memoryview,
+        records: KvRecords,
+        codec: TableCodec,
+        targets: tuple[int, ...] | None,
+        overwrite: bool,
+        current: Callable[[list[bytes]], list[bytes | None]],
+        numbers: Callable[[int], Int64s],
+    ) -> tuple[bytes, Changes, int | None]:
+        """Return what a batch changes.
+
+        Parameters
+        ----------
+        data, records, codec
+            The batch, what was read of it, and how rows are encoded.
+        targets, overwrite
+            As for :meth:`KvTablet.put`.
+        current
+            Reads the newest values of keys.
+        numbers
+            Takes the next numbers of the auto-increment column: how many -> the numbers.
+
+        Returns
+        -------
+        tuple
+            The batch for the changelog; the new value of each key; how many more rows there are,
+            None where the changelog does not say.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`KvTablet.put`.
+        """
+        numbered = codec.schema.auto_increment
+        if numbered:
+            check_targets(codec, numbered[0], targets)
+        engine = merge_engine(self._table, codec, targets, overwrite)
+        deleted = records.row_starts < 0
+        kept: Int64s | None = None
+        if engine.deletes != "allow" and deleted.any():
+            if engine.deletes == "disable":
+                raise FlussError(
+                    "Delete operations are disabled for this table. The table.delete.behavior is"
+                    " set to 'disable'.",
+                    ErrorCode.DELETION_DISABLED_EXCEPTION,
+                )
+            kept = np.flatnonzero(~deleted)
+        pool = ValuePool(codec)
+        new = pool.add_batch(data, records)
+        starts, ends = records.key_starts, records.key_ends
+        if kept is not None:
+            new, starts, ends = new[kept], starts[kept], ends[kept]
+        raw = bytes(data)
+        # RocksDB takes keys as objects, there is no way around making them
+        keys = [raw[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        unique = _dict_of(keys, itertools.repeat(None))
+        ids: Int64s | None = None
+        distinct = keys
+        if len(unique) < len(keys):
+            distinct = list(unique)
+            number = {key: i for i, key in enumerate(distinct)}
+            ids = np.fromiter(map(number.__getitem__, keys), np.int64, len(keys))
+        blind = engine.takes_new and not self.full_image and not numbered
+        if blind and bool(new.present.all()):
+            # the old rows are in no changelog, and do not matter otherwise
+            none = Places.none(len(new))
+            changes = RowChanges(none, new, np.full(len(new), UPDATE_AFTER, np.uint8))
+        else:
+            old = pool.add(self._old_values(distinct, len(keys), current))
+            if engine.takes_new and not numbered:
+                changes = replaced(old, new, ids)
+                if blind:
+                    changes.kind[changes.kind == INSERT] = UPDATE_AFTER
+            else:
+                changes = folded(pool, engine, old, new, ids)
+                if numbered:
+                    changes = Numbering(pool, codec, numbers).fill(changes, ids)
+        types, places = change_rows(changes, self.full_image)
+        self._require_room(int((places.ends - places.starts).sum()), len(keys), len(keys))
+        batch = change_batch(
+            pool, types, places, self._compression, records.writer_id, records.sequence
+        )
+        some = np.flatnonzero(changes.kind)
+        values = pool.values(changes.after if len(some) == len(keys) else changes.after[some])
+        changed_keys = keys if len(some) == len(keys) else [keys[i] for i in some.tolist()]
+        # of several changes of a key the last one stays
+        made: Changes = _dict_of(changed_keys, values)
+        return batch, made, changes.row_count if self.full_image else None
+
+    def _old_values(
+        self,
+        keys: list[bytes],
+        rows: int,
+        current: Callable[[list[bytes]], list[bytes | None]],
+    ) -> list[bytes | None]:
+        """Return the newest values of the keys of a batch with ``rows`` rows, if there is room."""
+        found: list[bytes | None] = []
+        size, largest, step = 0, 1, _FIRST_KEYS
+        while len(found) < len(keys):
+            some = current(keys[len(found) : len(found) + step])
+            sizes = [len(value) for value in some if value]
+            size += sum(sizes)
+            found += some
+            self.looked_up = size
+            self._require_room(size, rows, len(found) * rows // len(keys))
+            # no more than there is room for, if they are as large as the largest so far
+            largest = max(largest, *sizes, 1)
+            step = max(1, min(_KEYS_AT_ONCE, 4 * step, (self._most_bytes - size) // largest))
+        return found
+
+    def _require_room(self, size: int, rows: int, seen: int = 0) -> None:
+        """Refuse a batch whose rows would take too much memory.
+
+        Parameters
+        ----------
+        size
+            What rows take.
+        rows
+            How many the batch has.
+        seen
+            How many of them take it, where that says how many to write at once.
+
+        Raises
+        ------
+        FlussError
+            ``RECORD_TOO_LARGE_EXCEPTION``; fluss_df's writers cut the batch and send it again.
+        """
+        if size > self._most_bytes and rows > 1:
+            fewer = max(1, seen * self._most_bytes // (_ADVISED_SHARE * size))
+            advice = f" (such as {fewer:,} rows)" if seen else ""
+            raise FlussError(
+                f"the rows that a batch of {rows:,} rows changes in {self._name} have more than"
+                f" {self._most_bytes:,} bytes (EngineOptions.answer_bytes): write fewer at once"
+                f"{advice}: writer.batch-rows, writer.batch-size",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
+
+
+def _dict_of(keys: list[bytes], values: Iterable[V]) -> dict[bytes, V]:
+    """Return a dictionary, as ``zip`` makes it; others get a turn where there are very many keys.
+
+    Python's own functions keep its lock until they are done: 0.1 s for a million keys.
+    """
+    if len(keys) <= _KEYS_IN_A_TURN:
+        return dict(zip(keys, values, strict=False))
+    made: dict[bytes, V] = {}
+    remaining = iter(values)
+    for first in range(0, len(keys), _KEYS_IN_A_TURN):
+        made.update(zip(keys[first : first + _KEYS_IN_A_TURN], remaining, strict=False))
+        give_turn()
+    return made
