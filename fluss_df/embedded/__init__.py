@@ -1,7 +1,7 @@
 """A single-node Fluss in Python: durable tables in a folder, without a server to run."""
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.engine.engine import EngineOptions
+from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.serve.admission import Limits
 from fluss_df.engine.serve.server import EngineServer
 from fluss_df.errors import ErrorCode, FlussError
@@ -14,8 +14,8 @@ class EmbeddedFluss(EngineServer):
     """A single-node Fluss in this process.
 
     It stores what it acknowledged: a log is on the disk before a write is answered (see
-    :class:`~fluss_df.engine.engine.EngineOptions`). Clients of Apache Fluss use it over TCP, this
-    process and others on the machine by its Unix socket.
+    :class:`~fluss_df.engine.engine_options.EngineOptions`). Clients of Apache Fluss use it over
+    TCP, this process and others on the machine by its Unix socket.
 
     Parameters
     ----------

@@ -8,161 +8,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
+from fluss_df.engine.background import check_for_ever, sync_for_ever, watch_folder
 from fluss_df.engine.catalog.carry_over import carry_over
 from fluss_df.engine.catalog.catalog import Catalog
 from fluss_df.engine.catalog.catalog_files import CatalogFiles
 from fluss_df.engine.catalog.cluster_state import ClusterState
+from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.files.files import CHECKSUMS_SINCE, FORMAT, TooManyFilesError, disk_refused
 from fluss_df.engine.files.open_files import OpenFiles, allow_files
 from fluss_df.engine.files.ownership import FolderLock, FolderLostError
 from fluss_df.engine.files.private_files import make_private
 from fluss_df.engine.files.workers import Workers
-from fluss_df.engine.kv.kv_store import KvResources, store_folder
 from fluss_df.engine.kv.kv_tablet import KvTablet
 from fluss_df.engine.log.retention import may_expire
 from fluss_df.engine.log.synced_point import BucketIds
 from fluss_df.engine.log.tablet import Tablet
+from fluss_df.engine.open_bucket import BucketLoader, OpenBucket, Opening
 from fluss_df.engine.tables import options
 from fluss_df.engine.tables.buckets import java_name, unknown_bucket
 from fluss_df.engine.tables.tables import Partition, Table, now_ms
-from fluss_df.engine.used_buckets import UsedBuckets, missing
+from fluss_df.engine.used_buckets import UsedBuckets
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Durability = Literal["commit", "interval", "none"]
 
 # of a backup that is being written
 COPIES: Final = ".backup-copies"
-_SYNC_INTERVAL_S: Final = 1.0
-_CHECK_INTERVAL_S: Final = 60.0
-_WATCH_INTERVAL_S: Final = 1.0
 # buckets that are opened at once: each may have to make rows again, some megabytes at a time
 _OPENED_AT_ONCE: Final = 4
-# the newest segment, its map, and what is synced; RocksDB's own, and some files of rows
-_LOG_FILES: Final = 3
-_KV_FILES: Final = 13
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """How an engine keeps its data.
-
-    Parameters
-    ----------
-    durability
-        When a write is acknowledged. ``"commit"``: when it is on the disk; it survives the loss of
-        power. ``"interval"``: when it is written; it survives the end of the process, and the loss
-        of power takes at most about a second of writes. ``"none"``: the same, and the operating
-        system alone decides when data goes to the disk.
-    segment_bytes
-        A file of a log that has grown over this size is followed by a new one.
-    default_buckets
-        Buckets of tables that do not say.
-    answer_bytes
-        The most that one request may look up or scan by a limit, and that the rows may have which
-        one batch of keys replaces, removes or makes; more is refused, as it would be in memory at
-        once.
-    open_files
-        How many files the buckets may have open, about; those that were not used for the longest
-        time give theirs back. ``None``: half of what the process may have, whose own limit is
-        raised where it is low and the user may do so.
-    """
-
-    durability: Durability = "commit"
-    segment_bytes: int = 1 << 30
-    default_buckets: int = 1
-    answer_bytes: int = 256 << 20
-    open_files: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.durability not in ("commit", "interval", "none"):
-            raise FlussError(
-                f"durability {self.durability!r}: it is 'commit', 'interval' or 'none'",
-                ErrorCode.INVALID_CONFIG_EXCEPTION,
-            )
-        files = 1 if self.open_files is None else self.open_files
-        if min(self.segment_bytes, self.default_buckets, self.answer_bytes, files) < 1:
-            raise FlussError(
-                "segment_bytes, default_buckets, answer_bytes and open_files are positive",
-                ErrorCode.INVALID_CONFIG_EXCEPTION,
-            )
-
-
-@dataclass(slots=True)
-class _Open:
-    """A bucket in use, with who waits for it; the latter belongs to the event loop."""
-
-    tablet: Tablet
-    kv: KvTablet | None = None
-    syncing: asyncio.Task[None] | None = None
-    readers: set[asyncio.Event] = field(default_factory=set)
-
-    @property
-    def files(self) -> int:
-        """About how many files it has open while it is used."""
-        return _LOG_FILES if self.kv is None else _LOG_FILES + _KV_FILES
-
-    def rest(self) -> bool:
-        """Give back the files until they are needed, unless it is in use."""
-        return (self.kv or self.tablet).rest()
-
-    @property
-    def durable_offset(self) -> int:
-        """Up to where writes may be acknowledged."""
-        return self.tablet.synced_offset if self.kv is None else self.kv.applied
-
-    @property
-    def dirty(self) -> bool:
-        """Whether something was written that is not where it belongs."""
-        return self.tablet.dirty or (self.kv is not None and self.kv.pending)
-
-    def sync(self) -> None:
-        """Bring the log to the disk, and from there the rows to RocksDB."""
-        self.tablet.sync()
-        if self.kv is not None:
-            self.kv.apply()
-
-    def close(self) -> None:
-        """Sync and close; the log first, as RocksDB takes only what is synced."""
-        try:
-            self.tablet.close()
-        finally:
-            if self.kv is not None:
-                self.kv.close()
-
-    def abandon(self) -> None:
-        """Close at once: the bucket was dropped."""
-        self.tablet.abandon()
-        if self.kv is not None:
-            self.kv.abandon()
-
-
-class _Opening:
-    """A bucket that a thread is opening.
-
-    Attributes
-    ----------
-    done
-        Set when it is open, or cannot be, or was closed again.
-    dropped
-        Whether it is not wanted any more.
-    """
-
-    def __init__(self) -> None:
-        self.done = threading.Event()
-        self.dropped = False
 
 
 class Engine:
@@ -186,8 +69,8 @@ class Engine:
         self.settings = settings or EngineOptions()
         # of what is open; never held while files are read, as the event loop may wait for it
         self._lock = threading.RLock()
-        self._open: dict[TableBucket, _Open] = {}
-        self._opening: dict[TableBucket, _Opening] = {}
+        self._open: dict[TableBucket, OpenBucket] = {}
+        self._opening: dict[TableBucket, Opening] = {}
         self._may_open = threading.BoundedSemaphore(_OPENED_AT_ONCE)
         self._files: OpenFiles[TableBucket] = OpenFiles(
             self.settings.open_files or allow_files() // 2
@@ -222,7 +105,9 @@ class Engine:
             raise
         self.workers = Workers(8)
         self._large_requests = Workers(1)
-        self._kv_resources: KvResources | None = None
+        self._loader = BucketLoader(
+            self.settings, self.catalog, self._used, self.lock, self._let_go
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._at_closing: list[Callable[[], None]] = []
         self._at_checks: list[Callable[[], None]] = []
@@ -258,21 +143,7 @@ class Engine:
             ``UNKNOWN_TABLE_OR_BUCKET_EXCEPTION`` where there is none, ``STORAGE_EXCEPTION`` where
             its data is damaged.
         """
-        return self._table_of(bucket), self._opened(bucket).tablet
-
-    def _table_of(self, bucket: TableBucket) -> Table:
-        """Return the table of a bucket; raise where there is no such bucket."""
-        table = self.catalog.table_by_id(bucket.table_id)
-        if table is None or not 0 <= bucket.bucket_id < table.buckets:
-            raise unknown_bucket(java_name(bucket))
-        if bucket.partition_id is None:
-            known = not table.partitioned
-        else:
-            found = self.catalog.partition_by_id(bucket.partition_id)
-            known = found is not None and found[0] is table
-        if not known:
-            raise unknown_bucket(java_name(bucket))
-        return table
+        return self.catalog.table_of(bucket), self._opened(bucket).tablet
 
     def is_open(self, bucket: TableBucket) -> bool:
         """Return whether nothing is to be read to answer for a bucket: it is in use, or empty."""
@@ -292,7 +163,7 @@ class Engine:
         FlussError
             As :meth:`bucket`.
         """
-        self._table_of(bucket)
+        self.catalog.table_of(bucket)
         self._require_open()
         if bucket not in self._open and not self._has_folder(bucket):
             return 0, 0
@@ -315,7 +186,7 @@ class Engine:
         FlussError
             As :meth:`bucket`; ``NON_PRIMARY_KEY_TABLE_EXCEPTION`` for a log table.
         """
-        table = self._table_of(bucket)
+        table = self.catalog.table_of(bucket)
         opened = self._opened(bucket, files=not scans)
         kv = opened.kv
         if kv is None:
@@ -327,7 +198,7 @@ class Engine:
             self._files.use(bucket, opened)
         return table, kv
 
-    def _opened(self, bucket: TableBucket, *, files: bool = True) -> _Open:
+    def _opened(self, bucket: TableBucket, *, files: bool = True) -> OpenBucket:
         """Return a bucket that is open; ``files`` says whether it is about to use its files."""
         found = None
         while found is None:
@@ -338,7 +209,7 @@ class Engine:
                 opening = None if found is not None else self._opening.get(bucket)
                 first = found is None and opening is None
                 if first:
-                    opening = self._opening[bucket] = _Opening()
+                    opening = self._opening[bucket] = Opening()
             if opening is None:
                 continue
             files = True
@@ -354,13 +225,13 @@ class Engine:
                 self._files.forget(bucket)  # it was dropped meanwhile
         return found
 
-    def _open_first(self, bucket: TableBucket, opening: _Opening) -> _Open:
+    def _open_first(self, bucket: TableBucket, opening: Opening) -> OpenBucket:
         """Open a bucket; other threads that want it wait until that is done."""
         found = None
         try:
             with self._may_open:
                 # what was dropped before it was known that this thread opens it
-                self._table_of(bucket)
+                self.catalog.table_of(bucket)
                 self.lock.verify()
                 try:
                     found = self._open_bucket(bucket)
@@ -388,52 +259,8 @@ class Engine:
         if self._closed:
             raise FlussError("the engine is closed", ErrorCode.NETWORK_EXCEPTION)
 
-    def _open_bucket(self, bucket: TableBucket) -> _Open:
-        try:
-            return self._load_bucket(bucket)
-        except OSError as error:
-            what = f"cannot open {java_name(bucket)}"
-            raise disk_refused(what, self.bucket_folder(bucket), error) from error
-
-    def _load_bucket(self, bucket: TableBucket) -> _Open:
-        folder, owner = self.bucket_folder(bucket), BucketIds.of(bucket)
-        used = self._used.has(owner)
-        if used and not folder.exists():
-            # a partition that is dropped is taken from the catalog first
-            self._table_of(bucket)
-            raise missing(java_name(bucket), folder)
-        synced = self.settings.durability == "commit"
-        tablet = Tablet(
-            folder / "log",
-            java_name(bucket),
-            segment_bytes=self.settings.segment_bytes,
-            visible_when_synced=synced,
-            owner=owner,
-            used=used,
-            before_first=functools.partial(self._used.note, owner),
-            let_go=lambda: self._let_go(lambda other: other == bucket),
-        )
-        table = self.catalog.table_by_id(bucket.table_id)
-        if table is None or not table.has_primary_key:
-            return _Open(tablet)
-        with self._lock:
-            if self._kv_resources is None:
-                self._kv_resources = KvResources(self.lock)
-        try:
-            reserve = functools.partial(self.catalog.sequence_range, table)
-            kv = KvTablet(
-                store_folder(folder),
-                tablet,
-                table,
-                self._kv_resources,
-                reserve,
-                visible_when_synced=synced,
-                most_bytes=self.settings.answer_bytes,
-            )
-        except BaseException:
-            tablet.abandon()
-            raise
-        return _Open(tablet, kv)
+    def _open_bucket(self, bucket: TableBucket) -> OpenBucket:
+        return self._loader.open(bucket, self.bucket_folder(bucket))
 
     def _folder_of(self, bucket: TableBucket) -> Path:
         part = "table" if bucket.partition_id is None else str(bucket.partition_id)
@@ -490,7 +317,8 @@ class Engine:
                 entry.done.wait()
         for opened in dropped:
             opened.abandon()
-            self._call_soon(self._wake, opened)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(opened.wake)
 
     def _let_go(self, wanted: Callable[[TableBucket], bool]) -> None:
         for function in self._at_ends:
@@ -501,19 +329,13 @@ class Engine:
     def start(self) -> None:
         """Begin the background work; called on the event loop that serves the engine."""
         self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self._tasks.append(asyncio.ensure_future(self._check_for_ever()))
-        self._tasks.append(asyncio.ensure_future(self._watch_folder()))
+        works = [
+            check_for_ever(self.run, self._works),
+            watch_folder(self.lock, lambda: self.run(self._give_up)),
+        ]
         if self.settings.durability == "interval":
-            self._tasks.append(asyncio.ensure_future(self._sync_for_ever()))
-
-    def _call_soon(self, function: Callable[[_Open], None], opened: _Open) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(function, opened)
-
-    @staticmethod
-    def _wake(opened: _Open) -> None:
-        for event in opened.readers:
-            event.set()
+            works.append(sync_for_ever(self._open, self._sync))
+        self._tasks += map(asyncio.ensure_future, works)
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         """Run something that touches the disk on a worker thread."""
@@ -538,7 +360,7 @@ class Engine:
             raise unknown_bucket(java_name(bucket))
         if self.settings.durability != "commit" or opened.durable_offset >= end_offset:
             self.lock.verify()
-            self._wake(opened)
+            opened.wake()
             return
         while opened.durable_offset < end_offset:
             if opened.syncing is None:
@@ -547,12 +369,12 @@ class Engine:
             await asyncio.shield(opened.syncing)
         self.lock.verify()
 
-    async def _sync(self, opened: _Open) -> None:
+    async def _sync(self, opened: OpenBucket) -> None:
         try:
             await self.run(opened.sync)
         finally:
             opened.syncing = None
-            self._wake(opened)
+            opened.wake()
 
     @contextlib.contextmanager
     def watching(self, buckets: Iterable[TableBucket], event: asyncio.Event) -> Iterator[None]:
@@ -567,28 +389,6 @@ class Engine:
         finally:
             for opened in watched:
                 opened.readers.discard(event)
-
-    async def _sync_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(_SYNC_INTERVAL_S)
-            for opened in list(self._open.values()):
-                if opened.dirty:
-                    try:
-                        await self._sync(opened)
-                    except Exception:
-                        logger.exception("a sync failed")
-
-    async def _watch_folder(self) -> None:
-        """Notice that the folder is not where it was, also where nobody writes."""
-        while True:
-            try:
-                self.lock.verify()
-            except FolderLostError:
-                break
-            except Exception:
-                logger.exception("cannot look after the folder; it is tried again")
-            await asyncio.sleep(_WATCH_INTERVAL_S)
-        await self.run(self._give_up)
 
     def before_closing(self, function: Callable[[], None]) -> None:
         """Have a function called before buckets are closed: to let go of what uses them."""
@@ -605,6 +405,9 @@ class Engine:
         """
         self._at_ends.append(function)
 
+    def _works(self) -> list[Callable[[], object]]:
+        return [self.expire, self.cluster.expire, *self._at_checks]
+
     def _begin_closing(self) -> None:
         for function in self._at_closing:
             function()
@@ -614,21 +417,6 @@ class Engine:
         self._begin_closing()
         self._drop(lambda _bucket: True)
         self.lock.release()
-
-    async def _check_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(_CHECK_INTERVAL_S)
-            # one that fails does not keep the others from being done
-            works: list[Callable[[], object]] = [
-                self.expire,
-                self.cluster.expire,
-                *self._at_checks,
-            ]
-            for work in works:
-                try:
-                    await self.run(work)
-                except Exception:
-                    logger.exception("background work failed; it is tried again")
 
     def expire(self) -> int:
         """Delete segments older than ``table.log.ttl``; return how many.

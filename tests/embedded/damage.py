@@ -22,7 +22,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from fluss_df.engine.engine import Engine, EngineOptions
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.tables.buckets import java_name
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError

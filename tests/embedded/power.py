@@ -22,7 +22,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss_df.engine.engine import Engine, EngineOptions
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.files.files import DamagedError
 from fluss_df.engine.tables.tables import now_ms
 from fluss_df.errors import FlussError

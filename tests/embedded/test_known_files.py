@@ -551,7 +551,8 @@ def test_a_file_that_is_cut_while_it_is_open(folder: Path, use: str) -> None:
 import os, sys
 from pathlib import Path
 sys.path.insert(0, ".")
-from fluss_df.engine.engine import Engine, EngineOptions
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.errors import FlussError
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.metadata import TableBucket

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fluss_df.engine.engine import Durability, Engine, EngineOptions
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.engine_options import Durability, EngineOptions
 from fluss_df.engine.kv.kv_tablet import KvTablet
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import ErrorCode, FlussError

@@ -10,7 +10,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.engine import engine
+from fluss_df.engine import background
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.kv.kv_store import KvStore
 from fluss_df.engine.requests import kv_scans
@@ -45,7 +45,7 @@ def scans_of(served: EmbeddedFluss) -> Scans:
 def test_idle_scans_end_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the engine's timer: no other scan comes."""
     monkeypatch.setattr(kv_scans, "_IDLE_S", 0.3)
-    monkeypatch.setattr(engine, "_CHECK_INTERVAL_S", 0.1)
+    monkeypatch.setattr(background, "_CHECK_INTERVAL_S", 0.1)
     with EmbeddedFluss(tmp_path / "d") as served, served.connection() as connection:
         create(connection)
         write(connection, frame())

@@ -17,6 +17,7 @@ from fluss_df.engine.catalog import validation
 from fluss_df.engine.catalog.catalog_files import CatalogFiles
 from fluss_df.engine.files.files import DamagedError, damage_in
 from fluss_df.engine.files.kept_json import KeptJson
+from fluss_df.engine.tables.buckets import java_name, unknown_bucket
 from fluss_df.engine.tables.tables import (
     MAX_BUCKETS,
     Database,
@@ -26,7 +27,7 @@ from fluss_df.engine.tables.tables import (
     now_ms,
 )
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import DatabaseDescriptor, TablePath
+from fluss_df.metadata import DatabaseDescriptor, TableBucket, TablePath
 from fluss_df.schema import Schema, TableDescriptor
 
 logger = logging.getLogger(__name__)
@@ -289,6 +290,20 @@ class Catalog:
     def table_by_id(self, table_id: int) -> Table | None:
         """Return the table of an id, or None."""
         return self._by_id.get(table_id)
+
+    def table_of(self, bucket: TableBucket) -> Table:
+        """Return the table of a bucket; raise where there is no such bucket."""
+        table = self.table_by_id(bucket.table_id)
+        if table is None or not 0 <= bucket.bucket_id < table.buckets:
+            raise unknown_bucket(java_name(bucket))
+        if bucket.partition_id is None:
+            known = not table.partitioned
+        else:
+            found = self.partition_by_id(bucket.partition_id)
+            known = found is not None and found[0] is table
+        if not known:
+            raise unknown_bucket(java_name(bucket))
+        return table
 
     def schema(self, path: TablePath, schema_id: int | None) -> tuple[int, Schema]:
         """Return a schema of a table with its id; None for the newest."""

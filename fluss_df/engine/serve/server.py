@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from fluss_df.engine.auto_partitions import keep_partitions
-from fluss_df.engine.engine import Engine, EngineOptions
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.files.runtime_folder import PREFIX, RuntimeFolder
 from fluss_df.engine.requests.dispatch import Dispatcher, Reply, Session
 from fluss_df.engine.serve.accepting import Acceptor

@@ -1,0 +1,59 @@
+"""What an engine does by itself, on its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from fluss_df.engine.files.ownership import FolderLock, FolderLostError
+from fluss_df.engine.open_bucket import OpenBucket
+from fluss_df.metadata import TableBucket
+
+logger = logging.getLogger(__name__)
+
+_SYNC_INTERVAL_S: Final = 1.0
+_CHECK_INTERVAL_S: Final = 60.0
+_WATCH_INTERVAL_S: Final = 1.0
+
+
+async def sync_for_ever(
+    buckets: Mapping[TableBucket, OpenBucket], sync: Callable[[OpenBucket], Awaitable[None]]
+) -> None:
+    """Sync those of some buckets that were written to, about once a second."""
+    while True:
+        await asyncio.sleep(_SYNC_INTERVAL_S)
+        for opened in list(buckets.values()):
+            if opened.dirty:
+                try:
+                    await sync(opened)
+                except Exception:
+                    logger.exception("a sync failed")
+
+
+async def watch_folder(lock: FolderLock, when_lost: Callable[[], Awaitable[None]]) -> None:
+    """Notice that the folder is not where it was, also where nobody writes."""
+    while True:
+        try:
+            lock.verify()
+        except FolderLostError:
+            break
+        except Exception:
+            logger.exception("cannot look after the folder; it is tried again")
+        await asyncio.sleep(_WATCH_INTERVAL_S)
+    await when_lost()
+
+
+async def check_for_ever(
+    run: Callable[[Callable[[], object]], Awaitable[object]],
+    works: Callable[[], Sequence[Callable[[], object]]],
+) -> None:
+    """Run some works once a minute; one that fails does not keep the others from being done."""
+    while True:
+        await asyncio.sleep(_CHECK_INTERVAL_S)
+        for work in works():
+            try:
+                await run(work)
+            except Exception:
+                logger.exception("background work failed; it is tried again")

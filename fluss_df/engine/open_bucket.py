@@ -1,0 +1,182 @@
+"""A bucket in use, and how it is opened."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from fluss_df.engine.catalog.catalog import Catalog
+from fluss_df.engine.engine_options import EngineOptions
+from fluss_df.engine.files.files import disk_refused
+from fluss_df.engine.files.ownership import FolderLock
+from fluss_df.engine.kv.kv_store import KvResources, store_folder
+from fluss_df.engine.kv.kv_tablet import KvTablet
+from fluss_df.engine.log.synced_point import BucketIds
+from fluss_df.engine.log.tablet import Tablet
+from fluss_df.engine.tables.buckets import java_name
+from fluss_df.engine.used_buckets import UsedBuckets, missing
+from fluss_df.metadata import TableBucket
+
+# the newest segment, its map, and what is synced; RocksDB's own, and some files of rows
+_LOG_FILES: Final = 3
+_KV_FILES: Final = 13
+
+
+@dataclass(slots=True)
+class OpenBucket:
+    """A bucket in use, with who waits for it; the latter belongs to the event loop."""
+
+    tablet: Tablet
+    kv: KvTablet | None = None
+    syncing: asyncio.Task[None] | None = None
+    readers: set[asyncio.Event] = field(default_factory=set)
+
+    @property
+    def files(self) -> int:
+        """About how many files it has open while it is used."""
+        return _LOG_FILES if self.kv is None else _LOG_FILES + _KV_FILES
+
+    def rest(self) -> bool:
+        """Give back the files until they are needed, unless it is in use."""
+        return (self.kv or self.tablet).rest()
+
+    @property
+    def durable_offset(self) -> int:
+        """Up to where writes may be acknowledged."""
+        return self.tablet.synced_offset if self.kv is None else self.kv.applied
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was written that is not where it belongs."""
+        return self.tablet.dirty or (self.kv is not None and self.kv.pending)
+
+    def wake(self) -> None:
+        """Tell readers that there is something new."""
+        for event in self.readers:
+            event.set()
+
+    def sync(self) -> None:
+        """Bring the log to the disk, and from there the rows to RocksDB."""
+        self.tablet.sync()
+        if self.kv is not None:
+            self.kv.apply()
+
+    def close(self) -> None:
+        """Sync and close; the log first, as RocksDB takes only what is synced."""
+        try:
+            self.tablet.close()
+        finally:
+            if self.kv is not None:
+                self.kv.close()
+
+    def abandon(self) -> None:
+        """Close at once: the bucket was dropped."""
+        self.tablet.abandon()
+        if self.kv is not None:
+            self.kv.abandon()
+
+
+class Opening:
+    """A bucket that a thread is opening.
+
+    Attributes
+    ----------
+    done
+        Set when it is open, or cannot be, or was closed again.
+    dropped
+        Whether it is not wanted any more.
+    """
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.dropped = False
+
+
+class BucketLoader:
+    """Opens buckets, each from its folder; thread safe.
+
+    Parameters
+    ----------
+    settings
+        How the data is kept.
+    catalog, used
+        Which buckets there are, and which rows were written to.
+    lock
+        Of the folder of the engine.
+    let_go
+        Has whoever uses some buckets, that it tells, let go of them.
+    """
+
+    def __init__(
+        self,
+        settings: EngineOptions,
+        catalog: Catalog,
+        used: UsedBuckets,
+        lock: FolderLock,
+        let_go: Callable[[Callable[[TableBucket], bool]], None],
+    ) -> None:
+        self._settings = settings
+        self._catalog = catalog
+        self._used = used
+        self._folder_lock = lock
+        self._let_go = let_go
+        self._lock = threading.Lock()
+        self._resources: KvResources | None = None
+
+    def open(self, bucket: TableBucket, folder: Path) -> OpenBucket:
+        """Open a bucket.
+
+        Raises
+        ------
+        FlussError
+            As :meth:`Engine.bucket`.
+        """
+        try:
+            return self._load(bucket, folder)
+        except OSError as error:
+            raise disk_refused(f"cannot open {java_name(bucket)}", folder, error) from error
+
+    def _load(self, bucket: TableBucket, folder: Path) -> OpenBucket:
+        owner = BucketIds.of(bucket)
+        used = self._used.has(owner)
+        if used and not folder.exists():
+            # a partition that is dropped is taken from the catalog first
+            self._catalog.table_of(bucket)
+            raise missing(java_name(bucket), folder)
+        synced = self._settings.durability == "commit"
+        tablet = Tablet(
+            folder / "log",
+            java_name(bucket),
+            segment_bytes=self._settings.segment_bytes,
+            visible_when_synced=synced,
+            owner=owner,
+            used=used,
+            before_first=functools.partial(self._used.note, owner),
+            let_go=lambda: self._let_go(lambda other: other == bucket),
+        )
+        table = self._catalog.table_by_id(bucket.table_id)
+        if table is None or not table.has_primary_key:
+            return OpenBucket(tablet)
+        with self._lock:
+            if self._resources is None:
+                self._resources = KvResources(self._folder_lock)
+        try:
+            reserve = functools.partial(self._catalog.sequence_range, table)
+            kv = KvTablet(
+                store_folder(folder),
+                tablet,
+                table,
+                self._resources,
+                reserve,
+                visible_when_synced=synced,
+                most_bytes=self._settings.answer_bytes,
+            )
+        except BaseException:
+            tablet.abandon()
+            raise
+        return OpenBucket(tablet, kv)
