@@ -16,7 +16,7 @@ from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.errors import NetworkError
 from fluss_df.protocol.address import local_path
-from fluss_df.protocol.api import FETCH_LOG, Api, ServerApis
+from fluss_df.protocol.api import FETCH_LOG, LOOKUP, Api, ServerApis
 from fluss_df.protocol.fetch import FetchReply
 from fluss_df.protocol.frames import Request, Response
 from fluss_df.protocol.wire import Buffer
@@ -75,7 +75,8 @@ class DirectLane(Lane):
         data = pa.py_buffer(b"".join(body))
         request = Request(api.key, version, self._next_id, data)
         try:
-            reply = self._engine.fetch_at_once(request) if api is FETCH_LOG else None
+            at_once = api is FETCH_LOG or api is LOOKUP
+            reply = self._engine.reply_at_once(request) if at_once else None
             if reply is None:
                 self._answer = self._engine.submit(request)
         except RuntimeError:

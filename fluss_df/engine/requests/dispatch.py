@@ -140,10 +140,12 @@ class Dispatcher:
             finishing.add_done_callback(lambda _: close())
         return finishing
 
-    def fetch_at_once(self, request: Request) -> Reply | None:
-        """Answer a fetch of this process on its own thread; None for one that may wait."""
+    def reply_at_once(self, request: Request) -> Reply | None:
+        """Answer a fetch or lookup of this process on its thread; None for one that may wait."""
+        looks_up = request.key == api.LOOKUP.key
+        at_once = kv_requests.lookup_at_once if looks_up else data_requests.fetch_at_once
         try:
-            result = data_requests.fetch_at_once(self.engine, request.body)
+            result = at_once(self.engine, request.body)
         except Exception as error:
             return _error(error)
         return None if result is None else (TYPE_OK, result)
@@ -196,12 +198,13 @@ class Dispatcher:
                 "The connection is not authenticated: send user and password first (SASL/PLAIN)",
                 ErrorCode.AUTHENTICATE_EXCEPTION,
             )
-        large = await self._is_large(kind, request.body)
         # these read and write bytes, and wait on the event loop
         rest: Awaitable[list[Buffer]]
         if kind in (api.PRODUCE_LOG, api.PUT_KV):
+            # they are large by their rows, and count their buckets themselves
             rest = await handler(self.engine, request.body)
             return rest
+        large = await self._is_large(kind, request.body)
         if kind is api.LOOKUP:
             rest = await handler(self.engine, request.body, large=large)
             return rest

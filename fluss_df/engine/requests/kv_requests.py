@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,8 @@ _VALUE_FIELD = 1
 _LARGE = 16 << 10
 # of an answer that is not put together on the event loop
 _MANY_VALUES = 16 << 10
+# of a request that is answered on the thread of who asks, in this process
+_AT_ONCE_BYTES: Final = 4 << 10
 # about what a list of values takes in memory besides them
 _LIST_BYTES = 128
 
@@ -113,15 +116,41 @@ async def lookup(engine: Engine, body: pa.Buffer, *, large: bool) -> Awaitable[l
     return _found(engine, *await run(_lookup_all, engine, body))
 
 
+def lookup_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
+    """Look a few keys up on this thread; None for a request that may take its time."""
+    if len(body) > _AT_ONCE_BYTES:
+        return None
+    request = _parse_lookup(body)
+    if request.insert_if_not_exists:
+        return None
+    # opening one may mean to recover it
+    if not all(engine.is_open(_bucket(request.table_id, part)) for part in request.buckets_req):
+        return None
+    response: list[Buffer] = []
+    for part, result in zip(request.buckets_req, _lookup_each(engine, request), strict=True):
+        values = lookup_values(result.values) if isinstance(result, _Found) else []
+        response += _answer(part, result, values)
+    return response
+
+
 def _lookup_all(
     engine: Engine, body: pa.Buffer
 ) -> tuple[pb.LookupRequest, list[_Found | FlussError]]:
+    request = _parse_lookup(body)
+    return request, _lookup_each(engine, request)
+
+
+def _parse_lookup(body: pa.Buffer) -> pb.LookupRequest:
     try:
         request = pb.LookupRequest.FromString(bytes(body))
     except DecodeError as error:
         raise ProtocolError(f"a LOOKUP request cannot be read: {error}") from error
     if not request.IsInitialized():
         raise ProtocolError("a LOOKUP request lacks required fields")
+    return request
+
+
+def _lookup_each(engine: Engine, request: pb.LookupRequest) -> list[_Found | FlussError]:
     results: list[_Found | FlussError] = []
     room = _lookup_room(engine)
     for part in paced(request.buckets_req):
@@ -134,7 +163,7 @@ def _lookup_all(
             results.append(found)
         except FlussError as error:
             results.append(without_frames(error))
-    return request, results
+    return results
 
 
 def _lookup_room(engine: Engine) -> AnswerRoom:
@@ -146,9 +175,6 @@ async def _found(
 ) -> list[Buffer]:
     response: list[Buffer] = []
     for part, result in zip(request.buckets_req, results, strict=True):
-        answer = pb.LookupResponseForBucket(bucket_id=part.bucket_id)
-        if part.HasField("partition_id"):
-            answer.partition_id = part.partition_id
         values: list[Buffer] = []
         if isinstance(result, _Found):
             try:
@@ -166,13 +192,23 @@ async def _found(
                 )
             except FlussError as error:
                 result = error
-        if isinstance(result, FlussError):
-            answer.error_code = result.error_code
-            answer.error_message = result.message
-        head = answer.SerializeToString()
-        size = len(head) + sum(len(part) for part in values)
-        response += (bytes_header(1, size), head, *values)
+        response += _answer(part, result, values)
     return response
+
+
+def _answer(
+    part: pb.LookupRequestForBucket, result: _Found | FlussError, values: Sequence[Buffer]
+) -> list[Buffer]:
+    """Return the part of a response that is about one bucket."""
+    answer = pb.LookupResponseForBucket(bucket_id=part.bucket_id)
+    if part.HasField("partition_id"):
+        answer.partition_id = part.partition_id
+    if isinstance(result, FlussError):
+        answer.error_code = result.error_code
+        answer.error_message = result.message
+    head = answer.SerializeToString()
+    size = len(head) + sum(len(part) for part in values)
+    return [bytes_header(1, size), head, *values]
 
 
 def lookup_values(values: Sequence[bytes | None]) -> list[Buffer]:

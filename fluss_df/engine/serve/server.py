@@ -148,8 +148,8 @@ class EngineServer:
         """
         return self._begin(self._answer(request))
 
-    def fetch_at_once(self, request: Request) -> Reply | None:
-        """Answer a fetch on this thread, for readers in this process; None for one that may wait.
+    def reply_at_once(self, request: Request) -> Reply | None:
+        """Answer a fetch or lookup of this process on this thread; None for one that may wait.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class EngineServer:
         """
         if self._closed:
             raise RuntimeError("the engine is closed")
-        return self._connections.dispatcher.fetch_at_once(request)
+        return self._connections.dispatcher.reply_at_once(request)
 
     def answer_at_once(self, kind: Api[RequestT, ResponseT], message: RequestT) -> ResponseT | None:
         """Answer a question of this process on this thread; None for one that is to be sent.
