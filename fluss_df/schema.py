@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -25,6 +26,9 @@ from fluss_df.types import (
     type_from_json,
     type_to_json,
 )
+
+# a descriptor that is larger is read each time
+_REMEMBERED_BYTES: Final = 64 << 10
 
 
 class Schema(Ready):
@@ -357,9 +361,11 @@ class TableDescriptor:
     def from_json(cls, text: bytes) -> TableDescriptor:
         """Read the server's JSON."""
         with reading("a table descriptor"):
-            value = json.loads(text)
+            # each query asks what its table is, and hears the same mostly
+            read = _read_descriptor if len(text) > _REMEMBERED_BYTES else _remembered_descriptor
+            schema, value = read(text)
             return cls(
-                Schema.from_json(value["schema"]),
+                schema,
                 partition_keys=value.get("partition_key"),
                 bucket_count=value.get("bucket_count"),
                 bucket_keys=value.get("bucket_key"),
@@ -373,6 +379,14 @@ class TableDescriptor:
             f"TableDescriptor({self.schema!r}, partition_keys={list(self.partition_keys)},"
             f" bucket_count={self.bucket_count}, bucket_keys={list(self.bucket_keys)})"
         )
+
+
+def _read_descriptor(text: bytes) -> tuple[Schema, dict[str, Any]]:
+    value = json.loads(text)
+    return Schema.from_json(value["schema"]), value
+
+
+_remembered_descriptor = functools.lru_cache(maxsize=64)(_read_descriptor)
 
 
 def _key_tuple(keys: Sequence[str] | None, names: Sequence[str], what: str) -> tuple[str, ...]:
