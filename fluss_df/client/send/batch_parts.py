@@ -58,14 +58,13 @@ class BatchParts:
     def send_again(self, queue: BucketQueue, batch: WriteBatch, error: FlussError) -> bool:
         """Have a batch sent again that is too many rows for the server; False where it cannot be.
 
-        The server wrote nothing of it. Its parts go under a new writer id: under this one, a late
-        request of a batch behind it could take the place of one of the parts.
+        The server wrote nothing of it.
         """
         if batch.rows == 1 or self._ids.fixed or batch.uncertain or queue.expired(batch):
             return False
         if not queue.is_first(batch) and self._ids.idempotent:
             # those before it come first: only then is it certain what was written
-            queue.failed.append(batch)
+            queue.send_again(batch)
         else:
             if error.error_code != ErrorCode.RECORD_TOO_LARGE_EXCEPTION:
                 # the number of rows is the reason; large rows are those of this batch alone
@@ -73,11 +72,8 @@ class BatchParts:
             advice = _ADVICE.search(error.message)
             rows = int(advice[1].replace(",", "")) if advice else batch.rows
             rows = max(rows, -(-batch.rows // _MOST_PARTS))
-            queue.failed += self._cut_to(batch, min(rows, batch.rows - 1))
-            queue.refused_from = batch.sequence
-            queue.renew_writer = self._ids.idempotent
+            queue.send_parts(batch, self._cut_to(batch, min(rows, batch.rows - 1)))
             logger.info("%s takes fewer than %d rows at once", queue.bucket, batch.rows)
-        queue.recovering = True
         return True
 
     def _cut_to(self, batch: WriteBatch, rows: int) -> list[WriteBatch]:

@@ -1,9 +1,16 @@
-"""The batches of one bucket on their way, and which of them may be sent, or sent again."""
+"""The batches of one bucket on their way: what may be sent, in which order, and what goes again.
+
+A table of states and events, without I/O: the sender says what happened, and asks what may go.
+"""
 
 from __future__ import annotations
 
+import enum
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
 
 from fluss_df.client.runtime.retry import Backoff, is_transient
 from fluss_df.client.send.batch import WriteBatch
@@ -12,7 +19,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 
 # the server may have written the batch before it, or the connection, failed
-UNCERTAIN = frozenset(
+UNCERTAIN: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.REQUEST_TIME_OUT,
@@ -20,6 +27,60 @@ UNCERTAIN = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
+
+
+class State(enum.Enum):
+    """How a bucket's batches go."""
+
+    #: several at once
+    SENDING = "sending"
+    #: none: one is to be sent again, and the answers of others are not in yet
+    DRAINING = "draining"
+    #: none: all answers are in, and the server is left alone for a moment
+    BACKING_OFF = "backing off"
+    #: one at a time, until a server takes one
+    PROBING = "probing"
+
+
+class Event(enum.Enum):
+    """What happens to the batches of a bucket."""
+
+    #: a server has one
+    ACKNOWLEDGED = "acknowledged"
+    #: one failed, and is to be sent again
+    FAILED = "failed"
+    #: one failed for good
+    GIVEN_UP = "given up"
+    #: the last answer is in
+    DRAINED = "drained"
+    #: the pause is over
+    RESTED = "rested"
+
+
+#: What follows; any other event in a state is a mistake of the sender.
+NEXT: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
+    {
+        (State.SENDING, Event.ACKNOWLEDGED): State.SENDING,
+        (State.SENDING, Event.FAILED): State.DRAINING,
+        (State.SENDING, Event.GIVEN_UP): State.PROBING,
+        (State.DRAINING, Event.ACKNOWLEDGED): State.DRAINING,
+        (State.DRAINING, Event.FAILED): State.DRAINING,
+        (State.DRAINING, Event.GIVEN_UP): State.DRAINING,
+        (State.DRAINING, Event.DRAINED): State.BACKING_OFF,
+        (State.BACKING_OFF, Event.RESTED): State.PROBING,
+        (State.PROBING, Event.ACKNOWLEDGED): State.SENDING,
+        (State.PROBING, Event.FAILED): State.DRAINING,
+        (State.PROBING, Event.GIVEN_UP): State.PROBING,
+    }
+)
+
+
+class Hold(enum.Enum):
+    """What the batches of a bucket wait for besides, in any state."""
+
+    WRITER_ID = "a writer id"
+    LEADER = "the leader of the bucket"
+    PARTITION = "the partition that has the name now"
 
 
 class BucketQueue:
@@ -31,21 +92,40 @@ class BucketQueue:
         Which bucket.
     config
         Retries and limits.
+    clock
+        Seconds from any moment on; batches were created by the same clock.
+
+    Attributes
+    ----------
+    waiting
+        What was not sent yet, or is to be sent again, in order.
+    in_flight
+        Sequence number -> batch.
+    failed
+        What is to be sent again, once nothing is in flight; in no order.
+    renew_writer
+        Whether a batch failed for good: what no server may have goes under a new writer id.
     """
 
-    def __init__(self, bucket: TableBucket, partition_name: str | None, config: Config) -> None:
+    def __init__(
+        self,
+        bucket: TableBucket,
+        partition_name: str | None,
+        config: Config,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._config = config
+        self._clock = clock
         self.bucket = bucket
         self.partition_name = partition_name
+        self.state = State.SENDING
         self.waiting: deque[WriteBatch] = deque()
         self.in_flight: dict[int, WriteBatch] = {}
-        self.failed: list[WriteBatch] = []  # to be sent again, once nothing is in flight
-        self.recovering = False  # between a failure and the next success
-        self.paused = False  # until the back-off is over, or the leader known
-        self.moving = False  # until it is known which partition has the name now
+        self.failed: list[WriteBatch] = []
+        self._holds: set[Hold] = set()
         self.writer_id = -1
-        self.next_sequence = 0
-        self.last_acked = -1
+        self._next_sequence = 0
+        self._last_acked = -1
         self.renew_writer = False
         self.writer_epoch = 0
         self.acked_place = (0, -1)
@@ -53,14 +133,159 @@ class BucketQueue:
         self.backoff = Backoff(config.writer_delivery_timeout_ms)
         # a server refused this one for certain: nothing from it on was or will be written under
         # the writer id of now
-        self.refused_from: int | None = None
-        self.rest_until = 0.0  # a server under pressure asked for a rest
+        self._refused_from: int | None = None
+        self._rest_until = 0.0  # a server under pressure asked for a rest
+
+    def _happened(self, event: Event) -> None:
+        following = NEXT.get((self.state, event))
+        if following is None:
+            raise RuntimeError(
+                f"{self.bucket}: a batch was {event.value} while the bucket was {self.state.value}"
+            )
+        self.state = following
+
+    # ---- what may go
+
+    def hold(self, reason: Hold) -> None:
+        """Let nothing go until this reason is released."""
+        self._holds.add(reason)
+
+    def release(self, reason: Hold) -> None:
+        """Do not wait for something any more."""
+        self._holds.discard(reason)
+
+    def is_held(self, reason: Hold) -> bool:
+        """Whether batches wait for something."""
+        return reason in self._holds
+
+    def rest(self, seconds: float) -> bool:
+        """Let nothing go for a time; return False where it rests as long already."""
+        until = self._clock() + seconds
+        if until <= self._rest_until:
+            return False
+        self._rest_until = until
+        return True
+
+    def sendable(self) -> WriteBatch | None:
+        """Return the next batch that may go now."""
+        if not self.waiting or self._holds:
+            return None
+        if self.state is State.SENDING:
+            limit = self._config.writer_max_inflight_requests_per_bucket
+        elif self.state is State.PROBING:
+            limit = 1
+        else:
+            return None
+        if len(self.in_flight) >= limit or (self.renew_writer and self.in_flight):
+            return None
+        if self._rest_until and self._clock() < self._rest_until:
+            return None
+        batch = self.waiting[0]
+        return batch if batch.encoded is not None else None
 
     def start_sequences(self, writer_id: int, first: int) -> None:
         """Begin to number batches, under a writer id of which the server has none yet."""
         self.writer_id = writer_id
-        self.next_sequence = first
-        self.last_acked = first - 1
+        self._next_sequence = first
+        self._last_acked = first - 1
+
+    @property
+    def needs_writer_id(self) -> bool:
+        """Whether the batch that may go next needs a writer id that is not known yet.
+
+        What a server may have is asked for under the old one, until it is known: nobody else could
+        tell that it is written already. Behind one that is not written nothing is, either.
+        """
+        if self.writer_id < 0:
+            return True
+        head = self.waiting[0]
+        return self.renew_writer and not (head.uncertain and head.writer_id == self.writer_id)
+
+    def forget_writer(self) -> None:
+        """Send nothing under the writer id of now any more."""
+        self.renew_writer = False
+        self.writer_epoch += 1
+        self.writer_id = -1
+
+    def take(self) -> WriteBatch:
+        """Return the batch that may go now; it is in flight, with its writer id and sequence."""
+        batch = self.waiting.popleft()
+        assert batch.encoded is not None
+        if batch.sequence < 0 or batch.writer_id != self.writer_id:
+            batch.refused = batch.uncertain = False
+            batch.writer_id = self.writer_id
+            batch.sequence = self._next_sequence
+            self._next_sequence += 1
+            batch.encoded.stamp(self.writer_id, batch.sequence if self.writer_id >= 0 else -1)
+        batch.attempts += 1
+        self.in_flight[batch.sequence] = batch
+        return batch
+
+    # ---- what became of it
+
+    def acknowledged(self, batch: WriteBatch) -> None:
+        """Take note that the server has a batch."""
+        self.in_flight.pop(batch.sequence, None)
+        self._last_acked = max(self._last_acked, batch.sequence)
+        if self.state is State.PROBING:
+            self.backoff.reset(self._config.writer_delivery_timeout_ms)
+        self._happened(Event.ACKNOWLEDGED)
+
+    def was_written(self, batch: WriteBatch, error: FlussError) -> bool:
+        """Whether an error says that an earlier attempt got through, whose answer was lost."""
+        return error.error_code == ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION or (
+            error.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
+            and batch.sequence <= self._last_acked
+        )
+
+    def failed_once(self, batch: WriteBatch, error: FlussError) -> bool:
+        """Take note that a batch failed; return whether it goes again, else it is given up."""
+        self.in_flight.pop(batch.sequence, None)
+        if self._may_retry(batch, error):
+            self.send_again(batch)
+            return True
+        # later sequences do not fit behind the gap: they go on under a new writer id
+        self.renew_writer = self._config.writer_enable_idempotence
+        self._happened(Event.GIVEN_UP)
+        return False
+
+    def send_again(self, *batches: WriteBatch) -> None:
+        """Have batches that failed sent again, in the order of their sequences."""
+        for batch in batches:
+            self.in_flight.pop(batch.sequence, None)
+        self.failed += batches
+        self._happened(Event.FAILED)
+
+    def send_parts(self, batch: WriteBatch, parts: Iterable[WriteBatch]) -> None:
+        """Have a batch sent in parts that a server refused for certain.
+
+        Nothing from it on was or will be written under the writer id of now. The parts go under a
+        new one: under this one, a late request of a batch behind it could take the place of one of
+        the parts.
+        """
+        self.in_flight.pop(batch.sequence, None)
+        self._refused_from = batch.sequence
+        self.renew_writer = self._config.writer_enable_idempotence
+        self.send_again(*parts)
+
+    def drain(self) -> bool:
+        """Once all answers are in, put what failed back in order; return False while some are not.
+
+        Then :meth:`rested` is to be called after the next pause of the back-off.
+        """
+        if self.in_flight or self.state is not State.DRAINING:
+            return False
+        again, self.failed = sorted(self.failed, key=lambda batch: batch.sequence), []
+        if self._refused_from is not None:
+            _forget_sequences(again)
+            self._refused_from = None
+        self.waiting.extendleft(reversed(again))
+        self._happened(Event.DRAINED)
+        return True
+
+    def rested(self) -> None:
+        """Try again, the pause is over."""
+        self._happened(Event.RESTED)
 
     def move(self, bucket: TableBucket) -> None:
         """Have what waits go to the bucket of another partition of this name; none is in flight.
@@ -69,26 +294,15 @@ class BucketQueue:
         """
         self.bucket = bucket
         self.renew_writer = False
-        self.refused_from = None
+        self._refused_from = None
         self.acked_place = (self.writer_epoch, -1)
         self.acked_end = 0
         self.start_sequences(self.writer_id, 0)
         for batch in self.waiting:
             batch.bucket = bucket
-            batch.sequence, batch.refused, batch.uncertain = -1, False, False
+        _forget_sequences(self.waiting)
 
-    def sendable(self) -> WriteBatch | None:
-        """Return the next batch that may go now."""
-        if self.paused or self.moving or self.failed or not self.waiting:
-            return None
-        if self.rest_until and time.monotonic() < self.rest_until:
-            return None
-        # after a failure one batch at a time, until one gets through
-        limit = 1 if self.recovering else self._config.writer_max_inflight_requests_per_bucket
-        if len(self.in_flight) >= limit or (self.renew_writer and self.in_flight):
-            return None
-        batch = self.waiting[0]
-        return batch if batch.encoded is not None else None
+    # ---- what is known of a batch
 
     def is_first(self, batch: WriteBatch) -> bool:
         """Whether nothing that was sent before a batch is outstanding; it may be in flight."""
@@ -102,16 +316,16 @@ class BucketQueue:
         Servers take the batches of a writer id in the order of their sequences. So none is
         written behind one that was refused, however late a request of it arrives.
         """
-        if self.refused_from is not None and batch.sequence >= self.refused_from:
+        if self._refused_from is not None and batch.sequence >= self._refused_from:
             return True
         return not batch.uncertain
 
     def expired(self, batch: WriteBatch) -> bool:
         """Whether a batch is older than the time in which it should have been delivered."""
-        age_ms = (time.monotonic() - batch.created) * 1000
+        age_ms = (self._clock() - batch.created) * 1000
         return age_ms > self._config.writer_delivery_timeout_ms
 
-    def may_retry(self, batch: WriteBatch, error: FlussError) -> bool:
+    def _may_retry(self, batch: WriteBatch, error: FlussError) -> bool:
         """Whether a batch that failed is to be sent again; may ask for a new writer id."""
         if batch.attempts > self._config.writer_retries or self.expired(batch):
             return False
@@ -138,3 +352,9 @@ class BucketQueue:
         if batch.uncertain and not self._config.writer_enable_idempotence:
             return False
         return is_transient(error)
+
+
+def _forget_sequences(batches: Iterable[WriteBatch]) -> None:
+    """Have batches numbered again: nothing is known of them under their writer id."""
+    for batch in batches:
+        batch.sequence, batch.refused, batch.uncertain = -1, False, False

@@ -11,7 +11,7 @@ from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.client.cluster.partition_names import partition_named
 from fluss_df.client.send.acknowledged import Acknowledged
 from fluss_df.client.send.batch import WriteBatch
-from fluss_df.client.send.bucket_queue import BucketQueue
+from fluss_df.client.send.bucket_queue import BucketQueue, Hold
 from fluss_df.client.send.writer_ids import WriterIds
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
@@ -86,8 +86,8 @@ class PartitionMoves:
 
     def start(self, queue: BucketQueue) -> None:
         """Find out, soon, which partition has the name of a bucket's now."""
-        if not queue.moving:
-            queue.moving = True
+        if not queue.is_held(Hold.PARTITION):
+            queue.hold(Hold.PARTITION)
             self._sender.spawn(self._move(queue))
 
     async def _move(self, queue: BucketQueue) -> None:
@@ -133,7 +133,7 @@ class PartitionMoves:
             if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
                 self._moved(name, None)  # asked for again with the next rows
             await self._sender.rest_or_fail(queue, error)
-        queue.moving = False
+        queue.release(Hold.PARTITION)
         self._sender.wake()
 
 

@@ -14,7 +14,6 @@ import asyncio
 import concurrent.futures
 import functools
 import logging
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
@@ -25,7 +24,7 @@ from fluss_df.client.runtime.retry import STALE_METADATA, is_transient
 from fluss_df.client.send.acknowledged import Acknowledged
 from fluss_df.client.send.batch import BucketResult, BufferMemory, WriteBatch
 from fluss_df.client.send.batch_parts import BatchParts
-from fluss_df.client.send.bucket_queue import UNCERTAIN, BucketQueue
+from fluss_df.client.send.bucket_queue import UNCERTAIN, BucketQueue, Hold
 from fluss_df.client.send.partition_moves import PartitionMoves
 from fluss_df.client.send.requests import UNKNOWN, WriteApi, Written
 from fluss_df.client.send.writer_ids import WriterIds
@@ -46,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 # what a request adds to its batches, generously
 _REQUEST_OVERHEAD = 64
+# a server does not know the writer, or not what it wrote before
+_NO_TRACE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
 # servers hang up on larger requests (netty.server.max-request-size, by default), with no answer
 _LARGEST_REQUEST = 100 << 20
 
@@ -195,7 +196,7 @@ class Sender:
                     continue
                 node = self.cluster.known_leader(queue.bucket)
                 if node is None:
-                    queue.paused = True
+                    queue.hold(Hold.LEADER)
                     self.spawn(self._find_leader(queue))
                     continue
                 assert batch.encoded is not None
@@ -205,8 +206,7 @@ class Sender:
                     continue
                 if groups[node] and sizes[node] + size > self._config.writer_request_max_size:
                     continue  # next round
-                self._take(queue, batch)
-                groups[node].append(batch)
+                groups[node].append(queue.take())
                 sizes[node] += size
             if not any(groups.values()):
                 return
@@ -236,7 +236,7 @@ class Sender:
             return False
         if asked is None:
             return True
-        queue.paused = True
+        queue.hold(Hold.WRITER_ID)
         self.spawn(self._await_writer_id(queue, asked))
         return False
 
@@ -249,7 +249,7 @@ class Sender:
             await self.ids.wait(asked)
         except FlussError as error:
             self.fail_queue(queue, error)
-        queue.paused = False
+        queue.release(Hold.WRITER_ID)
         self.wake()
 
     async def _find_leader(self, queue: BucketQueue) -> None:
@@ -261,7 +261,7 @@ class Sender:
                 self._moves.start(queue)
             else:
                 await self.rest_or_fail(queue, error)
-        queue.paused = False
+        queue.release(Hold.LEADER)
         self.wake()
 
     async def rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
@@ -285,19 +285,6 @@ class Sender:
                 queue.waiting.append(batch)
             else:
                 self._finish(batch, error)
-
-    def _take(self, queue: BucketQueue, batch: WriteBatch) -> None:
-        """Move a batch from waiting to in flight, with its writer id and sequence."""
-        queue.waiting.popleft()
-        if batch.sequence < 0 or batch.writer_id != queue.writer_id:
-            batch.writer_id = queue.writer_id
-            batch.sequence = queue.next_sequence
-            queue.next_sequence += 1
-            assert batch.encoded is not None
-            stamped = batch.sequence if queue.writer_id >= 0 else -1
-            batch.encoded.stamp(queue.writer_id, stamped)
-        batch.attempts += 1
-        queue.in_flight[batch.sequence] = batch
 
     async def _connect_and_send(self, node: ServerNode, batches: list[WriteBatch]) -> None:
         try:
@@ -382,11 +369,7 @@ class Sender:
 
     def _batch_acked(self, batch: WriteBatch, written: Written) -> None:
         queue = self._queues[batch.place]
-        queue.in_flight.pop(batch.sequence, None)
-        queue.last_acked = max(queue.last_acked, batch.sequence)
-        if queue.recovering and not queue.failed:
-            queue.recovering = False
-            queue.backoff.reset(self._config.writer_delivery_timeout_ms)
+        queue.acknowledged(batch)
         lost = self.acknowledged.note(queue, batch, written, self.where(batch))
         if lost is not None:
             self.failures.append((lost, 0))  # these rows were acknowledged
@@ -396,23 +379,15 @@ class Sender:
     def _throttle(self, queue: BucketQueue, pressure: float) -> None:
         """Let a bucket rest that a server under pressure asks for: the more, the longer."""
         pause_ms = self._config.writer_kv_backpressure_max_throttle_ms * min(pressure, 1.0) ** 2
-        if pause_ms >= 1:
-            rest_until = time.monotonic() + pause_ms / 1000
-            if rest_until > queue.rest_until:
-                queue.rest_until = rest_until
-                loop = asyncio.get_running_loop()
-                loop.call_later(pause_ms / 1000, self.wake)
+        if pause_ms >= 1 and queue.rest(pause_ms / 1000):
+            asyncio.get_running_loop().call_later(pause_ms / 1000, self.wake)
 
     def _batch_failed(self, batch: WriteBatch, error: FlussError, *, sent: bool = True) -> None:
         queue = self._queues[batch.place]
         code = error.error_code
-        if code == ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION or (
-            code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION and batch.sequence <= queue.last_acked
-        ):
-            # an earlier attempt got through and its answer was lost
+        if queue.was_written(batch, error):
             self._batch_acked(batch, UNKNOWN)
             return
-        queue.in_flight.pop(batch.sequence, None)
         if code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION:
             self._throttle(queue, 1.0)
         too_many = sent and self._api.refuses_rows(error)
@@ -426,48 +401,30 @@ class Sender:
         stale = code in STALE_METADATA or code == ErrorCode.PARTITION_NOT_EXISTS
         if stale or isinstance(error, DeadlineExceededError):
             self.cluster.forget_leader(batch.bucket)
-        if queue.may_retry(batch, error):
+        if queue.failed_once(batch, error):
             self.cluster.note_retry(error)
-            queue.failed.append(batch)
+        elif batch.uncertain and code in _NO_TRACE:
+            lost = FlussError(
+                f"{batch.rows} rows may or may not have been written to {self.where(batch)}: the"
+                " server lost track of the writer while their acknowledgement was outstanding",
+                ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
+            )
+            self._finish(batch, lost)
         else:
-            # later sequences do not fit behind the gap: they go on under a new writer id
-            queue.renew_writer = self._config.writer_enable_idempotence
             self._finish(batch, error)
-        queue.recovering = True
         self._resume_when_idle(queue)
 
     def _resume_when_idle(self, queue: BucketQueue) -> None:
-        """Once all answers are in, put failed batches back in order and pause for a moment."""
-        if queue.in_flight or not queue.failed:
-            return
-        failed, queue.failed = sorted(queue.failed, key=lambda b: b.sequence), []
-        if queue.renew_writer:
-            lost = [b for b in failed if not queue.unwritten(b)]
-            failed = [b for b in failed if queue.unwritten(b)]
-            for batch in lost:
-                self._finish(
-                    batch,
-                    FlussError(
-                        f"{batch.rows} rows may or may not have been written to"
-                        f" {self.where(batch)}: the server lost track of the writer while their"
-                        " acknowledgement was outstanding",
-                        ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
-                    ),
-                )
-        if queue.renew_writer or queue.refused_from is not None:
-            for batch in failed:
-                batch.sequence, batch.refused, batch.uncertain = -1, False, False
-            queue.refused_from = None
-        queue.waiting.extendleft(reversed(failed))
-        queue.paused = True
-        loop = asyncio.get_running_loop()
-        loop.call_later(queue.backoff.next_pause(), self._unpause, queue)
+        """Once all answers are in, pause for a moment, and go on with what failed."""
+        if queue.drain():
+            loop = asyncio.get_running_loop()
+            loop.call_later(queue.backoff.next_pause(), self._rested, queue)
 
     def _one_more(self) -> None:
         self._open_batches += 1
 
-    def _unpause(self, queue: BucketQueue) -> None:
-        queue.paused = False
+    def _rested(self, queue: BucketQueue) -> None:
+        queue.rested()
         self.wake()
 
     def _finish(self, batch: WriteBatch, error: FlussError | None) -> None:

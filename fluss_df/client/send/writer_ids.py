@@ -55,12 +55,10 @@ class WriterIds:
         if self._fixed is not None:
             self._prepare_fixed(queue, *self._fixed)
             return None
-        if queue.writer_id >= 0 and not queue.renew_writer:
+        if not queue.needs_writer_id:
             return None
         if queue.renew_writer:
-            queue.renew_writer = False
-            queue.writer_epoch += 1
-            queue.writer_id = -1
+            queue.forget_writer()
             self._asked = None
         if self._asked is None:
             self._asked = asyncio.ensure_future(self.ask())
