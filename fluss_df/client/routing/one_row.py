@@ -96,6 +96,7 @@ class PlainKeys:
         lake_format: str | None,
     ) -> None:
         self._table_id = info.table_id
+        self._buckets = info.num_buckets
         self._names = [column.name for column in columns]
         by_name = {column.name: column for column in columns}
         bucket_columns = [by_name[name] for name in info.get_bucket_keys()]
@@ -139,7 +140,8 @@ class PlainKeys:
             partition_id = None if name is None else partition_id_of(name)
             if partition_id is None:
                 return None
-        bucket = bucket_id(hashed, count_of(partition_id))
+        buckets = self._buckets if partition_id is None else count_of(partition_id)
+        bucket = bucket_id(hashed, buckets)
         if bucket is None:
             return None
         return TableBucket(self._table_id, bucket, partition_id), encoded
