@@ -1,0 +1,357 @@
+"""The sender, with servers and connections that the test plays: no socket, no thread."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df.client.cluster.metadata import Cluster
+from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.client.send.batch import BufferMemory, WriteBatch, WriteResultHandle
+from fluss_df.client.send.requests import ProduceLog
+from fluss_df.client.send.sender import Sender
+from fluss_df.errors import ErrorCode, FlussError, NetworkError
+from fluss_df.metadata import ServerNode, TableBucket
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.frames import TYPE_OK, Response
+from fluss_df.protocol.wire import Buffer
+from fluss_df.schema import TableInfo
+
+Answer = Callable[[Response | FlussError], None]
+INFO = TableInfo(
+    fluss.TablePath("db", "t"),
+    7,
+    1,
+    fluss.TableDescriptor(fluss.Schema(pa.schema([("a", pa.int64())])), bucket_count=3),
+    0,
+    0,
+)
+NODES = [ServerNode(number, "h", 9000 + number, "TabletServer") for number in range(2)]
+LOST = NetworkError("the connection broke")
+
+
+class Bytes:
+    """An encoded batch: its number and what was stamped on it."""
+
+    num_rows = 2
+
+    def __init__(self, number: int, nbytes: int = 100) -> None:
+        self.number, self.nbytes = number, nbytes
+        self.stamps: list[tuple[int, int]] = []
+
+    @property
+    def buffers(self) -> Sequence[Buffer]:
+        return [bytes([self.number])]
+
+    def stamp(self, writer_id: int, sequence: int) -> None:
+        self.stamps.append((writer_id, sequence))
+
+
+class Sent:
+    """A request that a server got: the number of the batch of each bucket, and how to answer it."""
+
+    def __init__(self, node: ServerNode, body: Sequence[Buffer], answer: Answer) -> None:
+        message = pb.ProduceLogRequest.FromString(b"".join(bytes(part) for part in body))
+        self.node = node
+        self.batches = {b.bucket_id: b.records[0] for b in message.buckets_req}
+        self._answer = answer
+
+    def take(self, offsets: Mapping[int, int] | None = None) -> None:
+        response = pb.ProduceLogResponse()
+        for bucket in self.batches:
+            response.buckets_resp.add(bucket_id=bucket, base_offset=(offsets or {}).get(bucket, 0))
+        self._answer(Response(0, TYPE_OK, pa.py_buffer(response.SerializeToString())))
+
+    def refuse(self, code: int) -> None:
+        response = pb.ProduceLogResponse()
+        for bucket in self.batches:
+            response.buckets_resp.add(bucket_id=bucket, error_code=code, error_message="no")
+        self._answer(Response(0, TYPE_OK, pa.py_buffer(response.SerializeToString())))
+
+    def lose(self) -> None:
+        self._answer(LOST)
+
+
+class Servers:
+    """Two servers, as far as a sender asks a cluster for them."""
+
+    def __init__(self) -> None:
+        self.requests: list[Sent] = []
+        self.leaders = {number: NODES[number % 2] for number in range(3)}
+        self.bucket_counts: dict[int | None, int] = {}
+        self.unknown: set[int] = set()
+        self.retries: list[FlussError] = []
+        self.writer_ids = 40
+
+    def known_leader(self, bucket: TableBucket) -> ServerNode | None:
+        return None if bucket.bucket_id in self.unknown else self.leaders[bucket.bucket_id]
+
+    async def leader(self, path: object, bucket: TableBucket) -> ServerNode:
+        await asyncio.sleep(0)
+        self.unknown.discard(bucket.bucket_id)
+        return self.leaders[bucket.bucket_id]
+
+    def forget_leader(self, bucket: TableBucket) -> None:
+        self.unknown.add(bucket.bucket_id)
+
+    def note_retry(self, error: FlussError) -> None:
+        self.retries.append(error)
+
+    async def request_tablet_server(self, api: object, request: object) -> pb.InitWriterResponse:
+        await asyncio.sleep(0)
+        self.writer_ids += 1
+        return pb.InitWriterResponse(writer_id=self.writer_ids)
+
+    def open_connection_to(self, node: ServerNode) -> Any:
+        class Connection:
+            address = f"{node.host}:{node.port}"
+
+            @staticmethod
+            def send(_: object, body: Sequence[Buffer], timeout_ms: int, answered: Answer) -> None:
+                self.requests.append(Sent(node, body, answered))
+
+        return Connection()
+
+    async def next(self) -> Sent:
+        """Return the next request, once it is there."""
+        for _ in range(500):
+            if self.requests:
+                return self.requests.pop(0)
+            await asyncio.sleep(0.001)
+        raise AssertionError("nothing was sent")
+
+    async def silent(self) -> None:
+        """See that nothing more is sent for a while."""
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not self.requests
+
+
+class Writing:
+    """A sender, and batches for it."""
+
+    def __init__(self, servers: Servers, **options: str) -> None:
+        config = fluss.Config(
+            {key.replace("__", "-").replace("_", "."): value for key, value in options.items()}
+        )
+        self.sender = Sender(
+            cast(Cluster, servers),
+            INFO,
+            config,
+            Metrics(),
+            BufferMemory(1 << 20),
+            ProduceLog(INFO),
+            create_partitions=False,
+            partition_moved=lambda name, partition_id: None,
+        )
+        self.handles: list[WriteResultHandle] = []
+
+    def give(self, *buckets: int, nbytes: int = 100) -> list[WriteBatch]:
+        """Enqueue a batch for each of some buckets; batches are numbered from 0."""
+        batches = []
+        for bucket in buckets:
+            handle = WriteResultHandle()
+            batch = WriteBatch(TableBucket(7, bucket), None, 2, 0, handle)
+            batch.encoded = Bytes(len(self.handles), nbytes)
+            handle.expect(1)
+            handle.seal()
+            self.handles.append(handle)
+            batches.append(batch)
+        self.sender.enqueue(batches, self)
+        return batches
+
+    def fate(self, number: int) -> str:
+        future = self.handles[number].future
+        if not future.done():
+            return "open"
+        return "acknowledged" if future.exception() is None else str(future.exception())
+
+    async def drained(self) -> None:
+        future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self.sender.tell_when_drained(future)
+        await asyncio.wait_for(asyncio.wrap_future(future), 5)
+
+
+Scene = Callable[[Servers], Awaitable[None]]
+
+
+def play(scene: Scene) -> None:
+    asyncio.run(asyncio.wait_for(_play(scene), 20))
+
+
+async def _play(scene: Scene) -> None:
+    await scene(Servers())
+
+
+def test_one_request_for_a_leader_with_one_batch_of_each_bucket() -> None:
+    async def scene(servers: Servers) -> None:
+        writing = Writing(servers)
+        writing.give(0, 1, 2, 0)
+        first, second, third = [await servers.next() for _ in range(3)]
+        assert (first.node, first.batches) == (NODES[0], {0: 0, 2: 2})
+        assert (second.node, second.batches) == (NODES[1], {1: 1})
+        assert (third.node, third.batches) == (NODES[0], {0: 3})
+        for request in (first, second, third):
+            request.take()
+        await writing.drained()
+        assert [writing.fate(number) for number in range(4)] == ["acknowledged"] * 4
+        assert writing.sender.done_rows == 8
+
+    play(scene)
+
+
+def test_requests_are_no_larger_than_the_option_says() -> None:
+    async def scene(servers: Servers) -> None:
+        writing = Writing(servers, writer_request__max__size="1024")
+        writing.give(0, 2, nbytes=700)
+        first, second = await servers.next(), await servers.next()
+        assert (first.batches, second.batches) == ({0: 0}, {2: 1})
+
+    play(scene)
+
+
+def test_a_batch_that_no_server_takes_is_refused_before_it_is_sent() -> None:
+    async def scene(servers: Servers) -> None:
+        writing = Writing(servers)
+        writing.give(0, nbytes=200 << 20)
+        await writing.drained()
+        assert "more than servers accept in a request" in writing.fate(0)
+        assert "bucket 0" in writing.fate(0)
+        assert not servers.requests
+
+    play(scene)
+
+
+def test_a_leader_that_is_not_known_is_asked_for() -> None:
+    async def scene(servers: Servers) -> None:
+        servers.unknown = {1}
+        writing = Writing(servers)
+        writing.give(1)
+        (await servers.next()).take()
+        await writing.drained()
+        assert writing.fate(0) == "acknowledged"
+
+    play(scene)
+
+
+def test_what_a_new_leader_is_needed_for_goes_again_in_order() -> None:
+    async def scene(servers: Servers) -> None:
+        writing = Writing(servers)
+        writing.give(0, 0, 0)
+        first, second, third = [await servers.next() for _ in range(3)]
+        first.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        servers.leaders[0] = NODES[1]
+        second.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION)
+        third.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION)
+        again = await servers.next()
+        assert (again.node, again.batches) == (NODES[1], {0: 0})
+        await servers.silent()  # one at a time, until one is taken
+        again.take()
+        behind = [await servers.next(), await servers.next()]
+        assert [request.batches[0] for request in behind] == [1, 2]
+        for number, request in enumerate(behind, 1):
+            request.take({0: 2 * number})
+        await writing.drained()
+        assert [writing.fate(number) for number in range(3)] == ["acknowledged"] * 3
+        result = writing.sender.results()[0]
+        assert (result.base_offset, result.end_offset, result.rows) == (0, 6, 6)
+
+    play(scene)
+
+
+def test_a_lost_answer_behind_a_batch_that_is_given_up_is_asked_for_again() -> None:
+    """The server has it: under another writer id it would be written twice."""
+
+    async def scene(servers: Servers) -> None:
+        writing = Writing(servers, writer_delivery__timeout__ms="60000")
+        old, new = writing.give(0, 0)
+        first, second = await servers.next(), await servers.next()
+        # both were written, and neither answer comes; the first is too old to be sent again
+        old.created -= 61
+        first.lose()
+        second.lose()
+        again = await servers.next()
+        assert again.batches == {0: 1}
+        assert isinstance(new.encoded, Bytes)
+        assert new.encoded.stamps == [(41, 1)]
+        again.refuse(ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION)
+        await writing.drained()
+        assert "2 rows were not acknowledged: the connection broke" in writing.fate(0)
+        assert writing.fate(1) == "acknowledged"
+        # what nobody can have goes under a new id
+        (batch,) = writing.give(0)
+        assert isinstance(batch.encoded, Bytes)
+        request = await servers.next()
+        assert batch.encoded.stamps == [(42, 0)]
+        request.take({0: 4})
+        await writing.drained()
+        assert writing.fate(2) == "acknowledged"
+
+    play(scene)
+
+
+def test_what_may_be_written_is_said_where_the_server_lost_track() -> None:
+    async def scene(servers: Servers) -> None:
+        writing = Writing(servers)
+        writing.give(0)
+        (await servers.next()).lose()
+        for _ in range(2):
+            (await servers.next()).refuse(ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
+        await writing.drained()
+        assert "2 rows may or may not have been written" in writing.fate(0)
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.CORRUPT_RECORD_EXCEPTION, ErrorCode.UNKNOWN_SERVER_ERROR]
+)
+def test_what_fails_for_good_names_its_bucket(code: int) -> None:
+    async def scene(servers: Servers) -> None:
+        writing = Writing(servers)
+        writing.give(2)
+        (await servers.next()).refuse(code)
+        await writing.drained()
+        assert "2 rows were not acknowledged" in writing.fate(0)
+        assert "table db.t, bucket 2" in writing.fate(0)
+        assert len(writing.sender.failures) == 1
+
+    play(scene)
+
+
+def test_an_answer_without_one_of_its_buckets_is_not_believed() -> None:
+    async def scene(servers: Servers) -> None:
+        writing = Writing(servers)
+        writing.give(0, 2)
+        request = await servers.next()
+        del request.batches[2]
+        request.take()
+        again = await servers.next()
+        assert again.batches == {2: 1}
+        again.take()
+        await writing.drained()
+        assert [writing.fate(number) for number in range(2)] == ["acknowledged"] * 2
+
+    play(scene)
+
+
+def test_rows_that_a_server_lost_are_noticed() -> None:
+    async def scene(servers: Servers) -> None:
+        writing = Writing(servers)
+        writing.give(0)
+        (await servers.next()).take({0: 100})
+        await writing.drained()
+        writing.give(0)
+        (await servers.next()).take({0: 50})
+        await writing.drained()
+        ((lost, rows),) = writing.sender.failures
+        assert (lost.error_code, rows) == (ErrorCode.LOG_STORAGE_EXCEPTION, 0)
+        assert "was written up to offset 102" in str(lost)
+
+    play(scene)
