@@ -4,61 +4,54 @@ Importing it adds ``pl.scan_fluss``, ``pl.read_fluss``, ``LazyFrame.sink_fluss``
 ``DataFrame.write_fluss`` and the namespace ``lf.fluss`` to Polars.
 """
 
-from fluss_df.client.admin import FlussAdmin
-from fluss_df.client.connection import (
-    FlussConnection,
-    connect,
-    set_default_connection,
-)
-from fluss_df.client.lookup.lookuper import Lookuper, PrefixLookuper, TableLookup, TablePrefixLookup
-from fluss_df.client.scan.batch_scanner import BatchScanner
-from fluss_df.client.scan.log_scanner import LogScanner
-from fluss_df.client.scan.records import RecordBatch, ScanRecord, ScanRecords
-from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
-from fluss_df.client.send.batch import BucketResult, WriteResultHandle
-from fluss_df.client.table import FlussTable, TableAppend, TableScan
-from fluss_df.client.write.append import AppendWriter
-from fluss_df.client.write.upsert import TableUpsert, UpsertWriter
-from fluss_df.config import Config
-from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io import (
-    MicroBatch,
-    MicroBatches,
-    RunResult,
-    ScanReport,
-    SinkResult,
-    count,
-    explain,
-    fetched,
-    last_scan,
-    lookup_join,
-    read_fluss,
-    register,
-    run,
-    scan_fluss,
-    sink_fluss,
-    track_scans,
-    write_fluss,
-)
-from fluss_df.metadata import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    ChangeType,
-    DatabaseDescriptor,
-    DatabaseInfo,
-    LakeSnapshot,
-    OffsetSpec,
-    OffsetType,
-    PartitionInfo,
-    ServerNode,
-    TableBucket,
-    TablePath,
-    TableStats,
-)
-from fluss_df.pushdown.column import ColumnRef, col
-from fluss_df.pushdown.predicate import Predicate
-from fluss_df.schema import Schema, TableDescriptor, TableInfo
+from typing import TYPE_CHECKING
+
+from fluss_df.register import lazy_names, register
 from fluss_df.version import __version__
+
+if TYPE_CHECKING:
+    from fluss_df.client.admin import FlussAdmin
+    from fluss_df.client.connection import FlussConnection, connect, set_default_connection
+    from fluss_df.client.lookup.lookuper import (
+        Lookuper,
+        PrefixLookuper,
+        TableLookup,
+        TablePrefixLookup,
+    )
+    from fluss_df.client.scan.batch_scanner import BatchScanner
+    from fluss_df.client.scan.log_scanner import LogScanner
+    from fluss_df.client.scan.records import RecordBatch, ScanRecord, ScanRecords
+    from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
+    from fluss_df.client.send.batch import BucketResult, WriteResultHandle
+    from fluss_df.client.table import FlussTable, TableAppend, TableScan
+    from fluss_df.client.write.append import AppendWriter
+    from fluss_df.client.write.upsert import TableUpsert, UpsertWriter
+    from fluss_df.config import Config
+    from fluss_df.errors import ErrorCode, FlussError
+    from fluss_df.io.lookup_join import lookup_join
+    from fluss_df.io.runs.micro_batches import MicroBatch, MicroBatches
+    from fluss_df.io.runs.runner import RunResult, run
+    from fluss_df.io.scan import count, explain, fetched, read_fluss, scan_fluss
+    from fluss_df.io.scans.report import ScanReport, last_scan, track_scans
+    from fluss_df.io.sinks.sink import SinkResult, sink_fluss, write_fluss
+    from fluss_df.metadata import (
+        EARLIEST_OFFSET,
+        LATEST_OFFSET,
+        ChangeType,
+        DatabaseDescriptor,
+        DatabaseInfo,
+        LakeSnapshot,
+        OffsetSpec,
+        OffsetType,
+        PartitionInfo,
+        ServerNode,
+        TableBucket,
+        TablePath,
+        TableStats,
+    )
+    from fluss_df.pushdown.column import ColumnRef, col
+    from fluss_df.pushdown.predicate import Predicate
+    from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 __all__ = [
     "EARLIEST_OFFSET",
@@ -123,5 +116,40 @@ __all__ = [
     "track_scans",
     "write_fluss",
 ]
+
+if not TYPE_CHECKING:
+    # where they are: as above
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "client.admin": "FlussAdmin",
+            "client.connection": "FlussConnection connect set_default_connection",
+            "client.lookup.lookuper": "Lookuper PrefixLookuper TableLookup TablePrefixLookup",
+            "client.scan.batch_scanner": "BatchScanner",
+            "client.scan.log_scanner": "LogScanner",
+            "client.scan.records": "RecordBatch ScanRecord ScanRecords",
+            "client.scan.snapshot_scanner": "SnapshotScanner",
+            "client.send.batch": "BucketResult WriteResultHandle",
+            "client.table": "FlussTable TableAppend TableScan",
+            "client.write.append": "AppendWriter",
+            "client.write.upsert": "TableUpsert UpsertWriter",
+            "config": "Config",
+            "errors": "ErrorCode FlussError",
+            "io.lookup_join": "lookup_join",
+            "io.runs.micro_batches": "MicroBatch MicroBatches",
+            "io.runs.runner": "RunResult run",
+            "io.scan": "count explain fetched read_fluss scan_fluss",
+            "io.scans.report": "ScanReport last_scan track_scans",
+            "io.sinks.sink": "SinkResult sink_fluss write_fluss",
+            "metadata": (
+                "ChangeType DatabaseDescriptor DatabaseInfo EARLIEST_OFFSET LATEST_OFFSET "
+                "LakeSnapshot OffsetSpec OffsetType PartitionInfo ServerNode TableBucket "
+                "TablePath TableStats"
+            ),
+            "pushdown.column": "ColumnRef col",
+            "pushdown.predicate": "Predicate",
+            "schema": "Schema TableDescriptor TableInfo",
+        },
+    )
 
 register()

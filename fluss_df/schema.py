@@ -12,20 +12,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from fluss_df.errors import FlussError
-from fluss_df.metadata import (
-    TablePath,
-    reading,
-    require_columns,
-)
+from fluss_df.metadata import TablePath, reading, require_columns
 from fluss_df.ready import Ready
-from fluss_df.types import (
-    Column,
-    TypeRoot,
-    arrow_schema,
-    from_arrow,
-    type_from_json,
-    type_to_json,
-)
+from fluss_df.types import Column, TypeRoot, arrow_schema, from_arrow, type_from_json, type_to_json
 
 # a descriptor that is larger is read each time
 _REMEMBERED_BYTES: Final = 64 << 10

@@ -1,38 +1,67 @@
-"""The ``fluss-df`` command: puts its subcommands together."""
+"""The ``fluss-df`` command: finds its subcommands, each imported when it is used."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import importlib
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from fluss_df.cli.commands import cluster, folders, rows, tables
-from fluss_df.cli.commands.demo import demo
-from fluss_df.cli.commands.serve import serve
-from fluss_df.cli.commands.sql import sql
 from fluss_df.version import __version__
+
+# command -> its module, in the order of --help
+_COMMANDS = {
+    "cluster": "cluster",
+    "tables": "tables",
+    "describe": "tables",
+    "count": "tables",
+    "lag": "tables",
+    "head": "rows",
+    "tail": "rows",
+    "load": "rows",
+    "dump": "rows",
+    "sql": "sql",
+    "demo": "demo",
+    "serve": "serve",
+    "check": "folders",
+    "backup": "folders",
+    "restore": "folders",
+}
+
+
+class _Commands(TyperGroup):
+    """The subcommands: most need Polars, Arrow and a client, which take a while to import.
+
+    The types are those of click, which newer releases of Typer have within.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import a command; None where there is no such one."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"fluss_df.cli.commands.{_COMMANDS[cmd_name]}")
+        if cmd_name == "cluster":
+            command = typer.main.get_command(module.app)
+        else:
+            alone = typer.Typer(add_completion=False)
+            alone.command(cmd_name)(getattr(module, cmd_name))
+            command = typer.main.get_command(alone)
+        command.name = cmd_name
+        return command
+
 
 app = typer.Typer(
     name="fluss-df",
     help="Python dataframes over Apache Fluss.",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # locals hold passwords
 )
-app.add_typer(cluster.app, name="cluster")
-app.command()(tables.tables)
-app.command()(tables.describe)
-app.command()(tables.count)
-app.command()(tables.lag)
-app.command()(rows.head)
-app.command()(rows.tail)
-app.command()(rows.load)
-app.command()(rows.dump)
-app.command()(sql)
-app.command()(demo)
-app.command()(serve)
-app.command()(folders.check)
-app.command()(folders.backup)
-app.command()(folders.restore)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,7 +1,6 @@
 """Polars over Fluss: lazy scans that fetch only what a query needs, and sinks."""
 
 from fluss_df.io.lookup_join import lookup_join
-from fluss_df.io.register import register
 from fluss_df.io.runs.micro_batches import MicroBatch, MicroBatches
 from fluss_df.io.runs.runner import RunResult, run
 from fluss_df.io.scan import count, explain, fetched, read_fluss, scan_fluss
@@ -20,7 +19,6 @@ __all__ = [
     "last_scan",
     "lookup_join",
     "read_fluss",
-    "register",
     "run",
     "scan_fluss",
     "sink_fluss",
