@@ -10,7 +10,8 @@ from fluss_df.cluster.errors import (
     ClusterUnavailableError,
     PortInUseError,
 )
-from fluss_df.cluster.local import ClusterStatus, LocalCluster, ProcessStatus, TabletServer
+from fluss_df.cluster.local import LocalCluster
+from fluss_df.cluster.status import ClusterStatus, ProcessStatus, TabletServer
 
 __all__ = [
     "ClusterAlreadyRunningError",

@@ -8,10 +8,10 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from fluss_df.cluster.errors import (
     ClusterAlreadyRunningError,
@@ -25,84 +25,15 @@ from fluss_df.cluster.servers.java import find_java
 from fluss_df.cluster.servers.servers import STOP_SECONDS, Servers, merged_settings
 from fluss_df.cluster.servers.settings import (
     COORDINATOR,
+    FLINK_TIERING,
     ZOOKEEPER,
     Folder,
     State,
     option_text,
     tablet_server_name,
 )
+from fluss_df.cluster.status import ClusterStatus, Health, ProcessStatus, TabletServer
 from fluss_df.hooks import ExitStep, at_exit
-
-Health = Literal["healthy", "unhealthy", "stopped"]
-
-
-@dataclass(frozen=True, slots=True)
-class TabletServer:
-    """A tablet server of a local cluster, as it was when asked.
-
-    Parameters
-    ----------
-    id
-        Its number in the cluster, from 0.
-    port
-        Its port for clients.
-    pid
-        Its process; None while it is not running.
-    log
-        Its log file.
-    data_dir
-        The folder of its data.
-    """
-
-    id: int
-    port: int
-    pid: int | None
-    log: Path
-    data_dir: Path
-
-    @property
-    def address(self) -> str:
-        """Its address for clients, ``127.0.0.1:PORT``."""
-        return f"{HOST}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessStatus:
-    """One process of a local cluster: name, ports, log file, and its pid while it runs."""
-
-    name: str
-    pid: int | None
-    ports: tuple[int, ...]
-    log: Path
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterStatus:
-    """How a local cluster is.
-
-    Parameters
-    ----------
-    health
-        "healthy": all servers run, and clients see every tablet server. "stopped": none runs.
-        "unhealthy": anything between.
-    problem
-        What is wrong, where it is unhealthy.
-    bootstrap_servers
-        The address for clients.
-    server_version
-        The version of the Fluss server.
-    users
-        Names of the SASL users; empty where clients need none.
-    processes
-        ZooKeeper, the coordinator, the tablet servers.
-    """
-
-    health: Health
-    problem: str | None
-    bootstrap_servers: str
-    server_version: str
-    users: tuple[str, ...]
-    processes: tuple[ProcessStatus, ...]
 
 
 class LocalCluster:
@@ -136,6 +67,10 @@ class LocalCluster:
         The same for one kind of server.
     heap
         Maximum heap of each tablet server; None for 1g where there is one, else 256m.
+    datalake
+        "iceberg" or "paimon" for a data lake in the folder, that tables with
+        ``table.datalake.enabled`` are tiered into: Iceberg by a catalog in SQLite, Paimon by files.
+        None for that of last time, or none.
     detached
         Whether the servers live on after this process; needs ``dir``.
     start_timeout
@@ -168,6 +103,7 @@ class LocalCluster:
         coordinator_options: Mapping[str, object] | None = None,
         tablet_server_options: Mapping[str, object] | None = None,
         heap: str | None = None,
+        datalake: str | None = None,
         detached: bool = False,
         start_timeout: float = 90.0,
     ) -> None:
@@ -186,6 +122,7 @@ class LocalCluster:
             "coordinator_options": _options("coordinator_options", coordinator_options),
             "tablet_server_options": _options("tablet_server_options", tablet_server_options),
             "heap": heap,
+            "datalake": datalake,
         }
         self._changes = {name: value for name, value in given.items() if value is not None}
         merged_settings(None, self._changes, None)  # complain here, not at the start
@@ -406,6 +343,29 @@ class LocalCluster:
     def start_coordinator(self) -> None:
         """Start the coordinator that was killed; return when clients see the tablet servers."""
         self._start_one(COORDINATOR)
+
+    def start_flink_tiering(self, options: Mapping[str, object] | None = None) -> None:
+        """Start Flink's own tiering service in one JVM, about 510 MB; it ends with the cluster.
+
+        Its jars, 195 MB, are fetched with Maven the first time. It asks for tables every second.
+
+        Parameters
+        ----------
+        options
+            Further arguments of the service, as in ``{"fluss.tiering.poll.table.interval": "5s"}``.
+        """
+        given = _options("options", options) or {}
+        with self._lock, self._changing() as servers:
+            servers.start_flink_tiering(find_java(), given)
+
+    def stop_flink_tiering(self) -> None:
+        """Ask Flink's tiering service to stop; where none runs, do nothing."""
+        with self._lock, self._changing() as servers:
+            servers.end_one(FLINK_TIERING)
+
+    def kill_flink_tiering(self) -> None:
+        """Kill Flink's tiering service (SIGKILL)."""
+        self._kill(FLINK_TIERING)
 
     def _kill(self, name: str) -> None:
         with self._lock, self._changing() as servers:

@@ -29,7 +29,9 @@ from fluss_df.cluster.pytest_failures import Failures
 from fluss_df.cluster.servers.jars import resolve_jars
 from fluss_df.cluster.servers.java import find_java
 
-_FIXTURES = frozenset({"fluss_cluster", "fluss_cluster_factory"})
+_FIXTURES = frozenset(
+    {"fluss_cluster", "fluss_cluster_factory", "fluss_lake_cluster", "fluss_flink_tiering"}
+)
 _MARKER = "real_cluster"
 
 
@@ -166,3 +168,29 @@ def fluss_cluster(
     cluster = fluss_cluster_factory()
     request.config.stash[_FAILURES].shared = cluster
     return cluster
+
+
+@pytest.fixture(scope="session")
+def fluss_lake_cluster(fluss_cluster_factory: ClusterFactory) -> LocalCluster:
+    """Return a cluster of the test session that has an Iceberg lake: one tablet server.
+
+    Nothing is tiered but by what a test starts: see :func:`fluss_flink_tiering`.
+    """
+    try:
+        return fluss_cluster_factory(datalake="iceberg")
+    except ClusterUnavailableError as error:
+        if _is_ci():
+            pytest.fail(f"no data lake: {error.message}", pytrace=False)
+        pytest.skip(f"no data lake: {error.message}")
+
+
+@pytest.fixture(scope="session")
+def fluss_flink_tiering(fluss_lake_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """Return the lake's cluster while Flink's tiering service runs, to the end of the session.
+
+    It takes any table that is due: a test that wants to tier a table by itself uses another
+    cluster.
+    """
+    fluss_lake_cluster.start_flink_tiering()
+    yield fluss_lake_cluster
+    fluss_lake_cluster.stop_flink_tiering()

@@ -80,6 +80,12 @@ GET_FILESYSTEM_SECURITY_TOKEN = Api(
     pb.GetFileSystemSecurityTokenResponse,
 )
 INIT_WRITER = Api(1026, "INIT_WRITER", pb.InitWriterRequest, pb.InitWriterResponse)
+COMMIT_LAKE_TABLE_SNAPSHOT = Api(
+    1030,
+    "COMMIT_LAKE_TABLE_SNAPSHOT",
+    pb.CommitLakeTableSnapshotRequest,
+    pb.CommitLakeTableSnapshotResponse,
+)
 GET_LAKE_SNAPSHOT = Api(
     1032, "GET_LAKE_SNAPSHOT", pb.GetLakeSnapshotRequest, pb.GetLakeSnapshotResponse
 )
@@ -92,6 +98,18 @@ CREATE_PARTITION = Api(
     1036, "CREATE_PARTITION", pb.CreatePartitionRequest, pb.CreatePartitionResponse
 )
 DROP_PARTITION = Api(1037, "DROP_PARTITION", pb.DropPartitionRequest, pb.DropPartitionResponse)
+LAKE_TIERING_HEARTBEAT = Api(
+    1042,
+    "LAKE_TIERING_HEARTBEAT",
+    pb.LakeTieringHeartbeatRequest,
+    pb.LakeTieringHeartbeatResponse,
+)
+PREPARE_LAKE_TABLE_SNAPSHOT = Api(
+    1052,
+    "PREPARE_LAKE_TABLE_SNAPSHOT",
+    pb.PrepareLakeTableSnapshotRequest,
+    pb.PrepareLakeTableSnapshotResponse,
+)
 ALTER_TABLE = Api(1044, "ALTER_TABLE", pb.AlterTableRequest, pb.AlterTableResponse)
 GET_TABLE_STATS = Api(1059, "GET_TABLE_STATS", pb.GetTableStatsRequest, pb.GetTableStatsResponse)
 # servers of 1.0 and later

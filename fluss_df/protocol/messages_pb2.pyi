@@ -754,6 +754,170 @@ class GetLakeSnapshotResponse(_message.Message):
     bucket_snapshots: _containers.RepeatedCompositeFieldContainer[LakeSnapshotForBucket]
     def __init__(self, table_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ..., bucket_snapshots: _Optional[_Iterable[_Union[LakeSnapshotForBucket, _Mapping]]] = ...) -> None: ...
 
+class OffsetOfBucket(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "log_end_offset")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    log_end_offset: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_end_offset: _Optional[int] = ...) -> None: ...
+
+class OffsetsOfTable(_message.Message):
+    __slots__ = ("table_id", "table_path", "bucket_offsets")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    table_path: PathOfTable
+    bucket_offsets: _containers.RepeatedCompositeFieldContainer[OffsetOfBucket]
+    def __init__(self, table_id: _Optional[int] = ..., table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., bucket_offsets: _Optional[_Iterable[_Union[OffsetOfBucket, _Mapping]]] = ...) -> None: ...
+
+class PrepareLakeTableSnapshotRequest(_message.Message):
+    __slots__ = ("bucket_offsets", "ignore_previous_table_offsets")
+    BUCKET_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_PREVIOUS_TABLE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    bucket_offsets: _containers.RepeatedCompositeFieldContainer[OffsetsOfTable]
+    ignore_previous_table_offsets: bool
+    def __init__(self, bucket_offsets: _Optional[_Iterable[_Union[OffsetsOfTable, _Mapping]]] = ..., ignore_previous_table_offsets: bool = ...) -> None: ...
+
+class PrepareLakeTableResponseForTable(_message.Message):
+    __slots__ = ("error_code", "error_message", "table_id", "lake_table_offsets_path")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    LAKE_TABLE_OFFSETS_PATH_FIELD_NUMBER: _ClassVar[int]
+    error_code: int
+    error_message: str
+    table_id: int
+    lake_table_offsets_path: str
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., table_id: _Optional[int] = ..., lake_table_offsets_path: _Optional[str] = ...) -> None: ...
+
+class PrepareLakeTableSnapshotResponse(_message.Message):
+    __slots__ = ("prepare_lake_table_resp",)
+    PREPARE_LAKE_TABLE_RESP_FIELD_NUMBER: _ClassVar[int]
+    prepare_lake_table_resp: _containers.RepeatedCompositeFieldContainer[PrepareLakeTableResponseForTable]
+    def __init__(self, prepare_lake_table_resp: _Optional[_Iterable[_Union[PrepareLakeTableResponseForTable, _Mapping]]] = ...) -> None: ...
+
+class LakeTableOffsetForBucket(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "log_end_offset", "max_timestamp")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    log_end_offset: int
+    max_timestamp: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., max_timestamp: _Optional[int] = ...) -> None: ...
+
+class LakeTableSnapshotInfo(_message.Message):
+    __slots__ = ("table_id", "snapshot_id", "buckets_req", "table_path")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    snapshot_id: int
+    buckets_req: _containers.RepeatedCompositeFieldContainer[LakeTableOffsetForBucket]
+    table_path: PathOfTable
+    def __init__(self, table_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ..., buckets_req: _Optional[_Iterable[_Union[LakeTableOffsetForBucket, _Mapping]]] = ..., table_path: _Optional[_Union[PathOfTable, _Mapping]] = ...) -> None: ...
+
+class LakeTableSnapshotMetadata(_message.Message):
+    __slots__ = ("table_id", "snapshot_id", "tiered_bucket_offsets_file_path", "readable_bucket_offsets_file_path", "earliest_snapshot_id_to_keep")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    TIERED_BUCKET_OFFSETS_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
+    READABLE_BUCKET_OFFSETS_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_SNAPSHOT_ID_TO_KEEP_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    snapshot_id: int
+    tiered_bucket_offsets_file_path: str
+    readable_bucket_offsets_file_path: str
+    earliest_snapshot_id_to_keep: int
+    def __init__(self, table_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ..., tiered_bucket_offsets_file_path: _Optional[str] = ..., readable_bucket_offsets_file_path: _Optional[str] = ..., earliest_snapshot_id_to_keep: _Optional[int] = ...) -> None: ...
+
+class CommitLakeTableSnapshotRequest(_message.Message):
+    __slots__ = ("tables_req", "lake_table_snapshot_metadata")
+    TABLES_REQ_FIELD_NUMBER: _ClassVar[int]
+    LAKE_TABLE_SNAPSHOT_METADATA_FIELD_NUMBER: _ClassVar[int]
+    tables_req: _containers.RepeatedCompositeFieldContainer[LakeTableSnapshotInfo]
+    lake_table_snapshot_metadata: _containers.RepeatedCompositeFieldContainer[LakeTableSnapshotMetadata]
+    def __init__(self, tables_req: _Optional[_Iterable[_Union[LakeTableSnapshotInfo, _Mapping]]] = ..., lake_table_snapshot_metadata: _Optional[_Iterable[_Union[LakeTableSnapshotMetadata, _Mapping]]] = ...) -> None: ...
+
+class CommitLakeTableSnapshotResponseForTable(_message.Message):
+    __slots__ = ("error_code", "error_message", "table_id")
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    error_code: int
+    error_message: str
+    table_id: int
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
+
+class CommitLakeTableSnapshotResponse(_message.Message):
+    __slots__ = ("table_resp",)
+    TABLE_RESP_FIELD_NUMBER: _ClassVar[int]
+    table_resp: _containers.RepeatedCompositeFieldContainer[CommitLakeTableSnapshotResponseForTable]
+    def __init__(self, table_resp: _Optional[_Iterable[_Union[CommitLakeTableSnapshotResponseForTable, _Mapping]]] = ...) -> None: ...
+
+class HeartbeatForTable(_message.Message):
+    __slots__ = ("table_id", "coordinator_epoch", "tiering_epoch")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIERING_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    coordinator_epoch: int
+    tiering_epoch: int
+    def __init__(self, table_id: _Optional[int] = ..., coordinator_epoch: _Optional[int] = ..., tiering_epoch: _Optional[int] = ...) -> None: ...
+
+class LakeTieringHeartbeatRequest(_message.Message):
+    __slots__ = ("tiering_tables", "finished_tables", "failed_tables", "request_table", "force_finished_tables")
+    TIERING_TABLES_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_TABLES_FIELD_NUMBER: _ClassVar[int]
+    FAILED_TABLES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_TABLE_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FINISHED_TABLES_FIELD_NUMBER: _ClassVar[int]
+    tiering_tables: _containers.RepeatedCompositeFieldContainer[HeartbeatForTable]
+    finished_tables: _containers.RepeatedCompositeFieldContainer[HeartbeatForTable]
+    failed_tables: _containers.RepeatedCompositeFieldContainer[HeartbeatForTable]
+    request_table: bool
+    force_finished_tables: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tiering_tables: _Optional[_Iterable[_Union[HeartbeatForTable, _Mapping]]] = ..., finished_tables: _Optional[_Iterable[_Union[HeartbeatForTable, _Mapping]]] = ..., failed_tables: _Optional[_Iterable[_Union[HeartbeatForTable, _Mapping]]] = ..., request_table: bool = ..., force_finished_tables: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LakeTieringTable(_message.Message):
+    __slots__ = ("table_id", "table_path", "tiering_epoch")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    TIERING_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    table_path: PathOfTable
+    tiering_epoch: int
+    def __init__(self, table_id: _Optional[int] = ..., table_path: _Optional[_Union[PathOfTable, _Mapping]] = ..., tiering_epoch: _Optional[int] = ...) -> None: ...
+
+class HeartbeatResponseForTable(_message.Message):
+    __slots__ = ("table_id", "error")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    error: ErrorResponse
+    def __init__(self, table_id: _Optional[int] = ..., error: _Optional[_Union[ErrorResponse, _Mapping]] = ...) -> None: ...
+
+class LakeTieringHeartbeatResponse(_message.Message):
+    __slots__ = ("coordinator_epoch", "tiering_table", "tiering_table_resp", "finished_table_resp", "failed_table_resp")
+    COORDINATOR_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIERING_TABLE_FIELD_NUMBER: _ClassVar[int]
+    TIERING_TABLE_RESP_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_TABLE_RESP_FIELD_NUMBER: _ClassVar[int]
+    FAILED_TABLE_RESP_FIELD_NUMBER: _ClassVar[int]
+    coordinator_epoch: int
+    tiering_table: LakeTieringTable
+    tiering_table_resp: _containers.RepeatedCompositeFieldContainer[HeartbeatResponseForTable]
+    finished_table_resp: _containers.RepeatedCompositeFieldContainer[HeartbeatResponseForTable]
+    failed_table_resp: _containers.RepeatedCompositeFieldContainer[HeartbeatResponseForTable]
+    def __init__(self, coordinator_epoch: _Optional[int] = ..., tiering_table: _Optional[_Union[LakeTieringTable, _Mapping]] = ..., tiering_table_resp: _Optional[_Iterable[_Union[HeartbeatResponseForTable, _Mapping]]] = ..., finished_table_resp: _Optional[_Iterable[_Union[HeartbeatResponseForTable, _Mapping]]] = ..., failed_table_resp: _Optional[_Iterable[_Union[HeartbeatResponseForTable, _Mapping]]] = ...) -> None: ...
+
 class PutKvRequestForBucket(_message.Message):
     __slots__ = ("partition_id", "bucket_id", "records", "bucket_count")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]

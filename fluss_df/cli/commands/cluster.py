@@ -74,6 +74,14 @@ def start(
             show_default="that of last time, else Apache Fluss 0.9.1, fetched with Maven",
         ),
     ] = None,
+    datalake: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            help="Give the cluster a data lake in its folder: iceberg or paimon.",
+            show_default="that of last time, else none",
+        ),
+    ] = None,
 ) -> None:
     """Start the cluster of a folder; it runs until `fluss-df cluster stop`.
 
@@ -92,6 +100,7 @@ def start(
             tablet_servers=tablet_servers,
             sasl=users,
             jar=jar,
+            datalake=datalake,
             detached=True,
         )
         try:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fluss_df.cluster.errors import ClusterError
@@ -57,10 +57,13 @@ class Launcher:
         if remove is not None:
             self._send({"remove": str(remove)})
 
-    def start(self, argv: Sequence[str], log: Path, cwd: Path) -> ProcessId:
+    def start(
+        self, argv: Sequence[str], log: Path, cwd: Path, env: Mapping[str, str] | None = None
+    ) -> ProcessId:
         """Start a process that appends its output to ``log``; return its identity."""
+        request = {"argv": list(argv), "log": str(log), "cwd": str(cwd), "env": dict(env or {})}
         with self._lock:
-            self._send({"argv": list(argv), "log": str(log), "cwd": str(cwd)})
+            self._send(request)
             assert self._supervisor.stdout is not None
             line = self._supervisor.stdout.readline()
         if not line:
@@ -84,7 +87,7 @@ class Launcher:
             self._supervisor.stdout.close()
         _launchers.discard(self)
 
-    def _send(self, request: dict[str, object]) -> None:
+    def _send(self, request: Mapping[str, object]) -> None:
         try:
             os.write(self._requests, json.dumps(request).encode() + b"\n")
         except OSError as error:

@@ -4,8 +4,9 @@ It starts servers on request of its owner, the process that holds the other end 
 input. When that end closes, however the owner ended (``kill -9`` included), it kills the servers
 and removes the folder that it was told to; or, started with ``detach``, leaves them running.
 
-Requests and answers are lines of JSON: ``{"argv": [...], "log": path, "cwd": path}`` is answered
-by ``{"pid": number}`` or ``{"error": text}``; ``{"remove": path}`` has no answer.
+Requests and answers are lines of JSON: ``{"argv": [...], "log": path, "cwd": path, "env": {...}}``
+(what of the environment differs from the supervisor's) is answered by ``{"pid": number}`` or
+``{"error": text}``; ``{"remove": path}`` has no answer.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Supervisor:
                 server = subprocess.Popen(
                     request["argv"],
                     cwd=request["cwd"],
+                    env={**os.environ, **request.get("env", {})},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fluss_df.cluster.processes.ports import HOST
 from fluss_df.cluster.servers.jars import ServerJars
+from fluss_df.cluster.servers.lake import lake_options
 from fluss_df.cluster.servers.settings import (
     COORDINATOR,
     ZOOKEEPER,
@@ -75,6 +76,7 @@ def write_configuration(folder: Folder, settings: Settings, ports: Mapping[str, 
         "remote.data.dir": str(folder.remote),
         **default_options(settings.tablet_servers),
         **_security(settings.sasl),
+        **lake_options(folder, settings.datalake),
         **settings.server_options,
     }
     _write_server_yaml(
@@ -139,5 +141,5 @@ def heap_of(name: str, settings: Settings) -> str:
     if name == ZOOKEEPER:
         return "128m"
     if name == COORDINATOR:
-        return "256m"
+        return "256m" if settings.datalake is None else "384m"
     return settings.heap or ("1g" if settings.tablet_servers == 1 else "256m")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,9 @@ SERVER_JAR_VARIABLE = "FLUSS_SERVER_JAR"
 
 _SLF4J_VERSION = "1.7.36"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+# This version of the Maven plugin takes a jar without looking at its parents: those of the lakes
+# and of the file systems were not published with 0.9.1.
+_COPY_ONE = "org.apache.maven.plugins:maven-dependency-plugin:2.10:copy"
 _TABLET_SERVER_CLASS = "org/apache/fluss/server/tablet/TabletServer.class"
 _FETCH_SECONDS = 900
 
@@ -134,25 +138,47 @@ def _version(server: Path, source: str) -> str:
 
 def _fetched(name: str, purpose: str, artifacts: dict[str, str]) -> Path:
     """Return the cache folder with the jars of these artifacts, made the first time."""
+
+    def fill(folder: Path) -> None:
+        copy_dependencies(_pom(artifacts), purpose, folder)
+
+    return made_once(name, fill)
+
+
+def made_once(name: str, fill: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache, which ``fill`` puts files into the first time."""
     folder = cache_dir() / name
     if folder.is_dir():
         return folder
-    maven = find_maven(purpose)
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Made beside its place and renamed into it: never half a folder, whoever else is at it.
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as work:
-        pom = Path(work, "pom.xml")
-        pom.write_text(_pom(artifacts), encoding="utf-8")
-        output = Path(work, "jars")
-        run_maven(
-            [str(maven), "-B", "-q", "-f", str(pom), _COPY, f"-DoutputDirectory={output}"], purpose
-        )
+        made = Path(work, "made")
+        made.mkdir()
+        fill(made)
         try:
-            output.rename(folder)
+            made.rename(folder)
         except OSError:
             if not folder.is_dir():
                 raise
     return folder
+
+
+def copy_dependencies(pom: str, purpose: str, folder: Path) -> None:
+    """Copy the jars that a pom names, and those they need, into a folder."""
+    maven = find_maven(purpose)
+    with tempfile.TemporaryDirectory() as work:
+        file = Path(work, "pom.xml")
+        file.write_text(pom, encoding="utf-8")
+        output = f"-DoutputDirectory={folder}"
+        run_maven([str(maven), "-B", "-q", "-f", str(file), _COPY, output], purpose)
+
+
+def copy_artifact(artifact: str, purpose: str, folder: Path) -> None:
+    """Copy one jar, ``group:name:version``, into a folder, without what its pom names."""
+    maven = find_maven(purpose)
+    command = [str(maven), "-B", "-q", _COPY_ONE, f"-Dartifact={artifact}"]
+    run_maven([*command, f"-DoutputDirectory={folder}"], purpose)
 
 
 def run_maven(command: list[str], purpose: str) -> None:

@@ -14,9 +14,11 @@ from fluss_df.cluster.processes.ports import HOST, PortChooser, is_free, is_open
 from fluss_df.cluster.processes.processes import end, wait_until_gone
 from fluss_df.cluster.servers.configuration import command, heap_of, write_configuration
 from fluss_df.cluster.servers.jars import ServerJars
+from fluss_df.cluster.servers.lake import link_plugins, tiering_command
 from fluss_df.cluster.servers.probe import TabletServerNode, tablet_server_nodes
 from fluss_df.cluster.servers.settings import (
     COORDINATOR,
+    FLINK_TIERING,
     ZOOKEEPER,
     Folder,
     Ports,
@@ -161,8 +163,31 @@ class Servers:
         log = self._folder.log(name)
         self._log_starts[name] = log.stat().st_size if log.exists() else 0
         argv = command(self._folder, name, java, jars, heap_of(name, self.state.settings))
-        process = self._new_launcher().start(argv, log, self._folder.home(name))
+        datalake = self.state.settings.datalake
+        env = {} if datalake is None else link_plugins(self._folder, datalake)
+        process = self._new_launcher().start(argv, log, self._folder.home(name), env)
         self.state = self.state.with_process(name, process)
+        self._save()
+
+    def start_flink_tiering(self, java: Path, options: dict[str, str]) -> None:
+        """Start Flink's tiering service; it ends with the servers.
+
+        Raises
+        ------
+        ClusterError
+            When it runs already, the cluster does not run, or has no data lake.
+        """
+        running = self.state.running()
+        if FLINK_TIERING in running:
+            raise ClusterError(
+                f"{FLINK_TIERING} is running already (pid {running[FLINK_TIERING].pid})"
+            )
+        if COORDINATOR not in running:
+            raise ClusterError(f"the cluster in {self._folder.path} is not running")
+        argv = tiering_command(self._folder, self.state, java, options)
+        log = self._folder.log(FLINK_TIERING)
+        process = self._new_launcher().start(argv, log, self._folder.path)
+        self.state = self.state.with_process(FLINK_TIERING, process)
         self._save()
 
     # ---- watching
@@ -267,8 +292,8 @@ class Servers:
         ZooKeeper is the last: without it the others hang in their shutdown.
         """
         running = self.state.running()
-        tablet_servers = [name for name in running if name not in (COORDINATOR, ZOOKEEPER)]
-        groups = [tablet_servers, [COORDINATOR], [ZOOKEEPER]]
+        first = [name for name in running if name not in (COORDINATOR, ZOOKEEPER)]
+        groups = [first, [COORDINATOR], [ZOOKEEPER]]
         if patience == 0:
             groups = [[name for group in groups for name in group]]
         for group in groups:

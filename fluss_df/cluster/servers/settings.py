@@ -7,6 +7,8 @@ The folder of a cluster::
     coordinator/          server.yaml
     tablet-server-N/      server.yaml, data
     remote/               what the servers tier and snapshot
+    lake/                 the data lake, where there is one: catalog.db, warehouse
+    plugins/              links to the lake's jars
     logs/                 a log file for each process
 """
 
@@ -27,6 +29,8 @@ from fluss_df.cluster.processes.processes import ProcessId
 
 ZOOKEEPER = "zookeeper"
 COORDINATOR = "coordinator"
+FLINK_TIERING = "flink-tiering"
+DATALAKES = ("iceberg", "paimon")
 _TABLET_SERVER = "tablet-server-"
 _FORMAT = 1
 _LOCK_SECONDS = 180
@@ -73,6 +77,8 @@ class Settings:
         Lines of ``server.yaml`` for all servers, the coordinator, the tablet servers.
     heap
         Maximum heap of each tablet server, as in ``1g``; None for the default.
+    datalake
+        The format of the data lake; None where the cluster has none.
     """
 
     tablet_servers: int = 1
@@ -81,6 +87,7 @@ class Settings:
     coordinator_options: Mapping[str, str] = field(default_factory=dict)
     tablet_server_options: Mapping[str, str] = field(default_factory=dict)
     heap: str | None = None
+    datalake: str | None = None
 
     def check(self) -> None:
         """Refuse what no server could be started with.
@@ -101,6 +108,10 @@ class Settings:
             )
         if self.heap is not None and not _HEAP.fullmatch(str(self.heap)):
             raise ClusterError(f"heap must be a size such as '256m' or '1g', not {self.heap!r}")
+        if self.datalake is not None and self.datalake not in DATALAKES:
+            raise ClusterError(
+                f"datalake must be one of {', '.join(DATALAKES)}, not {self.datalake!r}"
+            )
         for user, password in self.sasl.items():
             _check_credentials(user, password)
         for options in (self.server_options, self.coordinator_options, self.tablet_server_options):
@@ -202,6 +213,16 @@ class Folder:
         """The folder of tiered segments and snapshots."""
         return self.path / "remote"
 
+    @property
+    def lake(self) -> Path:
+        """The folder of the data lake: its catalog and its warehouse."""
+        return self.path / "lake"
+
+    @property
+    def plugins(self) -> Path:
+        """The folder of the servers' plugins."""
+        return self.path / "plugins"
+
     def log(self, name: str) -> Path:
         """Return the log file of a process."""
         return self.logs / f"{name}.log"
@@ -293,6 +314,7 @@ def _state_to_json(state: State) -> dict[str, Any]:
         "coordinator_options": dict(settings.coordinator_options),
         "tablet_server_options": dict(settings.tablet_server_options),
         "heap": settings.heap,
+        "datalake": settings.datalake,
         "ports": {name: [ports.internal, ports.client] for name, ports in state.ports.items()},
         "processes": {
             name: {"pid": process.pid, "started": process.started}
@@ -314,6 +336,7 @@ def _state_from_json(content: Any) -> State:
             dict(content["coordinator_options"]),
             dict(content["tablet_server_options"]),
             content["heap"],
+            content.get("datalake"),
         ),
         {name: Ports(*ports) for name, ports in content["ports"].items()},
         {

@@ -1,0 +1,83 @@
+"""A local cluster with a data lake: what the servers make of it, and what Flink tiers into it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df.cluster import ClusterError, LocalCluster
+from fluss_df.cluster.pytest_plugin import ClusterFactory
+from fluss_df.errors import FlussError
+
+SCHEMA = fluss.Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))
+LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
+
+
+def lake_table(cluster: LocalCluster, name: str) -> fluss.TablePath:
+    path = fluss.TablePath("fluss", name)
+    with fluss.connect(cluster.bootstrap_servers) as connection:
+        connection.get_admin().create_table(
+            path, fluss.TableDescriptor(SCHEMA, bucket_count=2, properties=LAKE)
+        )
+    return path
+
+
+def test_a_lake_table_is_made_in_the_iceberg_catalog(fluss_lake_cluster: LocalCluster) -> None:
+    lake_table(fluss_lake_cluster, "made_in_iceberg")
+    catalog = fluss_lake_cluster.dir / "lake" / "catalog.db"
+    with closing(sqlite3.connect(catalog)) as connection:
+        rows = connection.execute(
+            "SELECT catalog_name, table_namespace FROM iceberg_tables WHERE table_name = ?",
+            ["made_in_iceberg"],
+        ).fetchall()
+    assert rows == [("fluss-iceberg-catalog", "fluss")]
+
+
+def test_paimon_keeps_its_tables_in_files(fluss_cluster_factory: ClusterFactory) -> None:
+    with fluss_cluster_factory(datalake="paimon") as cluster:
+        lake_table(cluster, "in_paimon")
+        warehouse = cluster.dir / "lake" / "warehouse"
+        assert (warehouse / "fluss.db" / "in_paimon" / "schema" / "schema-0").is_file()
+
+
+def test_flinks_tiering_service_moves_rows_into_the_lake(
+    fluss_flink_tiering: LocalCluster,
+) -> None:
+    path = lake_table(fluss_flink_tiering, "tiered_by_flink")
+    rows = pl.DataFrame({"id": range(100), "name": ["x"] * 100})
+    fluss.write_fluss(rows, path.table_name, connection=fluss_flink_tiering.bootstrap_servers)
+    deadline = time.monotonic() + 90
+    with fluss.connect(fluss_flink_tiering.bootstrap_servers) as connection:
+        while True:
+            try:
+                snapshot = connection.get_admin().get_latest_lake_snapshot(path)
+                if sum(snapshot.table_buckets_offset.values()) == 100:
+                    break
+            except FlussError:
+                pass  # no snapshot yet
+            assert time.monotonic() < deadline, "Flink's service tiered nothing in 90 seconds"
+            time.sleep(0.2)
+
+
+def test_what_there_is_no_lake_for_is_refused(fluss_cluster: LocalCluster, tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="datalake must be one of iceberg, paimon, not 'delta'"):
+        LocalCluster(tmp_path, datalake="delta")
+    with pytest.raises(ClusterError, match="has no data lake to tier into; start it with datalake"):
+        fluss_cluster.start_flink_tiering()
+
+
+def test_a_folder_keeps_its_lake(fluss_cluster_factory: ClusterFactory, tmp_path: Path) -> None:
+    with fluss_cluster_factory(dir=tmp_path / "cluster", datalake="iceberg") as cluster:
+        path = lake_table(cluster, "before")
+    with fluss_cluster_factory(dir=tmp_path / "cluster") as cluster:
+        with fluss.connect(cluster.bootstrap_servers) as connection:
+            info = connection.get_admin().get_table_info(path)
+            assert info.lake_format == "iceberg"
+        lake_table(cluster, "after")
