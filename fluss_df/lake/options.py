@@ -1,0 +1,78 @@
+"""Where the lake half of a table is: the options of its catalog, which servers hand out with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TablePath
+from fluss_df.schema import TableInfo
+
+ENABLED: Final = "table.datalake.enabled"
+FORMAT: Final = "table.datalake.format"
+READABLE: Final = ("iceberg",)
+# options with these words in their names are secret
+_SECRET: Final = ("password", "secret", "token", "credential", "access-key", "access.key", "sas")
+
+
+@dataclass(frozen=True)
+class LakeOptions:
+    """The catalog of a lake table.
+
+    Parameters
+    ----------
+    path
+        The table; it has the same names in the lake.
+    format
+        ``"iceberg"``.
+    properties
+        The options of the catalog, as the cluster has them below ``datalake.<format>.``.
+    """
+
+    path: TablePath
+    format: str
+    properties: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        shown = {
+            key: "***" if any(word in key.lower() for word in _SECRET) else value
+            for key, value in self.properties.items()
+        }
+        return f"LakeOptions({str(self.path)!r}, {self.format!r}, {shown})"
+
+
+def is_lake_table(info: TableInfo) -> bool:
+    """Whether a table is tiered into a lake."""
+    return info.get_properties().get(ENABLED, "false").lower() == "true"
+
+
+def lake_options(info: TableInfo) -> LakeOptions:
+    """Return where the lake half of a table is.
+
+    Raises
+    ------
+    FlussError
+        ``INVALID_TABLE_EXCEPTION`` for a table without a lake; ``UNSUPPORTED_VERSION`` for a format
+        that is not read.
+    """
+    name = info.lake_format
+    if name is None or not is_lake_table(info):
+        raise FlussError(
+            f"table {info.table_path} has no data lake: its property {ENABLED} is not true",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+    if name not in READABLE:
+        raise FlussError(
+            f"table {info.table_path} is tiered into {name}, which fluss_df does not read yet"
+            f" (it reads {', '.join(READABLE)}); lake=False reads what Fluss itself has",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
+    prefix = f"table.datalake.{name}."
+    properties = {
+        key.removeprefix(prefix): value
+        for key, value in info.get_properties().items()
+        if key.startswith(prefix)
+    }
+    return LakeOptions(info.table_path, name, properties)
