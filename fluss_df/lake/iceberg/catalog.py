@@ -80,7 +80,7 @@ def _catalog(options: LakeOptions) -> Catalog:
         )
     if kind is None:
         raise FlussError(
-            f"the options of the Iceberg catalog of table {options.path} have no 'type': {options!r}",
+            f"the Iceberg catalog of table {options.path} has no option 'type': {options!r}",
             ErrorCode.INVALID_CONFIG_EXCEPTION,
         )
     from pyiceberg.catalog import load_catalog
