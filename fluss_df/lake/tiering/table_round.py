@@ -202,8 +202,16 @@ class TableRound:
         A service that ended between its commit in the lake and the word to the coordinator left
         such a snapshot: its rows are in the lake, and must not be read again.
         """
-        known = self._coordinator.known_snapshot(self._path)
         newest = newest_tiered(table)
+        try:
+            known = self._coordinator.known_snapshot(self._path)
+        except FlussError as error:
+            # Fluss was told late of an older snapshot, whose offsets it had deleted
+            broken = error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+            if not broken or newest is None or newest.offsets is None:
+                raise
+            logger.warning("table %s: Fluss has lost the lake's offsets: %s", self._path, error)
+            known = None
         if newest is None:
             if known is not None and known.offsets:
                 raise FlussError(

@@ -112,12 +112,29 @@ def test_of_two_that_tier_the_same_rows_one_is_refused(
         late.run(lambda: first.append(run(connection, table)))
     assert first[0].snapshot_id is not None
     table.check()
-    left = {file for file in _parquet_files(tiering_cluster, table)}
+    left = set(_parquet_files(tiering_cluster, table))
     assert left == {Path(row["file_path"]) for row in table.iceberg().inspect.files().to_pylist()}
 
 
 def _parquet_files(cluster: LocalCluster, table: LakeTable) -> list[Path]:
     return list((cluster.dir / "lake" / "warehouse" / "fluss" / table.name).rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("kind", ["log", "keys"])
+def test_a_word_to_the_coordinator_that_comes_late_is_corrected(
+    connection: fluss.FlussConnection, tiering_cluster: LocalCluster, kind: str
+) -> None:
+    table = table_of(tiering_cluster, kind, "late_word")
+    old = run(connection, table).snapshot_id
+    assert old is not None
+    path = table.iceberg().snapshot_by_id(old).summary["fluss-offsets"]  # type: ignore[union-attr,index]
+    table.write(list(range(500, 1500)), 1)
+    run(connection, table)
+    info = connection.get_admin().get_table_info(table.path)
+    # Fluss has deleted the file of the older snapshot by now
+    Coordinator(connection).commit(info.table_id, table.path, old, path, {}, {})
+    assert run(connection, table).snapshot_id is None
+    table.check()
 
 
 def test_a_service_without_the_lease_commits_nothing(
@@ -258,6 +275,10 @@ def test_hand_overs_to_and_from_flink(
                         write()
             finally:
                 tiering_cluster.stop_flink_tiering()
+            # what pyiceberg and Polars refuse to read
+            for table in tables:
+                deletes = table.iceberg().inspect.delete_files().to_pylist()
+                assert table.keyed == any(file["content"] == 2 for file in deletes)
         else:
             for _ in range(2):
                 write()
