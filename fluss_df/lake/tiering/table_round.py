@@ -19,7 +19,7 @@ from fluss_df.client.fetch.parallel import ParallelRead
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.client.table_questions import TableQuestions
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg.catalog import open_table
 from fluss_df.lake.tiering.commit import commit_snapshot
 from fluss_df.lake.tiering.coordinator import Coordinator
@@ -33,15 +33,13 @@ from fluss_df.lake.tiering.offsets import (
     OFFSETS_PATH_PROPERTY,
     OFFSETS_PROPERTY,
     Offsets,
-    newest_tiered,
     offsets_to_text,
 )
+from fluss_df.lake.tiering.plan import RoundPlan, Split, lake_partition, where
 from fluss_df.metadata import (
     CHANGELOG_COLUMNS,
     COMMIT_TIMESTAMP_COLUMN,
     LOG_OFFSET_COLUMN,
-    OffsetSpec,
-    TableBucket,
     TablePath,
 )
 from fluss_df.schema import TableInfo
@@ -54,7 +52,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fluss_df.lake.tiering")
 
 _AHEAD_BYTES = 32 << 20
-_PARTITION_SEPARATOR = "$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +80,6 @@ class TieringRound:
     files: int
     complete: bool
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """A range of one bucket's log."""
-
-    bucket: TableBucket
-    partition_name: str | None
-    start: int
-    stop: int
-    # whether the rows of a primary-key bucket are read as they are now, rather than its changelog
-    snapshot: bool = False
-
-    @property
-    def key(self) -> tuple[int | None, int]:
-        return self.bucket.partition_id, self.bucket.bucket_id
 
 
 @dataclass(slots=True)
@@ -162,8 +143,9 @@ class TableRound:
         """
         started = time.monotonic()
         table = open_table(self._info)
-        base = self._known_offsets(table)
-        splits, complete = self._splits(base)
+        plan = RoundPlan(self._connection, self._info, self._max)
+        base = plan.known_offsets(table)
+        splits, complete = plan.splits(base)
         files = files_by_partition(table) if self._info.has_primary_key() else {}
         dirty = {partition for partition, found in files.items() if found.deletes}
         if not splits and not dirty:
@@ -194,100 +176,12 @@ class TableRound:
             time.monotonic() - started,
         )
 
-    # ---- how far it is
-
-    def _known_offsets(self, table: Table) -> Offsets:
-        """Return the lake's offsets, after telling Fluss of a snapshot that it does not know.
-
-        A service that ended between its commit in the lake and the word to the coordinator left
-        such a snapshot: its rows are in the lake, and must not be read again.
-        """
-        newest = newest_tiered(table)
-        try:
-            known = self._coordinator.known_snapshot(self._path)
-        except FlussError as error:
-            # Fluss was told late of an older snapshot, whose offsets it had deleted
-            broken = error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-            if not broken or newest is None or newest.offsets is None:
-                raise
-            logger.warning("table %s: Fluss has lost the lake's offsets: %s", self._path, error)
-            known = None
-        if newest is None:
-            if known is not None and known.offsets:
-                raise FlussError(
-                    f"table {self._path}: Fluss knows the lake snapshot {known.snapshot_id}, and"
-                    " the lake table has no tiered snapshot: it was replaced, or its snapshots were"
-                    " expired. Restore it; to tier on would leave out what Fluss has deleted"
-                )
-            return {}
-        if known is not None and known.snapshot_id == newest.snapshot_id:
-            return known.offsets
-        path = newest.offsets_path
-        if newest.offsets is not None:
-            path = self._coordinator.prepare(self._info.table_id, self._path, newest.offsets)
-        if path is None:
-            raise FlussError(
-                f"table {self._path}: lake snapshot {newest.snapshot_id} has no property"
-                f" {OFFSETS_PATH_PROPERTY}: how far the table is tiered is not known"
-            )
-        logger.warning(
-            "table %s: telling Fluss of lake snapshot %s, which it did not know",
-            self._path,
-            newest.snapshot_id,
-        )
-        self._coordinator.commit(
-            self._info.table_id, self._path, newest.snapshot_id, path, newest.offsets or {}, {}
-        )
-        known = self._coordinator.known_snapshot(self._path)
-        if known is None or known.snapshot_id != newest.snapshot_id:
-            raise FlussError(
-                f"table {self._path}: Fluss was told of lake snapshot {newest.snapshot_id} and"
-                " knows another; another service tiers the table"
-            )
-        return known.offsets
-
-    def _splits(self, base: Offsets) -> tuple[list[_Split], bool]:
-        """Return what to read, and whether that is all there is."""
-        questions = TableQuestions(self._connection)
-        names: dict[int | None, str | None] = {None: None}
-        if self._info.is_partitioned():
-            infos = questions.list_partition_infos(self._path)
-            names = {info.partition_id: info.partition_name for info in infos}
-        buckets = [
-            TableBucket(self._info.table_id, bucket, partition)
-            for partition in names
-            for bucket in range(self._connection.cluster.buckets_of(self._info, partition))
-        ]
-        ends = questions.get_bucket_offsets(self._info, buckets, OffsetSpec.latest())
-        firsts = questions.get_bucket_offsets(self._info, buckets, OffsetSpec.earliest())
-        splits, complete = [], True
-        for bucket in buckets:
-            name, end, first = names[bucket.partition_id], ends[bucket], firsts[bucket]
-            start = base.get((bucket.partition_id, bucket.bucket_id))
-            if start is None and self._info.has_primary_key() and (first or end > self._max):
-                splits.append(_Split(bucket, name, 0, end, snapshot=True))
-                continue
-            if start is None:
-                start = first
-            elif first > start:
-                raise FlussError(
-                    f"table {self._path}, {_where(bucket, name)}: the lake ends at offset {start}"
-                    f" and the log begins at {first}; what is between is lost to the lake",
-                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
-                )
-            if end <= start:
-                continue
-            stop = min(end, start + self._max)
-            complete = complete and stop == end
-            splits.append(_Split(bucket, name, start, stop))
-        return splits, complete
-
     # ---- writing
 
     def _write(
         self,
         lake: LakeFiles,
-        splits: Sequence[_Split],
+        splits: Sequence[Split],
         files: Mapping[Partition, PartitionFiles],
         dirty: set[Partition],
         written: list[_Written],
@@ -296,7 +190,7 @@ class TableRound:
         tasks: list[Callable[[], _Written]] = []
         busy: set[Partition] = set()
         for split in splits:
-            partition = _lake_partition(split)
+            partition = lake_partition(split)
             if len(partition) != len(lake.table.spec().fields):
                 raise FlussError(
                     f"the lake table of {self._path} is partitioned by"
@@ -320,7 +214,7 @@ class TableRound:
     def _task(
         self,
         lake: LakeFiles,
-        split: _Split,
+        split: Split,
         partition: Partition,
         files: Mapping[Partition, PartitionFiles],
     ) -> Callable[[], _Written]:
@@ -328,7 +222,7 @@ class TableRound:
             return lambda: self._append(lake, split, partition)
         return lambda: self._replace(lake, split, partition, files.get(partition, PartitionFiles()))
 
-    def _append(self, lake: LakeFiles, split: _Split, partition: Partition) -> _Written:
+    def _append(self, lake: LakeFiles, split: Split, partition: Partition) -> _Written:
         result = _Written(offsets={split.key: split.stop})
         writer = lake.writer(partition)
         try:
@@ -341,7 +235,7 @@ class TableRound:
         return result
 
     def _replace(
-        self, lake: LakeFiles, split: _Split, partition: Partition, existing: PartitionFiles
+        self, lake: LakeFiles, split: Split, partition: Partition, existing: PartitionFiles
     ) -> _Written:
         keys = self._info.get_primary_keys()
         result = _Written(offsets={split.key: split.stop})
@@ -351,7 +245,7 @@ class TableRound:
             rows = self._current_rows(lake, split, result)
             if existing.data:
                 raise FlussError(
-                    f"table {self._path}, {_where(split.bucket, split.partition_name)}: the lake"
+                    f"table {self._path}, {where(split.bucket, split.partition_name)}: the lake"
                     " has rows of a bucket of which Fluss knows no offset; the lake table belongs"
                     " to an older table of that name. Drop it first"
                 )
@@ -378,7 +272,7 @@ class TableRound:
 
         return clean
 
-    def _read(self, split: _Split, metadata: Sequence[str], result: _Written) -> Iterator[pa.Table]:
+    def _read(self, split: Split, metadata: Sequence[str], result: _Written) -> Iterator[pa.Table]:
         """Yield the log of a split, in its order."""
         position = Position(split.bucket, split.partition_name, split.start, split.stop)
         read = ParallelRead[pa.Table](
@@ -405,7 +299,7 @@ class TableRound:
                 result.timestamps[split.key] = newest
                 yield table
 
-    def _current_rows(self, lake: LakeFiles, split: _Split, result: _Written) -> Iterator[pa.Table]:
+    def _current_rows(self, lake: LakeFiles, split: Split, result: _Written) -> Iterator[pa.Table]:
         """Yield the rows of a primary-key bucket as they are at one offset."""
         name = split.partition_name
         scanner = SnapshotScanner(
@@ -478,18 +372,6 @@ class TableRound:
 
 class _NotCommittedError(FlussError):
     """The round ended before its commit."""
-
-
-def _lake_partition(split: _Split) -> Partition:
-    """Return the values of the lake's partition fields: the partition's keys, then the bucket."""
-    name = split.partition_name
-    values = [] if name is None else name.split(_PARTITION_SEPARATOR)
-    return (*values, split.bucket.bucket_id)
-
-
-def _where(bucket: TableBucket, partition_name: str | None) -> str:
-    place = f"bucket {bucket.bucket_id}"
-    return place if partition_name is None else f"partition {partition_name}, {place}"
 
 
 def _as_lake_keys(lake: LakeFiles, keys: Sequence[str], frame: pl.DataFrame) -> pl.DataFrame:
