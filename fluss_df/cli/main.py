@@ -24,6 +24,7 @@ _COMMANDS = {
     "sql": "sql",
     "demo": "demo",
     "serve": "serve",
+    "tier": "tier",
     "check": "folders",
     "backup": "folders",
     "restore": "folders",

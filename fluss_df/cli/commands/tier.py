@@ -1,0 +1,76 @@
+"""``fluss-df tier``: the tiering service as a command."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fluss_df.cli.base.console import err, errors_as_messages, out
+from fluss_df.errors import FlussError
+
+if TYPE_CHECKING:
+    from fluss_df.lake import TieringRound
+
+
+def tier(
+    connection: Annotated[str, typer.Option(help="The cluster (host:port).")],
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Tier this table (db.table) only; repeat for more.",
+            show_default="all tables with table.datalake.enabled",
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Tier what is due now, and end.")] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Buckets of a table to tier side by side.", show_default="one per core"
+        ),
+    ] = None,
+    lease_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Remember here which tables the service holds: started again after a kill, it"
+            " goes on at once, rather than after two minutes.",
+            show_default="none",
+            dir_okay=False,
+        ),
+    ] = None,
+) -> None:
+    """Move tables into their Iceberg tables, as Flink's tiering service does; Ctrl-C ends it."""
+    with errors_as_messages():
+        import fluss_df as fluss
+
+        try:
+            from fluss_df.lake import TieringService
+        except ImportError as error:
+            raise FlussError(
+                f"tiering needs pyiceberg: pip install 'fluss-df[lake]' ({error})"
+            ) from error
+        with (
+            fluss.connect(connection) as opened,
+            TieringService(opened, table, workers=workers, lease_file=lease_file) as service,
+        ):
+            if once:
+                for done in service.run_due():
+                    _show(done)
+                return
+            # the rounds that are on their way are finished first
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: service.stop())
+            err.print(f"tiering the tables of {connection}; Ctrl-C ends it")
+            service.run(_show)
+
+
+def _show(done: TieringRound) -> None:
+    if done.snapshot_id is None:
+        return
+    out.print(
+        f"{done.path}: {done.rows:,} rows in {done.seconds:.1f} s, {done.files} files,"
+        f" lake snapshot {done.snapshot_id}" + ("" if done.complete else ", more to come"),
+        highlight=False,
+    )

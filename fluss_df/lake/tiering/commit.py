@@ -1,0 +1,134 @@
+"""The commit in the lake, which alone decides what is tiered."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyiceberg.manifest import (
+    DataFile,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _SnapshotProducer
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Summary
+
+_DATA = ManifestContent.DATA
+
+
+class _Replace(_SnapshotProducer["_Replace"]):
+    """A snapshot with files added and, of older ones, data files and all delete files left out."""
+
+    added: Sequence[DataFile] = ()
+    removed: frozenset[str] = frozenset()
+    dropped_deletes: Sequence[DataFile] = ()
+
+    def _build_delete_files_partition_predicate(self) -> None:
+        """Look at every manifest: the predicate of a bucket transform is none on its column."""
+
+    def _entries(self) -> list[tuple[ManifestFile, list[ManifestEntry]]]:
+        snapshot = self._transaction.table_metadata.snapshot_by_name(self._target_branch)
+        if snapshot is None:
+            return []
+        return [
+            (manifest, manifest.fetch_manifest_entry(self._io, discard_deleted=True))
+            if self.removed and manifest.content == _DATA
+            else (manifest, [])
+            for manifest in snapshot.manifests(self._io)
+        ]
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        kept = []
+        for manifest, entries in self._entries():
+            if manifest.content != _DATA:
+                if not self.dropped_deletes:
+                    kept.append(manifest)
+                continue
+            rest = [entry for entry in entries if entry.data_file.file_path not in self.removed]
+            if len(rest) == len(entries):
+                kept.append(manifest)
+            elif rest:
+                with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+                    for entry in rest:
+                        writer.existing(entry)
+                kept.append(writer.to_manifest_file())
+        return kept
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        return [
+            ManifestEntry.from_args(
+                status=ManifestEntryStatus.DELETED,
+                snapshot_id=self._snapshot_id,
+                sequence_number=entry.sequence_number,
+                file_sequence_number=entry.file_sequence_number,
+                data_file=entry.data_file,
+            )
+            for entry in itertools.chain.from_iterable(entries for _, entries in self._entries())
+            if entry.data_file.file_path in self.removed
+        ]
+
+    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
+        # dropped delete files count as removed in the totals, but stand in no manifest
+        before = self._deleted_data_files
+        self._deleted_data_files = before | set(self.dropped_deletes)
+        try:
+            return super()._summary(snapshot_properties or {})
+        finally:
+            self._deleted_data_files = before
+
+
+def commit_snapshot(
+    table: Table,
+    added: Sequence[DataFile],
+    removed: Sequence[DataFile],
+    dropped_deletes: Sequence[DataFile],
+    properties: Mapping[str, str],
+) -> int:
+    """Commit a snapshot on top of the one that ``table`` was loaded with; return its id.
+
+    It is tried once, and the catalog refuses it when anybody committed meanwhile: offsets that
+    were read before would not be those that the rows are added to.
+
+    Parameters
+    ----------
+    table
+        The table as it was when the round was planned.
+    added
+        New data files.
+    removed
+        Data files that are in it no more.
+    dropped_deletes
+        All delete files of the table, where none applies to a file that stays; else none.
+    properties
+        For the snapshot's summary.
+
+    Raises
+    ------
+    pyiceberg.exceptions.CommitFailedException
+        When the table is another by now; nothing was committed.
+    """
+    transaction = table.transaction()
+    replaces = bool(removed or dropped_deletes)
+    producer = _Replace(
+        Operation.OVERWRITE if replaces else Operation.APPEND,
+        transaction,
+        table.io,
+        snapshot_properties=dict(properties),
+    )
+    for file in added:
+        producer.append_data_file(file)
+    for file in removed:
+        producer.delete_data_file(file)
+    producer.removed = frozenset(file.file_path for file in removed)
+    producer.dropped_deletes = dropped_deletes
+    # Not Transaction.commit_transaction(): that begins again on top of what others committed.
+    updates, requirements = producer._commit()
+    table._do_commit(updates=updates, requirements=requirements)
+    return producer.snapshot_id

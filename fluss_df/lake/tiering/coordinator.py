@@ -1,0 +1,234 @@
+"""What a tiering service asks of the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from fluss_df.client.cluster.table_requests import path_message
+from fluss_df.client.context import ClientContext
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.lake.tiering.offsets import Offsets
+from fluss_df.metadata import TablePath
+from fluss_df.protocol import api
+from fluss_df.protocol import messages_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The coordinator's word that a table is this service's to tier, until it is reported.
+
+    Parameters
+    ----------
+    table_id, path
+        The table.
+    coordinator_epoch, tiering_epoch
+        What every report of the table repeats; the coordinator refuses those of older epochs.
+    """
+
+    table_id: int
+    path: TablePath
+    coordinator_epoch: int
+    tiering_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSnapshot:
+    """The newest lake snapshot that Fluss knows of a table.
+
+    Parameters
+    ----------
+    snapshot_id
+        Its id in the lake.
+    offsets
+        The end of each bucket in it.
+    """
+
+    snapshot_id: int
+    offsets: Offsets
+
+
+class Coordinator:
+    """Heartbeats, prepared offsets and commits, each one request.
+
+    Parameters
+    ----------
+    connection
+        The cluster.
+    """
+
+    def __init__(self, connection: ClientContext) -> None:
+        self._connection = connection
+
+    def heartbeat(
+        self,
+        *,
+        tiering: Collection[Lease] = (),
+        finished: Collection[Lease] = (),
+        continued: Collection[Lease] = (),
+        failed: Collection[Lease] = (),
+        request: bool = False,
+    ) -> tuple[Lease | None, dict[int, str]]:
+        """Report tables; return a table to tier, where one was requested and is due, and refusals.
+
+        Parameters
+        ----------
+        tiering
+            Tables that are being tiered: keeps them this service's.
+        finished
+            Tables that are tiered; they are due again after their freshness.
+        continued
+            Tables of which a part is tiered; they are due again at once.
+        failed
+            Tables that could not be tiered; they are due again at once.
+        request
+            Whether to ask for a table.
+
+        Returns
+        -------
+        tuple
+            The lease, or None; and why the coordinator refused a report, by table id.
+        """
+        message = pb.LakeTieringHeartbeatRequest(
+            tiering_tables=[_report(lease) for lease in tiering],
+            finished_tables=[_report(lease) for lease in [*finished, *continued]],
+            failed_tables=[_report(lease) for lease in failed],
+            force_finished_tables=[lease.table_id for lease in continued],
+            request_table=request,
+        )
+        cluster = self._connection.cluster
+        answer = self._connection.io.run(
+            cluster.request_coordinator(api.LAKE_TIERING_HEARTBEAT, message)
+        )
+        refused = {
+            entry.table_id: f"{entry.error.error_message} ({entry.error.error_code})"
+            for entries in (
+                answer.tiering_table_resp,
+                answer.finished_table_resp,
+                answer.failed_table_resp,
+            )
+            for entry in entries
+            if entry.HasField("error") and entry.error.error_code
+        }
+        if not answer.HasField("tiering_table"):
+            return None, refused
+        table = answer.tiering_table
+        path = TablePath(table.table_path.database_name, table.table_path.table_name)
+        lease = Lease(table.table_id, path, answer.coordinator_epoch, table.tiering_epoch)
+        return lease, refused
+
+    def known_snapshot(self, path: TablePath) -> KnownSnapshot | None:
+        """Return the newest lake snapshot of a table that Fluss knows; None before the first."""
+        cluster = self._connection.cluster
+        request = pb.GetLakeSnapshotRequest(table_path=path_message(path))
+        try:
+            answer = self._connection.io.run(cluster.request_any(api.GET_LAKE_SNAPSHOT, request))
+        except FlussError as error:
+            if error.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
+                return None
+            raise
+        offsets = {
+            (entry.partition_id if entry.HasField("partition_id") else None, entry.bucket_id): (
+                entry.log_offset
+            )
+            for entry in answer.bucket_snapshots
+            if entry.HasField("log_offset")
+        }
+        return KnownSnapshot(answer.snapshot_id, offsets)
+
+    def prepare(self, table_id: int, path: TablePath, offsets: Offsets) -> str:
+        """Have the coordinator write offsets to remote storage; return the path of the file.
+
+        They are all offsets of the table: those of buckets that were not tiered now included.
+        """
+        message = pb.PrepareLakeTableSnapshotRequest(
+            bucket_offsets=[
+                pb.OffsetsOfTable(
+                    table_id=table_id,
+                    table_path=path_message(path),
+                    bucket_offsets=[
+                        pb.OffsetOfBucket(
+                            partition_id=partition, bucket_id=bucket, log_end_offset=offset
+                        )
+                        for (partition, bucket), offset in sorted(
+                            offsets.items(), key=lambda item: (item[0][0] or 0, item[0][1])
+                        )
+                    ],
+                )
+            ],
+            ignore_previous_table_offsets=True,
+        )
+        cluster = self._connection.cluster
+        answer = self._connection.io.run(
+            cluster.request_coordinator(api.PREPARE_LAKE_TABLE_SNAPSHOT, message)
+        )
+        [result] = answer.prepare_lake_table_resp
+        if result.error_code:
+            raise FlussError(
+                f"table {path}: the coordinator did not store the offsets of a lake snapshot:"
+                f" {result.error_message}",
+                result.error_code,
+            )
+        return result.lake_table_offsets_path
+
+    def commit(
+        self,
+        table_id: int,
+        path: TablePath,
+        snapshot_id: int,
+        offsets_path: str,
+        offsets: Offsets,
+        timestamps: Mapping[tuple[int | None, int], int],
+    ) -> None:
+        """Tell Fluss of a snapshot that is in the lake; again does no harm.
+
+        Parameters
+        ----------
+        table_id, path, snapshot_id
+            The table, and the snapshot in the lake.
+        offsets_path
+            The file that :meth:`prepare` returned.
+        offsets, timestamps
+            The end, and the newest timestamp in milliseconds, of buckets that the snapshot moved.
+        """
+        info = pb.LakeTableSnapshotInfo(
+            table_id=table_id,
+            snapshot_id=snapshot_id,
+            buckets_req=[
+                pb.LakeTableOffsetForBucket(
+                    partition_id=partition,
+                    bucket_id=bucket,
+                    log_end_offset=offset,
+                    max_timestamp=timestamps.get((partition, bucket)),
+                )
+                for (partition, bucket), offset in offsets.items()
+            ],
+        )
+        metadata = pb.LakeTableSnapshotMetadata(
+            table_id=table_id,
+            snapshot_id=snapshot_id,
+            tiered_bucket_offsets_file_path=offsets_path,
+            readable_bucket_offsets_file_path=offsets_path,
+        )
+        message = pb.CommitLakeTableSnapshotRequest(
+            tables_req=[info] if offsets else [], lake_table_snapshot_metadata=[metadata]
+        )
+        cluster = self._connection.cluster
+        answer = self._connection.io.run(
+            cluster.request_coordinator(api.COMMIT_LAKE_TABLE_SNAPSHOT, message)
+        )
+        [result] = answer.table_resp
+        if result.error_code:
+            raise FlussError(
+                f"table {path}: the coordinator did not take lake snapshot {snapshot_id}:"
+                f" {result.error_message}",
+                result.error_code,
+            )
+
+
+def _report(lease: Lease) -> pb.HeartbeatForTable:
+    return pb.HeartbeatForTable(
+        table_id=lease.table_id,
+        coordinator_epoch=lease.coordinator_epoch,
+        tiering_epoch=lease.tiering_epoch,
+    )

@@ -1,0 +1,161 @@
+"""Changes of a primary-key bucket, put into its lake files by copy-on-write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.types import PrimitiveType
+
+from fluss_df.lake.tiering.files import LakeFiles, RollingWriter
+from fluss_df.lake.tiering.live_rows import LiveRows, Partition, PartitionFiles
+from fluss_df.metadata import CHANGE_TYPE_COLUMN
+
+# files of less than this are small; so many of them in a partition become one
+_SMALL_BYTES = 16 << 20
+_SMALL_FILES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Files to add to a partition, and the data files that they stand for."""
+
+    added: tuple[DataFile, ...]
+    removed: tuple[DataFile, ...]
+
+
+def last_changes(changes: Iterable[pa.Table], keys: Sequence[str]) -> tuple[pl.DataFrame, pa.Table]:
+    """Return the keys that changed, and the rows that are there of them.
+
+    Parameters
+    ----------
+    changes
+        A bucket's changes in their order, with ``_change_type`` as a column.
+    keys
+        The columns of the primary key.
+    """
+    tables = []
+    for table in changes:
+        kinds = table.column(CHANGE_TYPE_COLUMN).cast(pa.string())
+        new = pl.Series(pl.from_arrow(kinds)) != "-U"
+        tables.append(table.filter(new.to_arrow()))
+    rows = pa.concat_tables(tables)
+    frame = pl.DataFrame(pl.from_arrow(rows.select(list(keys)))).with_row_index("__row")
+    last = frame.unique(list(keys), keep="last").sort("__row")
+    rows = rows.take(last["__row"].to_arrow())
+    alive = pl.Series(pl.from_arrow(rows.column(CHANGE_TYPE_COLUMN).cast(pa.string()))) != "-D"
+    return last.drop("__row"), rows.filter(alive.to_arrow()).drop_columns([CHANGE_TYPE_COLUMN])
+
+
+def replace_rows(
+    files: LakeFiles,
+    partition: Partition,
+    existing: PartitionFiles,
+    keys: Sequence[str],
+    touched: pl.DataFrame,
+    rows: Iterable[pa.Table],
+) -> Replacement:
+    """Write the files that a partition has after its rows of some keys were replaced.
+
+    Files with a row of such a key, or with rows that delete files delete, are written again
+    without them: afterwards no delete file applies to a file of the partition.
+
+    Parameters
+    ----------
+    files
+        Of the table.
+    partition
+        The values of the partition's fields.
+    existing
+        The files that it has.
+    keys
+        The columns of the primary key.
+    touched
+        The keys whose rows go.
+    rows
+        The rows that come, as they are in the lake.
+    """
+    live = LiveRows(files.table, existing)
+    removed = [
+        (sequence, file)
+        for sequence, file in existing.data
+        if live.has_deletes(sequence, file) or _has(live, sequence, file, keys, touched, files)
+    ]
+    paths = {file.file_path for _, file in removed}
+    small = [
+        (sequence, file)
+        for sequence, file in existing.data
+        if file.file_size_in_bytes < _SMALL_BYTES and file.file_path not in paths
+    ]
+    if len(small) + 1 > _SMALL_FILES:
+        removed += small
+    writer: RollingWriter = files.writer(partition)
+    try:
+        for sequence, file in removed:
+            for batch in live.batches(sequence, file):
+                writer.write(_conform(_without(batch, keys, touched), files.arrow_schema))
+        for table in rows:
+            writer.write(table)
+        return Replacement(tuple(writer.close()), tuple(file for _, file in removed))
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def _has(
+    live: LiveRows,
+    sequence: int,
+    file: DataFile,
+    keys: Sequence[str],
+    touched: pl.DataFrame,
+    files: LakeFiles,
+) -> bool:
+    """Whether a file has a row of the keys."""
+    if not touched.height or _out_of_bounds(file, keys[0], touched, files):
+        return False
+    for batch in live.batches(sequence, file, keys):
+        frame = pl.DataFrame(pl.from_arrow(batch))
+        if frame.join(touched, on=list(keys), how="semi").height:
+            return True
+    return False
+
+
+def _out_of_bounds(file: DataFile, key: str, touched: pl.DataFrame, files: LakeFiles) -> bool:
+    """Whether the statistics of a file say that no key is in it."""
+    field = files.table.schema().find_field(key)
+    low, high = touched[key].min(), touched[key].max()
+    lower = (file.lower_bounds or {}).get(field.field_id)
+    upper = (file.upper_bounds or {}).get(field.field_id)
+    if lower is None or upper is None or not isinstance(field.field_type, PrimitiveType):
+        return False
+    first = from_bytes(field.field_type, lower)
+    last = from_bytes(field.field_type, upper)
+    # of other types Polars and Iceberg have different values of Python
+    if not (isinstance(low, int) and isinstance(high, int)):
+        return False
+    return isinstance(first, int) and isinstance(last, int) and (high < first or low > last)
+
+
+def _without(rows: pa.Table, keys: Sequence[str], touched: pl.DataFrame) -> pa.Table:
+    if not touched.height or not rows.num_rows:
+        return rows
+    frame = pl.DataFrame(pl.from_arrow(rows.select(list(keys)))).with_row_index("__row")
+    kept = frame.join(touched, on=list(keys), how="anti", maintain_order="left")
+    if kept.height == rows.num_rows:
+        return rows
+    return rows.take(kept["__row"].to_arrow())
+
+
+def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows of an older file with the columns and types of the table now."""
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

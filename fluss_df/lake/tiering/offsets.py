@@ -1,0 +1,93 @@
+"""Which offsets a lake snapshot has: what decides how far a table is tiered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fluss_df.errors import FlussError
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+# (partition id, bucket) -> the offset behind the last one that is tiered
+Offsets = dict[tuple[int | None, int], int]
+
+COMMIT_USER_PROPERTY = "commit-user"
+COMMIT_USER = "__fluss_lake_tiering"
+# the path of a file in Fluss's remote storage, as Flink's service has it
+OFFSETS_PATH_PROPERTY = "fluss-offsets"
+# The offsets themselves: Fluss deletes the file of a snapshot when it learns of a later one, and
+# the lake has to say alone how far it is.
+OFFSETS_PROPERTY = "fluss-df.offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class TieredSnapshot:
+    """The newest snapshot of a lake table that a tiering service made.
+
+    Parameters
+    ----------
+    snapshot_id
+        Its id.
+    offsets_path
+        The file with its offsets.
+    offsets
+        The offsets, where a service of fluss_df made it; None where Flink's did.
+    """
+
+    snapshot_id: int
+    offsets_path: str | None
+    offsets: Offsets | None
+
+
+def newest_tiered(table: Table) -> TieredSnapshot | None:
+    """Return the newest tiered snapshot that the table is made of; None where there is none."""
+    for snapshot in ancestors(table):
+        summary = snapshot.summary
+        if summary is None or summary.get(COMMIT_USER_PROPERTY) != COMMIT_USER:
+            continue
+        text = summary.get(OFFSETS_PROPERTY)
+        return TieredSnapshot(
+            snapshot.snapshot_id,
+            summary.get(OFFSETS_PATH_PROPERTY),
+            None if text is None else offsets_from_text(text),
+        )
+    return None
+
+
+def ancestors(table: Table) -> Iterator[Snapshot]:
+    """Yield the current snapshot, and those before it as far as they are not expired."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+
+
+def offsets_to_text(offsets: Mapping[tuple[int | None, int], int]) -> str:
+    """Return offsets as text, as in ``{"": {"0": 17}}``: partition id, bucket, offset."""
+    nested: dict[str, dict[str, int]] = {}
+    for (partition, bucket), offset in sorted(
+        offsets.items(), key=lambda item: (item[0][0] is not None, item[0][0] or 0, item[0][1])
+    ):
+        name = "" if partition is None else str(partition)
+        nested.setdefault(name, {})[str(bucket)] = offset
+    return json.dumps(nested, separators=(",", ":"))
+
+
+def offsets_from_text(text: str) -> Offsets:
+    """Return the offsets that :func:`offsets_to_text` wrote."""
+    try:
+        return {
+            (int(partition) if partition else None, int(bucket)): int(offset)
+            for partition, buckets in json.loads(text).items()
+            for bucket, offset in buckets.items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise FlussError(
+            f"a lake snapshot's property {OFFSETS_PROPERTY} is not what fluss_df writes: {text!r}"
+        ) from error

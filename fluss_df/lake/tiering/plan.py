@@ -1,0 +1,160 @@
+"""What a round has to read: from the lake's offsets to the end of the log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fluss_df.client.context import ClientContext
+from fluss_df.client.table_questions import TableQuestions
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.lake.tiering.coordinator import Coordinator
+from fluss_df.lake.tiering.live_rows import Partition
+from fluss_df.lake.tiering.offsets import OFFSETS_PATH_PROPERTY, Offsets, newest_tiered
+from fluss_df.metadata import OffsetSpec, TableBucket
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+logger = logging.getLogger("fluss_df.lake.tiering")
+
+_PARTITION_SEPARATOR = "$"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A range of one bucket's log."""
+
+    bucket: TableBucket
+    partition_name: str | None
+    start: int
+    stop: int
+    # whether the rows of a primary-key bucket are read as they are now, rather than its changelog
+    snapshot: bool = False
+
+    @property
+    def key(self) -> tuple[int | None, int]:
+        """Its partition id and its bucket."""
+        return self.bucket.partition_id, self.bucket.bucket_id
+
+
+class RoundPlan:
+    """Finds out how far a table is tiered, and what to read.
+
+    Parameters
+    ----------
+    connection
+        The cluster.
+    info
+        The table.
+    most
+        How many offsets of a bucket one round tiers at the most.
+    """
+
+    def __init__(self, connection: ClientContext, info: TableInfo, most: int) -> None:
+        self._connection = connection
+        self._info = info
+        self._path = info.table_path
+        self._coordinator = Coordinator(connection)
+        self._max = most
+
+    def known_offsets(self, table: Table) -> Offsets:
+        """Return the lake's offsets, after telling Fluss of a snapshot that it does not know.
+
+        A service that ended between its commit in the lake and the word to the coordinator left
+        such a snapshot: its rows are in the lake, and must not be read again.
+        """
+        newest = newest_tiered(table)
+        try:
+            known = self._coordinator.known_snapshot(self._path)
+        except FlussError as error:
+            # Fluss was told late of an older snapshot, whose offsets it had deleted
+            broken = error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+            if not broken or newest is None or newest.offsets is None:
+                raise
+            logger.warning("table %s: Fluss has lost the lake's offsets: %s", self._path, error)
+            known = None
+        if newest is None:
+            if known is not None and known.offsets:
+                raise FlussError(
+                    f"table {self._path}: Fluss knows the lake snapshot {known.snapshot_id}, and"
+                    " the lake table has no tiered snapshot: it was replaced, or its snapshots were"
+                    " expired. Restore it; to tier on would leave out what Fluss has deleted"
+                )
+            return {}
+        if known is not None and known.snapshot_id == newest.snapshot_id:
+            return known.offsets
+        path = newest.offsets_path
+        if newest.offsets is not None:
+            path = self._coordinator.prepare(self._info.table_id, self._path, newest.offsets)
+        if path is None:
+            raise FlussError(
+                f"table {self._path}: lake snapshot {newest.snapshot_id} has no property"
+                f" {OFFSETS_PATH_PROPERTY}: how far the table is tiered is not known"
+            )
+        logger.warning(
+            "table %s: telling Fluss of lake snapshot %s, which it did not know",
+            self._path,
+            newest.snapshot_id,
+        )
+        self._coordinator.commit(
+            self._info.table_id, self._path, newest.snapshot_id, path, newest.offsets or {}, {}
+        )
+        known = self._coordinator.known_snapshot(self._path)
+        if known is None or known.snapshot_id != newest.snapshot_id:
+            raise FlussError(
+                f"table {self._path}: Fluss was told of lake snapshot {newest.snapshot_id} and"
+                " knows another; another service tiers the table"
+            )
+        return known.offsets
+
+    def splits(self, base: Offsets) -> tuple[list[Split], bool]:
+        """Return what to read, and whether that is all there is."""
+        questions = TableQuestions(self._connection)
+        names: dict[int | None, str | None] = {None: None}
+        if self._info.is_partitioned():
+            infos = questions.list_partition_infos(self._path)
+            names = {info.partition_id: info.partition_name for info in infos}
+        buckets = [
+            TableBucket(self._info.table_id, bucket, partition)
+            for partition in names
+            for bucket in range(self._connection.cluster.buckets_of(self._info, partition))
+        ]
+        ends = questions.get_bucket_offsets(self._info, buckets, OffsetSpec.latest())
+        firsts = questions.get_bucket_offsets(self._info, buckets, OffsetSpec.earliest())
+        splits, complete = [], True
+        for bucket in buckets:
+            name, end, first = names[bucket.partition_id], ends[bucket], firsts[bucket]
+            start = base.get((bucket.partition_id, bucket.bucket_id))
+            if start is None and self._info.has_primary_key() and (first or end > self._max):
+                splits.append(Split(bucket, name, 0, end, snapshot=True))
+                continue
+            if start is None:
+                start = first
+            elif first > start:
+                raise FlussError(
+                    f"table {self._path}, {where(bucket, name)}: the lake ends at offset {start}"
+                    f" and the log begins at {first}; what is between is lost to the lake",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
+            if end <= start:
+                continue
+            stop = min(end, start + self._max)
+            complete = complete and stop == end
+            splits.append(Split(bucket, name, start, stop))
+        return splits, complete
+
+
+def lake_partition(split: Split) -> Partition:
+    """Return the values of the lake's partition fields: the partition's keys, then the bucket."""
+    name = split.partition_name
+    values = [] if name is None else name.split(_PARTITION_SEPARATOR)
+    return (*values, split.bucket.bucket_id)
+
+
+def where(bucket: TableBucket, partition_name: str | None) -> str:
+    """Return the name of a bucket, for errors."""
+    place = f"bucket {bucket.bucket_id}"
+    return place if partition_name is None else f"partition {partition_name}, {place}"

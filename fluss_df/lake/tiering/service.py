@@ -1,0 +1,207 @@
+"""The tiering service: asks the coordinator for tables that are due, and tiers them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fluss_df.client.context import ClientContext
+from fluss_df.client.table_questions import TableQuestions
+from fluss_df.errors import FlussError
+from fluss_df.lake.tiering.coordinator import Coordinator, Lease
+from fluss_df.lake.tiering.leases import Leases
+from fluss_df.lake.tiering.table_round import TableRound, TieringRound
+from fluss_df.metadata import TablePath
+
+logger = logging.getLogger("fluss_df.lake.tiering")
+
+_POLL_S = 1.0
+_MAX_ROWS = 20_000_000
+_MAX_CHANGES = 1_000_000
+
+
+class TieringService:
+    """Moves tables with ``table.datalake.enabled`` from Fluss into their Iceberg tables.
+
+    It does what Flink's tiering service does, beside it or instead of it, without Flink. The
+    coordinator gives each table to one service at a time, when its freshness
+    (``table.datalake.freshness``) is due. Each row is in the lake exactly once: how far a table is
+    tiered stands in the lake's own snapshot, which is committed only on top of the one that the
+    round was planned with. A service may be killed at any time, and others may run beside it.
+
+    Primary-key tables are written by copy-on-write: a round writes files that have rows of changed
+    keys again, so that every reader of Iceberg reads the table at the speed of its Parquet files.
+
+    Parameters
+    ----------
+    connection
+        The cluster.
+    tables
+        The tables to tier, as ``"db.table"`` or table paths; None for all that are due.
+    workers
+        How many buckets of a table to tier side by side; None for the number of cores.
+    tables_at_once
+        How many tables to tier side by side.
+    max_rows
+        How many rows of a bucket of a log table one round tiers at the most.
+    max_changes
+        How many changes of a bucket of a primary-key table. They are held in memory.
+    lease_file
+        A file in which the service keeps which tables it holds, so that after a kill the next
+        service with this file goes on at once. Without it, that takes two minutes.
+
+    Examples
+    --------
+    >>> with TieringService(connection) as service:  # doctest: +SKIP
+    ...     service.run_due()
+    """
+
+    def __init__(
+        self,
+        connection: ClientContext,
+        tables: Iterable[str | TablePath] | None = None,
+        *,
+        workers: int | None = None,
+        tables_at_once: int = 2,
+        max_rows: int = _MAX_ROWS,
+        max_changes: int = _MAX_CHANGES,
+        lease_file: str | os.PathLike[str] | None = None,
+    ) -> None:
+        for name, value in (
+            ("workers", workers),
+            ("tables_at_once", tables_at_once),
+            ("max_rows", max_rows),
+            ("max_changes", max_changes),
+        ):
+            if value is not None and value < 1:
+                raise FlussError(f"{name} must be at least 1, not {value}")
+        self._connection = connection
+        self._tables = None if tables is None else {_path(table) for table in tables}
+        self._workers = workers or os.cpu_count() or 1
+        self._tables_at_once = tables_at_once
+        self._max_rows = max_rows
+        self._max_changes = max_changes
+        self._stopping = threading.Event()
+        file = None if lease_file is None else Path(lease_file).expanduser().absolute()
+        self._leases = Leases(Coordinator(connection), file)
+
+    def run(self, on_round: Callable[[TieringRound], object] | None = None) -> None:
+        """Tier what is due, until :meth:`stop`; errors of a table are logged, and it is retried.
+
+        Parameters
+        ----------
+        on_round
+            Called after each round.
+        """
+        running: set[Future[TieringRound | None]] = set()
+        with ThreadPoolExecutor(self._tables_at_once, "fluss-df-tier-table") as pool:
+            while not self._stopping.is_set():
+                found = False
+                while len(running) < self._tables_at_once and not self._stopping.is_set():
+                    lease = self._request()
+                    if lease is None:
+                        break
+                    found = True
+                    running.add(pool.submit(self._tier, lease))
+                if running:
+                    done, running = wait(running, _POLL_S, FIRST_COMPLETED)
+                    for future in done:
+                        result = future.result()
+                        if result is not None and on_round is not None:
+                            on_round(result)
+                elif not found:
+                    self._stopping.wait(_POLL_S)
+
+    def run_due(self) -> list[TieringRound]:
+        """Tier the tables that are due now, one after another; return what was done.
+
+        Raises
+        ------
+        FlussError
+            Of the first table that cannot be tiered.
+        """
+        rounds = []
+        while (lease := self._leases.request(self._tables)) is not None:
+            result = self._tier(lease, raising=True)
+            assert result is not None
+            rounds.append(result)
+        return rounds
+
+    def stop(self) -> None:
+        """Let :meth:`run` end after the rounds that it is at; may be called from any thread."""
+        self._stopping.set()
+
+    def close(self) -> None:
+        """Stop, and give back what the coordinator gave."""
+        self.stop()
+        self._leases.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _request(self) -> Lease | None:
+        try:
+            return self._leases.request(self._tables)
+        except FlussError as error:
+            logger.warning("the coordinator gave no table to tier: %s", error)
+            return None
+
+    def _tier(self, lease: Lease, *, raising: bool = False) -> TieringRound | None:
+        try:
+            info = TableQuestions(self._connection).get_table_info(lease.path)
+            if info.table_id != lease.table_id:
+                raise FlussError(f"table {lease.path} was dropped and created again meanwhile")
+            table_round = TableRound(
+                self._connection,
+                info,
+                max_rows=self._max_rows,
+                max_changes=self._max_changes,
+                workers=self._workers,
+            )
+            result = table_round.run(lambda: self._leases.check(lease))
+        except Exception as error:
+            self._give_up(lease)
+            if raising:
+                raise
+            logger.warning("table %s was not tiered: %s", lease.path, error)
+            self._stopping.wait(_POLL_S)  # it is due again at once
+            return None
+        try:
+            self._leases.finish(lease, complete=result.complete)
+        except FlussError as error:
+            logger.warning("the report of table %s failed: %s", lease.path, error)
+        logger.info(
+            "table %s: %d rows, %d files, %.2f s",
+            result.path,
+            result.rows,
+            result.files,
+            result.seconds,
+        )
+        return result
+
+    def _give_up(self, lease: Lease) -> None:
+        try:
+            self._leases.fail(lease)
+        except FlussError as error:
+            logger.warning("the report of table %s failed: %s", lease.path, error)
+
+
+def _path(table: str | TablePath) -> TablePath:
+    if isinstance(table, TablePath):
+        return table
+    database, dot, name = table.partition(".")
+    return TablePath(database, name) if dot else TablePath("fluss", table)
