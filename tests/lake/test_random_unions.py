@@ -1,8 +1,8 @@
 """Random histories of lake tables, read as lake and log together, against a frame in memory.
 
-A tiering service runs all the time, so that what is in the lake differs from query to query. Servers
-of 0.9.1 add no columns to tables of an Iceberg lake. ``FLUSS_TEST_CASES`` says how many steps; each
-is a change of a table, and two queries.
+A tiering service runs all the time, so that what is in the lake differs from query to query.
+Servers of 0.9.1 add no columns to tables of an Iceberg lake. ``FLUSS_TEST_CASES`` says how many
+steps; each is a change of a table, and two queries.
 """
 
 from __future__ import annotations
