@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import typer
 
 DOCS = Path(__file__).parent
@@ -52,9 +51,9 @@ def settings() -> str:
     return "\n".join(lines)
 
 
-def _parameters(command: click.Command) -> Iterator[str]:
+def _parameters(command: Any) -> Iterator[str]:
     for parameter in command.params:
-        if isinstance(parameter, click.Option):
+        if parameter.param_type_name == "option":
             names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
             text = parameter.help or ""
         else:
@@ -70,7 +69,7 @@ def _parameters(command: click.Command) -> Iterator[str]:
         yield f"| {names} | {shown} | {_cell(text)} |"
 
 
-def _command(name: str, command: click.Command) -> Iterator[str]:
+def _command(name: str, command: Any) -> Iterator[str]:
     children = getattr(command, "commands", None)
     if children:
         for child_name, child in children.items():

@@ -7,8 +7,8 @@ What a block is, its fence says:
 * ``sh``: run by bash, which ends at the first command that fails
 * ``text``, or nothing: shown, and not run
 
-A comment behind a ``print`` on its line, or alone on the next one, is what the block prints; ``...``
-stands for anything.
+A comment behind a ``print`` on its line, or alone on the next one, is what the block prints;
+``...`` in it stands for anything.
 
 The working folder is that of the caller. ``127.0.0.1:9123`` stands for an embedded engine.
 """
@@ -66,7 +66,7 @@ def run(page: Path, address: str) -> None:
                 exec(compile(source, page.name, "exec"), names)
             print(printed.getvalue(), end="")
             for promised in _PRINTED.findall(source):
-                pattern = ".*".join(map(re.escape, promised.split("...")))
+                pattern = ".*".join(re.escape(part.strip()) for part in promised.split("..."))
                 if re.search(pattern, printed.getvalue(), re.DOTALL) is None:
                     raise AssertionError(f"{page.name}: not printed: {promised}")
         elif block.language == "sh":
