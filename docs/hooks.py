@@ -105,9 +105,10 @@ def asynchronous() -> str:
         if not inspect.isclass(kind) or not kind.__module__.startswith("fluss_df.aio."):
             continue
         parts.append(f"## {name}\n\n{_summary(kind)}\n")
-        for method in sorted(vars(kind)):
+        bases = [base for base in kind.__mro__ if base.__module__.startswith("fluss_df.aio.")]
+        for method in sorted({method for base in bases for method in vars(base)}):
             static = inspect.getattr_static(kind, method)
-            if method.startswith("_") and method not in ("__aiter__", "__anext__", "__aenter__"):
+            if method.startswith("_") or method == "core":
                 continue
             if isinstance(static, property):
                 parts.append(f"`{method}`\n:   {_summary(static)}\n")
@@ -146,7 +147,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def _picture(match: re.Match[str]) -> str:
     alt, name = match.groups()
     svg = _STYLE.sub("", (DOCS / "pictures" / name).read_text().strip())
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" class="picture" ', 1)
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{alt}" class="picture" ', 1)
+    return f'<span class="picture-frame">{svg}</span>'
 
 
 def on_page_content(html: str, **_: Any) -> str:

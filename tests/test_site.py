@@ -126,6 +126,7 @@ def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]
     for line in LIST.read_text().splitlines():
         name = re.split(r"[(:= ]", line)[0]
         aliases = {
+            "fluss_df.lookup_join": "fluss_df.io.lookup_join.lookup_join",
             "fluss_df.spark.sql": "fluss_df.spark.queries.queries.sql",
             "fluss_df.spark.fluss_views": "fluss_df.spark.queries.queries.fluss_views",
             "fluss_df.spark.register": "fluss_df.spark.registration.register",
