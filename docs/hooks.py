@@ -70,10 +70,9 @@ def _parameters(command: Any) -> Iterator[str]:
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
-    children = getattr(command, "commands", None)
-    if children:
-        for child_name, child in children.items():
-            yield from _command(f"{name} {child_name}", child)
+    if hasattr(command, "list_commands"):
+        for child in command.list_commands(None):
+            yield from _command(f"{name} {child}", command.get_command(None, child))
         return
     yield f"## {name}\n"
     yield inspect.cleandoc(command.help or "") + "\n"

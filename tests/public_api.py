@@ -25,7 +25,7 @@ MODULES = {
         "DeadlineExceededError",
     ),
     "fluss_df.types": ("Column", "from_arrow"),
-    "fluss_df.io.register": ("FlussFrame",),
+    "fluss_df.register": ("FlussFrame",),
     "fluss_df.backend": None,
 }
 OURS = "fluss_df."

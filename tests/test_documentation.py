@@ -180,11 +180,11 @@ def test_blocks_that_are_shown_hold_to_the_rule(page: Path) -> None:
 def problem_of(words: list[str]) -> str | None:
     """Return what of a command of fluss-df does not exist: its name, or an option."""
     command: Any = typer.main.get_command(app)
-    while words and getattr(command, "commands", None):
+    while words and hasattr(command, "list_commands"):
         name, *words = words
-        if name not in command.commands:
+        if name not in command.list_commands(None):
             return name
-        command = command.commands[name]
+        command = command.get_command(None, name)
     options = {name for parameter in command.params for name in parameter.opts}
     options |= {name for parameter in command.params for name in parameter.secondary_opts}
     wrong = (word.split("=")[0] for word in words if word.startswith("-"))

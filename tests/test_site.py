@@ -9,10 +9,13 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import typer
 
+from fluss_df.cli import app
 from fluss_df.errors import _TABLE
 from fluss_df.version import __version__
 from tests.public_api import LIST, public_names
@@ -144,6 +147,16 @@ def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]
         if member and member.group(2) != "core":
             assert f">{member.group(1)}<" in text, line
             assert member.group(2) in text, line
+
+
+def test_the_reference_has_every_command(pages: dict[Path, Page], site: Path) -> None:
+    group: Any = typer.main.get_command(app)
+    for name in group.list_commands(None):
+        child = group.get_command(None, name)
+        parts = child.list_commands(None) if hasattr(child, "list_commands") else [""]
+        for part in parts:
+            anchor = "-".join(filter(None, ("fluss-df", name, part)))
+            assert anchor in pages[site / "reference" / "command-line.html"].anchors, anchor
 
 
 def test_the_list_of_public_names_is_up_to_date() -> None:
