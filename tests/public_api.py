@@ -18,6 +18,7 @@ MODULES = {
     "fluss_df.embedded": None,
     "fluss_df.cluster": None,
     "fluss_df.spark": None,
+    "fluss_df.lake": None,
     "fluss_df.errors": (
         "SchemaMismatchError",
         "ProtocolError",
