@@ -17,7 +17,7 @@ PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CU
 # fluss_df is imported by hundreds of processes here, Spark's workers among them: compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo pipeline test test-ibis extras campaigns bench docs lint proto proto-check clean
+.PHONY: help venv demo pipeline test test-ibis extras campaigns bench site api lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
@@ -28,8 +28,9 @@ help:
 	@echo "make extras       each extra installed by itself in a clean environment, and tried (minutes)"
 	@echo "make bench        the benchmarks"
 	@echo "make campaigns    long trials: servers killed under load, hostile bytes, scans beside writers (an hour)"
-	@echo "make docs         docs/reference/ from the docstrings"
-	@echo "make lint         ruff, mypy --strict, the order of imports, generated code up to date"
+	@echo "make site         the documentation site into build/site, without a network; a warning is an error"
+	@echo "make api          docs/public_api.txt, the list of public names"
+	@echo "make lint         ruff, mypy --strict, spelling, the order of imports, generated code up to date"
 	@echo "make proto        generate the protobuf code again"
 	@echo "make clean        remove $(VENV), caches and build output"
 
@@ -96,13 +97,20 @@ campaigns: $(STAMP)
 bench: $(STAMP)
 	@"$(BIN)/python" -m benchmarks
 
-docs: $(STAMP)
-	@"$(BIN)/python" -m docs.make_reference
+# the variable silences a notice of the theme about its successor
+site: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 "$(BIN)/mkdocs" build --quiet
+	@echo "the site is in build/site; open build/site/index.html, or, with search:"
+	@echo "  $(BIN)/python -m http.server --directory build/site --bind 127.0.0.1"
+
+api: $(STAMP)
+	@"$(BIN)/python" -m tests.public_api
 
 lint: $(STAMP) proto-check
 	@"$(BIN)/ruff" check .
 	@"$(BIN)/ruff" format --check .
-	@"$(BIN)/mypy" fluss_df tests benchmarks examples
+	@"$(BIN)/mypy" fluss_df tests benchmarks examples docs
+	@"$(BIN)/codespell"
 	@"$(BIN)/lint-imports" --no-cache
 
 # Generated code runs with the protobuf that made it and newer ones: so it is made with the oldest

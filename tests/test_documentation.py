@@ -7,12 +7,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+import typer
 
 import fluss_df
+from fluss_df.cli import app
 from fluss_df.cluster import LocalCluster
+from tests.run_page import blocks_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -102,3 +106,96 @@ def test_examples(
         finally:
             fluss_df.set_default_connection(None)
         assert capsys.readouterr().out.strip(), example
+
+
+# run on the embedded engine, page by page; the others have tests of their own
+DOCS = ROOT / "docs"
+ELSEWHERE = {
+    "cluster.md": "tests/test_documentation.py",
+    "ibis.md": "tests/backend/test_guide.py",
+    "spark.md": "tests/spark/test_guide.py",
+    "lake.md": "tests/lake/tiering/test_guide.py",
+    "tiering.md": "tests/lake/tiering/test_guide.py",
+}
+LANGUAGES = {"python", "sh", "text", ""}
+EMBEDDED_PAGES = [
+    page
+    for page in sorted(DOCS.rglob("*.md"))
+    if page not in PAGES
+    and page.name not in ELSEWHERE
+    and any(block.language in ("python", "sh") for block in blocks_of(page))
+]
+
+
+def run_page(page: Path, folder: Path) -> None:
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("FLUSS_BOOTSTRAP_SERVERS", "FLUSS_HOME")
+    }
+    warnings = ["-W", "error", "-W", "ignore:The 'future.infer_string' option is deprecated"]
+    done = subprocess.run(
+        [sys.executable, *warnings, "-m", "tests.run_page", str(page)],
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_other_page_is_run_by_a_test_that_names_it() -> None:
+    for page, test in ELSEWHERE.items():
+        assert f'"{page}"' in (ROOT / test).read_text(), page
+
+
+@pytest.mark.parametrize("page", EMBEDDED_PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_pages_run_on_the_embedded_engine(page: Path, tmp_path: Path) -> None:
+    run_page(page, tmp_path)
+
+
+def test_the_page_of_clusters_runs(fluss_cluster: LocalCluster, tmp_path: Path) -> None:
+    """The cluster of the session is not used: it says whether clusters can be had."""
+    run_page(DOCS / "cluster.md", tmp_path)
+
+
+ALL_PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_that_are_shown_hold_to_the_rule(page: Path) -> None:
+    """No Python hides in a block that is not run, and what it calls exists."""
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for block in blocks_of(page):
+        where = f"{page.name}:{block.line}"
+        assert block.language in LANGUAGES, f"{where}: {block.language}"
+        if block.language == "python" or (block.language == "sh" and page in EMBEDDED_PAGES):
+            continue
+        for line in block.text.splitlines():
+            assert not re.match(r"(import|from) \w", line), f"{where}: {line}"
+            words = line.split("#")[0].split()
+            if words[:1] == ["make"]:
+                assert words[1] in targets, f"{where}: {line}"
+            elif words[:1] == ["fluss-df"] and words[1:]:
+                assert not problem_of(words[1:]), f"{where}: {line}"
+
+
+def problem_of(words: list[str]) -> str | None:
+    """Return what of a command of fluss-df does not exist: its name, or an option."""
+    command: Any = typer.main.get_command(app)
+    while words and hasattr(command, "list_commands"):
+        name, *words = words
+        if name not in command.list_commands(None):
+            return name
+        command = command.get_command(None, name)
+    options = {name for parameter in command.params for name in parameter.opts}
+    options |= {name for parameter in command.params for name in parameter.secondary_opts}
+    wrong = (word.split("=")[0] for word in words if word.startswith("-"))
+    return next((word for word in wrong if word not in options), None)
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    assert problem_of(["cluster", "start", "--tablet-servers", "3"]) is None
+    assert problem_of(["cluster", "begin"]) == "begin"
+    assert problem_of(["count", "t", "--fast"]) == "--fast"
