@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import StaticTable
 
 from fluss_df.client.context import ClientContext
 from fluss_df.client.fetch.fetcher import Position
@@ -143,6 +144,11 @@ class TableRound:
         """
         started = time.monotonic()
         table = open_table(self._info)
+        if isinstance(table, StaticTable):
+            raise FlussError(
+                f"table {self._path}: its Iceberg catalog is Hadoop's, in which only Java commits;"
+                " tier it with Flink's service, or give the cluster a JDBC or REST catalog"
+            )
         plan = RoundPlan(self._connection, self._info, self._max)
         base = plan.known_offsets(table)
         splits, complete = plan.splits(base)
