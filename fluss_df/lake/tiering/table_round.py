@@ -363,13 +363,18 @@ class TableRound:
             OFFSETS_PATH_PROPERTY: path,
             OFFSETS_PROPERTY: offsets_to_text(offsets),
         }
-        snapshot_id = commit_snapshot(
-            table,
-            [file for part in written for file in part.added],
-            [file for part in written for file in part.removed],
-            deletes,
-            properties,
-        )
+        added = [file for part in written for file in part.added]
+        removed = [file for part in written for file in part.removed]
+        try:
+            snapshot_id = commit_snapshot(table, added, removed, deletes, properties)
+        except CommitFailedException:
+            raise
+        except Exception as error:
+            # the files stay: they may be in the lake
+            raise FlussError(
+                f"table {self._path}: the lake's catalog did not say what became of the commit:"
+                f" {type(error).__name__}: {error}; the next round finds out"
+            ) from error
         self._coordinator.commit(
             self._info.table_id, self._path, snapshot_id, path, moved, timestamps
         )
