@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
-_AHEAD_BYTES = 32 << 20
+_AHEAD_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
