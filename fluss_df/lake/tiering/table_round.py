@@ -23,6 +23,7 @@ from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg.catalog import open_table
 from fluss_df.lake.tiering.commit import commit_snapshot
+from fluss_df.lake.tiering.compaction import compact
 from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.lake.tiering.files import LakeFiles
 from fluss_df.lake.tiering.keyed import last_changes, replace_rows
@@ -34,6 +35,7 @@ from fluss_df.lake.tiering.offsets import (
     OFFSETS_PATH_PROPERTY,
     OFFSETS_PROPERTY,
     Offsets,
+    newest_tiered,
     offsets_to_text,
 )
 from fluss_df.lake.tiering.plan import RoundPlan, Split, lake_partition, where
@@ -375,10 +377,21 @@ class TableRound:
                 f"table {self._path}: the lake's catalog did not say what became of the commit:"
                 f" {type(error).__name__}: {error}; the next round finds out"
             ) from error
+        if not self._info.has_primary_key():
+            snapshot_id = self._compacted(table, properties) or snapshot_id
         self._coordinator.commit(
             self._info.table_id, self._path, snapshot_id, path, moved, timestamps
         )
         return snapshot_id
+
+    def _compacted(self, table: Table, properties: Mapping[str, str]) -> int | None:
+        """Merge small files: a failure leaves what was committed, and the files, as they are."""
+        try:
+            return compact(table, properties)
+        except Exception as error:
+            logger.warning("table %s: small files were not merged: %s", self._path, error)
+            newest = newest_tiered(open_table(self._info))
+            return None if newest is None else newest.snapshot_id
 
 
 class _NotCommittedError(FlussError):

@@ -13,16 +13,23 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from fluss_df.errors import FlussError
 from fluss_df.lake.tiering.commit import commit_snapshot
+from fluss_df.lake.tiering.compaction import compact
 from fluss_df.lake.tiering.files import LakeFiles
 from fluss_df.lake.tiering.keyed import last_changes, replace_rows
 from fluss_df.lake.tiering.lake_rows import to_lake
 from fluss_df.lake.tiering.live_rows import PartitionFiles, files_by_partition
-from fluss_df.lake.tiering.offsets import newest_tiered, offsets_from_text, offsets_to_text
+from fluss_df.lake.tiering.offsets import (
+    TieredSnapshot,
+    newest_tiered,
+    offsets_from_text,
+    offsets_to_text,
+)
 
 PROPERTIES = {"commit-user": "__fluss_lake_tiering", "fluss-offsets": "/somewhere"}
 
@@ -52,7 +59,7 @@ def lake(tmp_path: Path) -> Table:
 def some_rows(first: int, count: int, text: str, kind: pa.Schema) -> pa.Table:
     frame = pl.DataFrame({"id": range(first, first + count)}).with_columns(
         pl.lit(text).alias("a b"),
-        _log_offset=pl.int_range(pl.len()),
+        _log_offset=first + pl.int_range(pl.len()),
         _commit_timestamp=pl.lit(17).cast(pl.Datetime("ms", "UTC")),
     )
     return to_lake(frame.to_arrow(), kind, 1, "t")
@@ -164,6 +171,29 @@ def test_many_small_files_become_one(lake: Table) -> None:
     commit_snapshot(lake, done.added, done.removed, [], PROPERTIES)
     lake.refresh()
     assert ids_of(lake) == [*range(80), 500]
+
+
+def test_small_files_of_a_log_table_are_merged_in_the_order_of_offsets(lake: Table) -> None:
+    files = LakeFiles(lake)
+    for first in range(0, 80, 10):
+        writer = files.writer((0,))
+        writer.write(some_rows(first, 10, "x", files.arrow_schema))
+        assert compact(lake, PROPERTIES) is None
+        commit_snapshot(lake, writer.close(), [], [], PROPERTIES)
+    before = lake.current_snapshot()
+    assert compact(lake, PROPERTIES) is not None
+    lake.refresh()
+    after = lake.current_snapshot()
+    assert before is not None
+    assert after is not None
+    assert after.summary is not None
+    assert after.summary.operation == Operation.REPLACE
+    assert after.summary["total-data-files"] == "1"
+    [task] = lake.scan().plan_files()
+    assert pq.read_table(task.file.file_path, columns=["id"])["id"].to_pylist() == list(range(80))
+    assert lake.scan(snapshot_id=before.snapshot_id).to_arrow().num_rows == 80
+    assert newest_tiered(lake) == TieredSnapshot(after.snapshot_id, "/somewhere", None)
+    assert compact(lake, PROPERTIES) is None
 
 
 def test_the_newest_tiered_snapshot_is_found_below_others(lake: Table) -> None:
