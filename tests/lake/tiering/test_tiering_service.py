@@ -42,7 +42,10 @@ def test_many_rounds_leave_few_files(tiering_cluster: LocalCluster) -> None:
     for table in tables:
         table.check()
         lake = table.iceberg()
-        assert len(lake.snapshots()) > 10
+        assert len(lake.snapshots()) > 5
+        if table.kind in ("log", "bucketed"):
+            merged = [one for one in lake.snapshots() if "REPLACE" in str(one.summary)]
+            assert merged
         partitions = lake.inspect.partitions().num_rows
         assert lake.inspect.data_files().num_rows <= 8 * partitions
 
