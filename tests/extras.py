@@ -29,6 +29,24 @@ from nbclient import NotebookClient
 notebook = nbformat.read(sys.argv[1], as_version=4)
 NotebookClient(notebook, timeout=300).execute(cwd=os.getcwd())
 """
+_LAKE = """
+import os, pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from fluss_df import TablePath
+from fluss_df.lake.iceberg.catalog import CATALOG_NAME, open_lake_table
+from fluss_df.lake.iceberg.files import snapshot_files
+from fluss_df.lake.iceberg.frames import lake_frame
+from fluss_df.lake.options import LakeOptions
+place = {"uri": f"sqlite:///{os.getcwd()}/c.db", "warehouse": f"file://{os.getcwd()}/w"}
+catalog = SqlCatalog(CATALOG_NAME, **place)
+catalog.create_namespace("db")
+rows = pa.table({"a": [1, 2]})
+catalog.create_table("db.t", rows.schema).append(rows)
+options = {"type": "jdbc", **place, "uri": f"jdbc:sqlite:{os.getcwd()}/c.db"}
+table = open_lake_table(LakeOptions(TablePath("db", "t"), "iceberg", options))
+files = snapshot_files(table, table.current_snapshot().snapshot_id)
+assert lake_frame(table, files)[0].collect()["a"].to_list() == [1, 2]
+"""
 # extra, or none, and programs that need it: Python, or a command line
 TRIALS: dict[str, list[list[str]]] = {
     "": [
@@ -68,6 +86,7 @@ TRIALS: dict[str, list[list[str]]] = {
             "assert DefaultSource.name() == 'fluss' and callable(fluss_df.spark.sql)\n",
         ],
     ],
+    "lake": [["python", "-c", _LAKE]],
     "demo": [["fluss-df", "demo", "--plot", "demo.png"]],
     "notebook": [
         ["python", "-c", _NOTEBOOK, str(path)]

@@ -38,6 +38,7 @@ from fluss_df.io.scans.known import KnownTable
 from fluss_df.io.scans.live import live_queries
 from fluss_df.io.scans.planning import plan_scan
 from fluss_df.io.scans.report import Runs, ScanRun, numbered, planned_in
+from fluss_df.io.scans.union import halves_of, lake_half
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN
 from fluss_df.pushdown.from_polars import PolarsConjunct
@@ -94,17 +95,20 @@ class FlussScan(LazyFrameResolver):
         columns = projection
         if projection is not None:
             columns = list(dict.fromkeys([*projection, *filter_columns]))
+        conditions = [PolarsConjunct(f.expr, self.source.schema) for f in filters]
+        source, lake, known = halves_of(self.source, self.known)
         self.known, plan = plan_scan(
-            self.source,
-            columns=columns,
-            conditions=[PolarsConjunct(f.expr, self.source.schema) for f in filters],
-            limit=limit,
-            known=self.known,
+            source, columns=columns, conditions=conditions, limit=limit, known=known
         )
-        builder = FlussReaderBuilder(self, self.known.info, plan)
+        frame = None
+        if lake is not None:
+            usable = conditions if limit is None else []
+            frame, part = lake_half(self.source, self.known.info, lake, usable)
+            plan = dataclasses.replace(plan, lake=part)
         # One source: of several, Polars holds back all but the first, for their order. Buckets are
         # read in parallel behind it.
-        frame = scan_external_reader(builder, sources=[str(plan.table)], schema=self.polars_schema)
+        rest = planned_frame(self, self.known.info, plan)
+        frame = rest if frame is None else pl.concat([frame, rest])
         # a key that is never the same has Polars ask again, and offsets pinned, at every collect
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
 
@@ -132,6 +136,12 @@ class FlussScan(LazyFrameResolver):
 
     def __repr__(self) -> str:
         return f"FlussScan({str(self.source.table)!r})"
+
+
+def planned_frame(scan: FlussScan, info: TableInfo, plan: ScanPlan) -> pl.LazyFrame:
+    """Return the frame of a planned scan."""
+    builder = FlussReaderBuilder(scan, info, plan)
+    return scan_external_reader(builder, sources=[str(plan.table)], schema=scan.polars_schema)
 
 
 def with_known_schema(scan: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:

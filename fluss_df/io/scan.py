@@ -22,6 +22,7 @@ from fluss_df.io.scans.report import ScanReport, planned_in
 from fluss_df.io.snapshot import FlussSnapshot
 from fluss_df.io.source import (
     BucketBounds,
+    Halves,
     Offset,
     PartitionsArgument,
     ScanSource,
@@ -30,6 +31,7 @@ from fluss_df.io.source import (
     parse_offset,
     parse_partitions,
 )
+from fluss_df.lake.options import is_lake_table, lake_options
 from fluss_df.metadata import METADATA_COLUMNS, TablePath
 from fluss_df.pushdown.plan import bind_columns, bind_metadata
 from fluss_df.record.change_tables import ChangeTable, split_name
@@ -41,6 +43,9 @@ _FILTERED = re.compile(
     r" *RESOLVER\[name: FlussScan, [^\n]*"
 )
 _COUNTED = re.compile(r"SELECT \[len\(\)\]\n  RESOLVER\[name: FlussScan,(?!(.*\n)* *FILTER )")
+
+# behind the name of a table: its rows in the data lake
+_LAKE = "$lake"
 
 MODES = ("auto", "log", "snapshot", "changelog")
 
@@ -59,6 +64,7 @@ def scan_fluss(
     follow: bool = False,
     max_rows: int | None = None,
     duration: str | float | dt.timedelta | None = None,
+    lake: bool | None = None,
 ) -> pl.LazyFrame:
     """Lazily read a table of a Fluss cluster: a log, current rows of a primary key, or changes.
 
@@ -125,6 +131,11 @@ def scan_fluss(
     max_rows, duration
         End a scan that follows: after a number of rows of the table, before filters; a time after
         the query starts (``"10s"``, ``"5m"``, seconds, a timedelta).
+    lake
+        Of a table that is tiered into a data lake (``table.datalake.enabled``): by default its
+        whole history, the rows of the newest readable lake snapshot and those behind it, in no
+        order; False for what Fluss itself has. With ``start``, ``stop`` or ``follow``, which are
+        about the log, it is the log alone. ``"table$lake"`` is the lake alone.
 
     Returns
     -------
@@ -142,12 +153,16 @@ def scan_fluss(
     >>> flights.filter(pl.col("origin") == "JFK").select("carrier").collect()  # doctest: +SKIP
     """
     open_connection = resolve_connection(connection)
-    name, changes = split_name(str(source))
-    path = TablePath.parse(source if changes is None else name, open_connection.default_database)
+    of_lake = str(source).endswith(_LAKE)
+    name, changes = split_name(str(source).removesuffix(_LAKE))
+    plain = source if changes is None and not of_lake else name
+    path = TablePath.parse(plain, open_connection.default_database)
     now = Moment()
     info = open_connection.get_table(path).get_table_info()
     known = KnownTable(info, now)
     changes = _resolve_mode(info, mode, changes)
+    of_log = changes is not None or follow or (start, stop) != ("earliest", "latest")
+    halves = _halves(info, lake, of_lake=of_lake, of_log=of_log)
     if info.has_primary_key() and changes is None:
         _refuse_log_options(
             path,
@@ -186,8 +201,11 @@ def scan_fluss(
         stop=parse_offset(info, "stop", stop, bounds),
         keyed=info.has_primary_key(),
         changes=changes,
+        halves=halves,
     )
-    if scan.partitions is not None or frozenset in (type(scan.start), type(scan.stop)):
+    # the lake may have partitions that are gone from Fluss: they are looked for by each query
+    chosen_of_log = scan.partitions is not None and halves is Halves.LOG
+    if chosen_of_log or frozenset in (type(scan.start), type(scan.stop)):
         there = (
             open_connection.get_admin().list_partition_infos(path) if info.is_partitioned() else []
         )
@@ -200,6 +218,21 @@ def scan_fluss(
     else:
         frame = FlussScan(scan, known).lazy()
     return with_known_schema(frame, schema.names)
+
+
+def _halves(info: TableInfo, lake: bool | None, *, of_lake: bool, of_log: bool) -> Halves:
+    """Return which halves of a table a scan reads."""
+    path = info.table_path
+    if of_lake or lake:
+        lake_options(info)  # raises where there is none
+        asked = f"'{path}{_LAKE}'" if of_lake else "lake=True"
+        if of_log or lake is False:
+            raise FlussError(
+                f"{asked}: the lake has no changes, no offsets to start or stop at, and no end to"
+                " follow: leave them out, or read the log with lake=False"
+            )
+        return Halves.LAKE if of_lake else Halves.BOTH
+    return Halves.LOG if of_log or lake is False or not is_lake_table(info) else Halves.BOTH
 
 
 def _resolve_mode(info: TableInfo, mode: str, changes: ChangeTable | None) -> ChangeTable | None:
@@ -271,13 +304,14 @@ def read_fluss(
     follow: bool = False,
     max_rows: int | None = None,
     duration: str | float | dt.timedelta | None = None,
+    lake: bool | None = None,
 ) -> pl.DataFrame:
     """Read a table of a Fluss cluster into memory.
 
     Parameters
     ----------
     source, connection, mode, columns, partitions, buckets, start, stop, include_metadata, \
-follow, max_rows, duration
+follow, max_rows, duration, lake
         As for :func:`scan_fluss`; with ``follow`` the rows that come until one of the two ends it.
 
     Returns
@@ -301,6 +335,7 @@ follow, max_rows, duration
         follow=follow,
         max_rows=max_rows,
         duration=duration,
+        lake=lake,
     ).collect()
 
 
@@ -343,7 +378,8 @@ def count(frame: pl.LazyFrame) -> int:
     # what Polars kept to itself is not in the scan's plan, but above it
     if _FILTERED.fullmatch(counted.explain(optimized=False)) and _COUNTED.match(counted.explain()):
         scans = planned_scans(counted)
-        if len(scans) == 1 and scans[0].source.changes is None and not scans[0].plan.residual:
+        alone = len(scans) == 1 and scans[0].source.changes is None
+        if alone and not scans[0].plan.residual and scans[0].plan.lake is None:
             return scans[0].plan.rows
     found: int = counted.collect().item()
     return found

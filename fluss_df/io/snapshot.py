@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,15 +23,19 @@ from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.base.names import all_exact
+from fluss_df.io.polars_reader import FlussScan, planned_frame
+from fluss_df.io.scans.changes import changes_schema
 from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.live import live_queries
-from fluss_df.io.scans.planning import check_schema
+from fluss_df.io.scans.planning import check_schema, frame_schema, plan_scan
 from fluss_df.io.scans.report import Runs, ScanRun, numbered
-from fluss_df.io.source import ScanSource, choose_partitions
-from fluss_df.metadata import PartitionInfo
+from fluss_df.io.scans.union import halves_of, lake_half, pin_lake
+from fluss_df.io.source import Halves, ScanSource, choose_partitions
+from fluss_df.metadata import CHANGE_TYPE_COLUMN, PartitionInfo
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.plan import ScanPlan
 from fluss_df.pushdown.prune import Pruned, all_buckets, count_buckets, prune, selected_keys
+from fluss_df.record.change_tables import ChangeTable
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -128,9 +133,51 @@ class FlussSnapshot(LazyFrameResolver):
         columns = projection
         if projection is not None:
             columns = list(dict.fromkeys([*projection, *filter_columns]))
-        builder = _SnapshotBuilder(self, columns, conditions, limit)
-        frame = scan_external_reader(builder, sources=[_SOURCE], schema=self.polars_schema)
+        frame = self._with_lake(columns, conditions if limit is None else [])
+        if frame is None:
+            builder = _SnapshotBuilder(self, columns, conditions, limit)
+            frame = scan_external_reader(builder, sources=[_SOURCE], schema=self.polars_schema)
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
+
+    def _with_lake(
+        self, columns: Sequence[str] | None, conditions: Sequence[PolarsConjunct]
+    ) -> pl.LazyFrame | None:
+        """Return the rows of the lake overridden by later changes; None where Fluss alone is read.
+
+        A key of a table without partitions is looked up: Fluss has all of its rows. Of partitions
+        that expired there only the lake has rows.
+        """
+        source = self.source
+        if source.halves is Halves.LOG:
+            return None
+        info = self.table_info()
+        looked_up = not info.is_partitioned() and selected_keys(info, conditions) is not None
+        if source.halves is Halves.BOTH and looked_up:
+            return None
+        lake = pin_lake(source, info)
+        if lake is None and source.halves is Halves.BOTH:
+            return None
+        keys = info.get_primary_keys()
+        names = list(dict.fromkeys([*source.columns, *keys]))
+        kind = ChangeTable.CHANGELOG
+        whole = dataclasses.replace(
+            source, columns=tuple(names), schema=frame_schema(info, names, ())
+        )
+        schema = changes_schema(info, kind, [CHANGE_TYPE_COLUMN, *names], False)
+        later = FlussScan(dataclasses.replace(whole, schema=schema, changes=kind))
+        later.runs = self.runs
+        log, lake, known = halves_of(later.source, self._known)
+        wanted = None if columns is None else {*columns, *keys, CHANGE_TYPE_COLUMN}
+        _, plan = plan_scan(log, columns=wanted, conditions=conditions, known=known)
+        if lake is None:
+            return planned_frame(later, info, plan).select(source.columns)
+        rows, part = lake_half(whole, info, lake, conditions)
+        changes = planned_frame(later, info, dataclasses.replace(plan, lake=part))
+        change = pl.col(CHANGE_TYPE_COLUMN)
+        # the last one of a key, all of which are of one bucket, in the order of their offsets
+        last = changes.filter(change != "update_before").unique(subset=keys, keep="last").cache()
+        old = rows.join(last.select(keys), on=keys, how="anti").select(source.columns)
+        return pl.concat([old, last.filter(change != "delete").select(source.columns)])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"source": self.source}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
+import enum
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -31,6 +33,14 @@ OffsetChoice: TypeAlias = (
 )
 
 
+class Halves(enum.Enum):
+    """Which halves of a table a scan reads, where a tiering service moves rows into a lake."""
+
+    LOG = "log"
+    LAKE = "lake"
+    BOTH = "both"
+
+
 @dataclass(frozen=True, slots=True)
 class ScanSource:
     """A scan as it was asked for, before any query.
@@ -55,6 +65,8 @@ class ScanSource:
         Whether the table has a primary key.
     changes
         How its changes are shown, where these are read rather than its rows.
+    halves
+        Whether rows of the data lake are read.
     """
 
     connection: FlussConnection
@@ -69,6 +81,13 @@ class ScanSource:
     pinned: tuple[Split, ...] | None = None
     keyed: bool = False
     changes: ChangeTable | None = None
+    halves: Halves = Halves.LOG
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        # a frame that was pickled by an earlier release has fewer fields
+        given = dict(zip((field.name for field in dataclasses.fields(self)), state, strict=False))
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, given.get(field.name, field.default))
 
     def same_rows(self, other: object) -> bool:
         """Whether a query may read once for both."""
@@ -79,7 +98,8 @@ class ScanSource:
             == (other.table, other.columns, other.metadata_columns, other.schema)
             and (self.partitions, self.buckets) == (other.partitions, other.buckets)
             and (self.start, self.stop) == (other.start, other.stop)
-            and (self.pinned, self.changes) == (other.pinned, other.changes)
+            and (self.pinned, self.changes, self.halves)
+            == (other.pinned, other.changes, other.halves)
         )
 
 

@@ -66,6 +66,38 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class LakePlan:
+    """What a scan reads of the data lake.
+
+    Parameters
+    ----------
+    snapshot_id
+        The snapshot of the lake table.
+    files, of_files
+        Files with rows that are read, and how many the snapshot has.
+    delete_files
+        Files of the snapshot that say which rows are deleted.
+    rows, bytes
+        Of the files that are read: their rows before deletes and filters, and their sizes. Of a
+        file only the columns and row groups that a query needs are read.
+    """
+
+    snapshot_id: int
+    files: int
+    of_files: int
+    delete_files: int
+    rows: int
+    bytes: int
+
+    def __str__(self) -> str:
+        deletes = f", {self.delete_files} with deletes" if self.delete_files else ""
+        return (
+            f"snapshot {self.snapshot_id}: {self.files} of {self.of_files} files{deletes},"
+            f" {self.rows:,} rows, {self.bytes:,} bytes"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ScanPlan:
     """What a scan reads, frozen when its query starts.
 
@@ -98,6 +130,8 @@ class ScanPlan:
         The partitions that are read, where there are no ranges of offsets.
     buckets
         How many buckets are read then; None where the keys decide.
+    lake
+        What is read of the data lake besides; None where nothing is.
     """
 
     table: TablePath
@@ -117,6 +151,7 @@ class ScanPlan:
     lookups: int | None = None
     chosen: tuple[str, ...] | None = None
     buckets: int | None = None
+    lake: LakePlan | None = None
 
     @property
     def rows(self) -> int:
@@ -147,6 +182,8 @@ class ScanPlan:
             found["offsets"] = f"{self.rows} rows{splits}"
         elif self.buckets is not None:
             found["buckets"] = f"{self.buckets} of {self.of_buckets}"
+        if self.lake is not None:
+            found["lake"] = str(self.lake)
         found["pushed"] = "; ".join(self.pushed) or "none"
         if self.server_filter is not None:
             found["batches"] = f"skipped by statistics unless {self.server_filter.text}"

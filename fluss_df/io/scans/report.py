@@ -83,6 +83,8 @@ class ScanReport:
             f"{self.bytes:,} bytes",
             f"{self.rows:,} rows",
         ]
+        if plan.lake is not None:
+            parts.append(f"{plan.lake.files} files of the lake ({plan.lake.bytes:,} bytes)")
         return f"fetched of {plan.table}: {', '.join(parts)} in {self.seconds:.3f} s"
 
 

@@ -1,0 +1,297 @@
+"""The lake half of a scan: rows that a tiering service moved into the data lake.
+
+A query is pinned at one readable lake snapshot, asked for first, and then at the ends of the
+buckets: each row is before the lake's offset of its bucket, and in the lake, or behind it, and in
+the log. Facts: ``LakeSplitGenerator`` of Fluss, which plans the same for Flink.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.base.arrow import polars_schema
+from fluss_df.io.scans.known import KnownTable, Moment
+from fluss_df.io.scans.planning import ask_bounds, check_schema, chosen_buckets, partitions_of
+from fluss_df.io.source import Halves, PartitionChoice, ScanSource, choose_partitions
+from fluss_df.lake.iceberg.catalog import open_table
+from fluss_df.lake.options import is_lake_table
+from fluss_df.metadata import (
+    BUCKET_COLUMN,
+    COMMIT_TIMESTAMP_COLUMN,
+    LOG_OFFSET_COLUMN,
+    PARTITION_COLUMN,
+    LakeSnapshot,
+    PartitionInfo,
+    TableBucket,
+)
+from fluss_df.pushdown.plan import LakePlan, Split
+from fluss_df.pushdown.prune import Conjunct
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from fluss_df.lake.iceberg.files import SnapshotFiles
+
+# what tiering services add to each row
+BUCKET, OFFSET, TIMESTAMP = "__bucket", "__offset", "__timestamp"
+_ADDED = {
+    BUCKET_COLUMN: BUCKET,
+    LOG_OFFSET_COLUMN: OFFSET,
+    COMMIT_TIMESTAMP_COLUMN: TIMESTAMP,
+}
+
+
+@dataclass(frozen=True)
+class PinnedLake:
+    """The lake half of a table as one query sees it.
+
+    Attributes
+    ----------
+    snapshot
+        What the coordinator says of it: its id, and the offset behind what it has of each bucket.
+    table, files
+        The lake table, and what the snapshot is made of.
+    """
+
+    snapshot: LakeSnapshot
+    table: Table
+    files: SnapshotFiles
+
+    def offset(self, bucket: TableBucket) -> int | None:
+        """Return from where on a bucket's rows are in the log; None where all are."""
+        return self.snapshot.table_buckets_offset.get(bucket)
+
+
+def pin_lake(source: ScanSource, info: TableInfo) -> PinnedLake | None:
+    """Return the lake half as it is now; None where nothing was tiered yet.
+
+    Raises
+    ------
+    FlussError
+        Where it cannot be read.
+    """
+    if not is_lake_table(info):
+        return None
+    try:
+        snapshot = source.connection.get_admin().get_latest_lake_snapshot(info.table_path)
+    except FlussError as error:
+        if error.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
+            return None
+        raise
+    table, files = _opened(_Key(info), info.table_id, snapshot.snapshot_id)
+    return PinnedLake(snapshot, table, files)
+
+
+class _Key:
+    """A table's description, as a key of a cache by its id."""
+
+    def __init__(self, info: TableInfo) -> None:
+        self.info = info
+
+    def __hash__(self) -> int:
+        return hash(self.info.table_path)
+
+    def __eq__(self, other: object) -> bool:
+        mine = self.info
+        return isinstance(other, _Key) and (
+            (mine.table_path, mine.table_id, mine.schema_id, mine.get_properties())
+            == (
+                other.info.table_path,
+                other.info.table_id,
+                other.info.schema_id,
+                other.info.get_properties(),
+            )
+        )
+
+
+@functools.lru_cache(maxsize=32)
+def _opened(key: _Key, table_id: int, snapshot_id: int) -> tuple[Table, SnapshotFiles]:
+    """Return a lake table and the files of a snapshot, which never change."""
+    table = open_table(key.info)
+    # not imported before it is known that the extra is there
+    from fluss_df.lake.iceberg.files import snapshot_files
+
+    return table, snapshot_files(table, snapshot_id)
+
+
+def halves_of(
+    source: ScanSource, known: KnownTable | None
+) -> tuple[ScanSource, PinnedLake | None, KnownTable | None]:
+    """Return the scan of the log half of a scan, the lake half where there is one, and the table.
+
+    Raises
+    ------
+    FlussError
+        Where one of them cannot be read, or rows are in neither.
+    """
+    if source.halves is Halves.LOG or source.pinned is not None:
+        return source, None, known
+    if known is None or not known.fresh:
+        now = Moment()
+        known = KnownTable(source.connection.get_admin().get_table_info(source.table), now)
+    check_schema(known.info, source)
+    lake = pin_lake(source, known.info)
+    if source.halves is Halves.LAKE:
+        return replace(source, partitions=None, pinned=()), lake, known
+    return source if lake is None else log_half(source, known.info, lake), lake, known
+
+
+def log_half(source: ScanSource, info: TableInfo, lake: PinnedLake) -> ScanSource:
+    """Return the scan of what is not in the lake: pinned at the ends that the log has now.
+
+    Raises
+    ------
+    FlussError
+        ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` where rows are in neither half.
+    """
+    there = partitions_of(source, info)
+    chosen = _that_are_there(info, source, there, lake)
+    source = replace(source, partitions=chosen)
+    if chosen == ():
+        return replace(source, partitions=None, pinned=())
+    buckets = chosen_buckets(info, source, there)
+    splits = []
+    if buckets:
+        first, last, _, _ = ask_bounds(source, info, buckets)
+        for bucket in buckets:
+            key = TableBucket(info.table_id, bucket.bucket_id, bucket.partition_id)
+            tiered = lake.offset(key)
+            start = first[bucket] if tiered is None else tiered
+            if tiered is not None and not first[bucket] <= tiered <= last[bucket]:
+                raise FlussError(
+                    f"table {info.table_path}, bucket {bucket}: the lake snapshot"
+                    f" {lake.snapshot.snapshot_id} ends at the offset {tiered}, and the log has the"
+                    f" offsets {first[bucket]} to {last[bucket]}: rows between are in neither;"
+                    f" lake=False reads the log, '{info.table_path}$lake' the lake, as they are",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
+            splits.append(
+                Split(
+                    bucket.partition_id,
+                    bucket.partition_name,
+                    bucket.bucket_id,
+                    start,
+                    last[bucket],
+                )
+            )
+    pinned = tuple(split for split in splits if split.rows)
+    return replace(source, partitions=None, buckets=None, pinned=pinned)
+
+
+def _that_are_there(
+    info: TableInfo, source: ScanSource, there: Sequence[PartitionInfo], lake: PinnedLake
+) -> tuple[PartitionChoice, ...] | None:
+    """Return the choices of partitions that Fluss has; those that neither has are an error."""
+    if source.partitions is None:
+        return None
+    names = [partition.partition_name for partition in there]
+    known = [*there, *(p for p in _lake_partitions(info, lake) if p.partition_name not in names)]
+    found = []
+    for choice in source.partitions:
+        choose_partitions(info, known, (choice,))
+        try:
+            choose_partitions(info, there, (choice,))
+        except FlussError:
+            continue
+        found.append(choice)
+    return tuple(found)
+
+
+def _lake_partitions(info: TableInfo, lake: PinnedLake) -> list[PartitionInfo]:
+    """Return the partitions that the lake has rows of; their ids mean nothing."""
+    keys = info.get_partition_keys()
+    specs = lake.table.specs()
+    found: dict[str, PartitionInfo] = {}
+    for file in lake.files.rows:
+        fields = [field.name for field in specs[file.file.spec_id].fields]
+        values = [str(file.file.partition[fields.index(key)]) for key in keys]
+        name = "$".join(values)
+        found.setdefault(name, PartitionInfo(-1, name, dict(zip(keys, values, strict=True))))
+    return list(found.values())
+
+
+def lake_half(
+    source: ScanSource, info: TableInfo, lake: PinnedLake, conditions: Sequence[Conjunct]
+) -> tuple[pl.LazyFrame, LakePlan]:
+    """Return the rows of the lake with the columns of a scan, and what is read of it.
+
+    Conditions choose files only: who asks filters the rows.
+
+    Raises
+    ------
+    FlussError
+        Where the lake table lacks a column that it must have.
+    """
+    from fluss_df.lake.iceberg.frames import lake_frame
+    from fluss_df.lake.iceberg.pruning import file_filter
+
+    own = set(info.get_column_names())
+    predicates = [c.predicate for c in conditions if c.predicate is not None and c.columns <= own]
+    chosen = _chosen(info, source)
+    judge = file_filter(lake.table, predicates)
+    keep: Callable[[Any], bool] = judge
+    frame, files = lake_frame(lake.table, lake.files, keep)
+    names = frame.collect_schema()
+    wanted = polars_schema(source.schema)
+    missing = [
+        name
+        for name in (*info.get_partition_keys(), *info.get_primary_keys(), BUCKET)
+        if name not in names
+    ]
+    if missing:
+        raise FlussError(
+            f"lake table {info.table_path} has no column {', '.join(map(repr, missing))}: it was"
+            " changed by hand; lake=False reads what Fluss itself has",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+    if chosen is not None:
+        frame = frame.filter(chosen)
+    columns = [_column(info, name, wanted[name], names) for name in source.schema.names]
+    plan = LakePlan(
+        snapshot_id=lake.snapshot.snapshot_id,
+        files=len(files),
+        of_files=len(lake.files.rows),
+        delete_files=len(lake.files.positions) + len(lake.files.equalities),
+        rows=sum(file.file.record_count for file in files),
+        bytes=sum(file.file.file_size_in_bytes for file in files),
+    )
+    return frame.select(columns), plan
+
+
+def _chosen(info: TableInfo, source: ScanSource) -> pl.Expr | None:
+    """Return which rows of the lake are of the partitions and buckets of a scan."""
+    parts: list[pl.Expr] = []
+    if source.buckets is not None:
+        parts.append(pl.col(BUCKET).is_in(list(source.buckets)))
+    if source.partitions is not None:
+        parts.append(pl.any_horizontal([_is_partition(info, c) for c in source.partitions]))
+    return pl.all_horizontal(parts) if parts else None
+
+
+def _is_partition(info: TableInfo, choice: PartitionChoice) -> pl.Expr:
+    if isinstance(choice, str):
+        choice = tuple(zip(info.get_partition_keys(), choice.split("$"), strict=True))
+    return pl.all_horizontal([pl.col(column) == value for column, value in choice])
+
+
+def _column(
+    info: TableInfo, name: str, wanted: pl.DataType, there: Mapping[str, pl.DataType]
+) -> pl.Expr:
+    """Return a column of a scan as the lake has it, in the type that Fluss has."""
+    if name in info.get_column_names():
+        if name not in there:
+            # added to the table after the snapshot
+            return pl.lit(None, dtype=wanted).alias(name)
+        column = pl.col(name)
+        return column if there[name] == wanted else column.cast(wanted)
+    if name == PARTITION_COLUMN:
+        keys = [pl.col(key).cast(pl.String) for key in info.get_partition_keys()]
+        return pl.concat_str(keys, separator="$").alias(name)
+    return pl.col(_ADDED[name]).cast(wanted).alias(name)

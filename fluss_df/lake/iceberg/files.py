@@ -1,0 +1,107 @@
+"""The files of one snapshot of an Iceberg table: rows, and what deletes rows of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fluss_df.errors import ErrorCode, FlussError
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """A file of a snapshot.
+
+    Attributes
+    ----------
+    file
+        What its manifest says of it.
+    sequence
+        The data sequence number: deletes by values hold for files of lower ones, deletes by
+        position also for files of the same.
+    """
+
+    file: DataFile
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFiles:
+    """The files of a snapshot.
+
+    Attributes
+    ----------
+    rows
+        Those with rows.
+    positions
+        Those with positions of deleted rows.
+    equalities
+        Those with values of columns, whose rows are deleted.
+    """
+
+    snapshot_id: int
+    rows: tuple[LakeFile, ...]
+    positions: tuple[LakeFile, ...]
+    equalities: tuple[LakeFile, ...]
+
+
+def snapshot_files(table: Table, snapshot_id: int) -> SnapshotFiles:
+    """Return the files of a snapshot, which stays what it is.
+
+    Raises
+    ------
+    FlussError
+        Where the table has no such snapshot any more, or files that are not Parquet.
+    """
+    snapshot = table.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        raise FlussError(
+            f"lake table {'.'.join(table.name())}: the snapshot {snapshot_id}, which the cluster"
+            " says is the newest that can be read, is not in its catalog: was it expired, or the"
+            " table made again by hand?",
+            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        )
+    from pyiceberg.manifest import DataFileContent, FileFormat
+
+    found: dict[DataFileContent, list[LakeFile]] = {content: [] for content in DataFileContent}
+    for manifest in snapshot.manifests(table.io):
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            file = entry.data_file
+            if file.file_format is not FileFormat.PARQUET:
+                raise FlussError(
+                    f"lake table {'.'.join(table.name())}: {file.file_path} is"
+                    f" {file.file_format.value}, and only Parquet is read",
+                    ErrorCode.UNSUPPORTED_VERSION,
+                )
+            found[file.content].append(LakeFile(file, entry.sequence_number or 0))
+    return SnapshotFiles(
+        snapshot_id,
+        tuple(found[DataFileContent.DATA]),
+        tuple(found[DataFileContent.POSITION_DELETES]),
+        tuple(found[DataFileContent.EQUALITY_DELETES]),
+    )
+
+
+def local_path(path: str) -> str:
+    """Return how Polars names a file: Iceberg writes ``file:/a/b`` and ``file:///a/b`` too."""
+    if path.startswith("file:"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    return path
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _ids(equality_ids: tuple[int, ...], fields: tuple[tuple[int, str], ...]) -> tuple[str, ...]:
+    names = dict(fields)
+    return tuple(names[number] for number in equality_ids)
+
+
+def deleted_by(table: Table, file: DataFile) -> Sequence[str]:
+    """Return the names of the columns by which a file deletes rows."""
+    fields = tuple((field.field_id, field.name) for field in table.schema().fields)
+    return _ids(tuple(file.equality_ids or ()), fields)

@@ -1,0 +1,178 @@
+"""Lazy frames over the files of an Iceberg snapshot, read by Polars' own Parquet reader."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from fluss_df.lake.iceberg.files import LakeFile, SnapshotFiles, deleted_by, local_path
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+# columns that no table of Fluss has: Polars' readers name positions and files by them
+_POSITION: Final = "\0position"
+_SEQUENCE: Final = "\0sequence"
+_DELETED: Final = "\0deleted"
+# of a file of positions
+_FILE_PATH, _POS = "file_path", "pos"
+
+
+def lake_frame(
+    table: Table,
+    files: SnapshotFiles,
+    keep: Callable[[DataFile], bool] = lambda file: True,
+) -> tuple[pl.LazyFrame, list[LakeFile]]:
+    """Return the rows of a snapshot with all columns of the lake table, and the files read.
+
+    Parameters
+    ----------
+    table, files
+        The table, and what its snapshot is made of.
+    keep
+        Whether a file with rows may have some that are wanted.
+    """
+    schema = _schema(table)
+    options = _storage_options(table)
+
+    def scan(paths: Sequence[str], **more: Any) -> pl.LazyFrame:
+        return pl.scan_parquet(
+            [local_path(path) for path in paths],
+            schema=schema,
+            missing_columns="insert",
+            extra_columns="ignore",
+            hive_partitioning=False,
+            glob=False,
+            storage_options=options,
+            **more,
+        )
+
+    kept = [file for file in files.rows if keep(file.file)]
+    if not kept:
+        return pl.LazyFrame(schema=schema), kept
+    positions = _deleted_positions(files.positions, options)
+    hit = {path for path in map(_path, kept) if path in positions} if positions else set()
+    parts: list[pl.LazyFrame] = []
+    for sequence, group in _by_sequence(kept, alone=not files.equalities).items():
+        plain = [path for path in map(_path, group) if path not in hit]
+        frames = [scan(plain)] if plain else []
+        for path in map(_path, group):
+            if path in hit:
+                rows = scan([path], row_index_name=_POSITION)
+                gone = pl.LazyFrame({_POSITION: positions[path].cast(pl.get_index_type())})
+                frames.append(rows.join(gone, on=_POSITION, how="anti").drop(_POSITION))
+        if files.equalities:
+            frames = [frame.with_columns(pl.lit(sequence).alias(_SEQUENCE)) for frame in frames]
+        parts += frames
+    whole = parts[0] if len(parts) == 1 else pl.concat(parts)
+    for keys, group in _by_keys(table, files.equalities).items():
+        whole = _without(whole, keys, group, schema, options)
+    if files.equalities:
+        whole = whole.drop(_SEQUENCE)
+    return whole, kept
+
+
+def _path(file: LakeFile) -> str:
+    return str(file.file.file_path)
+
+
+def _by_sequence(files: Iterable[LakeFile], *, alone: bool) -> dict[int, list[LakeFile]]:
+    """Return files by sequence number; all of them together where none matters."""
+    groups: dict[int, list[LakeFile]] = defaultdict(list)
+    for file in files:
+        groups[0 if alone else file.sequence].append(file)
+    return groups
+
+
+def _by_keys(table: Table, files: Iterable[LakeFile]) -> dict[tuple[str, ...], list[LakeFile]]:
+    groups: dict[tuple[str, ...], list[LakeFile]] = defaultdict(list)
+    for file in files:
+        groups[tuple(deleted_by(table, file.file))].append(file)
+    return groups
+
+
+def _without(
+    rows: pl.LazyFrame,
+    keys: tuple[str, ...],
+    deletes: Sequence[LakeFile],
+    schema: Mapping[str, pl.DataType],
+    options: Mapping[str, str] | None,
+) -> pl.LazyFrame:
+    """Return rows without those whose values are in files of later sequences.
+
+    A value is in one partition only: a table is partitioned by columns of its primary key, or by
+    their hash, and deletes are by the primary key.
+    """
+    parts = [
+        pl.scan_parquet(
+            [local_path(_path(file)) for file in group],
+            schema={name: schema[name] for name in keys},
+            extra_columns="ignore",
+            hive_partitioning=False,
+            glob=False,
+            storage_options=dict(options) if options else None,
+        )
+        .select(keys)
+        .with_columns(pl.lit(sequence).alias(_DELETED))
+        for sequence, group in _by_sequence(deletes, alone=False).items()
+    ]
+    last = pl.concat(parts).group_by(keys).agg(pl.col(_DELETED).max())
+    joined = rows.join(last, on=list(keys), how="left", nulls_equal=True)
+    alive = pl.col(_DELETED).is_null() | (pl.col(_DELETED) <= pl.col(_SEQUENCE))
+    return joined.filter(alive).drop(_DELETED)
+
+
+def _deleted_positions(
+    files: Sequence[LakeFile], options: Mapping[str, str] | None
+) -> dict[str, pl.Series]:
+    """Return the positions of deleted rows, by the path of the file that has the rows.
+
+    A position holds for files of its sequence and before; a file is never written again.
+    """
+    if not files:
+        return {}
+    paths = [local_path(_path(file)) for file in files]
+    rows = pl.scan_parquet(
+        paths,
+        glob=False,
+        extra_columns="ignore",
+        schema={_FILE_PATH: pl.String(), _POS: pl.Int64()},
+        storage_options=dict(options) if options else None,
+    ).collect()
+    return {
+        str(key[0]): group.get_column(_POS).unique()
+        for key, group in rows.partition_by(_FILE_PATH, as_dict=True).items()
+    }
+
+
+def _schema(table: Table) -> dict[str, pl.DataType]:
+    """Return the columns of the lake table as its Parquet files have them."""
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    arrow: pa.Schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    return dict(pl.DataFrame(arrow.empty_table()).schema)
+
+
+_STORAGE: Final = {
+    "s3.endpoint": "aws_endpoint_url",
+    "s3.access-key-id": "aws_access_key_id",
+    "s3.secret-access-key": "aws_secret_access_key",
+    "s3.session-token": "aws_session_token",
+    "s3.region": "aws_region",
+    "client.region": "aws_region",
+    "s3.force-virtual-addressing": "aws_virtual_hosted_style_request",
+}
+
+
+def _storage_options(table: Table) -> dict[str, str] | None:
+    """Return what Polars needs to read the table's files where they are not local."""
+    properties = table.io.properties
+    made = {name: str(properties[key]) for key, name in _STORAGE.items() if key in properties}
+    if str(made.get("aws_endpoint_url", "")).startswith("http://"):
+        made["aws_allow_http"] = "true"
+    return made or None
