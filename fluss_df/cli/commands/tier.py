@@ -28,7 +28,7 @@ def tier(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Buckets of a table to tier side by side.", show_default="one per core"
+            min=1, help="Buckets of a table to tier side by side.", show_default="one for two cores"
         ),
     ] = None,
     lease_file: Annotated[

@@ -13,12 +13,11 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
 )
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Summary
 
 _DATA = ManifestContent.DATA
 
@@ -29,6 +28,7 @@ class _Replace(_SnapshotProducer["_Replace"]):
     added: Sequence[DataFile] = ()
     removed: frozenset[str] = frozenset()
     dropped_deletes: Sequence[DataFile] = ()
+    same_rows: bool = False
 
     def _build_delete_files_partition_predicate(self) -> None:
         """Look at every manifest: the predicate of a bucket transform is none on its column."""
@@ -79,9 +79,12 @@ class _Replace(_SnapshotProducer["_Replace"]):
         before = self._deleted_data_files
         self._deleted_data_files = before | set(self.dropped_deletes)
         try:
-            return super()._summary(snapshot_properties or {})
+            summary = super()._summary(snapshot_properties or {})
         finally:
             self._deleted_data_files = before
+        if self.same_rows:
+            return Summary(Operation.REPLACE, **summary.additional_properties)
+        return summary
 
 
 def commit_snapshot(
@@ -90,6 +93,8 @@ def commit_snapshot(
     removed: Sequence[DataFile],
     dropped_deletes: Sequence[DataFile],
     properties: Mapping[str, str],
+    *,
+    same_rows: bool = False,
 ) -> int:
     """Commit a snapshot on top of the one that ``table`` was loaded with; return its id.
 
@@ -108,6 +113,8 @@ def commit_snapshot(
         All delete files of the table, where none applies to a file that stays; else none.
     properties
         For the snapshot's summary.
+    same_rows
+        Whether the new files have the rows of those that go, and no others.
 
     Raises
     ------
@@ -128,6 +135,7 @@ def commit_snapshot(
         producer.delete_data_file(file)
     producer.removed = frozenset(file.file_path for file in removed)
     producer.dropped_deletes = dropped_deletes
+    producer.same_rows = same_rows
     # Not Transaction.commit_transaction(): that begins again on top of what others committed.
     updates, requirements = producer._commit()
     table._do_commit(updates=updates, requirements=requirements)

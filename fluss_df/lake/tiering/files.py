@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _TARGET_PROPERTY = "write.target-file-size-bytes"
 _TARGET_BYTES = 128 << 20
 # a row group is written when so many rows, or so many bytes of them, are there
-_GROUP_ROWS = 1 << 18
-_GROUP_BYTES = 32 << 20
+_GROUP_ROWS = 1 << 17
+_GROUP_BYTES = 16 << 20
 
 
 class LakeFiles:

@@ -11,13 +11,10 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import PrimitiveType
 
+from fluss_df.lake.tiering.compaction import conform, small_files
 from fluss_df.lake.tiering.files import LakeFiles, RollingWriter
 from fluss_df.lake.tiering.live_rows import LiveRows, Partition, PartitionFiles
 from fluss_df.metadata import CHANGE_TYPE_COLUMN
-
-# files of less than this are small; so many of them in a partition become one
-_SMALL_BYTES = 16 << 20
-_SMALL_FILES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +83,12 @@ def replace_rows(
         if live.has_deletes(sequence, file) or _has(live, sequence, file, keys, touched, files)
     ]
     paths = {file.file_path for _, file in removed}
-    small = [
-        (sequence, file)
-        for sequence, file in existing.data
-        if file.file_size_in_bytes < _SMALL_BYTES and file.file_path not in paths
-    ]
-    if len(small) + 1 > _SMALL_FILES:
-        removed += small
+    removed += [(at, file) for at, file in small_files(existing) if file.file_path not in paths]
     writer: RollingWriter = files.writer(partition)
     try:
         for sequence, file in removed:
             for batch in live.batches(sequence, file):
-                writer.write(_conform(_without(batch, keys, touched), files.arrow_schema))
+                writer.write(conform(_without(batch, keys, touched), files.arrow_schema))
         for table in rows:
             writer.write(table)
         return Replacement(tuple(writer.close()), tuple(file for _, file in removed))
@@ -148,14 +139,3 @@ def _without(rows: pa.Table, keys: Sequence[str], touched: pl.DataFrame) -> pa.T
     if kept.height == rows.num_rows:
         return rows
     return rows.take(kept["__row"].to_arrow())
-
-
-def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows of an older file with the columns and types of the table now."""
-    columns = [
-        rows.column(field.name).cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)

@@ -45,7 +45,8 @@ class TieringService:
     tables
         The tables to tier, as ``"db.table"`` or table paths; None for all that are due.
     workers
-        How many buckets of a table to tier side by side; None for the number of cores.
+        How many buckets of a table to tier side by side; None for one for two cores. Each is read,
+        decoded and written by several threads, and takes about 100 MB.
     tables_at_once
         How many tables to tier side by side.
     max_rows
@@ -83,7 +84,7 @@ class TieringService:
                 raise FlussError(f"{name} must be at least 1, not {value}")
         self._connection = connection
         self._tables = None if tables is None else {_path(table) for table in tables}
-        self._workers = workers or os.cpu_count() or 1
+        self._workers = workers or max(1, (os.cpu_count() or 1) // 2)
         self._tables_at_once = tables_at_once
         self._max_rows = max_rows
         self._max_changes = max_changes

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import StaticTable
 
 from fluss_df.client.context import ClientContext
 from fluss_df.client.fetch.fetcher import Position
@@ -22,6 +23,7 @@ from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg.catalog import open_table
 from fluss_df.lake.tiering.commit import commit_snapshot
+from fluss_df.lake.tiering.compaction import compact
 from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.lake.tiering.files import LakeFiles
 from fluss_df.lake.tiering.keyed import last_changes, replace_rows
@@ -33,6 +35,7 @@ from fluss_df.lake.tiering.offsets import (
     OFFSETS_PATH_PROPERTY,
     OFFSETS_PROPERTY,
     Offsets,
+    newest_tiered,
     offsets_to_text,
 )
 from fluss_df.lake.tiering.plan import RoundPlan, Split, lake_partition, where
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
-_AHEAD_BYTES = 32 << 20
+_AHEAD_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,11 @@ class TableRound:
         """
         started = time.monotonic()
         table = open_table(self._info)
+        if isinstance(table, StaticTable):
+            raise FlussError(
+                f"table {self._path}: its Iceberg catalog is Hadoop's, in which only Java commits;"
+                " tier it with Flink's service, or give the cluster a JDBC or REST catalog"
+            )
         plan = RoundPlan(self._connection, self._info, self._max)
         base = plan.known_offsets(table)
         splits, complete = plan.splits(base)
@@ -357,17 +365,33 @@ class TableRound:
             OFFSETS_PATH_PROPERTY: path,
             OFFSETS_PROPERTY: offsets_to_text(offsets),
         }
-        snapshot_id = commit_snapshot(
-            table,
-            [file for part in written for file in part.added],
-            [file for part in written for file in part.removed],
-            deletes,
-            properties,
-        )
+        added = [file for part in written for file in part.added]
+        removed = [file for part in written for file in part.removed]
+        try:
+            snapshot_id = commit_snapshot(table, added, removed, deletes, properties)
+        except CommitFailedException:
+            raise
+        except Exception as error:
+            # the files stay: they may be in the lake
+            raise FlussError(
+                f"table {self._path}: the lake's catalog did not say what became of the commit:"
+                f" {type(error).__name__}: {error}; the next round finds out"
+            ) from error
+        if not self._info.has_primary_key():
+            snapshot_id = self._compacted(table, properties) or snapshot_id
         self._coordinator.commit(
             self._info.table_id, self._path, snapshot_id, path, moved, timestamps
         )
         return snapshot_id
+
+    def _compacted(self, table: Table, properties: Mapping[str, str]) -> int | None:
+        """Merge small files: a failure leaves what was committed, and the files, as they are."""
+        try:
+            return compact(table, properties)
+        except Exception as error:
+            logger.warning("table %s: small files were not merged: %s", self._path, error)
+            newest = newest_tiered(open_table(self._info))
+            return None if newest is None else newest.snapshot_id
 
 
 class _NotCommittedError(FlussError):

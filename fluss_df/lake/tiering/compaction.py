@@ -1,0 +1,98 @@
+"""Many small files of a partition become one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile
+from pyiceberg.types import LongType
+
+from fluss_df.lake.tiering.commit import commit_snapshot
+from fluss_df.lake.tiering.files import LakeFiles
+from fluss_df.lake.tiering.lake_rows import OFFSET
+from fluss_df.lake.tiering.live_rows import LiveRows, PartitionFiles, files_by_partition
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+logger = logging.getLogger("fluss_df.lake.tiering")
+
+# files of less than this are small; so many of them in a partition become one
+_SMALL_BYTES = 16 << 20
+_SMALL_FILES = 8
+
+
+def small_files(files: PartitionFiles) -> list[tuple[int, DataFile]]:
+    """Return the small files of a partition, where there are too many; else none."""
+    small = [(at, file) for at, file in files.data if file.file_size_in_bytes < _SMALL_BYTES]
+    return small if len(small) >= _SMALL_FILES else []
+
+
+def compact(table: Table, properties: Mapping[str, str]) -> int | None:
+    """Merge the small files of a log table; return the snapshot that has the merged ones.
+
+    Rows keep the order of their offsets.
+
+    Parameters
+    ----------
+    table
+        The table as it is after the commit of this service.
+    properties
+        Those of that commit: how far the table is tiered does not change.
+
+    Returns
+    -------
+    int or None
+        None where there was nothing to merge, or somebody committed meanwhile.
+    """
+    snapshot = table.current_snapshot()
+    # every commit makes a manifest, so that few manifests mean few small files
+    if snapshot is None or len(snapshot.manifests(table.io)) < _SMALL_FILES:
+        return None
+    lake = LakeFiles(table)
+    added: list[DataFile] = []
+    removed: list[DataFile] = []
+    try:
+        for partition, files in files_by_partition(table).items():
+            small = [] if files.deletes else small_files(files)
+            if not small:
+                continue
+            live = LiveRows(table, files)
+            writer = lake.writer(partition)
+            try:
+                for sequence, file in sorted(small, key=lambda one: _first_offset(table, one[1])):
+                    for batch in live.batches(sequence, file):
+                        writer.write(conform(batch, lake.arrow_schema))
+                added += writer.close()
+            except BaseException:
+                writer.abort()
+                raise
+            removed += [file for _, file in small]
+        if not removed:
+            return None
+        return commit_snapshot(table, added, removed, [], properties, same_rows=True)
+    except CommitFailedException:
+        logger.info("table %s: small files are merged later", ".".join(table.name()))
+        lake.delete(added)
+        return None
+
+
+def _first_offset(table: Table, file: DataFile) -> int:
+    bound = (file.lower_bounds or {}).get(table.schema().find_field(OFFSET).field_id)
+    return 0 if bound is None else int(from_bytes(LongType(), bound))
+
+
+def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows of an older file with the columns and types of the table now."""
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
