@@ -116,6 +116,8 @@ class RollingWriter:
         if not self._waiting:
             return
         rows = pa.concat_tables(self._waiting)
+        # readers skip and read groups side by side: a bucket of keys comes as a whole
+        groups = max(-(-self._rows // _GROUP_ROWS), -(-self._bytes // _GROUP_BYTES), 1)
         self._waiting, self._rows, self._bytes = [], 0, 0
         if self._parquet is None:
             name = f"{uuid.uuid4()}.parquet"
@@ -129,7 +131,8 @@ class RollingWriter:
             )
         schema = self._files._file_schema
         self._parquet.write_table(
-            pa.Table.from_arrays(rows.columns, schema=schema), row_group_size=len(rows)
+            pa.Table.from_arrays(rows.columns, schema=schema),
+            row_group_size=-(-len(rows) // groups),
         )
         assert self._stream is not None
         if self._stream.tell() >= self._files._target:
