@@ -170,14 +170,15 @@ class FlussSnapshot(LazyFrameResolver):
         wanted = None if columns is None else {*columns, *keys, CHANGE_TYPE_COLUMN}
         _, plan = plan_scan(log, columns=wanted, conditions=conditions, known=known)
         if lake is None:
-            return planned_frame(later, info, plan).select(source.columns)
+            return planned_frame(later, info, plan).select(all_exact(source.columns))
         rows, part = lake_half(whole, info, lake, conditions)
         changes = planned_frame(later, info, dataclasses.replace(plan, lake=part))
         change = pl.col(CHANGE_TYPE_COLUMN)
         # the last one of a key, all of which are of one bucket, in the order of their offsets
-        last = changes.filter(change != "update_before").unique(subset=keys, keep="last").cache()
-        old = rows.join(last.select(keys), on=keys, how="anti").select(source.columns)
-        return pl.concat([old, last.filter(change != "delete").select(source.columns)])
+        on, columns_of = all_exact(keys), all_exact(source.columns)
+        last = changes.filter(change != "update_before").unique(subset=on, keep="last").cache()
+        old = rows.join(last.select(on), on=on, how="anti").select(columns_of)
+        return pl.concat([old, last.filter(change != "delete").select(columns_of)])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"source": self.source}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -27,6 +28,7 @@ from fluss_df.lake.iceberg.pruning import file_filter
 from fluss_df.pushdown.from_polars import PolarsConjunct
 
 col = pl.col
+ID = {"id": 1, "name": 2, "day": 3, "more": 99}
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
     NestedField(2, "name", StringType()),
@@ -55,7 +57,17 @@ class Files:
     ) -> str:
         self._number += 1
         path = self._folder / f"{self._number}.parquet"
-        rows.write_parquet(path)
+        data = rows.to_arrow()
+        # a file finds its columns by ids, whatever they are called there
+        fields = [
+            field.with_name(f"{field.name}_x").with_metadata(
+                {"PARQUET:field_id": str(ID[field.name])}
+            )
+            if field.name in ID
+            else field
+            for field in data.schema
+        ]
+        pq.write_table(pa.Table.from_arrays(data.columns, schema=pa.schema(fields)), path)
         equal = kind is DataFileContent.EQUALITY_DELETES
         file = DataFile.from_args(
             content=kind,

@@ -288,6 +288,31 @@ def test_a_partition_that_fluss_has_no_more(fluss_flink_tiering: LocalCluster) -
             assert lake.scan(lake=False).collect().height == 50
 
 
+def test_names_that_are_patterns(fluss_flink_tiering: LocalCluster) -> None:
+    columns = pa.schema([("^a$", pa.int64()), ("*", pa.string()), ("a", pa.int64())])
+    first = pl.DataFrame({"^a$": [1, 2, 3], "*": ["x", "y", "z"], "a": [7, 8, 9]})
+    later = pl.DataFrame({"^a$": [2, 4], "*": ["v", "w"], "a": [5, 6]})
+    with fluss.connect(fluss_flink_tiering.bootstrap_servers) as connection:
+        for kind, rows_now in (
+            ("log", pl.concat([first, later])),
+            ("keyed", pl.concat([first.filter(col("a") != 8), later])),
+        ):
+            lake = Lake(fluss_flink_tiering, kind, f"patterns_{kind}", connection)
+            schema = fluss.Schema(columns, ["^a$"] if lake.keys else None)
+            connection.get_admin().create_table(
+                fluss.TablePath("fluss", lake.name),
+                fluss.TableDescriptor(schema, bucket_count=2, properties=LAKE),
+            )
+            for frame in (first, later):
+                fluss.write_fluss(frame, lake.name, connection=connection)
+                lake.tiered()
+            lake.check(lake.scan(), rows_now)
+            lake.check(lake.scan(columns=["*", "^a$"]), rows_now[["*", "^a$"]])
+            fluss.write_fluss(later, lake.name, connection=connection)
+            expected = rows_now if lake.keys else pl.concat([rows_now, later])
+            lake.check(lake.scan(), expected)
+
+
 def test_a_table_without_a_lake(fluss_cluster: LocalCluster) -> None:
     with fluss.connect(fluss_cluster.bootstrap_servers) as connection:
         connection.get_admin().create_table(

@@ -16,6 +16,7 @@ import polars as pl
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import polars_schema
+from fluss_df.io.base.names import exact
 from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.planning import ask_bounds, check_schema, chosen_buckets, partitions_of
 from fluss_df.io.source import Halves, PartitionChoice, ScanSource, choose_partitions
@@ -278,7 +279,7 @@ def _chosen(info: TableInfo, source: ScanSource) -> pl.Expr | None:
 def _is_partition(info: TableInfo, choice: PartitionChoice) -> pl.Expr:
     if isinstance(choice, str):
         choice = tuple(zip(info.get_partition_keys(), choice.split("$"), strict=True))
-    return pl.all_horizontal([pl.col(column) == value for column, value in choice])
+    return pl.all_horizontal([exact(column) == value for column, value in choice])
 
 
 def _column(
@@ -289,9 +290,9 @@ def _column(
         if name not in there:
             # added to the table after the snapshot
             return pl.lit(None, dtype=wanted).alias(name)
-        column = pl.col(name)
+        column = exact(name)
         return column if there[name] == wanted else column.cast(wanted)
     if name == PARTITION_COLUMN:
-        keys = [pl.col(key).cast(pl.String) for key in info.get_partition_keys()]
+        keys = [exact(key).cast(pl.String) for key in info.get_partition_keys()]
         return pl.concat_str(keys, separator="$").alias(name)
     return pl.col(_ADDED[name]).cast(wanted).alias(name)

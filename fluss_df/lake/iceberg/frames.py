@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
+import polars.selectors as cs
 
 from fluss_df.lake.iceberg.files import LakeFile, SnapshotFiles, deleted_by, local_path
 
 if TYPE_CHECKING:
+    from polars._typing import ColumnMapping
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
@@ -36,7 +38,7 @@ def lake_frame(
     keep
         Whether a file with rows may have some that are wanted.
     """
-    schema = _schema(table)
+    schema, ids = _schema(table)
     options = _storage_options(table)
 
     def scan(paths: Sequence[str], **more: Any) -> pl.LazyFrame:
@@ -48,6 +50,7 @@ def lake_frame(
             hive_partitioning=False,
             glob=False,
             storage_options=options,
+            _column_mapping=ids,
             **more,
         )
 
@@ -70,7 +73,7 @@ def lake_frame(
         parts += frames
     whole = parts[0] if len(parts) == 1 else pl.concat(parts)
     for keys, group in _by_keys(table, files.equalities).items():
-        whole = _without(whole, keys, group, schema, options)
+        whole = _without(whole, keys, group, schema, ids, options)
     if files.equalities:
         whole = whole.drop(_SEQUENCE)
     return whole, kept
@@ -100,6 +103,7 @@ def _without(
     keys: tuple[str, ...],
     deletes: Sequence[LakeFile],
     schema: Mapping[str, pl.DataType],
+    ids: ColumnMapping,
     options: Mapping[str, str] | None,
 ) -> pl.LazyFrame:
     """Return rows without those whose values are in files of later sequences.
@@ -107,6 +111,8 @@ def _without(
     A value is in one partition only: a table is partitioned by columns of its primary key, or by
     their hash, and deletes are by the primary key.
     """
+    # "*" and "^a$" are names here, and no patterns
+    names = [cs.by_name(name).as_expr() for name in keys]
     parts = [
         pl.scan_parquet(
             [local_path(_path(file)) for file in group],
@@ -115,13 +121,14 @@ def _without(
             hive_partitioning=False,
             glob=False,
             storage_options=dict(options) if options else None,
+            _column_mapping=ids,
         )
-        .select(keys)
+        .select(names)
         .with_columns(pl.lit(sequence).alias(_DELETED))
         for sequence, group in _by_sequence(deletes, alone=False).items()
     ]
-    last = pl.concat(parts).group_by(keys).agg(pl.col(_DELETED).max())
-    joined = rows.join(last, on=list(keys), how="left", nulls_equal=True)
+    last = pl.concat(parts).group_by(names).agg(pl.col(_DELETED).max())
+    joined = rows.join(last, on=names, how="left", nulls_equal=True)
     alive = pl.col(_DELETED).is_null() | (pl.col(_DELETED) <= pl.col(_SEQUENCE))
     return joined.filter(alive).drop(_DELETED)
 
@@ -149,13 +156,17 @@ def _deleted_positions(
     }
 
 
-def _schema(table: Table) -> dict[str, pl.DataType]:
-    """Return the columns of the lake table as its Parquet files have them."""
+def _schema(table: Table) -> tuple[dict[str, pl.DataType], ColumnMapping]:
+    """Return the columns of the lake table, and by which ids its files have them.
+
+    In files they may be called otherwise: Iceberg's writers replace what Avro does not allow in
+    names, as ``a b`` by ``a_x20b``. Polars finds columns by ids for its own Iceberg reader.
+    """
     import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    arrow: pa.Schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
-    return dict(pl.DataFrame(arrow.empty_table()).schema)
+    arrow: pa.Schema = schema_to_pyarrow(table.schema(), include_field_ids=True)
+    return dict(pl.DataFrame(arrow.empty_table()).schema), ("iceberg-column-mapping", arrow)
 
 
 _STORAGE: Final = {
