@@ -14,15 +14,15 @@ from tests.lake.tiering.support import LakeTable, tier_until_done
 from tests.run_page import blocks_of
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = [page for name in ("lake.md", "tiering.md") if (page := DOCS / name).exists()]
+TABLES = {"lake.md": "flights", "tiering.md": "tiered_by_the_guide"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples(page: Path, tiering_cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("name", TABLES)
+def test_examples(name: str, tiering_cluster: LocalCluster) -> None:
+    page = DOCS / name
     address = tiering_cluster.bootstrap_servers
-    table = LakeTable(tiering_cluster, "log", "flights")
+    table = LakeTable(tiering_cluster, "log", TABLES[name])
     with fluss.connect(address) as connection:
-        connection.get_admin().drop_table(table.path, ignore_if_not_exists=True)
         table.create()
         table.write(list(range(10)), 0)
         with TieringService(connection, [str(table.path)]) as service:
@@ -37,7 +37,7 @@ def test_examples(page: Path, tiering_cluster: LocalCluster) -> None:
                     # it would run until it is stopped
                     source = source.replace("service.run()", "service.run_due()")
                     exec(compile(source, page.name, "exec"), names)
-            if page.name == "lake.md":
+            if name == "lake.md":
                 heights = [names[name].collect().height for name in ("flights", "log", "lake")]
                 assert heights == [15, 15, 10]
         finally:
