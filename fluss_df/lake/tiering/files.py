@@ -21,6 +21,8 @@ from pyiceberg.schema import sanitize_column_names
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
+from fluss_df.lake.tiering.lake_rows import viewed
+
 if TYPE_CHECKING:
     from pyiceberg.io import OutputStream
     from pyiceberg.table import Table
@@ -131,7 +133,10 @@ class RollingWriter:
             )
         schema = self._files._file_schema
         self._parquet.write_table(
-            pa.Table.from_arrays(rows.columns, schema=schema),
+            pa.Table.from_arrays(
+                [viewed(rows.column(place), field.type) for place, field in enumerate(schema)],
+                schema=schema,
+            ),
             row_group_size=-(-len(rows) // groups),
         )
         assert self._stream is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 
 from fluss_df.errors import FlussError
@@ -12,6 +14,7 @@ OFFSET = "__offset"
 TIMESTAMP = "__timestamp"
 SYSTEM_COLUMNS = (BUCKET, OFFSET, TIMESTAMP)
 _BEFORE_LOG = -1
+FIELD_ID = b"PARQUET:field_id"
 
 
 def to_lake(rows: pa.Table, schema: pa.Schema, bucket: int, path: object) -> pa.Table:
@@ -73,3 +76,43 @@ def _cast(rows: pa.Table, field: pa.Field, path: object) -> pa.ChunkedArray:
             f"column {field.name!r} of table {path} has type {column.type}, which cannot be"
             f" written as the lake's {field.type}: {error}"
         ) from error
+
+
+def viewed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return values with other names of nested fields; nothing else may differ.
+
+    A cast would find nested fields by their names, and fill those that it does not find with null.
+    """
+    if column.type == kind:
+        return column
+    return pa.chunked_array([chunk.view(kind) for chunk in column.chunks], kind)
+
+
+def named_by_ids(kind: pa.DataType, name_of: Callable[[int], str | None]) -> pa.DataType:
+    """Return a type of a Parquet file with the names that nested fields have in the table.
+
+    In files they may be called otherwise: Iceberg writers replace what Avro does not allow.
+
+    Parameters
+    ----------
+    kind
+        As Parquet files have it: fields have their ids among their metadata.
+    name_of
+        Returns the name of a field, given its id; None where the table has no such field.
+    """
+
+    def renamed(field: pa.Field) -> pa.Field:
+        inner = field.with_type(named_by_ids(field.type, name_of))
+        text = (field.metadata or {}).get(FIELD_ID)
+        name = None if text is None else name_of(int(text))
+        return inner if name is None else inner.with_name(name)
+
+    if pa.types.is_struct(kind):
+        return pa.struct([renamed(kind.field(place)) for place in range(kind.num_fields)])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, renamed(kind.item_field))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(renamed(kind.value_field))
+    if pa.types.is_list(kind):
+        return pa.list_(renamed(kind.value_field))
+    return kind

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
 from fluss_df.errors import FlussError
+from fluss_df.lake.tiering.lake_rows import FIELD_ID, named_by_ids, viewed
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-_FIELD_ID = b"PARQUET:field_id"
 _BATCH_ROWS = 1 << 16
 
 Partition = tuple[Any, ...]
@@ -127,13 +127,28 @@ class LiveRows:
             # by field ids, as Iceberg does: names in files may be others
             names: dict[str, str] = {}
             for column in parquet.schema_arrow:
-                text = (column.metadata or {}).get(_FIELD_ID)
+                text = (column.metadata or {}).get(FIELD_ID)
                 name = column.name if text is None else self._names.get(int(text))
                 if name is not None and (columns is None or name in columns):
                     names[column.name] = name
+            kinds = {
+                name: named_by_ids(parquet.schema_arrow.field(name).type, self._name_of)
+                for name in names
+            }
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=list(names)):
                 read = pa.Table.from_batches([batch])
-                yield read.rename_columns([names[name] for name in read.column_names])
+                yield pa.table(
+                    {
+                        names[name]: viewed(read.column(name), kinds[name])
+                        for name in read.column_names
+                    }
+                )
+
+    def _name_of(self, field_id: int) -> str | None:
+        try:
+            return self._table.schema().find_field(field_id).name
+        except ValueError:
+            return None
 
     def _equality(self, file: DataFile) -> tuple[list[str], pl.DataFrame]:
         if file.file_path not in self._keys:
