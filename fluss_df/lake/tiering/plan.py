@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,13 @@ class RoundPlan:
         if known is not None and known.snapshot_id == newest.snapshot_id:
             return known.offsets
         path = newest.offsets_path
+        older = re.search(rf"/{re.escape(self._path.table_name)}-(\d+)/", path or "")
+        if older is not None and int(older[1]) != self._info.table_id:
+            raise FlussError(
+                f"table {self._path}: its lake table was tiered from an older table of that name"
+                f" (id {older[1]}, now {self._info.table_id}), whose offsets say nothing of this"
+                " one: drop or rename the lake table, and create the table again"
+            )
         if newest.offsets is not None:
             path = self._coordinator.prepare(self._info.table_id, self._path, newest.offsets)
         if path is None:

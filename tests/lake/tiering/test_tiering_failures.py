@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import signal
@@ -138,6 +139,19 @@ def test_a_word_to_the_coordinator_that_comes_late_is_corrected(
     Coordinator(connection).commit(info.table_id, table.path, old, path, {}, {})
     assert run(connection, table).snapshot_id is None
     table.check()
+
+
+def test_the_lake_table_of_an_older_table_is_refused(
+    connection: fluss.FlussConnection, tiering_cluster: LocalCluster
+) -> None:
+    table = table_of(tiering_cluster, "log", "older")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Coordinator, "commit", lambda *_: None)
+        run(connection, table)
+    again = one_round(connection, table)
+    again._info = dataclasses.replace(again._info, table_id=again._info.table_id + 1)
+    with pytest.raises(FlussError, match="tiered from an older table of that name"):
+        again.run(lambda: None)
 
 
 def test_a_service_without_the_lease_commits_nothing(
