@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -17,7 +16,8 @@ from fluss_df.errors import FlussError
 from fluss_df.lake.tiering import TieringService
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
-# in microseconds where they are finer: the lake has no nanoseconds
+# In microseconds where they are finer: the lake has no nanoseconds. Moments before 1970 are whole
+# milliseconds: Flink's service ends at others.
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "bool": (pa.bool_(), [True, None, False]),
     "i8": (pa.int8(), [1, None, -128]),
@@ -36,10 +36,10 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "time_ms": (pa.time32("ms"), [dt.time(1, 2, 3, 4000), None, dt.time(23, 59, 59, 999000)]),
     "ts_s": (pa.timestamp("s"), [1, None, -5]),
     "ts_ms": (pa.timestamp("ms"), [1, None, -5]),
-    "ts_us": (pa.timestamp("us"), [1, None, -5]),
-    "ts_ns": (pa.timestamp("ns"), [1000, None, -5000]),
+    "ts_us": (pa.timestamp("us"), [1, None, -5000]),
+    "ts_ns": (pa.timestamp("ns"), [1000, None, -5_000_000]),
     "tz_ms": (pa.timestamp("ms", "UTC"), [1, None, -5]),
-    "tz_us": (pa.timestamp("us", "UTC"), [1, None, -5]),
+    "tz_us": (pa.timestamp("us", "UTC"), [1, None, -5000]),
     "a b-é": (pa.string(), ["a", None, "b"]),
     "1st": (pa.int32(), [1, None, 2]),
 }
