@@ -38,7 +38,7 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from fluss_df.lake.iceberg.files import SnapshotFiles
+    from fluss_df.lake.iceberg.files import LakeFile, SnapshotFiles
 
 # what tiering services add to each row
 BUCKET, OFFSET, TIMESTAMP = "__bucket", "__offset", "__timestamp"
@@ -86,8 +86,12 @@ def pin_lake(source: ScanSource, info: TableInfo) -> PinnedLake | None:
         if error.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
             return None
         raise
-    table, files = _opened(_Key(info), info.table_id, snapshot.snapshot_id)
-    return PinnedLake(snapshot, table, files)
+    return PinnedLake(snapshot, *opened_lake(info, snapshot.snapshot_id))
+
+
+def opened_lake(info: TableInfo, snapshot_id: int) -> tuple[Table, SnapshotFiles]:
+    """Return the lake table of a table, and what one of its snapshots is made of."""
+    return _opened(_Key(info), info.table_id, snapshot_id)
 
 
 class _Key:
@@ -153,7 +157,7 @@ def log_half(source: ScanSource, info: TableInfo, lake: PinnedLake) -> ScanSourc
         ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` where rows are in neither half.
     """
     there = partitions_of(source, info)
-    chosen = _that_are_there(info, source, there, lake)
+    chosen = choices_there(info, source, there, lake)
     source = replace(source, partitions=chosen)
     if chosen == ():
         return replace(source, partitions=None, pinned=())
@@ -186,14 +190,16 @@ def log_half(source: ScanSource, info: TableInfo, lake: PinnedLake) -> ScanSourc
     return replace(source, partitions=None, buckets=None, pinned=pinned)
 
 
-def _that_are_there(
+def choices_there(
     info: TableInfo, source: ScanSource, there: Sequence[PartitionInfo], lake: PinnedLake
 ) -> tuple[PartitionChoice, ...] | None:
     """Return the choices of partitions that Fluss has; those that neither has are an error."""
     if source.partitions is None:
         return None
     names = [partition.partition_name for partition in there]
-    known = [*there, *(p for p in _lake_partitions(info, lake) if p.partition_name not in names)]
+    of_lake = [lake_partition_of(info, lake, file) for file in lake.files.rows]
+    others = {p.partition_name: p for p in of_lake if p.partition_name not in names}
+    known = [*there, *others.values()]
     found = []
     for choice in source.partitions:
         choose_partitions(info, known, (choice,))
@@ -205,17 +211,12 @@ def _that_are_there(
     return tuple(found)
 
 
-def _lake_partitions(info: TableInfo, lake: PinnedLake) -> list[PartitionInfo]:
-    """Return the partitions that the lake has rows of; their ids mean nothing."""
+def lake_partition_of(info: TableInfo, lake: PinnedLake, file: LakeFile) -> PartitionInfo:
+    """Return of which partition a file of the lake is; its id means nothing."""
+    fields = [field.name for field in lake.table.specs()[file.file.spec_id].fields]
     keys = info.get_partition_keys()
-    specs = lake.table.specs()
-    found: dict[str, PartitionInfo] = {}
-    for file in lake.files.rows:
-        fields = [field.name for field in specs[file.file.spec_id].fields]
-        values = [str(file.file.partition[fields.index(key)]) for key in keys]
-        name = "$".join(values)
-        found.setdefault(name, PartitionInfo(-1, name, dict(zip(keys, values, strict=True))))
-    return list(found.values())
+    values = [str(file.file.partition[fields.index(key)]) for key in keys]
+    return PartitionInfo(-1, "$".join(values), dict(zip(keys, values, strict=True)))
 
 
 def lake_half(

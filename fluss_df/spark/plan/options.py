@@ -39,6 +39,7 @@ _READ: Final = (
     "rows.per.task",
     "max.offsets.per.trigger",
     "fail.on.data.loss",
+    "lake",
     "push.filters",
     "truncate.nanoseconds",
 )
@@ -179,6 +180,7 @@ class ReadOptions:
     max_offsets: int | None = None
     fail_on_data_loss: bool = True
     truncate_nanoseconds: bool = False
+    lake: bool = True
     push_filters: bool = False
 
     @staticmethod
@@ -210,6 +212,7 @@ class ReadOptions:
             max_offsets=None if most is None else _positive("max.offsets.per.trigger", most),
             fail_on_data_loss=_flag(left, "fail.on.data.loss", True),
             truncate_nanoseconds=_flag(left, "truncate.nanoseconds", False),
+            lake=_flag(left, "lake", True),
             push_filters=_flag(left, "push.filters", False),
         )
 

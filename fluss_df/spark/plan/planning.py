@@ -22,6 +22,7 @@ from fluss_df.io.source import (
     parse_offset,
     parse_partitions,
 )
+from fluss_df.lake.options import is_lake_table
 from fluss_df.metadata import (
     BUCKET_COLUMN,
     CHANGE_TYPE_COLUMN,
@@ -39,6 +40,7 @@ from fluss_df.pushdown.plan import Bucket, Split, bind_columns
 from fluss_df.pushdown.predicate import Predicate, and_
 from fluss_df.pushdown.prune import Conjunct, PredicateConjunct, prune, selected_keys
 from fluss_df.schema import TableInfo
+from fluss_df.spark.plan.lake_tasks import LakeFiles, lake_and_log, lake_and_rows
 from fluss_df.spark.plan.options import ReadOptions, invalid
 from fluss_df.spark.plan.types import spark_schema
 
@@ -64,6 +66,8 @@ class ReadTask:
         Offsets to read, in their order; of a snapshot the buckets, each as it is at ``stop``.
     keys
         The primary keys to look up, instead of reading splits; None for splits.
+    lake
+        Files of the data lake to read, instead of splits.
     """
 
     table: TablePath
@@ -74,6 +78,7 @@ class ReadTask:
     predicate: Predicate | None
     splits: tuple[Split, ...]
     keys: pa.Table | None = None
+    lake: LakeFiles | None = None
 
 
 class TableScan:
@@ -193,15 +198,38 @@ class TableScan:
         names, predicate = self.fetched(pushed)
         source = self.source(names)
         conditions = PredicateConjunct.of(predicate)
+        lake: list[LakeFiles] = []
         if self.mode == "snapshot":
-            splits = self._snapshot_splits(source, conditions)
+            if self._reads_lake:
+                source, lake = lake_and_rows(self.info, source, conditions)
+            nothing = source.partitions == () and lake
+            splits = [] if nothing else self._snapshot_splits(source, conditions)
             keys = self._keys(source, conditions)
-            if keys is not None:
+            if keys is not None and not lake:
                 (task,) = self._grouped(source, predicate, [()])
                 return [dataclasses.replace(task, keys=keys)] if splits else []
-            return self._grouped(source, predicate, [(split,) for split in splits])
-        _, plan = plan_scan(source, conditions=conditions)
-        return self.log_tasks(source, predicate, plan.splits)
+            tasks = self._grouped(source, predicate, [(split,) for split in splits])
+        else:
+            log = source
+            if self._reads_lake and self.mode == "log":
+                log, lake = lake_and_log(self.info, source, conditions)
+            _, plan = plan_scan(log, conditions=conditions)
+            tasks = self.log_tasks(source, predicate, plan.splits)
+        empty = self._grouped(source, predicate, [() for _ in lake])
+        return [
+            *(
+                dataclasses.replace(task, lake=files)
+                for task, files in zip(empty, lake, strict=True)
+            ),
+            *tasks,
+        ]
+
+    @property
+    def _reads_lake(self) -> bool:
+        """Whether rows of the data lake are read; what offsets say is of the log."""
+        options = self.options
+        whole = options.start is None and options.stop is None
+        return options.lake and whole and is_lake_table(self.info)
 
     def log_tasks(
         self, source: ScanSource, predicate: Predicate | None, splits: Sequence[Split]

@@ -18,6 +18,7 @@ from fluss_df.pushdown.plan import Split
 from fluss_df.pushdown.predicate import conjuncts
 from fluss_df.pushdown.server_filter import ServerFilter, server_filter
 from fluss_df.schema import TableInfo
+from fluss_df.spark.plan.lake_tasks import lake_rows
 from fluss_df.spark.plan.options import ReadOptions
 from fluss_df.spark.plan.planning import ReadTask, require_same_table
 from fluss_df.spark.plan.types import SparkCast
@@ -39,7 +40,11 @@ def read_task(options: ReadOptions, schema: StructType, task: ReadTask) -> Itera
     info = connection.get_table(task.table).get_table_info()
     require_same_table(task.table, task.table_id, info)
     cast = SparkCast(schema, task.table, truncate=options.truncate_nanoseconds)
-    if task.keys is not None:
+    if task.lake is not None:
+        tables = lake_rows(
+            connection, info, task.lake, task.columns, task.metadata_columns, options.buckets
+        )
+    elif task.keys is not None:
         tables = _lookup(connection, info, task, task.keys)
     else:
         read = _snapshot if task.mode == "snapshot" else _log

@@ -1,0 +1,154 @@
+"""Tasks that read files of the data lake: which there are, and what one reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.io.scans.planning import frame_schema, partitions_of
+from fluss_df.io.scans.union import (
+    PinnedLake,
+    choices_there,
+    lake_half,
+    lake_partition_of,
+    log_half,
+    opened_lake,
+    pin_lake,
+)
+from fluss_df.io.source import ScanSource
+from fluss_df.metadata import LakeSnapshot, PartitionInfo
+from fluss_df.pushdown.prune import Conjunct
+from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from fluss_df.lake.iceberg.files import LakeFile
+
+# of files that one task reads; a larger file is one task
+_TASK_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFiles:
+    """Files of a lake snapshot that one task reads; plain values that pickle.
+
+    Parameters
+    ----------
+    snapshot_id
+        The snapshot.
+    paths
+        Its files with rows.
+    """
+
+    snapshot_id: int
+    paths: tuple[str, ...]
+
+
+def lake_and_log(
+    info: TableInfo, source: ScanSource, conditions: Sequence[Conjunct]
+) -> tuple[ScanSource, list[LakeFiles]]:
+    """Return the scan of what is only in the log of a log table, and the files of the lake."""
+    lake = pin_lake(source, info)
+    if lake is None:
+        return source, []
+    return log_half(source, info, lake), _tasks(info, source, lake, conditions, set())
+
+
+def lake_and_rows(
+    info: TableInfo, source: ScanSource, conditions: Sequence[Conjunct]
+) -> tuple[ScanSource, list[LakeFiles]]:
+    """Return the scan of what Fluss has of a primary-key table, and the files of the lake.
+
+    Those of partitions that only the lake has: of others Fluss itself has all current rows.
+    """
+    lake = pin_lake(source, info) if info.is_partitioned() else None
+    if lake is None:
+        return source, []
+    there = partitions_of(source, info)
+    names = {partition.partition_name for partition in there}
+    files = _tasks(info, source, lake, conditions, names)
+    return dataclasses.replace(source, partitions=choices_there(info, source, there, lake)), files
+
+
+def _tasks(
+    info: TableInfo,
+    source: ScanSource,
+    lake: PinnedLake,
+    conditions: Sequence[Conjunct],
+    without: set[str],
+) -> list[LakeFiles]:
+    from fluss_df.lake.iceberg.pruning import file_filter
+
+    own = set(info.get_column_names())
+    predicates = [c.predicate for c in conditions if c.predicate is not None and c.columns <= own]
+    keep = file_filter(lake.table, predicates)
+    files = [file for file in lake.files.rows if keep(file.file)]
+    if info.is_partitioned():
+        of = {id(file): lake_partition_of(info, lake, file) for file in files}
+        chosen = _chosen(info, source, of.values())
+        files = [f for f in files if of[id(f)].partition_name in chosen - without]
+    return [LakeFiles(lake.snapshot.snapshot_id, paths) for paths in _groups(files)]
+
+
+def _chosen(info: TableInfo, source: ScanSource, partitions: Iterable[PartitionInfo]) -> set[str]:
+    """Return the names of the partitions that a scan asks for, of those of the lake."""
+    there = list(partitions)
+    if source.partitions is None:
+        return {partition.partition_name for partition in there}
+    found: set[str] = set()
+    for choice in source.partitions:
+        spec = None if isinstance(choice, str) else dict(choice)
+        for partition in there:
+            named = partition.partition_name == choice
+            if named or (spec is not None and spec.items() <= partition.spec.items()):
+                found.add(partition.partition_name)
+    return found
+
+
+def _groups(files: Iterable[LakeFile]) -> Iterator[tuple[str, ...]]:
+    paths: list[str] = []
+    size = 0
+    for file in files:
+        if paths and size + file.file.file_size_in_bytes > _TASK_BYTES:
+            yield tuple(paths)
+            paths, size = [], 0
+        paths.append(file.file.file_path)
+        size += file.file.file_size_in_bytes
+    if paths:
+        yield tuple(paths)
+
+
+def lake_rows(
+    connection: FlussConnection,
+    info: TableInfo,
+    files: LakeFiles,
+    columns: Sequence[str],
+    metadata_columns: Sequence[str],
+    buckets: Sequence[int] | None,
+) -> Iterator[pa.Table]:
+    """Yield the rows of files of the lake, in bounded memory."""
+    if not columns and not metadata_columns:
+        # rows are counted by something
+        columns = info.get_column_names()[:1]
+    table, snapshot = opened_lake(info, files.snapshot_id)
+    wanted = set(files.paths)
+    rows = tuple(file for file in snapshot.rows if file.file.file_path in wanted)
+    lake = PinnedLake(
+        LakeSnapshot(files.snapshot_id), table, dataclasses.replace(snapshot, rows=rows)
+    )
+    schema = frame_schema(info, columns, metadata_columns)
+    source = ScanSource(
+        connection,
+        info.table_path,
+        tuple(columns),
+        tuple(metadata_columns),
+        schema,
+        buckets=None if buckets is None else tuple(buckets),
+    )
+    frame, _ = lake_half(source, info, lake, ())
+    for batch in frame.collect_batches():
+        yield batch.to_arrow().cast(schema)

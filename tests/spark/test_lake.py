@@ -1,0 +1,118 @@
+"""Lake tables on Spark: files of the lake are tasks, beside those of the log."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import fluss_df as fluss
+from fluss_df.cluster import LocalCluster
+from fluss_df.cluster.pytest_plugin import ClusterFactory
+from fluss_df.lake.tiering import TieringService
+
+LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
+COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.string())])
+KINDS: dict[str, tuple[list[str] | None, list[str] | None]] = {
+    "log": (None, None),
+    "parted": (None, ["day"]),
+    "keyed": (["id"], None),
+    "keyed_parted": (["day", "id"], ["day"]),
+}
+
+
+def rows(start: int, stop: int, mark: str) -> pl.DataFrame:
+    days = ["mon", "tue"]
+    return pl.DataFrame(
+        {
+            "id": range(start, stop),
+            "name": [f"{mark}{number}" for number in range(start, stop)],
+            "day": [days[number % 2] for number in range(start, stop)],
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(fluss_cluster_factory: ClusterFactory) -> LocalCluster:
+    return fluss_cluster_factory(datalake="iceberg")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lake_and_log_are_one_table(spark: SparkSession, cluster: LocalCluster, kind: str) -> None:
+    keys, partition_keys = KINDS[kind]
+    name = f"spark_{kind}"
+    path = fluss.TablePath("fluss", name)
+    with fluss.connect(cluster.bootstrap_servers) as connection:
+        admin = connection.get_admin()
+        admin.create_table(
+            path,
+            fluss.TableDescriptor(
+                fluss.Schema(COLUMNS, keys),
+                bucket_count=2,
+                partition_keys=partition_keys,
+                properties=LAKE,
+            ),
+        )
+        options: Any = {"create_partitions": True} if partition_keys else {}
+
+        def read(**more: str) -> DataFrame:
+            reader = spark.read.format("fluss").option("table", name)
+            reader = reader.option("bootstrap.servers", cluster.bootstrap_servers)
+            for key, value in more.items():
+                reader = reader.option(key.replace("_", "."), value)
+            return reader.load()
+
+        def check(found: DataFrame, expected: pl.DataFrame) -> None:
+            got = sorted(tuple(row) for row in found.collect())
+            assert got == sorted(expected.rows())
+
+        check(read(), rows(0, 0, ""))
+        first, later = rows(0, 100, "a"), rows(50, 150, "b")
+        fluss.write_fluss(first, name, connection=connection, **options)
+        check(read(), first)
+        self_tiered(connection, path, first.height)
+        check(read(), first)
+        fluss.write_fluss(later, name, connection=connection, **options)
+        whole = pl.concat([first, later])
+        if keys:
+            whole = whole.unique(keys, keep="last")
+        check(read(), whole)
+        assert read().count() == whole.height
+        check(
+            read(filter="id >= 90 AND name LIKE 'b%'"),
+            whole.filter((pl.col("id") >= 90) & pl.col("name").str.starts_with("b")),
+        )
+        check(read().where("day = 'mon'").select("id"), whole.filter(day="mon").select("id"))
+        check(read(lake="false"), whole)
+        if not partition_keys:
+            return
+        self_tiered(connection, path, first.height + later.height)
+        admin.drop_partition(path, {"day": "mon"})
+        check(read(), whole)
+        check(read(partitions="mon"), whole.filter(day="mon"))
+        check(read(partitions="mon,tue"), whole)
+        check(read(lake="false"), whole.filter(day="tue"))
+        one = whole.filter(day="mon").row(0, named=True)
+        check(
+            read(filter=f"day = 'mon' AND id = {one['id']}"),
+            whole.filter((pl.col("day") == "mon") & (pl.col("id") == one["id"])),
+        )
+
+
+def self_tiered(connection: fluss.FlussConnection, path: fluss.TablePath, changes: int) -> None:
+    """Tier a table until its lake has as many changes."""
+    service = TieringService(connection, [path])
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        service.run_due()
+        with contextlib.suppress(fluss.FlussError):  # there is no snapshot yet
+            snapshot = connection.get_admin().get_latest_lake_snapshot(path)
+            if sum(snapshot.table_buckets_offset.values()) >= changes:
+                return
+        time.sleep(0.3)
+    pytest.fail(f"{path} was not tiered in a minute")
