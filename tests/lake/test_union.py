@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import ibis
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -181,6 +182,20 @@ def test_all_rows_are_there_once_while_tiering_goes_on(lake: Lake) -> None:
     assert fluss.count(lake.scan()) == lake.rows.height
 
 
+def test_ibis_and_sql_read_both_halves(lake: Lake) -> None:
+    con = ibis.fluss.connect(lake.cluster.bootstrap_servers)
+    try:
+        table = con.table(lake.name)
+        assert table.count().execute() == lake.rows.height
+        found = table.filter(table.id > 150).select("id", "name").to_polars()
+        expected = lake.rows.filter(col("id") > 150).select("id", "name")
+        assert found.sort("id", "name").equals(expected.sort("id", "name"))
+        (total,) = con.sql(f"SELECT sum(id) AS s FROM {lake.name}").to_polars()["s"]
+        assert total == lake.rows["id"].sum()
+    finally:
+        con.disconnect()
+
+
 @pytest.mark.parametrize("where", FILTERS, ids=str)
 def test_filters_and_projections(lake: Lake, where: pl.Expr) -> None:
     lake.check(lake.scan().filter(where), lake.rows.filter(where))
@@ -286,6 +301,14 @@ def test_a_partition_that_fluss_has_no_more(fluss_flink_tiering: LocalCluster) -
                 one = (col("day") == "mon") & (col("id") == 11)
                 lake.check(lake.scan().filter(one), lake.rows.filter(one))
             assert lake.scan(lake=False).collect().height == 50
+            con = ibis.fluss.connect(fluss_flink_tiering.bootstrap_servers)
+            table = con.table(lake.name)
+            one_key = table.filter((table.day == "mon") & (table.id == 11)).to_polars()
+            assert one_key["name"].to_list() == ["a-11"]
+            wanted = ibis.memtable({"day": ["mon", "tue"], "id": [11, 12]})
+            joined = wanted.join(table, ["day", "id"]).select("id", "name").to_polars()
+            assert sorted(joined["name"]) == ["a-11", "a-12"]
+            con.disconnect()
 
 
 def test_names_that_are_patterns(fluss_flink_tiering: LocalCluster) -> None:
