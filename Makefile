@@ -17,13 +17,14 @@ PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CU
 # fluss_df is imported by hundreds of processes here, Spark's workers among them: compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo pipeline test test-ibis extras campaigns bench site api lint proto proto-check clean
+.PHONY: help venv demo pipeline test quick test-ibis extras campaigns bench site api lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
 	@echo "make demo         a tour of fluss_df in the terminal"
 	@echo "make pipeline     flights through Fluss and Spark, held against Polars (Java 17+; PIPELINE_ARGS)"
 	@echo "make test         all tests; those on a real Fluss server need Java 11+, and Maven once"
+	@echo "make quick        the tests of a minute, without Java: records, protocol, pushdown, writers, the house"
 	@echo "make test-ibis    Ibis's own backend tests on Polars, on Fluss embedded, and on a real server"
 	@echo "make extras       each extra installed by itself in a clean environment, and tried (minutes)"
 	@echo "make bench        the benchmarks"
@@ -56,6 +57,12 @@ pipeline: $(STAMP)
 
 test: $(STAMP)
 	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
+
+# for the inner loop: what needs no server of another process, no notebook and no built site
+quick: $(STAMP)
+	@"$(BIN)/python" -m pytest -q -n 2 -m "not real_cluster" tests/record tests/protocol tests/pushdown tests/client/send \
+	    tests/lake/test_frames.py tests/test_*.py --ignore=tests/test_documentation.py --ignore=tests/test_notebooks.py \
+	    --ignore=tests/test_site.py $(PYTEST_ARGS)
 
 # needs FLUSS_IBIS_TESTING_DATA, a folder of https://github.com/ibis-project/testing-data
 test-ibis: $(STAMP)
