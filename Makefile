@@ -59,10 +59,11 @@ test: $(STAMP)
 	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
 
 # for the inner loop: what needs no server of another process, no notebook and no built site
+QUICK := tests/record tests/protocol tests/pushdown tests/client/send tests/lake/test_frames.py \
+	$(filter-out %_documentation.py %_notebooks.py %_site.py,$(wildcard tests/test_*.py))
+
 quick: $(STAMP)
-	@"$(BIN)/python" -m pytest -q -n 2 -m "not real_cluster" tests/record tests/protocol tests/pushdown tests/client/send \
-	    tests/lake/test_frames.py tests/test_*.py --ignore=tests/test_documentation.py --ignore=tests/test_notebooks.py \
-	    --ignore=tests/test_site.py $(PYTEST_ARGS)
+	@"$(BIN)/python" -m pytest -q -n 2 -m "not real_cluster" $(QUICK) $(PYTEST_ARGS)
 
 # needs FLUSS_IBIS_TESTING_DATA, a folder of https://github.com/ibis-project/testing-data
 test-ibis: $(STAMP)
