@@ -256,6 +256,19 @@ def test_what_offsets_say_is_of_the_log(lake: Lake) -> None:
         lake.scan(stop=0, lake=True)
 
 
+def test_the_lake_alone(lake: Lake, tmp_path: Path) -> None:
+    name = f"{lake.name}$lake"
+    alone = fluss.scan_fluss(name, connection=lake.connection)
+    with pytest.raises(FlussError, match=r"a run reads a log: leave out \$lake"):
+        fluss.run(alone, to=tmp_path / "out", checkpoint=tmp_path / "c")
+    if "partition_keys" in KINDS[lake.kind]:
+        with pytest.raises(FlussError, match=r"no partition 'sun' \(partitions: mon, tue\)"):
+            fluss.read_fluss(name, connection=lake.connection, partitions="sun")
+    if not lake.keys:
+        run = fluss.run(lake.scan(), to=tmp_path / "whole", checkpoint=tmp_path / "d")
+        assert run.rows_read == lake.rows.height  # from the first row that the log still has
+
+
 def test_rows_in_neither_half_are_an_error(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     pin = union.pin_lake
 

@@ -34,7 +34,7 @@ from fluss_df.io.runs.losses import (
 )
 from fluss_df.io.scans.planning import ask_bounds, check_schema, chosen_buckets, find_offsets
 from fluss_df.io.scans.report import planned_in
-from fluss_df.io.source import ScanSource
+from fluss_df.io.source import Halves, ScanSource
 from fluss_df.metadata import TablePath
 from fluss_df.pushdown.plan import Bucket, Split
 from fluss_df.pushdown.prune import all_buckets
@@ -353,6 +353,8 @@ def share_rows(splits: list[Split], most: int | None) -> list[Split]:
 def _streamed(
     scans: list[FlussScan], stream: str | TablePath | None, frame: pl.LazyFrame
 ) -> FlussScan:
+    # what is in the lake alone does not grow at an end
+    scans = [scan for scan in scans if scan.source.halves is not Halves.LAKE]
     names = sorted({str(scan.source.table) for scan in scans})
     if stream is None:
         if len(scans) == 1:
@@ -383,6 +385,11 @@ def _no_log(frame: pl.LazyFrame) -> str:
     except FlussError:
         plans = []
     for plan in plans:
+        if plan.lake is not None:
+            return (
+                f"the query reads the lake of table {plan.table}, and a run reads a log: leave out"
+                " $lake, or of a primary-key table read the changes with mode='changelog'"
+            )
         if plan.reads is not None and plan.reads.startswith("what comes"):
             return (
                 f"the query follows table {plan.table}, without an end: make the frame without"

@@ -144,6 +144,8 @@ def halves_of(
     check_schema(known.info, source)
     lake = pin_lake(source, known.info)
     if source.halves is Halves.LAKE:
+        if lake is not None:
+            choices_there(known.info, source, (), lake)  # raises for those that it has not
         return replace(source, partitions=None, pinned=()), lake, known
     return source if lake is None else log_half(source, known.info, lake), lake, known
 
@@ -199,7 +201,7 @@ def choices_there(
     names = [partition.partition_name for partition in there]
     of_lake = [lake_partition_of(info, lake, file) for file in lake.files.rows]
     others = {p.partition_name: p for p in of_lake if p.partition_name not in names}
-    known = [*there, *others.values()]
+    known = sorted([*there, *others.values()], key=lambda partition: partition.partition_name)
     found = []
     for choice in source.partitions:
         choose_partitions(info, known, (choice,))
