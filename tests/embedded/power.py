@@ -204,21 +204,28 @@ class Disk:
 
     def __init__(self) -> None:
         self.files: dict[int, _File] = {}
-        # path -> number of the file, 0 for a folder; and what is pending in each folder
+        # path -> number of the file, 0 for a folder: on the disk, and as programs see it
         self.names: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
+        # what is pending in each folder
         self.pending: dict[str, list[Op]] = {}
 
     def do(self, op: Op) -> None:
         kind = op[0]
         if kind == "create":
             self.files[op[2]] = _File()
+            self._seen[op[1]] = op[2]
             self._entry(op[1], ("add", op[1], op[2]))
         elif kind == "mkdir":
+            self._seen[op[1]] = 0
             self._entry(op[1], ("add", op[1], 0))
         elif kind == "remove":
+            self._seen.pop(op[1], None)
             self._entry(op[1], ("del", op[1]))
         elif kind == "rename":
-            self._entry(op[1], ("rename", op[1], op[2]))
+            # of the file that has the name now, whatever came of earlier ones of that name
+            self._seen[op[2]] = number = self._seen.pop(op[1])
+            self._entry(op[1], ("rename", op[1], op[2], number))
         elif kind == "sync folder":
             for entry in self.pending.pop(op[1], []):
                 self._settle(entry)
@@ -242,17 +249,14 @@ class Disk:
             self.names[path] = entry[2]
         elif kind == "del":
             self.names.pop(path, None)
-        elif path in self.names:
-            self.names[entry[2]] = self.names.pop(path)
         else:
-            # the old name never came to the disk: the new one takes the file all the same
-            made = [e for e in self._all_entries if e[0] == "add" and e[1] == path]
-            if made:
-                self.names[entry[2]] = made[-1][2]
+            # also where the old name never came to the disk
+            self.names[entry[2]] = entry[3]
+            if self.names.get(path) == entry[3]:
+                del self.names[path]
 
     def lose_power(self, choose: random.Random, folder: Path, root: str) -> None:
         """Write what is left to a folder."""
-        self._all_entries = [entry for entries in self.pending.values() for entry in entries]
         likely = choose.choice([0.0, 0.3, 0.7, 1.0])
         names = dict(self.names)
         for entries in self.pending.values():
