@@ -29,7 +29,7 @@ from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.live import live_queries
 from fluss_df.io.scans.planning import check_schema, frame_schema, plan_scan
 from fluss_df.io.scans.report import Runs, ScanRun, numbered
-from fluss_df.io.scans.union import halves_of, lake_half, pin_lake
+from fluss_df.io.scans.union import halves_of, lake_half
 from fluss_df.io.source import Halves, ScanSource, choose_partitions
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, PartitionInfo
 from fluss_df.pushdown.from_polars import PolarsConjunct
@@ -154,9 +154,6 @@ class FlussSnapshot(LazyFrameResolver):
         looked_up = not info.is_partitioned() and selected_keys(info, conditions) is not None
         if source.halves is Halves.BOTH and looked_up:
             return None
-        lake = pin_lake(source, info)
-        if lake is None and source.halves is Halves.BOTH:
-            return None
         keys = info.get_primary_keys()
         names = list(dict.fromkeys([*source.columns, *keys]))
         kind = ChangeTable.CHANGELOG
@@ -167,6 +164,8 @@ class FlussSnapshot(LazyFrameResolver):
         later = FlussScan(dataclasses.replace(whole, schema=schema, changes=kind))
         later.runs = self.runs
         log, lake, known = halves_of(later.source, self._known)
+        if lake is None and source.halves is Halves.BOTH:
+            return None
         wanted = None if columns is None else {*columns, *keys, CHANGE_TYPE_COLUMN}
         _, plan = plan_scan(log, columns=wanted, conditions=conditions, known=known)
         if lake is None:
