@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +15,16 @@ ENABLED: Final = "table.datalake.enabled"
 FORMAT: Final = "table.datalake.format"
 READABLE: Final = ("iceberg",)
 # options with these words in their names are secret
-_SECRET: Final = ("password", "secret", "token", "credential", "access-key", "access.key", "sas")
+_SECRET: Final = re.compile(
+    r"password|passwd|passphrase|pwd|secret|token|credential|sas|authorization"
+    r"|connection.string|(access|account|sse|shared|private|encryption).?key",
+    re.IGNORECASE,
+)
+# of an address: who logs in, and parameters, some of which are secret
+_LOGIN: Final = re.compile(r"(?<=//)[^?\s]*(?=@)")
+_PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;\s]+)=([^&;\s]*)")
+# shorter ones are left in the text of errors: they are parts of other words
+_SHORTEST_SECRET: Final = 4
 
 
 @dataclass(frozen=True)
@@ -37,10 +47,27 @@ class LakeOptions:
 
     def __repr__(self) -> str:
         shown = {
-            key: "***" if any(word in key.lower() for word in _SECRET) else value
+            key: "***" if _SECRET.search(key) else _without_secrets(value)
             for key, value in self.properties.items()
         }
         return f"LakeOptions({str(self.path)!r}, {self.format!r}, {shown})"
+
+    def redacted(self, text: str) -> str:
+        """Return a text, as that of an error, without the credentials of the catalog."""
+        found = {value for key, value in self.properties.items() if _SECRET.search(key)}
+        for secret in sorted(found, key=len, reverse=True):
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, "***")
+        return _without_secrets(text)
+
+
+def _without_secrets(text: str) -> str:
+    """Return an address, or a text with some, without logins and secret parameters."""
+
+    def shown(parameter: re.Match[str]) -> str:
+        return f"{parameter[1]}=***" if _SECRET.search(parameter[1]) else parameter[0]
+
+    return _PARAMETER.sub(shown, _LOGIN.sub("***", text))
 
 
 def is_lake_table(info: TableInfo) -> bool:

@@ -26,6 +26,7 @@ from fluss_df.lake.iceberg.files import LakeFile, SnapshotFiles, snapshot_files
 from fluss_df.lake.iceberg.frames import lake_frame
 from fluss_df.lake.iceberg.pruning import file_filter
 from fluss_df.pushdown.from_polars import PolarsConjunct
+from fluss_df.pushdown.predicate import Comparison, Not, Op
 
 col = pl.col
 ID = {"id": 1, "name": 2, "day": 3, "more": 99}
@@ -269,6 +270,36 @@ def test_no_file_with_wanted_rows_is_left_out(catalog: SqlCatalog, parted: bool)
             assert kept or not rows, (condition, file.file)
             left_out += not kept
     assert left_out > 500
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("digits", [-1000, -999, -1, 0, 1, 999, 1000])
+def test_moments_that_are_finer_than_the_lake(
+    catalog: SqlCatalog, zone: str | None, digits: int
+) -> None:
+    """Iceberg has microseconds, TIMESTAMP(9) nanoseconds: a literal must not lose its last ones."""
+    # with pandas, Arrow makes a value of nanoseconds one that Iceberg takes for microseconds
+    pytest.importorskip("pandas")
+    rows = pa.table({"t": pa.array([1_000_000], pa.timestamp("us", zone))})
+    table: Any = catalog.create_table("db.fine", rows.schema)
+    table.append(rows)
+    files = snapshot_files(table, table.current_snapshot().snapshot_id)
+    whole = pl.Series("t", [10**9]).cast(pl.Datetime("ns", zone)).to_frame()
+    literal = pa.scalar(10**9 + digits, pa.timestamp("ns", zone))
+    # as Polars gives it to a scan: a literal of the type of the column
+    moment = pl.lit(10**9 + digits).cast(pl.Datetime("ns", zone))
+    for op, where in {
+        Op.LT: col("t") < moment,
+        Op.LE: col("t") <= moment,
+        Op.GT: col("t") > moment,
+        Op.GE: col("t") >= moment,
+        Op.EQ: col("t") == moment,
+        Op.NE: col("t") != moment,
+    }.items():
+        atom = Comparison("t", op, literal)
+        for predicate, wanted in ((atom, where), (Not(atom), ~where)):
+            kept = file_filter(table, [predicate])(files.rows[0].file)
+            assert kept or whole.filter(wanted).is_empty(), predicate
 
 
 def _only(files: SnapshotFiles, file: LakeFile) -> SnapshotFiles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.options import LakeOptions, lake_options
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 # the name under which Fluss keeps its tables in a catalog that several share
 CATALOG_NAME: Final = "fluss-iceberg-catalog"
+# a database, what SQLAlchemy calls it, and the package of its driver
+_DRIVERS: Final = {
+    "postgresql": ("postgresql+psycopg2", "psycopg2-binary"),
+    "mysql": ("mysql+pymysql", "pymysql"),
+}
 _VERSION_FILE: Final = re.compile(r"v(\d+)(\.gz)?\.metadata\.json|(\d+)-.*\.metadata\.json")
 
 
@@ -57,8 +62,8 @@ def open_lake_table(options: LakeOptions) -> Table:
     except Exception as error:
         # each catalog has errors of its own: of SQLAlchemy, requests, file systems
         raise FlussError(
-            f"the Iceberg catalog of table {options.path} cannot be used: {error}; {options!r};"
-            " lake=False reads what Fluss itself has",
+            f"the Iceberg catalog of table {options.path} cannot be used:"
+            f" {options.redacted(str(error))}; {options!r}; lake=False reads what Fluss itself has",
             ErrorCode.NETWORK_EXCEPTION,
         ) from error
 
@@ -71,13 +76,22 @@ def _catalog(options: LakeOptions) -> Catalog:
 
         uri = properties.pop("uri", "")
         user, password = properties.pop("jdbc.user", None), properties.pop("jdbc.password", None)
-        return SqlCatalog(
-            CATALOG_NAME,
-            uri=_sql_uri(options, uri, user, password),
-            # the catalog's tables were made by the cluster
-            init_catalog_tables="false",
-            **properties,
-        )
+        address = _sql_uri(options, uri, user, password)
+        try:
+            return SqlCatalog(
+                CATALOG_NAME,
+                uri=address,
+                # the catalog's tables were made by the cluster
+                init_catalog_tables="false",
+                **properties,
+            )
+        except ModuleNotFoundError as error:
+            packages = dict(_DRIVERS.values())
+            raise FlussError(
+                f"the driver of the database with the Iceberg catalog of table {options.path} is"
+                f" not installed: pip install {packages[address.split(':')[0]]} ({error});"
+                " lake=False reads what Fluss itself has"
+            ) from error
     if kind is None:
         raise FlussError(
             f"the Iceberg catalog of table {options.path} has no option 'type': {options!r}",
@@ -99,28 +113,44 @@ def _for_python(properties: Any) -> dict[str, str]:
 
 
 def _sql_uri(options: LakeOptions, uri: str, user: str | None, password: str | None) -> str:
-    """Return a JDBC address as SQLAlchemy has it."""
+    """Return a JDBC address as SQLAlchemy has it.
+
+    Who logs in is said by options of their own, by parameters of the address, or before its host.
+    """
     given = uri.removeprefix("jdbc:")
     if given.startswith("sqlite:"):
         file = given.removeprefix("sqlite:").removeprefix("file:").split("?")[0]
         return f"sqlite:///{file}"
     parts = urlsplit(given)
-    drivers = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}
-    if parts.scheme not in drivers:
+    if parts.scheme not in _DRIVERS:
         raise FlussError(
             f"the Iceberg catalog of table {options.path} is a database that is not known:"
-            f" {parts.scheme or given!r} (known: sqlite, {', '.join(drivers)})",
+            f" {parts.scheme!r} (known: sqlite, {', '.join(_DRIVERS)}); {options!r}",
             ErrorCode.INVALID_CONFIG_EXCEPTION,
         )
+    try:
+        port = parts.port
+    except ValueError:
+        # its message may show a part of a password
+        raise FlussError(
+            f"the Iceberg catalog of table {options.path} has an address without a number as its"
+            f" port: {options!r} (characters such as / of a password are written as %2F)",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        ) from None
     import sqlalchemy
 
+    parameters = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    login = (user, parameters.get("user"), parts.username and unquote(parts.username))
+    secret = (password, parameters.get("password"), parts.password and unquote(parts.password))
     made = sqlalchemy.URL.create(
-        drivers[parts.scheme],
-        username=user,
-        password=password,
+        _DRIVERS[parts.scheme][0],
+        username=next(filter(None, login), None),
+        password=next(filter(None, secret), None),
         host=parts.hostname,
-        port=parts.port,
+        port=port,
         database=parts.path.lstrip("/"),
+        # PostgreSQL's library calls it as the JDBC driver does
+        query={name: value for name, value in parameters.items() if name == "sslmode"},
     )
     return made.render_as_string(hide_password=False)
 

@@ -12,6 +12,7 @@ from fluss_df.errors import ErrorCode, FlussError
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,18 @@ def snapshot_files(table: Table, snapshot_id: int) -> SnapshotFiles:
             " table made again by hand?",
             ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
         )
+    try:
+        return _read(table, snapshot)
+    except FileNotFoundError as error:
+        raise FlussError(
+            f"lake table {'.'.join(table.name())}: a file of the snapshot {snapshot_id} is gone:"
+            f" {error}: was it expired meanwhile? Run the query again; lake=False reads what Fluss"
+            " itself has",
+            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        ) from error
+
+
+def _read(table: Table, snapshot: Snapshot) -> SnapshotFiles:
     from pyiceberg.manifest import DataFileContent, FileFormat
 
     found: dict[DataFileContent, list[LakeFile]] = {content: [] for content in DataFileContent}
@@ -81,7 +94,7 @@ def snapshot_files(table: Table, snapshot_id: int) -> SnapshotFiles:
                 )
             found[file.content].append(LakeFile(file, entry.sequence_number or 0))
     return SnapshotFiles(
-        snapshot_id,
+        snapshot.snapshot_id,
         tuple(found[DataFileContent.DATA]),
         tuple(found[DataFileContent.POSITION_DELETES]),
         tuple(found[DataFileContent.EQUALITY_DELETES]),
