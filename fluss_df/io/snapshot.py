@@ -145,7 +145,8 @@ class FlussSnapshot(LazyFrameResolver):
         """Return the rows of the lake overridden by later changes; None where Fluss alone is read.
 
         A key of a table without partitions is looked up: Fluss has all of its rows. Of partitions
-        that expired there only the lake has rows.
+        that expired there only the lake has rows. Keys in nanoseconds are equal in Fluss where
+        their microseconds are: which rows of the lake they override cannot be told here.
         """
         source = self.source
         if source.halves is Halves.LOG:
@@ -155,6 +156,8 @@ class FlussSnapshot(LazyFrameResolver):
         if source.halves is Halves.BOTH and looked_up:
             return None
         keys = info.get_primary_keys()
+        if source.halves is Halves.BOTH and any(_is_finer(info, key) for key in keys):
+            return None
         names = list(dict.fromkeys([*source.columns, *keys]))
         kind = ChangeTable.CHANGELOG
         whole = dataclasses.replace(
@@ -359,6 +362,12 @@ class _SnapshotReader(FileReader):
             builder.keys, found_column=flag, metrics=metrics
         )
         return rows.filter(rows.column(flag))
+
+
+def _is_finer(info: TableInfo, name: str) -> bool:
+    """Whether a column has parts of microseconds, which keys and the lake have not."""
+    kind = info.schema.arrow_schema.field(name).type
+    return bool(pa.types.is_timestamp(kind) and kind.unit == "ns")
 
 
 def _has_prefix(info: TableInfo) -> bool:

@@ -127,3 +127,18 @@ def test_every_type(service: tuple[LocalCluster, str], keys: list[str] | None) -
         # rows of keys are written again, with those that stay
         table.write(later)
         table.check()
+
+
+def test_keys_in_nanoseconds_are_read_from_fluss(tiering_cluster: LocalCluster) -> None:
+    """In Fluss they are equal where their microseconds are, and in the lake they are not."""
+    times = pa.array([1_000_001, 1_000_002, 5_000_000], pa.timestamp("ns"))
+    rows = pa.table({"at": times, "name": ["a", "b", "c"]})
+    with fluss.connect(tiering_cluster.bootstrap_servers) as connection:
+        service = TieringService(connection, ["fluss.nanoseconds"])
+        table = Tiered(connection, "nanoseconds", service)
+        table.create(rows.schema, ["at"])
+        table.write(rows)
+        there = fluss.read_fluss(table.path, connection=connection, lake=False)
+        assert there.height == 2
+        found = fluss.read_fluss(table.path, connection=connection)
+        assert found.sort("at").equals(there.sort("at"))
