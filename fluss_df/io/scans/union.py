@@ -8,6 +8,7 @@ the log. Facts: ``LakeSplitGenerator`` of Fluss, which plans the same for Flink.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
     from fluss_df.lake.iceberg.files import LakeFile, SnapshotFiles
 
+_TRIES = 4
+_PAUSE_S = 0.05
 # what tiering services add to each row
 BUCKET, OFFSET, TIMESTAMP = "__bucket", "__offset", "__timestamp"
 _ADDED = {
@@ -80,12 +83,18 @@ def pin_lake(source: ScanSource, info: TableInfo) -> PinnedLake | None:
     """
     if not is_lake_table(info):
         return None
-    try:
-        snapshot = source.connection.get_admin().get_latest_lake_snapshot(info.table_path)
-    except FlussError as error:
-        if error.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
-            return None
-        raise
+    admin = source.connection.get_admin()
+    for left in reversed(range(_TRIES)):
+        try:
+            snapshot = admin.get_latest_lake_snapshot(info.table_path)
+            break
+        except FlussError as error:
+            if error.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
+                return None
+            # the coordinator reads a file that it deletes when the next snapshot is there
+            if not left or error.error_code != ErrorCode.UNKNOWN_SERVER_ERROR:
+                raise
+            time.sleep(_PAUSE_S)
     return PinnedLake(snapshot, *opened_lake(info, snapshot.snapshot_id))
 
 
