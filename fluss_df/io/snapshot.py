@@ -22,7 +22,7 @@ from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
-from fluss_df.io.base.names import all_exact
+from fluss_df.io.base.names import all_exact, exact
 from fluss_df.io.polars_reader import FlussScan, planned_frame
 from fluss_df.io.scans.changes import changes_schema
 from fluss_df.io.scans.known import KnownTable, Moment
@@ -175,7 +175,7 @@ class FlussSnapshot(LazyFrameResolver):
             return planned_frame(later, info, plan).select(all_exact(source.columns))
         rows, part = lake_half(whole, info, lake, conditions)
         changes = planned_frame(later, info, dataclasses.replace(plan, lake=part))
-        change = pl.col(CHANGE_TYPE_COLUMN)
+        change = exact(CHANGE_TYPE_COLUMN)
         # the last one of a key, all of which are of one bucket, in the order of their offsets
         on, columns_of = all_exact(keys), all_exact(source.columns)
         last = changes.filter(change != "update_before").unique(subset=on, keep="last").cache()

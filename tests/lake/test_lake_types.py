@@ -142,3 +142,17 @@ def test_keys_in_nanoseconds_are_read_from_fluss(tiering_cluster: LocalCluster) 
         assert there.height == 2
         found = fluss.read_fluss(table.path, connection=connection)
         assert found.sort("at").equals(there.sort("at"))
+
+
+def test_names_that_are_patterns(tiering_cluster: LocalCluster) -> None:
+    first = pa.table({"^a$": [1, 2, 3], "*": ["x", "y", "z"], "a": [7, 8, 9]})
+    later = pa.table({"^a$": [2, 4], "*": ["v", "w"], "a": [5, 6]})
+    with fluss.connect(tiering_cluster.bootstrap_servers) as connection:
+        service = TieringService(connection, ["fluss.patterns"])
+        table = Tiered(connection, "patterns", service)
+        table.create(first.schema, ["^a$"])
+        for rows in (first, later):
+            table.write(rows)
+        for source in ("patterns", "patterns$lake"):
+            found = fluss.read_fluss(source, connection=connection)
+            assert sorted(found.rows()) == [(1, "x", 7), (2, "v", 5), (3, "z", 9), (4, "w", 6)]

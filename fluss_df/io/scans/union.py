@@ -282,7 +282,7 @@ def _chosen(info: TableInfo, source: ScanSource) -> pl.Expr | None:
     """Return which rows of the lake are of the partitions and buckets of a scan."""
     parts: list[pl.Expr] = []
     if source.buckets is not None:
-        parts.append(pl.col(BUCKET).is_in(list(source.buckets)))
+        parts.append(exact(BUCKET).is_in(list(source.buckets)))
     if source.partitions is not None:
         parts.append(pl.any_horizontal([_is_partition(info, c) for c in source.partitions]))
     return pl.all_horizontal(parts) if parts else None
@@ -307,4 +307,4 @@ def _column(
     if name == PARTITION_COLUMN:
         keys = [exact(key).cast(pl.String) for key in info.get_partition_keys()]
         return pl.concat_str(keys, separator="$").alias(name)
-    return pl.col(_ADDED[name]).cast(wanted).alias(name)
+    return exact(_ADDED[name]).cast(wanted).alias(name)

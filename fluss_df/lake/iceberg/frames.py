@@ -79,6 +79,11 @@ def lake_frame(
     return whole, kept
 
 
+def columns(names: Iterable[str]) -> list[pl.Expr]:
+    """Return the columns of exactly these names: Polars takes ``*`` and ``^a$`` for patterns."""
+    return [cs.by_name(name).as_expr() for name in names]
+
+
 def _path(file: LakeFile) -> str:
     return str(file.file.file_path)
 
@@ -111,8 +116,7 @@ def _without(
     A value is in one partition only: a table is partitioned by columns of its primary key, or by
     their hash, and deletes are by the primary key.
     """
-    # "*" and "^a$" are names here, and no patterns
-    names = [cs.by_name(name).as_expr() for name in keys]
+    names = columns(keys)
     parts = [
         pl.scan_parquet(
             [local_path(_path(file)) for file in group],
@@ -127,9 +131,10 @@ def _without(
         .with_columns(pl.lit(sequence).alias(_DELETED))
         for sequence, group in _by_sequence(deletes, alone=False).items()
     ]
-    last = pl.concat(parts).group_by(names).agg(pl.col(_DELETED).max())
+    last = pl.concat(parts).group_by(names).agg(*(column.max() for column in columns([_DELETED])))
     joined = rows.join(last, on=names, how="left", nulls_equal=True)
-    alive = pl.col(_DELETED).is_null() | (pl.col(_DELETED) <= pl.col(_SEQUENCE))
+    deleted, sequence = columns([_DELETED, _SEQUENCE])
+    alive = deleted.is_null() | (deleted <= sequence)
     return joined.filter(alive).drop(_DELETED)
 
 

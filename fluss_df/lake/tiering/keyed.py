@@ -11,6 +11,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import PrimitiveType
 
+from fluss_df.lake.iceberg.frames import columns
 from fluss_df.lake.tiering.compaction import conform, small_files
 from fluss_df.lake.tiering.files import LakeFiles, RollingWriter
 from fluss_df.lake.tiering.live_rows import LiveRows, Partition, PartitionFiles
@@ -42,7 +43,7 @@ def last_changes(changes: Iterable[pa.Table], keys: Sequence[str]) -> tuple[pl.D
         tables.append(table.filter(new.to_arrow()))
     rows = pa.concat_tables(tables)
     frame = pl.DataFrame(pl.from_arrow(rows.select(list(keys)))).with_row_index("__row")
-    last = frame.unique(list(keys), keep="last").sort("__row")
+    last = frame.unique(columns(keys), keep="last").sort("__row")
     rows = rows.take(last["__row"].to_arrow())
     alive = pl.Series(pl.from_arrow(rows.column(CHANGE_TYPE_COLUMN).cast(pa.string()))) != "-D"
     return last.drop("__row"), rows.filter(alive.to_arrow()).drop_columns([CHANGE_TYPE_COLUMN])
@@ -110,7 +111,7 @@ def _has(
         return False
     for batch in live.batches(sequence, file, keys):
         frame = pl.DataFrame(pl.from_arrow(batch))
-        if frame.join(touched, on=list(keys), how="semi").height:
+        if frame.join(touched, on=columns(keys), how="semi").height:
             return True
     return False
 
@@ -135,7 +136,7 @@ def _without(rows: pa.Table, keys: Sequence[str], touched: pl.DataFrame) -> pa.T
     if not touched.height or not rows.num_rows:
         return rows
     frame = pl.DataFrame(pl.from_arrow(rows.select(list(keys)))).with_row_index("__row")
-    kept = frame.join(touched, on=list(keys), how="anti", maintain_order="left")
+    kept = frame.join(touched, on=columns(keys), how="anti", maintain_order="left")
     if kept.height == rows.num_rows:
         return rows
     return rows.take(kept["__row"].to_arrow())

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
 from fluss_df.errors import FlussError
+from fluss_df.lake.iceberg.frames import columns as exactly
 from fluss_df.lake.tiering.lake_rows import FIELD_ID, named_by_ids, viewed
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class LiveRows:
             at += count
             for keys, values in equal:
                 frame = pl.DataFrame(pl.from_arrow(rows.select(keys))).with_row_index("__row")
-                gone = frame.join(values, on=keys, how="semi", nulls_equal=True)["__row"]
+                gone = frame.join(values, on=exactly(keys), how="semi", nulls_equal=True)["__row"]
                 keep[gone.to_numpy()] = False
             live = rows if keep.all() else rows.filter(pa.array(keep))
             yield live if columns is None else live.select(list(columns))
