@@ -14,6 +14,10 @@ from fluss_df.schema import TableInfo
 ENABLED: Final = "table.datalake.enabled"
 FORMAT: Final = "table.datalake.format"
 READABLE: Final = ("iceberg",)
+# what tiering services add to each row
+BUCKET: Final = "__bucket"
+OFFSET: Final = "__offset"
+TIMESTAMP: Final = "__timestamp"
 # options with these words in their names are secret
 _SECRET: Final = re.compile(
     r"password|passwd|passphrase|pwd|secret|token|credential|sas|authorization"

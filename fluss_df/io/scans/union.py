@@ -11,7 +11,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -22,7 +22,7 @@ from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.planning import ask_bounds, check_schema, chosen_buckets, partitions_of
 from fluss_df.io.source import Halves, PartitionChoice, ScanSource, choose_partitions
 from fluss_df.lake.iceberg.catalog import open_table
-from fluss_df.lake.options import is_lake_table
+from fluss_df.lake.options import BUCKET, OFFSET, TIMESTAMP, is_lake_table
 from fluss_df.metadata import (
     BUCKET_COLUMN,
     COMMIT_TIMESTAMP_COLUMN,
@@ -37,14 +37,13 @@ from fluss_df.pushdown.prune import Conjunct
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
     from fluss_df.lake.iceberg.files import LakeFile, SnapshotFiles
 
 _TRIES = 4
 _PAUSE_S = 0.05
-# what tiering services add to each row
-BUCKET, OFFSET, TIMESTAMP = "__bucket", "__offset", "__timestamp"
 _ADDED = {
     BUCKET_COLUMN: BUCKET,
     LOG_OFFSET_COLUMN: OFFSET,
@@ -100,7 +99,7 @@ def pin_lake(source: ScanSource, info: TableInfo) -> PinnedLake | None:
 
 def opened_lake(info: TableInfo, snapshot_id: int) -> tuple[Table, SnapshotFiles]:
     """Return the lake table of a table, and what one of its snapshots is made of."""
-    return _opened(_Key(info), info.table_id, snapshot_id)
+    return _opened(_Key(info), snapshot_id)
 
 
 class _Key:
@@ -126,7 +125,7 @@ class _Key:
 
 
 @functools.lru_cache(maxsize=32)
-def _opened(key: _Key, table_id: int, snapshot_id: int) -> tuple[Table, SnapshotFiles]:
+def _opened(key: _Key, snapshot_id: int) -> tuple[Table, SnapshotFiles]:
     """Return a lake table and the files of a snapshot, which never change."""
     table = open_table(key.info)
     # not imported before it is known that the extra is there
@@ -230,6 +229,17 @@ def lake_partition_of(info: TableInfo, lake: PinnedLake, file: LakeFile) -> Part
     return PartitionInfo(-1, "$".join(values), dict(zip(keys, values, strict=True)))
 
 
+def wanted_files(
+    info: TableInfo, lake: PinnedLake, conditions: Sequence[Conjunct]
+) -> Callable[[DataFile], bool]:
+    """Return what says whether a file of the lake may have rows that conditions keep."""
+    from fluss_df.lake.iceberg.pruning import file_filter
+
+    own = set(info.get_column_names())
+    predicates = [c.predicate for c in conditions if c.predicate is not None and c.columns <= own]
+    return file_filter(lake.table, predicates)
+
+
 def lake_half(
     source: ScanSource, info: TableInfo, lake: PinnedLake, conditions: Sequence[Conjunct]
 ) -> tuple[pl.LazyFrame, LakePlan]:
@@ -243,13 +253,9 @@ def lake_half(
         Where the lake table lacks a column that it must have.
     """
     from fluss_df.lake.iceberg.frames import lake_frame
-    from fluss_df.lake.iceberg.pruning import file_filter
 
-    own = set(info.get_column_names())
-    predicates = [c.predicate for c in conditions if c.predicate is not None and c.columns <= own]
     chosen = _chosen(info, source)
-    judge = file_filter(lake.table, predicates)
-    keep: Callable[[Any], bool] = judge
+    keep = wanted_files(info, lake, conditions)
     frame, files = lake_frame(lake.table, lake.files, keep)
     names = frame.collect_schema()
     wanted = polars_schema(source.schema)

@@ -12,9 +12,9 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
 
+from fluss_df.lake.options import OFFSET
 from fluss_df.lake.tiering.commit import commit_snapshot
 from fluss_df.lake.tiering.files import LakeFiles
-from fluss_df.lake.tiering.lake_rows import OFFSET
 from fluss_df.lake.tiering.live_rows import LiveRows, PartitionFiles, files_by_partition
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
-# files of less than this are small; so many of them in a partition become one
+# files with fewer bytes are small; this number of them in a partition becomes one
 _SMALL_BYTES = 16 << 20
 _SMALL_FILES = 8
 

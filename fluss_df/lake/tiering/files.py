@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _TARGET_PROPERTY = "write.target-file-size-bytes"
 _TARGET_BYTES = 128 << 20
-# a row group is written when so many rows, or so many bytes of them, are there
+# a row group is written when it has this number of rows, or of bytes
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 16 << 20
 

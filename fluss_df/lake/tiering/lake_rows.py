@@ -7,11 +7,9 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from fluss_df.errors import FlussError
+from fluss_df.lake.options import BUCKET, OFFSET, TIMESTAMP
 from fluss_df.metadata import COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 
-BUCKET = "__bucket"
-OFFSET = "__offset"
-TIMESTAMP = "__timestamp"
 SYSTEM_COLUMNS = (BUCKET, OFFSET, TIMESTAMP)
 _BEFORE_LOG = -1
 FIELD_ID = b"PARQUET:field_id"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.errors import FlussError
 from fluss_df.io.scans.planning import frame_schema, partitions_of
 from fluss_df.io.scans.union import (
     PinnedLake,
@@ -19,8 +21,9 @@ from fluss_df.io.scans.union import (
     log_half,
     opened_lake,
     pin_lake,
+    wanted_files,
 )
-from fluss_df.io.source import ScanSource
+from fluss_df.io.source import ScanSource, choose_partitions
 from fluss_df.metadata import LakeSnapshot, PartitionInfo
 from fluss_df.pushdown.prune import Conjunct
 from fluss_df.schema import TableInfo
@@ -81,11 +84,7 @@ def _tasks(
     conditions: Sequence[Conjunct],
     without: set[str],
 ) -> list[LakeFiles]:
-    from fluss_df.lake.iceberg.pruning import file_filter
-
-    own = set(info.get_column_names())
-    predicates = [c.predicate for c in conditions if c.predicate is not None and c.columns <= own]
-    keep = file_filter(lake.table, predicates)
+    keep = wanted_files(info, lake, conditions)
     files = [file for file in lake.files.rows if keep(file.file)]
     if info.is_partitioned():
         of = {id(file): lake_partition_of(info, lake, file) for file in files}
@@ -101,11 +100,9 @@ def _chosen(info: TableInfo, source: ScanSource, partitions: Iterable[PartitionI
         return {partition.partition_name for partition in there}
     found: set[str] = set()
     for choice in source.partitions:
-        spec = None if isinstance(choice, str) else dict(choice)
-        for partition in there:
-            named = partition.partition_name == choice
-            if named or (spec is not None and spec.items() <= partition.spec.items()):
-                found.add(partition.partition_name)
+        # others may be in Fluss: choices_there refuses what neither has
+        with contextlib.suppress(FlussError):
+            found.update(p.partition_name for p in choose_partitions(info, there, (choice,)))
     return found
 
 
