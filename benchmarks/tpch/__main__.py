@@ -24,7 +24,7 @@ from fluss_df.client.fetch.parallel import ParallelRead
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.cluster import LocalCluster
 from fluss_df.io.base.arrow import to_polars
-from fluss_df.io.polars_reader import FlussReaderBuilder, planned_scans
+from fluss_df.io.polars_reader import LogRead, planned_scans
 
 # of the embedded engine, in total
 AIM = 1.5
@@ -38,9 +38,7 @@ def seconds(work: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - began_cpu
 
 
-def read(
-    connection: fluss.FlussConnection, scans: Sequence[FlussReaderBuilder], metrics: ScanMetrics
-) -> None:
+def read(connection: fluss.FlussConnection, scans: Sequence[LogRead], metrics: ScanMetrics) -> None:
     """Read what a query's scans read, and do nothing with it."""
     for scan in scans:
         positions = positions_of(scan.info.table_id, scan.plan.splits)
@@ -76,7 +74,7 @@ class Race:
     def query(self, number: int, rounds: int) -> dict[str, tuple[float, float]]:
         """Return medians of a query and of its parts: seconds, and of processors."""
         query = QUERIES[number]
-        scans: list[FlussReaderBuilder] = []
+        scans: list[LogRead] = []
         waited: list[float] = []
 
         def planning() -> None:

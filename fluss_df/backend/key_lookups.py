@@ -15,31 +15,26 @@ from __future__ import annotations
 import functools
 import operator
 import re
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ibis.expr.operations as ops
 import polars as pl
 from ibis.backends.polars.rewrites import PandasRename
-from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
 from fluss_df.backend.catalog.leaves import FlussLeaf, require_types
 from fluss_df.backend.translation import rule, translate
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io.base.names import all_exact, exact
 from fluss_df.io.lookup_join import lookup_join
-from fluss_df.io.polars_reader import planned_scans, with_known_schema
+from fluss_df.io.polars_reader import planned_scans
+from fluss_df.io.scans.adapter import Query, ScanNode, with_known_schema
 from fluss_df.io.scans.offsets import bucket_offsets
 from fluss_df.metadata import TablePath
 from fluss_df.pushdown.prune import MAX_LOOKUPS
 from fluss_df.record.change_tables import split_name
 from fluss_df.schema import TableInfo
-
-if TYPE_CHECKING:
-    from polars._typing import SchemaDict
-    from polars.io.external_reader import FilterExpr
 
 #: A side that reads more rows of Fluss than this is not evaluated for its keys; nor is one that
 #: reads files, whose rows are not known. Of its keys, at most ``MAX_LOOKUPS`` are looked up.
@@ -122,7 +117,7 @@ def narrowed(
     return with_known_schema(KeyedScan(table, path, connection, side, casts).lazy(), kinds)
 
 
-class KeyedScan(LazyFrameResolver):
+class KeyedScan(ScanNode):
     """A table whose rows have keys that another frame has, as a node of a Polars plan.
 
     Parameters
@@ -147,25 +142,12 @@ class KeyedScan(LazyFrameResolver):
         self._side = side
         self._casts = dict(casts)
 
-    def schema(self) -> SchemaDict:
+    def schema(self) -> pl.Schema:
         """Return the schema of the table."""
         return self._table.collect_schema()
 
-    def resolve_lazyframe(
-        self,
-        *,
-        projection: list[str] | None,
-        limit: int | None,
-        filters: list[FilterExpr],
-        filter_columns: list[str],
-        filter_drop_columns_idx: int | None,
-        existing_resolved_version_key: str | None,
-    ) -> tuple[pl.LazyFrame, ResolvedLazyFrameProps]:
+    def frame(self, query: Query) -> pl.LazyFrame:
         """Find the keys, and say what is read for them."""
-        # a key that is never the same has Polars ask again at every collect
-        return self._narrowed(), ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
-
-    def _narrowed(self) -> pl.LazyFrame:
         names = list(self._side.columns)
         wanted = self._fitting(self._side.keys.select(all_exact(names)))
         if not is_small(wanted, self._connection):

@@ -7,33 +7,20 @@ for the first one for ever.
 from __future__ import annotations
 
 import dataclasses
-import re
-import sys
-import threading
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
-from polars.io.external_reader import (
-    FileReader,
-    FileReaderBuilder,
-    ReaderCapabilities,
-    scan_external_reader,
-)
-from polars.lazyframe.engine import _LocalEngine
-from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
-from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.scan.log_scanner import LogScanner
 from fluss_df.errors import FlussError
 from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.base.names import all_exact
+from fluss_df.io.scans.adapter import PlannedRead, Query, ScanNode, is_collected_whole
 from fluss_df.io.scans.changes import ChangeRows, table_columns, whole_updates
-from fluss_df.io.scans.live import live_queries
 from fluss_df.io.scans.planning import (
     check_schema,
     chosen_buckets,
@@ -41,7 +28,7 @@ from fluss_df.io.scans.planning import (
     partitions_of,
     usable_conditions,
 )
-from fluss_df.io.scans.report import Runs, ScanRun, numbered
+from fluss_df.io.scans.report import Runs, ScanRun
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, PARTITION_COLUMN
 from fluss_df.pushdown.from_polars import PolarsConjunct
@@ -49,15 +36,10 @@ from fluss_df.pushdown.plan import Bucket, ScanPlan
 from fluss_df.pushdown.prune import count_buckets, prune
 from fluss_df.schema import TableInfo
 
-if TYPE_CHECKING:
-    from polars._typing import SchemaDict
-    from polars.io.external_reader import FilterExpr
-
 # a wait for rows gives the query a chance to end
 _POLL_MS = 200
 # how often new partitions are looked for
 _PARTITIONS_S = 1.0
-_SOURCE = "follow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +63,7 @@ class FollowOptions:
         return self.max_rows is None and self.duration_s is None
 
 
-class FlussFollow(LazyFrameResolver):
+class FlussFollow(ScanNode):
     """A scan that follows a log table, as a node of a Polars plan; it can be pickled.
 
     Parameters
@@ -93,40 +75,20 @@ class FlussFollow(LazyFrameResolver):
     """
 
     def __init__(self, source: ScanSource, options: FollowOptions) -> None:
+        super().__init__(polars_schema(source.schema))
         self.source = source
         self.options = options
         self.runs = Runs()
-        self.polars_schema = polars_schema(source.schema)
 
-    def schema(self) -> SchemaDict:
-        """Return the schema as it was when the frame was made."""
-        return self.polars_schema
-
-    def resolve_lazyframe(
-        self,
-        *,
-        projection: list[str] | None,
-        limit: int | None,
-        filters: list[FilterExpr],
-        filter_columns: list[str],
-        filter_drop_columns_idx: int | None,
-        existing_resolved_version_key: str | None,
-    ) -> tuple[pl.LazyFrame, ResolvedLazyFrameProps]:
-        """Plan the scan for a query, unless the query would never end."""
-        if self.options.endless and limit is None and _collecting():
+    def frame(self, query: Query) -> pl.LazyFrame:
+        """Return what comes, unless the query would never end."""
+        if self.options.endless and query.limit is None and is_collected_whole("FlussFollow"):
             raise FlussError(
                 f"a scan that follows table {self.source.table} has no end, so it cannot be"
                 " collected into one frame: take its rows as they come with collect_batches() or"
                 " sink_batches(), or end it with head(n), max_rows=... or duration=..."
             )
-        conditions = [PolarsConjunct(f.expr, self.source.schema) for f in filters]
-        columns = projection
-        if projection is not None:
-            columns = [*projection, *(c for c in filter_columns if c not in projection)]
-        frame = scan_external_reader(
-            _FollowBuilder(self, columns, conditions), sources=[_SOURCE], schema=self.polars_schema
-        )
-        return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
+        return _Following(self, query.columns, query.conditions(self.source.schema)).lazy()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"source": self.source, "options": self.options}
@@ -138,45 +100,28 @@ class FlussFollow(LazyFrameResolver):
         return f"FlussFollow({str(self.source.table)!r})"
 
 
-def _collecting() -> bool:
-    """Whether a thread is in a ``collect`` of a followed scan without a ``head``.
+class _Following(PlannedRead):
+    name = "fluss follow"
 
-    Polars does not tell a scan what its rows are for; the thread that collects waits with the
-    query in its hands.
-    """
-    collect = _LocalEngine.collect.__code__
-    for thread, frame in sys._current_frames().items():
-        if thread == threading.get_ident() or frame.f_code is not collect:
-            continue
-        query = frame.f_locals.get("lf")
-        if isinstance(query, pl.LazyFrame):
-            plan = query.explain(optimized=False)
-            if FlussFollow.__name__ in plan and not re.search("^ *(SLICE|SINK)", plan, re.M):
-                return True
-    return False
-
-
-class _FollowBuilder(FileReaderBuilder):
     def __init__(
         self,
         follow: FlussFollow,
         columns: Sequence[str] | None,
         conditions: list[PolarsConjunct],
     ) -> None:
-        self.follow = follow
-        self.conditions = conditions
-        self.runs = follow.runs
-        self.plan = self._planned(columns)
-        self.number = numbered(self)
+        self._source = follow.source
+        self._options = follow.options
+        self._conditions = conditions
+        super().__init__(self._planned(columns), follow.polars_schema, follow.runs)
 
     def _planned(self, columns: Sequence[str] | None) -> ScanPlan:
         """Return what is read as the table is now; partitions may come."""
-        source, options = self.follow.source, self.follow.options
+        source, options = self._source, self._options
         info = source.connection.get_table(source.table).get_table_info()
         check_schema(info, source)
         there = partitions_of(source, info)
         buckets = chosen_buckets(info, source, there)
-        usable = usable_conditions(source, self.conditions)
+        usable = usable_conditions(source, self._conditions)
         pruned = prune(info, buckets, usable, source.metadata_columns)
         wanted = {*(source.schema.names if columns is None else columns)}
         own = wanted & {*source.columns}
@@ -188,8 +133,8 @@ class _FollowBuilder(FileReaderBuilder):
         names = (bucket.partition_name for bucket in pruned.buckets)
         # which rows a condition on offsets leaves out, the query finds out
         of_places = {*source.metadata_columns} - {PARTITION_COLUMN, BUCKET_COLUMN}
-        late = [c.text for c in self.conditions if c.columns & of_places]
-        left = [c.text for c in self.conditions if not any(c is used for used in usable)]
+        late = [c.text for c in self._conditions if c.columns & of_places]
+        left = [c.text for c in self._conditions if not any(c is used for used in usable)]
         return ScanPlan(
             table=source.table,
             table_id=info.table_id,
@@ -211,58 +156,24 @@ class _FollowBuilder(FileReaderBuilder):
             buckets=len(pruned.buckets),
         )
 
-    def reader_capabilities(self) -> ReaderCapabilities:
-        return ReaderCapabilities(pre_slice=True)
-
-    def explain_properties(self) -> dict[str, str]:
-        return {"name": "fluss follow", "scan": self.number, **self.plan.properties()}
-
-    def build_file_reader(
-        self, source: str | bytes, multi_scan_context: dict[Any, Any]
-    ) -> FileReader:
-        run = ScanRun(self.plan, ScanMetrics())
-        self.runs.began(run)
-        return _FollowReader(self.follow, self.conditions, run)
-
-
-class _FollowReader(FileReader):
-    def __init__(self, follow: FlussFollow, conditions: list[PolarsConjunct], run: ScanRun) -> None:
-        self._follow = follow
-        self._conditions = conditions
-        self._run = run
-        run.opened()
-        live_queries.add(self)
-
-    def schema(self) -> SchemaDict:
-        return self._follow.polars_schema
-
-    def n_rows_in_file(self, limit: int | None = None) -> int:
+    def count(self, run: ScanRun) -> int:
         raise FlussError(
-            f"a scan that follows table {self._follow.source.table} has no last row to count from"
+            f"a scan that follows table {self._source.table} has no last row to count from"
         )
 
-    def on_drop(self) -> None:
-        self._run.dropped()
-
-    def collect_batches(
-        self,
-        *,
-        columns: Sequence[str],
-        row_index: tuple[str, int] | None,
-        pre_slice: tuple[int, int] | None,
-        filters: Sequence[FilterExpr],
-        num_pipelines: int,
+    def frames(
+        self, run: ScanRun, columns: Sequence[str], pre_slice: tuple[int, int] | None
     ) -> Iterator[pl.DataFrame]:
         """Return rows as they come; empty frames while none do."""
-        return sliced(self._rows(columns), pre_slice)
+        return sliced(self._rows(run, columns), pre_slice)
 
-    def _rows(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        options, source = self._follow.options, self._follow.source
+    def _rows(self, run: ScanRun, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        options, source = self._options, self._source
         end = None if options.duration_s is None else time.monotonic() + options.duration_s
         left = options.max_rows
         # one column at least, to know how many rows there are
         wanted = frozenset(columns) or frozenset(source.schema.names[:1])
-        with _Subscriptions(source, self._conditions, wanted, self._run) as subscriptions:
+        with _Subscriptions(source, self._conditions, wanted, run) as subscriptions:
             while left != 0:
                 wait_ms = float(_POLL_MS)
                 if end is not None:

@@ -14,7 +14,8 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.durations import parse_duration
 from fluss_df.io.follow import FlussFollow, FollowOptions
 from fluss_df.io.lookup_join import lookup_joins
-from fluss_df.io.polars_reader import FlussScan, planned_scans, with_known_schema
+from fluss_df.io.polars_reader import FlussScan, planned_scans
+from fluss_df.io.scans.adapter import with_known_schema
 from fluss_df.io.scans.changes import changes_schema, check_changes, table_columns
 from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.planning import check_offset_partitions, frame_schema

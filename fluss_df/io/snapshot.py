@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
-from polars.io.external_reader import (
-    FileReader,
-    FileReaderBuilder,
-    ReaderCapabilities,
-    scan_external_reader,
-)
-from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
 from fluss_df.client.lookup.lookuper import Lookuper, PrefixLookuper
-from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.base.names import all_exact, exact
-from fluss_df.io.polars_reader import FlussScan, planned_frame
+from fluss_df.io.polars_reader import FlussScan, LogRead
+from fluss_df.io.scans.adapter import PlannedRead, Query, ScanNode
 from fluss_df.io.scans.changes import changes_schema
 from fluss_df.io.scans.known import KnownTable, Moment
-from fluss_df.io.scans.live import live_queries
 from fluss_df.io.scans.planning import check_schema, frame_schema, plan_scan
-from fluss_df.io.scans.report import Runs, ScanRun, numbered
+from fluss_df.io.scans.report import Runs, ScanRun
 from fluss_df.io.scans.union import halves_of, lake_half
 from fluss_df.io.source import Halves, ScanSource, choose_partitions
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, PartitionInfo
@@ -38,14 +29,8 @@ from fluss_df.pushdown.prune import Pruned, all_buckets, count_buckets, prune, s
 from fluss_df.record.change_tables import ChangeTable
 from fluss_df.schema import TableInfo
 
-if TYPE_CHECKING:
-    from polars._typing import SchemaDict
-    from polars.io.external_reader import FilterExpr
 
-_SOURCE = "current rows"
-
-
-class FlussSnapshot(LazyFrameResolver):
+class FlussSnapshot(ScanNode):
     """The current rows of a primary-key table, as a node of a Polars plan; it can be pickled.
 
     Parameters
@@ -57,8 +42,8 @@ class FlussSnapshot(LazyFrameResolver):
     """
 
     def __init__(self, source: ScanSource, known: KnownTable | None = None) -> None:
+        super().__init__(polars_schema(source.schema))
         self.source = source
-        self.polars_schema = polars_schema(source.schema)
         self._known = known
         self._lookuper: tuple[int, int, Lookuper] | None = None
         self.runs = Runs()
@@ -79,7 +64,7 @@ class FlussSnapshot(LazyFrameResolver):
             known = self._known = KnownTable(info, now)
         return known.info
 
-    def made_anew(self, info: TableInfo) -> TableInfo | None:
+    def replaced_table(self, info: TableInfo) -> TableInfo | None:
         """Return the table that is there in the place of one that is gone; None where none is.
 
         Raises
@@ -110,34 +95,17 @@ class FlussSnapshot(LazyFrameResolver):
             made = self._lookuper = (info.table_id, info.schema_id, lookuper)
         return made[2]
 
-    def schema(self) -> SchemaDict:
-        """Return the schema as it was when the frame was made."""
-        return self.polars_schema
-
     def cse_eq(self, other: object) -> bool:
         """Have a query read once for two uses of equal scans."""
         return isinstance(other, FlussSnapshot) and self.source.same_rows(other.source)
 
-    def resolve_lazyframe(
-        self,
-        *,
-        projection: list[str] | None,
-        limit: int | None,
-        filters: list[FilterExpr],
-        filter_columns: list[str],
-        filter_drop_columns_idx: int | None,
-        existing_resolved_version_key: str | None,
-    ) -> tuple[pl.LazyFrame, ResolvedLazyFrameProps]:
-        """Plan the scan for a query."""
-        conditions = [PolarsConjunct(f.expr, self.source.schema) for f in filters]
-        columns = projection
-        if projection is not None:
-            columns = list(dict.fromkeys([*projection, *filter_columns]))
-        frame = self._with_lake(columns, conditions if limit is None else [])
+    def frame(self, query: Query) -> pl.LazyFrame:
+        """Return the rows that Fluss has; of a lake table the lake's, overridden by changes."""
+        conditions = query.conditions(self.source.schema)
+        frame = self._with_lake(query.columns, conditions if query.limit is None else [])
         if frame is None:
-            builder = _SnapshotBuilder(self, columns, conditions, limit)
-            frame = scan_external_reader(builder, sources=[_SOURCE], schema=self.polars_schema)
-        return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
+            frame = _RowsRead(self, query.columns, conditions, query.limit).lazy()
+        return frame
 
     def _with_lake(
         self, columns: Sequence[str] | None, conditions: Sequence[PolarsConjunct]
@@ -172,9 +140,9 @@ class FlussSnapshot(LazyFrameResolver):
         wanted = None if columns is None else {*columns, *keys, CHANGE_TYPE_COLUMN}
         _, plan = plan_scan(log, columns=wanted, conditions=conditions, known=known)
         if lake is None:
-            return planned_frame(later, info, plan).select(all_exact(source.columns))
+            return LogRead(later, info, plan).lazy().select(all_exact(source.columns))
         rows, part = lake_half(whole, info, lake, conditions)
-        changes = planned_frame(later, info, dataclasses.replace(plan, lake=part))
+        changes = LogRead(later, info, dataclasses.replace(plan, lake=part)).lazy()
         change = exact(CHANGE_TYPE_COLUMN)
         # the last one of a key, all of which are of one bucket, in the order of their offsets
         on, columns_of = all_exact(keys), all_exact(source.columns)
@@ -192,7 +160,7 @@ class FlussSnapshot(LazyFrameResolver):
         return f"FlussSnapshot({str(self.source.table)!r})"
 
 
-class _SnapshotBuilder(FileReaderBuilder):
+class _RowsRead(PlannedRead):
     """What is read for one query: keys to look up, or partitions to scan."""
 
     def __init__(
@@ -203,10 +171,8 @@ class _SnapshotBuilder(FileReaderBuilder):
         limit: int | None,
     ) -> None:
         self.source = source = snapshot.source
-        self.polars_schema = snapshot.polars_schema
         self.limit = None if conditions else limit
         self.snapshot = snapshot
-        self.runs = snapshot.runs
         self.info = snapshot.table_info()
         self.keys = self.prefixes = None
         if not source.partitions:
@@ -227,8 +193,8 @@ class _SnapshotBuilder(FileReaderBuilder):
             there, pruned, scanned = None, None, all_buckets(self.info, ())
         # of a partition that is read, all are
         self.buckets = [(bucket.partition_name, bucket.bucket_id) for bucket in scanned]
-        self.plan = self._planned(columns, conditions, there, pruned)
-        self.number = numbered(self)
+        plan = self._planned(columns, conditions, there, pruned)
+        super().__init__(plan, snapshot.polars_schema, snapshot.runs)
 
     def _planned(
         self,
@@ -273,93 +239,56 @@ class _SnapshotBuilder(FileReaderBuilder):
             buckets=buckets,
         )
 
-    def reader_capabilities(self) -> ReaderCapabilities:
-        return ReaderCapabilities(pre_slice=True)
+    def count(self, run: ScanRun) -> int:
+        return sum(frame.height for frame in self._frames(run, self.source.columns[:1], None))
 
-    def explain_properties(self) -> dict[str, str]:
-        return {"name": "fluss", "scan": self.number, **self.plan.properties()}
-
-    def build_file_reader(
-        self, source: str | bytes, multi_scan_context: dict[Any, Any]
-    ) -> FileReader:
-        run = ScanRun(self.plan, ScanMetrics())
-        self.runs.began(run)
-        return _SnapshotReader(self, run)
-
-
-class _SnapshotReader(FileReader):
-    def __init__(self, builder: _SnapshotBuilder, run: ScanRun) -> None:
-        self._builder = builder
-        self._run = run
-        run.opened()
-        live_queries.add(self)
-
-    def schema(self) -> SchemaDict:
-        return self._builder.polars_schema
-
-    def n_rows_in_file(self, limit: int | None = None) -> int:
-        return sum(frame.height for frame in self._frames(self._builder.source.columns[:1], None))
-
-    def on_drop(self) -> None:
-        self._run.dropped()
-
-    def collect_batches(
-        self,
-        *,
-        columns: Sequence[str],
-        row_index: tuple[str, int] | None,
-        pre_slice: tuple[int, int] | None,
-        filters: Sequence[FilterExpr],
-        num_pipelines: int,
+    def frames(
+        self, run: ScanRun, columns: Sequence[str], pre_slice: tuple[int, int] | None
     ) -> Iterator[pl.DataFrame]:
-        """Return the rows, a few MB at a time."""
-        names = list(columns) or list(self._builder.source.columns[:1])
+        names = list(columns) or list(self.source.columns[:1])
         limit = None if pre_slice is None else sum(pre_slice)
-        for frame in sliced(self._frames(names, limit), pre_slice):
+        for frame in sliced(self._frames(run, names, limit), pre_slice):
             yield frame.select(all_exact(columns)) if columns else pl.DataFrame(height=frame.height)
 
-    def _frames(self, names: Sequence[str], limit: int | None) -> Iterator[pl.DataFrame]:
-        builder, run = self._builder, self._run
-        if builder.plan.lookups is not None:
-            run.looks_up(names, builder.plan.lookups)
+    def _frames(
+        self, run: ScanRun, names: Sequence[str], limit: int | None
+    ) -> Iterator[pl.DataFrame]:
+        if self.plan.lookups is not None:
+            run.looks_up(names, self.plan.lookups)
             try:
-                rows = self._looked_up(builder.info)
+                rows = self._looked_up(self.info, run)
             except FlussError:
                 # what was known of the table may be of one that is gone
-                now = builder.snapshot.made_anew(builder.info)
+                now = self.snapshot.replaced_table(self.info)
                 if now is None:
                     raise
-                rows = self._looked_up(now)
+                rows = self._looked_up(now, run)
             yield to_polars(rows.select(list(names)))
             return
-        limits = [n for n in (limit, builder.limit) if n is not None]
+        limits = [n for n in (limit, self.limit) if n is not None]
         if limits and not min(limits):
             return
-        info, partitions = builder.info, builder.partitions
         scanner = SnapshotScanner(
-            builder.source.connection,
-            info,
+            self.source.connection,
+            self.info,
             list(names),
             limit=min(limits) if limits else None,
-            partitions=partitions,
+            partitions=self.partitions,
         )
         run.metrics = scanner.metrics
-        run.reads_buckets(names, builder.buckets)
+        run.reads_buckets(names, self.buckets)
         for batch in scanner.batches():
             yield to_polars(pa.Table.from_batches([batch]))
 
-    def _looked_up(self, info: TableInfo) -> pa.Table:
-        builder, metrics = self._builder, self._run.metrics
-        if builder.prefixes is not None:
-            lookuper = PrefixLookuper(
-                builder.source.connection, info, builder.prefixes.column_names
-            )
-            return lookuper.lookup_arrow(builder.prefixes, metrics=metrics)
+    def _looked_up(self, info: TableInfo, run: ScanRun) -> pa.Table:
+        if self.prefixes is not None:
+            lookuper = PrefixLookuper(self.source.connection, info, self.prefixes.column_names)
+            return lookuper.lookup_arrow(self.prefixes, metrics=run.metrics)
         flag = "_found"
         while flag in info.get_column_names():
             flag += "_"
-        rows = builder.snapshot.lookuper(info).lookup_arrow(
-            builder.keys, found_column=flag, metrics=metrics
+        rows = self.snapshot.lookuper(info).lookup_arrow(
+            self.keys, found_column=flag, metrics=run.metrics
         )
         return rows.filter(rows.column(flag))
 

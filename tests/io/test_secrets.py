@@ -39,7 +39,7 @@ def test_nothing_shows_the_password(guarded: str, caplog: pytest.LogCaptureFixtu
             scan_fluss("missing", connection=connection)
         shown = [
             frame.explain(), explain(frame), repr(last_scan()), str(last_scan()), repr(plan.plan),
-            repr(plan.scan), repr(plan.source), repr(result), str(caught.value), repr(caught.value),
+            repr(plan), repr(plan.source), repr(result), str(caught.value), repr(caught.value),
         ]  # fmt: skip
         for text in shown:
             assert PASSWORD not in text

@@ -24,7 +24,7 @@ from fluss_df.cli.loading.guessing import SAMPLE, Guess
 from fluss_df.cli.loading.json_lines import check_fields, check_lines, objects
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact, exact
-from fluss_df.io.polars_reader import polars_text
+from fluss_df.io.scans.adapter import polars_text
 
 _SCANS: dict[str, Callable[..., pl.LazyFrame]] = {
     ".parquet": pl.scan_parquet,

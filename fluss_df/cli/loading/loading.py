@@ -29,11 +29,11 @@ from fluss_df.client.send.batch import RoutedBatch
 from fluss_df.cluster.processes.places import data_dir
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import polars_schema
-from fluss_df.io.polars_reader import polars_text
 from fluss_df.io.runs.checkpoint import BatchOffsets, Checkpoint, read_state, write_atomically
 from fluss_df.io.runs.ledger import TableLedger
 from fluss_df.io.runs.losses import Losses
 from fluss_df.io.runs.micro_batches import MicroBatch
+from fluss_df.io.scans.adapter import polars_text
 from fluss_df.io.sinks.sink import require_partitions
 from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.metadata import TablePath
