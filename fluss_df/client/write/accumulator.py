@@ -6,16 +6,17 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from fluss_df.client.runtime.encoders import encode_pool
 from fluss_df.client.runtime.interrupts import shielded
-from fluss_df.client.send.batch import EncodedBatch, WriteResultHandle
+from fluss_df.client.send.batch import WriteResultHandle
 from fluss_df.client.write.batcher import Batcher
+from fluss_df.client.write.codec import RowCodec
 from fluss_df.errors import FlussError
-from fluss_df.record.python.row_collector import Gathered, Row, RowCollector, RowGate
+from fluss_df.record.python.row_collector import Gathered, Row, RowGate
 
 if TYPE_CHECKING:
     from fluss_df.client.context import ClientContext
@@ -26,14 +27,6 @@ logger = logging.getLogger(__name__)
 _FIRST_ROWS = 8192
 _LOCK_BUSY_WAIT_S = 0.001
 _LOCK_BUSY_PAUSE_S = 0.01
-
-#: Makes a batch of rows that were added one by one.
-MakeBatch: TypeAlias = Callable[[Gathered, Sequence[Any]], pa.RecordBatch]
-#: Makes the values, by column, and the bytes of a row that nothing else waits with; None where its
-#: values are not plain: it goes the way of many then, which costs a row 0.2 ms.
-MakeLoneRow: TypeAlias = Callable[
-    [Gathered, Sequence[Any]], tuple[Sequence[Any], EncodedBatch] | None
-]
 
 
 class Accumulator:
@@ -48,14 +41,10 @@ class Accumulator:
         The connection.
     batcher
         Where it is sent to.
+    codec
+        The form of its rows.
     name
         The table's, for errors.
-    rows
-        Checks rows.
-    frame_schema
-        The schema of frames, and of batches of rows.
-    make_batch, make_lone_row
-        Make what is sent of rows.
 
     Attributes
     ----------
@@ -71,22 +60,15 @@ class Accumulator:
         self,
         connection: ClientContext,
         batcher: Batcher,
-        *,
+        codec: RowCodec,
         name: str,
-        rows: RowCollector,
-        frame_schema: pa.Schema,
-        make_batch: MakeBatch,
-        make_lone_row: MakeLoneRow,
     ) -> None:
         self._connection = connection
         self._config = connection.config
         self._batcher = batcher
         self._name = name
-        self._rows = rows
-        self._width = rows.width
-        self._frame_schema = frame_schema
-        self._make_batch = make_batch
-        self._make_lone_row = make_lone_row
+        self._codec = codec
+        self._width = codec.rows.width
         self.lock = threading.RLock()
         self._waiting: list[Gathered | pa.RecordBatch] = []  # in order
         self._frame_bytes = 0
@@ -97,7 +79,7 @@ class Accumulator:
         self.target_bytes = self._config.writer_batch_size
         self._gate = RowGate()
         self._limit_rows(_FIRST_ROWS)
-        self.put_row: Callable[[Row], WriteResultHandle] = self._rows.taker(
+        self.put_row: Callable[[Row], WriteResultHandle] = codec.rows.taker(
             self._gate, self._drain_full, self._late, self.put
         )
 
@@ -121,7 +103,7 @@ class Accumulator:
 
     def put(self, row: Row) -> WriteResultHandle:
         """Take any row; it is refused at once where it does not fit."""
-        values = self._rows.values(row)
+        values = self._codec.rows.values(row)
         with self.lock:
             gathered = self._gathered()
             gathered.extend(values)
@@ -276,7 +258,7 @@ class Accumulator:
                     for item, of in zip(waiting, values, strict=True)
                     if self._count([item])
                 ]
-                data = pa.Table.from_batches(batches, self._frame_schema)
+                data = pa.Table.from_batches(batches, self._codec.frame_schema)
                 self._batcher.send(data, handle, self.target_bytes, wait_for_room=wait_for_room)
             except Exception as failure:
                 error = self._as_failure(failure)
@@ -291,7 +273,7 @@ class Accumulator:
         return FlussError(f"rows of table {self._name} cannot be sent: {error!r}")
 
     def _rows_batch(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:
-        batch = self._make_batch(gathered, values)
+        batch = self._codec.frame_of_rows(gathered, values)
         self._adapt(batch.num_rows, batch.nbytes)
         return batch
 
@@ -320,7 +302,7 @@ class Accumulator:
         values = gathered.take()
         # another one may have come in the last moment
         alone = gathered.rows(self._width) == 1
-        found = self._make_lone_row(gathered, values) if alone else None
+        found = self._codec.one_row(gathered, values) if alone else None
         place = None if found is None else self._batcher.place(found[0])
         if found is None or place is None:
             gathered.taken = None

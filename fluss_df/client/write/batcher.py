@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -23,12 +23,11 @@ from fluss_df.client.send.batch import (
     WriteBatch,
     WriteResultHandle,
 )
-from fluss_df.client.send.requests import WriteApi
 from fluss_df.client.send.sender import Sender
+from fluss_df.client.write.codec import RowCodec
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
 from fluss_df.schema import TableInfo
-from fluss_df.types import Column
 
 if TYPE_CHECKING:
     from fluss_df.client.context import ClientContext
@@ -57,45 +56,38 @@ class Batcher:
     ----------
     connection, info
         The table.
-    columns
-        The columns that rows have.
-    api
-        The request that carries batches.
-    encode
-        Returns the bytes of a batch; called in any thread.
+    codec
+        The form of its rows.
     create_partitions
         Whether to create the partitions of the rows where they do not exist.
     owner
         Kept alive until all is done with, for the report at the program's end.
-    most_rows
-        No batch has more.
     """
 
     def __init__(
         self,
         connection: ClientContext,
         info: TableInfo,
-        columns: Sequence[Column],
-        api: WriteApi,
-        encode: Callable[[pa.RecordBatch], EncodedBatch],
+        codec: RowCodec,
         *,
         create_partitions: bool,
         owner: object,
-        most_rows: int = sys.maxsize,
     ) -> None:
         self._connection = connection
         self._info = info
         self._config = config = connection.config
         self._name = str(info.table_path)
-        self._api = api
-        self._encode_frame = encode
+        self._codec = codec
         self._owner = owner
-        self._most_rows = most_rows
         self._memory = BufferMemory(config.writer_buffer_memory_size)
         self._create_partitions = create_partitions
         self._partitions = PartitionRouter(connection, info, create=create_partitions)
-        self._plain_partitions = PlainPartitions(info, columns) if info.is_partitioned() else None
-        self._assign = bucket_assigner(info, config, columns, count_of=self._partitions.buckets_of)
+        self._plain_partitions = (
+            PlainPartitions(info, codec.columns) if info.is_partitioned() else None
+        )
+        self._assign = bucket_assigner(
+            info, config, codec.columns, count_of=self._partitions.buckets_of
+        )
         self._sender: Sender | None = None
         #: How many rows the sender was given.
         self.given_rows = 0
@@ -108,7 +100,7 @@ class Batcher:
                 self._config,
                 self._connection.metrics,
                 self._memory,
-                self._api,
+                self._codec.api,
                 create_partitions=self._create_partitions,
                 partition_moved=self._partitions.learn,
             )
@@ -147,14 +139,15 @@ class Batcher:
             # it names a row of what waited together
             error.rows_before = self.given_rows
             raise
+        most_rows = self._codec.most_rows
         for partition_name, partition_id, part in parts:
             for piece in _pieces(part, spread_bytes):
                 for bucket, rows in self._assign(piece, partition_id):
-                    if rows.nbytes <= target_bytes * _MARGIN and rows.num_rows <= self._most_rows:
+                    if rows.nbytes <= target_bytes * _MARGIN and rows.num_rows <= most_rows:
                         yield RoutedBatch(bucket, partition_name, rows)
                         continue
                     table = pa.Table.from_batches([rows])
-                    for batch in _pieces(table, target_bytes, self._most_rows):
+                    for batch in _pieces(table, target_bytes, most_rows):
                         yield RoutedBatch(bucket, partition_name, batch)
 
     def place(self, row: Sequence[Any]) -> Place | None:
@@ -227,7 +220,7 @@ class Batcher:
         if data is None:  # given up meanwhile
             return
         try:
-            encoded = self._encode_frame(data)
+            encoded = self._codec.encode(data)
         except Exception as error:
             if not isinstance(error, FlussError):
                 logger.exception("a batch of table %s could not be encoded", self._name)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,22 +12,15 @@ import pyarrow as pa
 from fluss_df.client.runtime.awaitable import Ready, ready
 from fluss_df.client.runtime.interrupts import shielded
 from fluss_df.client.runtime.io_thread import reset_after_fork
-from fluss_df.client.send.batch import (
-    BucketResult,
-    EncodedBatch,
-    RoutedBatch,
-    WriteResultHandle,
-)
-from fluss_df.client.send.requests import WriteApi
+from fluss_df.client.send.batch import BucketResult, RoutedBatch, WriteResultHandle
 from fluss_df.client.write.accumulator import Accumulator
 from fluss_df.client.write.batcher import Batcher
+from fluss_df.client.write.codec import RowCodec
 from fluss_df.client.write.exit_flush import flush_at_exit, needs_no_flush
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
-from fluss_df.record.python.coerce import coerce
-from fluss_df.record.python.row_collector import Gathered, RowCollector
 from fluss_df.schema import TableInfo
-from fluss_df.types import Column, arrow_schema
+from fluss_df.types import arrow_schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +33,7 @@ class TableWriter(Ready):
 
     Rows and small frames wait up to ``writer.batch-timeout`` for more; :meth:`flush` waits until
     all is acknowledged. When ``writer.buffer.memory-size`` bytes are on their way, the caller
-    waits. For any number of threads. Subclasses say what a frame is and how it is encoded.
+    waits. For any number of threads.
 
     Parameters
     ----------
@@ -49,10 +41,8 @@ class TableWriter(Ready):
         The connection.
     info
         The table.
-    columns
-        The columns that rows have.
-    frame_schema
-        The Arrow schema of what waits and is encoded: the columns, and what a subclass adds.
+    codec
+        The form of its rows.
     create_partitions
         Whether to create the partitions of the rows where they do not exist.
     """
@@ -61,18 +51,16 @@ class TableWriter(Ready):
         self,
         connection: ClientContext,
         info: TableInfo,
+        codec: RowCodec,
         *,
-        columns: Sequence[Column],
-        frame_schema: pa.Schema,
         create_partitions: bool,
     ) -> None:
         self._connection = connection
         self._info = info
         self._config = connection.config
-        self._columns = columns
-        self._frame_schema = frame_schema
+        self._codec = codec
         self._name = str(info.table_path)
-        if not columns:
+        if not codec.columns:
             # servers create such tables
             raise FlussError(
                 f"table {self._name} has no columns: there is nothing to write",
@@ -85,66 +73,16 @@ class TableWriter(Ready):
         connection.register_writer(self)
         flush_at_exit(self, self._config)
 
-    # ---- for subclasses
-
-    def _write_api(self) -> WriteApi:
-        """Return the request that carries the batches."""
-        raise NotImplementedError
-
-    def _encode_frame(self, data: pa.RecordBatch) -> EncodedBatch:
-        """Return the bytes of a batch; called in any thread."""
-        raise NotImplementedError
-
-    @property
-    def _most_rows(self) -> int:
-        """No batch has more rows."""
-        return sys.maxsize
-
-    @property
-    def _frame_bytes(self) -> int:
-        """About how many bytes the batches have that a frame is cut into."""
-        return self._accumulator.target_bytes
-
-    def _checked(self, table: pa.Table) -> pa.Table:
-        """Return a user's frame in the form of ``frame_schema``, or raise SchemaMismatchError."""
-        return coerce(table, self._columns, table=self._name)
-
-    def _batch(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:
-        """Return rows that were added one by one, in the form of ``frame_schema``."""
-        return self._rows.batch(values)
-
-    def _lone_row(
-        self, gathered: Gathered, values: Sequence[Any]
-    ) -> tuple[Sequence[Any], EncodedBatch] | None:
-        """Return the values, by column, and the bytes of a row that nothing else waits with.
-
-        None where its values are not plain: it goes the way of many then, which costs a row
-        0.2 ms.
-        """
-        raise NotImplementedError
-
     def _reset(self) -> None:
         """Set up what belongs to one process."""
         self._batcher = Batcher(
             self._connection,
             self._info,
-            self._columns,
-            self._write_api(),
-            self._encode_frame,
+            self._codec,
             create_partitions=self._create_partitions,
             owner=self,
-            most_rows=self._most_rows,
         )
-        self._rows = RowCollector(self._columns, self._name)
-        self._accumulator = Accumulator(
-            self._connection,
-            self._batcher,
-            name=self._name,
-            rows=self._rows,
-            frame_schema=self._frame_schema,
-            make_batch=self._batch,
-            make_lone_row=self._lone_row,
-        )
+        self._accumulator = Accumulator(self._connection, self._batcher, self._codec, self._name)
         if self._ended:
             self._accumulator.close()
         self._put_row = self._accumulator.put_row
@@ -164,7 +102,7 @@ class TableWriter(Ready):
         """Write an Arrow record batch, or whatever has ``__arrow_c_array__``."""
         if not isinstance(batch, pa.RecordBatch):
             batch = pa.record_batch(batch)
-        return self._write(self._checked(pa.Table.from_batches([batch])))
+        return self._write(self._codec.frame(pa.Table.from_batches([batch])))
 
     def write_arrow(self, table: Any) -> WriteResultHandle:
         """Write an Arrow table, or whatever has ``__arrow_c_stream__`` (Polars, DuckDB, ...).
@@ -173,11 +111,11 @@ class TableWriter(Ready):
         by batch; an error says how many rows were taken before it.
         """
         if isinstance(table, pa.Table):
-            return self._write(self._checked(table))
+            return self._write(self._codec.frame(table))
         if isinstance(table, pa.RecordBatch):
             return self.write_arrow_batch(table)
         if hasattr(table, "__arrow_c_stream__"):
-            return self._write_stream(pa.RecordBatchReader.from_stream(table), self._checked)
+            return self._write_stream(pa.RecordBatchReader.from_stream(table), self._codec.frame)
         if hasattr(table, "__arrow_c_array__"):
             return self.write_arrow_batch(table)
         raise SchemaMismatchError(
@@ -187,7 +125,7 @@ class TableWriter(Ready):
 
     def write_pandas(self, df: pd.DataFrame) -> WriteResultHandle:
         """Write a pandas DataFrame; its index is not written."""
-        known = arrow_schema(self._columns)
+        known = arrow_schema(self._codec.columns)
         own, given = frozenset(known.names), list(df.columns)
         there = frozenset(given)
         schema = pa.schema([field for field in known if field.name in there])
@@ -204,7 +142,7 @@ class TableWriter(Ready):
             raise SchemaMismatchError(
                 f"the data frame does not fit table {self._name}: {error}"
             ) from error
-        return self._write(self._checked(table))
+        return self._write(self._codec.frame(table))
 
     def _write_stream(
         self, reader: pa.RecordBatchReader, check: Callable[[pa.Table], pa.Table]
@@ -253,18 +191,19 @@ class TableWriter(Ready):
         with self._accumulator.lock:
             self._accumulator.require_open()
             self._accumulator.drain()
-            self._batcher.send(data, handle, self._frame_bytes, may_stop=True)
+            size = self._codec.frame_bytes(self._accumulator.target_bytes)
+            self._batcher.send(data, handle, size, may_stop=True)
 
     # ---- batch by batch, under a writer id that is known beforehand
 
     @property
     def frame_schema(self) -> pa.Schema:
         """The schema of routed batches: the columns, and what the table's requests need."""
-        return self._frame_schema
+        return self._codec.frame_schema
 
     def route(self, table: pa.Table) -> list[RoutedBatch]:
         """Check a frame, and return its rows as the batches that are to be sent; none is."""
-        data = self._checked(table)
+        data = self._codec.frame(table)
         with self._accumulator.lock:
             return list(self._batcher.routes(data, self._accumulator.target_bytes))
 
