@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from fluss_df.engine.files.ownership import FolderLock, FolderLostError
+from fluss_df.engine.group_commit import Run, sync_once
 from fluss_df.engine.open_bucket import OpenBucket
 from fluss_df.metadata import TableBucket
 
@@ -18,16 +19,14 @@ _CHECK_INTERVAL_S: Final = 60.0
 _WATCH_INTERVAL_S: Final = 1.0
 
 
-async def sync_for_ever(
-    buckets: Mapping[TableBucket, OpenBucket], sync: Callable[[OpenBucket], Awaitable[None]]
-) -> None:
+async def sync_for_ever(buckets: Mapping[TableBucket, OpenBucket], run: Run) -> None:
     """Sync those of some buckets that were written to, about once a second."""
     while True:
         await asyncio.sleep(_SYNC_INTERVAL_S)
         for opened in list(buckets.values()):
             if opened.dirty:
                 try:
-                    await sync(opened)
+                    await sync_once(opened, run)
                 except Exception:
                     logger.exception("a sync failed")
 

@@ -26,6 +26,7 @@ from fluss_df.engine.files.open_files import OpenFiles, allow_files
 from fluss_df.engine.files.ownership import FolderLock, FolderLostError
 from fluss_df.engine.files.private_files import make_private
 from fluss_df.engine.files.workers import Workers
+from fluss_df.engine.group_commit import synced_to
 from fluss_df.engine.kv.kv_tablet import KvTablet
 from fluss_df.engine.log.retention import may_expire
 from fluss_df.engine.log.synced_point import BucketIds
@@ -334,7 +335,7 @@ class Engine:
             watch_folder(self.lock, lambda: self.run(self._give_up)),
         ]
         if self.settings.durability == "interval":
-            works.append(sync_for_ever(self._open, self._sync))
+            works.append(sync_for_ever(self._open, self.run))
         self._tasks += map(asyncio.ensure_future, works)
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
@@ -362,19 +363,8 @@ class Engine:
             self.lock.verify()
             opened.wake()
             return
-        while opened.durable_offset < end_offset:
-            if opened.syncing is None:
-                opened.syncing = asyncio.ensure_future(self._sync(opened))
-            # a caller that goes away must not take the sync of the others along
-            await asyncio.shield(opened.syncing)
+        await synced_to(opened, end_offset, self.run)
         self.lock.verify()
-
-    async def _sync(self, opened: OpenBucket) -> None:
-        try:
-            await self.run(opened.sync)
-        finally:
-            opened.syncing = None
-            opened.wake()
 
     @contextlib.contextmanager
     def watching(self, buckets: Iterable[TableBucket], event: asyncio.Event) -> Iterator[None]:
