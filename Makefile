@@ -60,7 +60,7 @@ test: $(STAMP)
 
 # for the inner loop: what needs no server of another process, no notebook and no built site
 QUICK := tests/record tests/protocol tests/pushdown tests/client/send tests/client/write \
-	tests/client/runtime tests/client/transport tests/embedded/test_group_commit.py \
+	tests/client/runtime tests/client/transport tests/client/fetch tests/embedded/test_group_commit.py \
 	tests/lake/test_frames.py \
 	$(filter-out %_documentation.py %_notebooks.py %_site.py,$(wildcard tests/test_*.py))
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import fluss_df as fluss
 from fluss_df.client.fetch.chunk_read import ChunkRead
-from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.position import Position
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.io.base.arrow import to_polars

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.fetch.fetcher import Position
 from fluss_df.client.fetch.parallel import ParallelRead
+from fluss_df.client.fetch.position import Position
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.metadata import TableBucket
 from tests.client.support import Tables

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import fluss_df as fluss
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.fetch.fetcher import Chunk, Position, RemoteChunk
+from fluss_df.client.fetch.position import Chunk, Position, RemoteChunk
 from fluss_df.client.fetch.remote_segments import RemoteRead
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.metadata import TableBucket

@@ -18,6 +18,7 @@ import fluss_df as fluss
 from fluss_df.client.fetch import remote_fs
 from fluss_df.client.fetch import remote_segments as remote_log
 from fluss_df.client.fetch.fetcher import LogFetcher
+from fluss_df.client.fetch.position import RetryState
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import ErrorCode
 from fluss_df.protocol.fetch import FetchedBucket
@@ -220,7 +221,7 @@ def test_what_comes_back_is_read(segments: Segments) -> None:
     del segments.info.remote_log_segments[0]
     second_read, _ = segments.read(position)
     assert offsets(found + take_all(second_read)) == list(range(150))
-    assert position.failed_at is None
+    assert position.retry == RetryState()
 
 
 # ---- reading ahead
@@ -425,7 +426,7 @@ def test_out_of_range_for_a_moment_is_tried_again(segments: Segments) -> None:
         fetcher._accept(position, answer, statistics=False, alone=True)
 
     accept(gone)
-    assert position.not_before > time.monotonic()
+    assert position.retry.not_before > time.monotonic()
     accept(moved)
     assert len(position.ready) == 1
     assert position.offset == 7
@@ -434,7 +435,7 @@ def test_out_of_range_for_a_moment_is_tried_again(segments: Segments) -> None:
     def ask_again_and_again() -> None:
         while time.monotonic() < began + 5:
             accept(gone)
-            time.sleep(max(0.0, position.not_before - time.monotonic()))
+            time.sleep(max(0.0, position.retry.not_before - time.monotonic()))
 
     with pytest.raises(fluss.FlussError, match="offset 7 is out of range"):
         ask_again_and_again()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fluss_df.client.fetch.chunk_read import ChunkRead
-from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.position import Position
 from fluss_df.client.fetch.table_decoder import projection_of
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.table_questions import TableQuestions

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fluss_df.client.fetch.fetcher import Chunk, LogFetcher, Position, RemoteChunk
+from fluss_df.client.fetch.fetcher import LogFetcher
+from fluss_df.client.fetch.position import Chunk, Position, RemoteChunk
 from fluss_df.client.fetch.remote_segments import RemoteRead
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.transport.blocking import Lane
@@ -144,7 +145,7 @@ class ChunkRead:
             # what follows waits until its turn once something of it is here
             if position.done or (position is not front and position.ready):
                 continue
-            if position.not_before > now:
+            if position.retry.not_before > now:
                 continue
             where = self._fetcher.endpoint(position)
             if where is None:
@@ -177,7 +178,7 @@ class ChunkRead:
 
     def _pause(self) -> None:
         """Wait, for a moment, as all that could be asked for is to be tried later."""
-        pause = min(p.not_before for p in self._todo if not p.done) - time.monotonic()
+        pause = min(p.retry.not_before for p in self._todo if not p.done) - time.monotonic()
         time.sleep(max(0.0, min(pause, _WAIT_S)))
 
     def _drop_lane(self) -> None:

@@ -1,4 +1,4 @@
-"""Fetching log batches of buckets over a lane: positions, requests, answers.
+"""Fetching log batches of buckets over a lane: requests, and answers into positions.
 
 The bounded read (``chunk_read.py``) and the polling scanner (``log_scanner.py``) use it, each on
 the threads of its callers.
@@ -7,28 +7,22 @@ the threads of its callers.
 from __future__ import annotations
 
 import logging
-import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-import pyarrow as pa
 
 from fluss_df.client.cluster.metadata import Cluster
+from fluss_df.client.fetch.position import Chunk, Position, RemoteChunk
 from fluss_df.client.runtime.metrics import Metrics
-from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
+from fluss_df.client.runtime.retry import STALE_METADATA, is_transient
 from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import FETCH_LOG
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
 from fluss_df.protocol.frames import raise_error_response, server_error
 from fluss_df.pushdown.server_filter import ServerFilter
-from fluss_df.record.layout.headers import LogHeaders, scan_headers
-from fluss_df.record.log.checked import CheckedColumns
+from fluss_df.record.layout.headers import scan_headers
 from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
@@ -36,111 +30,6 @@ logger = logging.getLogger(__name__)
 # The first answer is a small one, so that decoding begins soon: 8 MB take a tenth of the time of a
 # scan of 80 MB to arrive, with nothing else to do meanwhile.
 _FIRST_BYTES = 1 << 20
-
-# how many answers for a bucket that cannot be read are asked for again
-_MOST_BROKEN = 2
-
-# While segments move to remote storage, a 1.0 server knows them for some 40 ms neither here nor
-# there, and calls their offsets out of range: only what stays so is.
-_OUT_OF_RANGE_S = 0.5
-_OUT_OF_RANGE_PAUSE_S = 0.02
-
-
-@dataclass(slots=True)
-class Chunk:
-    """Log batches of one bucket as they were received.
-
-    Parameters
-    ----------
-    records
-        The bytes; a slice of the receive buffer.
-    headers
-        Where the batches in it are.
-    start
-        The offset that was asked for: rows before it are not wanted.
-    projected
-        Whether the server left out columns.
-    checked
-        Given where they come from a server in this process, see :class:`FetchedBucket`.
-    wanted_bytes
-        How many of the bytes are of columns that were asked for.
-    """
-
-    records: pa.Buffer
-    headers: LogHeaders
-    start: int
-    projected: bool
-    checked: CheckedColumns | None = None
-    wanted_bytes: int | None = None
-
-
-@dataclass(slots=True)
-class RemoteChunk:
-    """Log segments of one bucket that are in remote storage.
-
-    Parameters
-    ----------
-    info
-        Where they are.
-    statistics
-        What magic 1 means in them, see :func:`scan_headers`.
-    """
-
-    info: pb.RemoteLogFetchInfo
-    statistics: bool
-
-
-@dataclass(slots=True, eq=False)
-class Position:
-    """How far a bucket was fetched.
-
-    Parameters
-    ----------
-    bucket, partition_name
-        The bucket.
-    offset
-        The next offset to fetch.
-    stop
-        Where to stop (exclusive), or None to go on for ever.
-    decoded_to
-        The offset up to which a polling scanner has decoded it.
-    projected
-        Whether to let the server leave out columns.
-    starved
-        Whether the last answer had no whole batch of this bucket: it is to be asked for alone.
-    failed_at
-        The offset where reading from remote storage failed last, without progress since.
-    out_since
-        Since when the server says that the offset is out of range.
-    broken
-        How many answers in a row could not be read.
-    """
-
-    bucket: TableBucket
-    partition_name: str | None
-    offset: int
-    stop: int | None = None
-    projected: bool = False
-    ready: deque[Chunk | RemoteChunk] = field(default_factory=deque)
-    backoff: Backoff | None = None
-    not_before: float = 0.0
-    starved: bool = False
-    failed_at: int | None = None
-    out_since: float | None = None
-    broken: int = 0
-    decoded_to: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.decoded_to = self.offset
-
-    def move(self, offset: int) -> None:
-        """Go on from another offset."""
-        self.offset = self.decoded_to = offset
-
-    @property
-    def done(self) -> bool:
-        """Whether everything up to the stop offset was fetched."""
-        return self.stop is not None and self.offset >= self.stop
 
 
 class LogFetcher:
@@ -291,14 +180,14 @@ class LogFetcher:
     def _accept(
         self, position: Position, fetched: FetchedBucket, statistics: bool, alone: bool
     ) -> int:
-        position.broken = 0
+        position.retry.readable()
         if fetched.error_code:
             self._bucket_failed(position, fetched)
             return 0
         if fetched.remote is not None and fetched.remote.remote_log_segments:
             # the offset moves on as the segments are read
             position.ready.append(RemoteChunk(fetched.remote, statistics))
-            position.backoff = position.out_since = None
+            position.retry.progressed()
             return 0
         if fetched.records is not None:
             # Only one bucket of a request is sure to get a whole batch, whichever the server
@@ -316,10 +205,10 @@ class LogFetcher:
                 Chunk(fetched.records, headers, position.offset, projected, fetched.checked, wanted)
             )
             # batches behind them may have been left out
-            self._advance(position, max(end, fetched.filtered_end_offset or 0))
+            position.advance(max(end, fetched.filtered_end_offset or 0))
             return len(fetched.records) if wanted is None else wanted
         if fetched.filtered_end_offset is not None:
-            self._advance(position, fetched.filtered_end_offset)
+            position.advance(fetched.filtered_end_offset)
         elif position.stop is not None:
             # Readers ask only for what was there: it is on its way to a new leader, or it is only
             # in the data lake, which answers nothing for ever.
@@ -334,10 +223,6 @@ class LogFetcher:
             )
         return 0
 
-    def _advance(self, position: Position, offset: int) -> None:
-        position.offset = max(position.offset, offset)
-        position.backoff = position.out_since = None
-
     def _bucket_failed(self, position: Position, fetched: FetchedBucket) -> None:
         code = fetched.error_code
         if code == ErrorCode.INVALID_COLUMN_PROJECTION and position.projected:
@@ -347,13 +232,9 @@ class LogFetcher:
             return
         error = server_error(code, fetched.error_message, self.where(position))
         if code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
-            now = time.monotonic()
-            position.out_since = position.out_since or now
-            if now - position.out_since < _OUT_OF_RANGE_S:
-                position.not_before = now + _OUT_OF_RANGE_PAUSE_S
+            if position.retry.out_of_range():
                 self._metrics.add(retries=1)
                 return
-            position.out_since = None
             raise FlussError(
                 f"offset {position.offset} is out of range: {error.message};"
                 " older data has expired, and newer was never written",
@@ -367,18 +248,14 @@ class LogFetcher:
         """Have a request that failed as a whole tried again later, or raise its error."""
         for position in positions:
             self._cluster.forget_leader(position.bucket)
-            position.broken += isinstance(error, ProtocolError)
-            transient = isinstance(error, ProtocolError) and position.broken <= _MOST_BROKEN
+            transient = isinstance(error, ProtocolError) and position.retry.unreadable()
             self.postpone(position, error, transient=transient)
 
     def postpone(self, position: Position, error: FlussError, *, transient: bool = False) -> None:
         """Have a position tried again after a pause; raise the error when it will not pass."""
         if not transient and not is_transient(error) and error.error_code not in STALE_METADATA:
             raise error
-        if position.backoff is None:
-            position.backoff = Backoff(self._config.retry_timeout_ms)
-        elif position.backoff.expired:
+        if not position.retry.postpone(self._config.retry_timeout_ms):
             raise error
-        position.not_before = time.monotonic() + position.backoff.next_pause()
         self._metrics.add(retries=1)
         logger.info("fetching %s again after: %s", self.where(position), error)

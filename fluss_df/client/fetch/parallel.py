@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, cast
 import pyarrow as pa
 
 from fluss_df.client.fetch.chunk_read import ChunkRead
-from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.position import Position
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.encoders import MAX_THREADS
 from fluss_df.client.runtime.metrics import Metrics

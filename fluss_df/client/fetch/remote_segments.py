@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss_df.client.fetch.fetcher import Chunk, Position, RemoteChunk
+from fluss_df.client.fetch.position import Chunk, Position, RemoteChunk
 from fluss_df.client.fetch.remote_fs import Place, RemoteFileSystems
 from fluss_df.client.runtime.io_thread import WAIT_SLICE_S
 from fluss_df.client.runtime.metrics import Metrics
@@ -322,16 +322,15 @@ class RemoteRead:
         if self._end <= start:
             return None
         position.offset = self._end
-        position.failed_at = None
+        position.retry.remote_progressed()
         return Chunk(data, headers, start, projected=False)
 
     def _failed(self, segment: _Segment, error: Exception) -> None:
         """Give up, for the caller to ask the server again; the second time, for good."""
         failure = segment.failure(error)
         position = self._position
-        if isinstance(error, FlussError) or position.failed_at == position.offset:
+        if isinstance(error, FlussError) or not position.retry.remote_failed(position.offset):
             raise failure from None
-        position.failed_at = position.offset
         segment.forget_credentials()
         self._metrics.add(retries=1)
         logger.info("asking for the log from offset %d again: %s", position.offset, failure)

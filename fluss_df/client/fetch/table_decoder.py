@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fluss_df.client.fetch.chunk_read import ChunkRead
-from fluss_df.client.fetch.fetcher import Chunk, Position
+from fluss_df.client.fetch.position import Chunk, Position
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError

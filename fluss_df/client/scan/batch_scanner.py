@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss_df.client.fetch.fetcher import Position
 from fluss_df.client.fetch.parallel import read_table
+from fluss_df.client.fetch.position import Position
 from fluss_df.client.runtime.awaitable import Ready
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.scan.records import RecordBatch

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from fluss_df.client.fetch.fetcher import Chunk, LogFetcher, Position, RemoteChunk
+from fluss_df.client.fetch.fetcher import LogFetcher
+from fluss_df.client.fetch.position import Chunk, Position, RemoteChunk
 from fluss_df.client.fetch.remote_segments import RemoteRead
 from fluss_df.client.fetch.row_filter import RowFilter, part_of
 from fluss_df.client.fetch.table_decoder import TableDecoder
@@ -307,7 +308,7 @@ class FetchBuffer:
         asked = {id(p) for _, group in self._lanes.values() for p in group}
         groups: dict[Endpoint, list[Position]] = {}
         for position in positions:
-            if id(position) in asked or position.not_before > now or position.done:
+            if id(position) in asked or position.retry.not_before > now or position.done:
                 continue
             if position.ready or position in self._remote:
                 continue  # what comes after remote segments is asked for after them

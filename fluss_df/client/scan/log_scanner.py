@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from fluss_df.client.fetch.fetcher import Position
 from fluss_df.client.fetch.parallel import read_table
+from fluss_df.client.fetch.position import Position
 from fluss_df.client.fetch.row_filter import RowFilter
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.awaitable import Ready, ready

@@ -14,7 +14,7 @@ from fluss_df.client.runtime.awaitable import Ready
 from fluss_df.metadata import ChangeType, TableBucket
 
 if TYPE_CHECKING:
-    from fluss_df.client.fetch.fetcher import Position
+    from fluss_df.client.fetch.position import Position
     from fluss_df.record.log.log_decode import DecodedBatch
 
 

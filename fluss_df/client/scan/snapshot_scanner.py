@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.position import Position
 from fluss_df.client.fetch.row_filter import RowFilter
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.fetch.value_decoder import ValueReader

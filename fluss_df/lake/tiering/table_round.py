@@ -15,8 +15,8 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import StaticTable
 
 from fluss_df.client.context import ClientContext
-from fluss_df.client.fetch.fetcher import Position
 from fluss_df.client.fetch.parallel import ParallelRead
+from fluss_df.client.fetch.position import Position
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.client.table_questions import TableQuestions

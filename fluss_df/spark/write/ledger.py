@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.position import Position
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.write.append import AppendWriter

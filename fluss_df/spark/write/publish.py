@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.client.fetch.batch_headers import written_by
-from fluss_df.client.fetch.fetcher import Position
+from fluss_df.client.fetch.position import Position
 from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.client.send.requests import ProduceLog
 from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError

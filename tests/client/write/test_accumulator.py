@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -106,12 +106,12 @@ class Writer:
 
 
 @pytest.fixture
-def log() -> Iterator[Writer]:
+def log() -> Writer:
     return Writer(table_info())
 
 
 @pytest.fixture
-def keyed() -> Iterator[Writer]:
+def keyed() -> Writer:
     return Writer(table_info("id"))
 
 

@@ -1,0 +1,185 @@
+"""How far a bucket was fetched: :class:`Position`, a cursor, and :class:`RetryState` beside it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from fluss_df.client.runtime.retry import Backoff
+from fluss_df.metadata import TableBucket
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.record.layout.headers import LogHeaders
+from fluss_df.record.log.checked import CheckedColumns
+
+# how many answers in a row that cannot be read are asked for again
+_MOST_BROKEN = 2
+
+# While segments move to remote storage, a 1.0 server knows them for some 40 ms neither here nor
+# there, and calls their offsets out of range: only what stays so is.
+_OUT_OF_RANGE_S = 0.5
+_OUT_OF_RANGE_PAUSE_S = 0.02
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Log batches of one bucket as they were received.
+
+    Parameters
+    ----------
+    records
+        The bytes; a slice of the receive buffer.
+    headers
+        Where the batches in it are.
+    start
+        The offset that was asked for: rows before it are not wanted.
+    projected
+        Whether the server left out columns.
+    checked
+        Given where they come from a server in this process, see :class:`FetchedBucket`.
+    wanted_bytes
+        How many of the bytes are of columns that were asked for.
+    """
+
+    records: pa.Buffer
+    headers: LogHeaders
+    start: int
+    projected: bool
+    checked: CheckedColumns | None = None
+    wanted_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class RemoteChunk:
+    """Log segments of one bucket that are in remote storage.
+
+    Parameters
+    ----------
+    info
+        Where they are.
+    statistics
+        What magic 1 means in them, see :func:`scan_headers`.
+    """
+
+    info: pb.RemoteLogFetchInfo
+    statistics: bool
+
+
+@dataclass(slots=True)
+class RetryState:
+    """Why a position is asked for again, and when.
+
+    Attributes
+    ----------
+    not_before
+        The moment, of the monotonic clock in seconds, before which it is not asked for.
+    """
+
+    not_before: float = 0.0
+    _backoff: Backoff | None = None
+    _out_since: float | None = None
+    _broken: int = 0
+    _remote_failed_at: int | None = None
+
+    def readable(self) -> None:
+        """Take note of an answer that could be read."""
+        self._broken = 0
+
+    def progressed(self) -> None:
+        """Take note of rows, or of segments in remote storage: pauses begin at the shortest."""
+        self._backoff = self._out_since = None
+
+    def postpone(self, timeout_ms: float) -> bool:
+        """Pause, longer each time; return False where that went on for ``timeout_ms``."""
+        if self._backoff is None:
+            self._backoff = Backoff(timeout_ms)
+        elif self._backoff.expired:
+            return False
+        self.not_before = time.monotonic() + self._backoff.next_pause()
+        return True
+
+    def unreadable(self) -> bool:
+        """Take note of an answer that cannot be read; return whether to ask again."""
+        self._broken += 1
+        return self._broken <= _MOST_BROKEN
+
+    def out_of_range(self) -> bool:
+        """Take note that the server does not know the offset; return whether to ask again."""
+        now = time.monotonic()
+        if self._out_since is None:
+            self._out_since = now
+        if now - self._out_since < _OUT_OF_RANGE_S:
+            self.not_before = now + _OUT_OF_RANGE_PAUSE_S
+            return True
+        self._out_since = None
+        return False
+
+    def remote_failed(self, offset: int) -> bool:
+        """Take note that remote storage cannot be read; return whether to ask the server again.
+
+        That is once for an offset: the second time it is for good.
+        """
+        again = self._remote_failed_at != offset
+        self._remote_failed_at = offset
+        return again
+
+    def remote_progressed(self) -> None:
+        """Take note of rows from remote storage."""
+        self._remote_failed_at = None
+
+
+@dataclass(slots=True, eq=False)
+class Position:
+    """A bucket, and the offset that is read next.
+
+    Parameters
+    ----------
+    bucket, partition_name
+        The bucket.
+    offset
+        The next offset to fetch.
+    stop
+        Where to stop (exclusive), or None to go on for ever.
+
+    Attributes
+    ----------
+    decoded_to
+        The offset up to which a polling scanner has decoded it.
+    projected
+        Whether to let the server leave out columns.
+    starved
+        Whether the last answer had no whole batch of this bucket: it is to be asked for alone.
+    ready
+        What was received and is not decoded.
+    retry
+        Why it is not asked for just now.
+    """
+
+    bucket: TableBucket
+    partition_name: str | None
+    offset: int
+    stop: int | None = None
+    projected: bool = False
+    starved: bool = False
+    ready: deque[Chunk | RemoteChunk] = field(default_factory=deque)
+    retry: RetryState = field(default_factory=RetryState)
+    decoded_to: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.decoded_to = self.offset
+
+    def move(self, offset: int) -> None:
+        """Go on from another offset."""
+        self.offset = self.decoded_to = offset
+
+    def advance(self, offset: int) -> None:
+        """Go on behind what was received."""
+        self.offset = max(self.offset, offset)
+        self.retry.progressed()
+
+    @property
+    def done(self) -> bool:
+        """Whether everything up to the stop offset was fetched."""
+        return self.stop is not None and self.offset >= self.stop
