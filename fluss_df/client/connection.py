@@ -214,7 +214,8 @@ def connect(connection: object | None = None) -> FlussConnection:
     connection
         ``"host:port[,host:port]"``, ``"fluss://[user:password@]host:port[/database]"``, a
         :class:`Config`, or a dict of properties; None for another connection to where that of
-        :func:`set_default_connection` leads, else to ``FLUSS_BOOTSTRAP_SERVERS``. A folder (a ``Path``, ``"file:..."``, a string with a slash, or ``":memory:"`` for a temporary one)
+        :func:`set_default_connection` leads, else to ``FLUSS_BOOTSTRAP_SERVERS``. A folder (a
+        ``Path``, ``"file:..."``, a string with a slash, or ``":memory:"`` for a temporary one)
         is an embedded Fluss: it is opened in this process, or used through the process that has
         it.
 

@@ -648,7 +648,7 @@ def test_a_table_whose_load_ended_before_its_partitions(
     with fluss_df.connect(place) as connection:
         schema = fluss_df.Schema.from_columns(parse_schema("day STRING, id BIGINT"))
         descriptor = fluss_df.TableDescriptor(schema, partition_keys=["day"])
-        connection.get_admin().create_table(f"fluss.{table}", descriptor)
+        connection.get_admin().create_table(fluss_df.TablePath("fluss", table), descriptor)
     file = put(tmp_path, "a.csv", "day,id\nmon,1\ntue,2\n")
     ok(at("load", file, "--into", table, "--create", "--partition-by", "day"))
     assert count(at, table) == 2
