@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from fluss_df.cli.base import completion
 from fluss_df.cli.base.console import EXIT_ERROR, err, out
 from fluss_df.cli.base.options import AsJson
 from fluss_df.cli.health.finding import Finding, problem
@@ -23,6 +24,7 @@ def doctor(
             metavar="CONNECTION",
             help="host:port, a fluss:// URL, or a folder; by default FLUSS_BOOTSTRAP_SERVERS.",
             show_default=False,
+            autocompletion=completion.connections,
         ),
     ] = None,
     connection: Annotated[
@@ -33,6 +35,7 @@ def doctor(
             metavar="ADDRESS",
             envvar="FLUSS_BOOTSTRAP_SERVERS",
             help="The same as the argument.",
+            autocompletion=completion.connections,
         ),
     ] = None,
     as_json: AsJson = False,
