@@ -205,3 +205,11 @@ def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     link.symlink_to(link)
     status, _ = doctor(str(link))
     assert status == 1
+
+
+def test_a_folder_without_a_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    status, found = doctor("data")
+    assert status == 1
+    assert found["connection"]["advice"].endswith("fluss-df doctor ./data")

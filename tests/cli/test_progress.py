@@ -100,3 +100,15 @@ def test_check_and_restore_say_how_much_they_read(tmp_path: Path) -> None:
     seen: list[int] = []
     report = check_folder(tmp_path / "new", seen.append)
     assert sum(seen) == report.log_bytes == bytes_in(tmp_path / "new", ".log")
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    run = CliRunner()
+    file, data = tmp_path / "a.csv", str(tmp_path / "data")
+    file.write_text("id\n1\n")
+    assert (
+        run.invoke(app, ["load", str(file), "--into", "t", "--create", "-c", data]).exit_code == 0
+    )
+    done = run.invoke(app, ["dump", "t", "/proc/t.parquet", "-c", data])
+    assert done.exit_code == 1
+    assert "/proc/t.parquet cannot be written" in done.stderr

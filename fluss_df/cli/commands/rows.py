@@ -269,7 +269,10 @@ def dump(
             raise FlussError(f"{file}: there is no folder {file.parent}")
         opened, path = open_table(connection, table)
         frame = _scan(opened, path, columns, metadata)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+        try:
+            handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+        except OSError as error:
+            raise FlussError(f"{file} cannot be written: {error.strerror}") from error
         os.close(handle)
         try:
             with reading(f"{path}", opened, _rows_of(opened, path)):

@@ -143,7 +143,9 @@ def _servers(given: str) -> Iterator[Finding]:
         config = unconnected(given).config
         addresses = config.addresses()
     except FlussError as error:
-        yield problem("connection", error.message, _READY)
+        # a bare word may be a host's name
+        folder = f"a folder needs a slash: fluss-df doctor ./{given}"
+        yield problem("connection", error.message, folder if os.path.isdir(given) else _READY)
         return
     reached = 0
     for host, port in addresses:
