@@ -32,6 +32,8 @@ help:
 	@echo "make site         the documentation site into build/site, without a network; a warning is an error"
 	@echo "make api          docs/public_api.txt, the list of public names"
 	@echo "make lint         ruff, mypy --strict, spelling, the order of imports, generated code up to date"
+	@echo "make dist-check   builds wheel and source archive, and tries both in clean environments"
+	@echo "make release      the same for VERSION=x.y.z, with changelog, version and a local tag"
 	@echo "make proto        generate the protobuf code again"
 	@echo "make clean        remove $(VENV), caches and build output"
 
@@ -149,3 +151,22 @@ proto-check: $(PROTO_VENV)/.installed
 clean:
 	@rm -rf "$(VENV)" flights_pipeline_data build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis benchmarks/results
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---- releases: what they need is not part of a contributor's environment
+
+RELEASE_TOOLS := build==1.6.1 twine==7.0.0 cyclonedx-bom==7.5.0 pip-licenses==5.5.5
+RELEASE_VENV := $(VENV)/release
+
+.PHONY: dist-check release
+
+$(RELEASE_VENV)/.installed: $(STAMP) Makefile
+	@"$(PYTHON)" -m venv "$(RELEASE_VENV)"
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 "$(RELEASE_VENV)/bin/python" -m pip install --quiet $(RELEASE_TOOLS)
+	@touch "$@"
+
+dist-check: $(RELEASE_VENV)/.installed
+	@"$(BIN)/python" -m tests.release --tools "$(CURDIR)/$(RELEASE_VENV)/bin/python"
+
+release: $(RELEASE_VENV)/.installed
+	@test -n "$(VERSION)" || { echo "error: name the version: make release VERSION=1.2.3" >&2; exit 1; }
+	@"$(BIN)/python" -m tests.release --tools "$(CURDIR)/$(RELEASE_VENV)/bin/python" --version "$(VERSION)"

@@ -28,6 +28,8 @@ _COMMANDS = {
     "check": "folders",
     "backup": "folders",
     "restore": "folders",
+    "doctor": "doctor",
+    "init": "init",
 }
 
 

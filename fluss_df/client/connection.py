@@ -213,8 +213,9 @@ def connect(connection: object | None = None) -> FlussConnection:
     ----------
     connection
         ``"host:port[,host:port]"``, ``"fluss://[user:password@]host:port[/database]"``, a
-        :class:`Config`, or a dict of properties; None for ``FLUSS_BOOTSTRAP_SERVERS``. A folder
-        (a ``Path``, ``"file:..."``, a string with a slash, or ``":memory:"`` for a temporary one)
+        :class:`Config`, or a dict of properties; None for another connection to where that of
+        :func:`set_default_connection` leads, else to ``FLUSS_BOOTSTRAP_SERVERS``. A folder (a
+        ``Path``, ``"file:..."``, a string with a slash, or ``":memory:"`` for a temporary one)
         is an embedded Fluss: it is opened in this process, or used through the process that has
         it.
 
@@ -223,6 +224,11 @@ def connect(connection: object | None = None) -> FlussConnection:
     >>> conn = connect("127.0.0.1:9123")  # doctest: +SKIP
     """
     if connection is None:
+        if _default is not None:
+            # the caller closes what it opened, and the default stays open
+            made = FlussConnection(_default.config.copy(), _default.default_database)
+            made._bootstrap()
+            return made
         connection = os.environ.get(BOOTSTRAP_VARIABLE) or home_folder()
         if not connection:
             raise _no_connection()

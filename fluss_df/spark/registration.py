@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from typing import Any
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.spark.source import FlussDataSource
+from fluss_df.spark.workers import cannot_import
 
 
 def register(spark: Any) -> None:
@@ -39,11 +39,8 @@ def _check_workers(spark: Any) -> None:
     found = shutil.which(worker)
     if found is None or found == sys.executable or worker in _checked:
         return
-    done = subprocess.run(
-        [found, "-c", "import fluss_df.spark"], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["it ended"])[-1]
+    reason = cannot_import(found)
+    if reason is not None:
         raise FlussError(
             f"Spark's workers run {found}, which cannot import fluss_df ({reason}): set"
             f" PYSPARK_PYTHON={sys.executable} before the session starts",

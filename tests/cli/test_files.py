@@ -23,6 +23,7 @@ from typer.testing import Result
 
 import fluss_df
 from fluss_df.cli.loading.files import Source
+from fluss_df.cli.loading.guessing import parse_schema
 from fluss_df.io.base.names import all_exact
 from fluss_df.types import TypeRoot, from_arrow
 
@@ -622,3 +623,32 @@ def test_a_load_that_was_interrupted_keeps_to_its_files(
     os.utime(path, ns=(1, 1))
     put(tmp_path, "a.csv", "a\n1\n2\n")
     assert "changed" in refused(at("load", path, "--into", table))
+
+
+# ---- partitions
+
+
+def test_a_table_that_is_created_gets_its_partitions(at: Run, tmp_path: Path, table: str) -> None:
+    first = put(tmp_path, "a.csv", "day,id\nmon,1\ntue,2\n")
+    ok(at("load", first, "--into", table, "--create", "--partition-by", "day"))
+    assert count(at, table) == 2
+    # of a table that is there, only when it is said
+    later = put(tmp_path, "b.csv", "day,id\nwed,3\n")
+    message = refused(at("load", later, "--into", table, "--create"))
+    assert "no partition 'wed'" in message
+    assert "--create-partitions" in message
+    assert count(at, table) == 2
+    ok(at("load", later, "--into", table, "--create-partitions"))
+    assert count(at, table) == 3
+
+
+def test_a_table_whose_load_ended_before_its_partitions(
+    at: Run, tmp_path: Path, table: str, place: str
+) -> None:
+    with fluss_df.connect(place) as connection:
+        schema = fluss_df.Schema.from_columns(parse_schema("day STRING, id BIGINT"))
+        descriptor = fluss_df.TableDescriptor(schema, partition_keys=["day"])
+        connection.get_admin().create_table(fluss_df.TablePath("fluss", table), descriptor)
+    file = put(tmp_path, "a.csv", "day,id\nmon,1\ntue,2\n")
+    ok(at("load", file, "--into", table, "--create", "--partition-by", "day"))
+    assert count(at, table) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +84,22 @@ def test_the_same_settings_give_the_same_connection(address: str) -> None:
     assert again is not first
     assert again.get_admin().database_exists("fluss")
     again.close()
+
+
+def test_connect_opens_another_connection_to_the_default(address: str) -> None:
+    fluss.set_default_connection(f"fluss://{address}/db")
+    default = resolve_connection()
+    with fluss.connect() as opened:
+        assert opened is not default
+        assert opened.config == default.config
+        assert opened.default_database == "db"
+    assert default.get_admin().database_exists("fluss")
+    default.close()
+
+
+def test_connect_opens_the_folder_that_is_the_default(tmp_path: Path) -> None:
+    fluss.set_default_connection(tmp_path / "data")
+    with fluss.connect() as opened:
+        opened.get_admin().create_database("there")
+    assert resolve_connection().get_admin().database_exists("there")
+    resolve_connection().close()

@@ -75,3 +75,10 @@ def errors_as_messages() -> Iterator[None]:
     except FlussError as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}")
         raise typer.Exit(EXIT_ERROR) from error
+    except BrokenPipeError:
+        # whoever read what is printed has enough
+        raise
+    except OSError as error:
+        # no right, no room, a folder where a file is meant
+        err.print(f"[bold red]error:[/] {escape(str(error))}")
+        raise typer.Exit(EXIT_ERROR) from error

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fluss_df.addresses import embedded_folder
+from fluss_df.cli.base import completion
 from fluss_df.client.connection import FlussConnection, resolve_connection
 from fluss_df.client.transport.folders import home_folder
 from fluss_df.metadata import TablePath
@@ -20,9 +21,15 @@ Connection = Annotated[
         metavar="ADDRESS",
         envvar="FLUSS_BOOTSTRAP_SERVERS",
         help="host:port[,host:port] or fluss://user:password@host:port/database.",
+        autocompletion=completion.connections,
     ),
 ]
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="table or database.table")]
+Table = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE", help="table or database.table", autocompletion=completion.tables
+    ),
+]
 Columns = Annotated[
     str | None,
     typer.Option(metavar="NAME,NAME", help="Only these columns.", show_default="all"),

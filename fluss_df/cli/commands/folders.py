@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from fluss_df.cli.base.console import EXIT_ERROR, err, errors_as_messages, out
+from fluss_df.cli.base.progress import bytes_in, progress
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A folder of an embedded Fluss.")]
 Archive = Annotated[Path, typer.Argument(metavar="FILE", help="A .tar.zst or .tar.lz4 file.")]
@@ -19,7 +20,16 @@ def check(folder: Folder) -> None:
     from fluss_df.engine.upkeep.check import check_folder
 
     with errors_as_messages():
-        report = check_folder(folder.expanduser())
+        place = folder.expanduser()
+        with progress("checking logs", total=bytes_in(place, ".log"), unit="bytes") as seen:
+            done = 0
+
+            def watch(more: int) -> None:
+                nonlocal done
+                done += more
+                seen(done, None)
+
+            report = check_folder(place, watch)
     out.print(
         f"{report.tables} tables, {report.buckets} buckets, {report.segments} segments:"
         f" {report.records:,} records in {report.log_bytes:,} bytes of logs,"
@@ -39,8 +49,24 @@ def backup(folder: Folder, file: Archive) -> None:
     from fluss_df.client.transport.folders import back_up_folder
 
     with errors_as_messages():
-        size = back_up_folder(folder.expanduser(), file.expanduser())
+        place, archive = folder.expanduser(), file.expanduser()
+        # compressed it is smaller: the time that is left is the most that it may be
+        with progress(
+            "writing the backup",
+            total=bytes_in(place / "data"),
+            unit="bytes",
+            poll=lambda: _newest_part(archive.parent),
+        ):
+            size = back_up_folder(place, archive)
     out.print(f"wrote {escape(str(file))}: {size:,} bytes")
+
+
+def _newest_part(folder: Path) -> int:
+    """Return the bytes of the backup that is being written in a folder."""
+    from fluss_df.engine.upkeep.backup_parts import PART
+
+    parts = [path.stat() for path in folder.glob(PART)]
+    return max(parts, key=lambda part: part.st_mtime_ns).st_size
 
 
 def restore(file: Archive, folder: Folder) -> None:
@@ -48,5 +74,8 @@ def restore(file: Archive, folder: Folder) -> None:
     from fluss_df.engine.upkeep.restore import restore as put_back
 
     with errors_as_messages():
-        put_back(file.expanduser(), folder.expanduser())
+        archive = file.expanduser()
+        total = archive.stat().st_size if archive.is_file() else None
+        with progress("restoring", total=total, unit="bytes") as seen:
+            put_back(archive, folder.expanduser(), watch=lambda done: seen(done, None))
     check(folder)

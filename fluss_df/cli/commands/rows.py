@@ -15,16 +15,9 @@ from typing import Annotated, Any
 
 import polars as pl
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
-from fluss_df.cli.base.console import err, errors_as_messages, show_frame
+from fluss_df.cli.base import completion
+from fluss_df.cli.base.console import errors_as_messages, show_frame
 from fluss_df.cli.base.options import (
     AsJson,
     Columns,
@@ -35,9 +28,11 @@ from fluss_df.cli.base.options import (
     place_of,
     split_names,
 )
+from fluss_df.cli.base.progress import progress, reading
 from fluss_df.cli.base.texts import for_csv, json_lines
 from fluss_df.cli.loading.files import ENDINGS, ending
 from fluss_df.cli.loading.guessing import parse_schema
+from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.scans.offsets import bucket_offsets
@@ -72,7 +67,9 @@ def head(
 ) -> None:
     """Print the first rows."""
     with errors_as_messages():
-        frame = _scan(connection, table, columns, metadata).head(rows).collect()
+        opened, path = open_table(connection, table)
+        with reading(f"{path}", opened):
+            frame = _scan(opened, path, columns, metadata).head(rows).collect()
         show_frame(frame, as_json=as_json)
 
 
@@ -93,11 +90,12 @@ def tail(
 ) -> None:
     """Print the last rows; with --follow those that come, too, until Ctrl-C."""
     with errors_as_messages():
+        opened, path = open_table(connection, table)
         if not follow:
-            frame = _scan(connection, table, columns, metadata).tail(rows).collect()
+            with reading(f"{path}", opened):
+                frame = _scan(opened, path, columns, metadata).tail(rows).collect()
             show_frame(frame, as_json=as_json)
             return
-        opened, path = open_table(connection, table)
         options: dict[str, Any] = {
             "connection": opened,
             "columns": split_names(columns),
@@ -157,10 +155,19 @@ def _follow(
             sys.stdout.flush()
 
 
-def _scan(connection: str | None, table: str, columns: str | None, metadata: bool) -> pl.LazyFrame:
-    opened, path = open_table(connection, table)
+def _scan(
+    opened: FlussConnection, path: TablePath, columns: str | None, metadata: bool
+) -> pl.LazyFrame:
     names = split_names(columns)
     return scan_fluss(path, connection=opened, columns=names, include_metadata=metadata)
+
+
+def _rows_of(opened: FlussConnection, path: TablePath) -> int | None:
+    """Return the rows of a log by its offsets; None where only reading tells."""
+    info = opened.get_admin().get_table_info(path)
+    if info.has_primary_key():
+        return None
+    return sum(end - first for first, end in bucket_offsets(opened, info).values())
 
 
 def load(
@@ -173,7 +180,15 @@ def load(
             help=f"Files: {', '.join(ENDINGS)}.",
         ),
     ],
-    table: Annotated[str, typer.Option("--into", metavar="TABLE", help="table or database.table")],
+    table: Annotated[
+        str,
+        typer.Option(
+            "--into",
+            metavar="TABLE",
+            help="table or database.table",
+            autocompletion=completion.tables,
+        ),
+    ],
     create: Annotated[
         bool, typer.Option("--create", help="Create the table where it does not exist.")
     ] = False,
@@ -225,17 +240,8 @@ def load(
             create_partitions,
         )
         began = time.monotonic()
-        with Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("rows"),
-            TimeElapsedColumn(),
-            console=err,
-        ) as progress:
-            task = progress.add_task(str(path), total=None)
-            done = wanted.run(lambda n, total: progress.update(task, completed=n, total=total))
+        with progress(f"{path}") as report:
+            done = wanted.run(report)
         about = ["table created"] if done.table_created else []
         if done.resumed:
             about.append("completed a load that had been interrupted")
@@ -261,11 +267,16 @@ def dump(
             raise FlussError(f"{file} exists; --force replaces it")
         if not file.parent.is_dir():
             raise FlussError(f"{file}: there is no folder {file.parent}")
-        frame = _scan(connection, table, columns, metadata)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+        opened, path = open_table(connection, table)
+        frame = _scan(opened, path, columns, metadata)
+        try:
+            handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+        except OSError as error:
+            raise FlussError(f"{file} cannot be written: {error.strerror}") from error
         os.close(handle)
         try:
-            _write(frame, method, name, file)
+            with reading(f"{path}", opened, _rows_of(opened, path)):
+                _write(frame, method, name, file)
             os.replace(name, file)
         except BaseException:
             os.unlink(name)

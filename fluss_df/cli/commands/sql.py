@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from fluss_df.cli.base.console import err, errors_as_messages, show_frame
 from fluss_df.cli.base.options import AsJson, Connection
+from fluss_df.cli.base.progress import reading
 from fluss_df.errors import FlussError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def sql(
         backend = Backend().connect(connection)
         if statements is not None:
             for statement in split_statements(statements):
-                _show(backend.raw_sql(statement), as_json)
+                _run(backend, statement, as_json)
             return
         _prompt(backend, as_json)
 
@@ -68,10 +69,16 @@ def _prompt(backend: Backend, as_json: bool) -> None:
             continue
         try:
             for statement in split_statements(text):
-                _show(backend.raw_sql(statement), as_json)
+                _run(backend, statement, as_json)
         except FlussError as error:
             err.print(f"[bold red]error:[/] {escape(str(error))}")
         text = ""
+
+
+def _run(backend: Backend, statement: str, as_json: bool) -> None:
+    with reading("reading", backend.connection):
+        rows = backend.raw_sql(statement)
+    _show(rows, as_json)
 
 
 def _show(rows: pl.DataFrame, as_json: bool) -> None:

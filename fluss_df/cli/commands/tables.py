@@ -16,6 +16,7 @@ from rich.text import Text
 
 from fluss_df.cli.base.console import errors_as_messages, out, print_table
 from fluss_df.cli.base.options import AsJson, Connection, Table, open_table
+from fluss_df.cli.base.progress import reading
 from fluss_df.client.connection import resolve_connection
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact
@@ -124,7 +125,8 @@ def count(
         info = opened.get_admin().get_table_info(path)
         counted: dict[str | None, int] = {}
         if info.has_primary_key():
-            counted = _counted(scan_fluss(path, connection=opened), info)
+            with reading(f"{path}", opened):
+                counted = _counted(scan_fluss(path, connection=opened), info)
         else:
             for bucket, (first, last) in bucket_offsets(opened, info).items():
                 name = bucket.partition_name

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluss_df.cli.base.console import err, errors_as_messages, out
+from fluss_df.cli.base.progress import reading
 from fluss_df.errors import FlussError
 
 if TYPE_CHECKING:
@@ -56,8 +57,10 @@ def tier(
             TieringService(opened, table, workers=workers, lease_file=lease_file) as service,
         ):
             if once:
-                for done in service.run_due():
-                    _show(done)
+                # how many rows there are is known when a round is over
+                with reading("tiering", opened):
+                    for done in service.run_due():
+                        _show(done)
                 return
             # the rounds that are on their way are finished first
             for number in (signal.SIGTERM, signal.SIGINT):

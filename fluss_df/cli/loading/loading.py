@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ class Load:
     null_values
         Texts of CSV that mean null.
     create, create_partitions
-        What to create where it does not exist.
+        What to create where it does not exist. A table that is created gets its partitions, too.
     """
 
     connection: FlussConnection
@@ -126,6 +126,7 @@ class Load:
                     "table_id": info.table_id,
                     "files": self._marks(),
                     "rows": rows,
+                    "create_partitions": self._creates_partitions(target, target.partitions()),
                 }
                 write_atomically(folder / _JOB, job)
                 rows = self._write(folder, frame, progress)
@@ -286,11 +287,12 @@ class Load:
         )
 
         there = target.partitions()
+        creates = self._creates_partitions(target, there)
 
         def check(part: pl.DataFrame) -> None:
             nonlocal rows
             fitting = coerce(part.to_arrow(), target.columns, table=str(self.path))
-            if not self.create_partitions:
+            if not creates:
                 require_partitions(target, fitting, "--create-partitions", there)
             rows += part.height
 
@@ -304,12 +306,21 @@ class Load:
             raise
         return rows
 
+    def _creates_partitions(self, target: Target, there: Collection[str]) -> bool:
+        """Whether partitions that are missing are created.
+
+        Of a table that this command creates all are missing. A load that was killed right after it
+        created the table left one without partitions.
+        """
+        return self.create_partitions or target.info is None or (self.create and not there)
+
     # ---- writing
 
     def _write(
         self, folder: Path, frame: pl.LazyFrame | None, progress: Callable[[int, int], object]
     ) -> int:
-        total = int(read_state(folder / _JOB)["rows"])
+        job = read_state(folder / _JOB)
+        total = int(job["rows"])
         schema = pl.Schema(self._columns()) if frame is None else frame.collect_schema()
         if frame is None:
             frame = pl.LazyFrame(schema=schema)
@@ -322,7 +333,8 @@ class Load:
             folder,
             None,
             Losses("fail", "load the files again, when the partitions are there"),
-            create_partitions=self.create_partitions,
+            # loads that an earlier version began have no such note
+            create_partitions=self.create_partitions or bool(job.get("create_partitions")),
         )
         ledger.watched = lambda rows: progress(rows, total)
         with ledger:

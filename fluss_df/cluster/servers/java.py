@@ -42,6 +42,11 @@ def find_java() -> Path:
     )
 
 
+def java_versions() -> list[tuple[Path, int | None]]:
+    """Return the ``java`` of JAVA_HOME and of PATH, with their versions; None where one fails."""
+    return [(candidate, _java_version(candidate)) for candidate in _candidates()]
+
+
 def _candidates() -> list[Path]:
     candidates = []
     home = os.environ.get("JAVA_HOME")

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 # not the names of earlier versions, which locked nothing
 _PREFIX: Final = "fluss-df-backup-locked-"
+#: What the names of parts are like.
+PART: Final = f"{_PREFIX}*.part"
 _NAME: Final = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}\.part")
 # how the archives begin that are written: Zstandard, LZ4
 _MAGIC: Final = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")

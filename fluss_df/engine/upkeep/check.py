@@ -8,7 +8,7 @@ RocksDB, and the digests of a million rows (:mod:`~fluss_df.engine.upkeep.row_di
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -99,8 +99,15 @@ class Report:
         return not any(finding.level == "damage" for finding in self.findings)
 
 
-def check_folder(folder: Path) -> Report:
+def check_folder(folder: Path, watch: Callable[[int], object] | None = None) -> Report:
     """Verify everything in a folder: checksums, offsets, rows; current rows against changelogs.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    watch
+        Called with the bytes of logs that were read since its last call.
 
     Raises
     ------
@@ -111,14 +118,15 @@ def check_folder(folder: Path) -> Report:
         raise FlussError(f"{folder} holds no Fluss data", ErrorCode.STORAGE_EXCEPTION)
     lock = FolderLock(folder)
     try:
-        return _Checker(folder).run()
+        return _Checker(folder, watch or (lambda done: None)).run()
     finally:
         lock.release()
 
 
 class _Checker:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, watch: Callable[[int], object]) -> None:
         self._folder = folder
+        self.watch = watch
         self.report = Report()
         self.old = False
 
@@ -306,6 +314,7 @@ class _Bucket:
                     yield from self._decoder.decode(data, headers, first, last)
                 if not again:
                     self._report.records += headers.rows
+                    self._checker.watch(headers.consumed)
                 position += headers.consumed
                 chunk = _CHUNK
             segment.rest()

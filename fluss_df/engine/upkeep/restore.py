@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tarfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Final, cast
@@ -134,7 +135,13 @@ def _fields(data: bytes) -> dict[bytes, bytes]:
     return found
 
 
-def restore(file: Path, folder: Path, *, max_bytes: int | None = None) -> None:
+def restore(
+    file: Path,
+    folder: Path,
+    *,
+    max_bytes: int | None = None,
+    watch: Callable[[int], object] | None = None,
+) -> None:
     """Put a backup into a folder that is empty or not there.
 
     The folder is locked meanwhile, as an engine's is, on file systems that have locks of folders.
@@ -147,6 +154,8 @@ def restore(file: Path, folder: Path, *, max_bytes: int | None = None) -> None:
         Where its files go.
     max_bytes
         The most bytes that they may have; by default what is free on the disk.
+    watch
+        Called with the bytes of the backup that were read, from its beginning.
 
     Raises
     ------
@@ -169,7 +178,7 @@ def restore(file: Path, folder: Path, *, max_bytes: int | None = None) -> None:
                     fileobj=cast(IO[bytes], unpacked), mode="r|", tarinfo=_Member
                 ) as archive,
             ):
-                _unpack(archive, under_way, room)
+                _unpack(archive, under_way, room, lambda: watch and watch(stream.tell()))
             if not (under_way / "FORMAT").exists():
                 raise FlussError("it is cut off")
             _read_catalog(under_way)
@@ -274,7 +283,7 @@ def _put_in_place(folder: Path, made: ExitStack) -> None:
         raise
 
 
-def _unpack(archive: tarfile.TarFile, folder: Path, room: int) -> None:
+def _unpack(archive: tarfile.TarFile, folder: Path, room: int, read: Callable[[], object]) -> None:
     """Write the members of an archive, as long as they are files of an engine."""
     for members, member in enumerate(archive, 1):
         # Python keeps every header that it has read
@@ -300,6 +309,7 @@ def _unpack(archive: tarfile.TarFile, folder: Path, room: int) -> None:
             os.fsync(fd)
             if target.tell() != member.size:
                 raise FlussError("it is cut off")
+        read()
 
 
 def _read_catalog(folder: Path) -> None:

@@ -1,0 +1,1 @@
+"""What ``fluss-df doctor`` looks at."""

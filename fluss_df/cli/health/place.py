@@ -1,0 +1,316 @@
+"""The place that a connection leads to: servers, or a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fluss_df.addresses import embedded_folder
+from fluss_df.cli.health.finding import Finding, ok, problem, warning
+from fluss_df.cli.health.machine import space
+from fluss_df.config import Config
+from fluss_df.errors import ErrorCode, FlussError
+
+if TYPE_CHECKING:
+    from fluss_df.client.connection import FlussConnection
+
+# Linux has who holds which lock there
+_LOCKS = Path("/proc/locks")
+_WAIT_S = 5.0
+_REQUESTS = 20
+_SLOW_MS = 100.0
+_CLOCK_OFF_S = 1.0
+# a time that no server's clock has reached: one that is asked for it says what its clock is
+_FAR_MS = 1 << 60
+_NOW = re.compile(r"current timestamp (\d+)")
+_TABLES_ASKED = 20
+_READY = "another address: fluss-df doctor host:port"
+
+
+def place(connection: str | None) -> Iterator[Finding]:
+    """Give what is found at the place that a connection leads to.
+
+    Nothing is written there: a folder that nobody has open stays closed.
+    """
+    from fluss_df.client.transport.folders import home_folder
+
+    found: Any = home_folder() if connection is None else connection
+    if not found:
+        yield ok("connection", "none given: fluss-df doctor host:port, or a folder, checks one")
+        return
+    folder = embedded_folder(found)
+    if isinstance(folder, Path):
+        yield from _folder(folder)
+    elif folder is not None:
+        yield ok("connection", "an embedded Fluss in memory, gone with its process")
+    else:
+        yield from _servers(str(found))
+
+
+# ---- folders
+
+
+def _folder(given: Path) -> Iterator[Finding]:
+    from fluss_df.engine.files.files import holds_data, read_format
+    from fluss_df.engine.files.lock_file import owner_of
+
+    try:
+        folder = given.expanduser().resolve()
+    except (OSError, RuntimeError) as error:
+        yield problem("folder", f"{given}: {error}", "name another folder")
+        return
+    yield space("folder", folder, "name another folder")
+    if not folder.is_dir():
+        if not folder.exists():
+            yield ok("data", f"{folder} is not there: it is made by who connects first")
+        return
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        yield problem("data", f"{folder} cannot be read: {error.strerror}", "change its rights")
+        return
+    if not names:
+        yield ok("data", "the folder is empty")
+        return
+    if not holds_data(folder):
+        yield problem(
+            "data",
+            f"{folder} holds files, and none of an embedded Fluss",
+            "name a folder that is new, empty, or of a Fluss",
+        )
+        return
+    try:
+        version, damage = read_format(folder)
+    except FlussError as error:
+        yield problem("data", error.message, "install a newer fluss_df")
+        return
+    if damage is not None:
+        yield warning("data", damage, f"fluss-df check {folder}")
+    else:
+        yield ok("data", f"layout {version}; fluss-df check {folder} reads every byte")
+    owner = owner_of(folder)
+    if owner is None or not _alive(owner[0]) or _is_locked(folder) is False:
+        yield ok("owner", "nobody has the folder open")
+        return
+    pid, path = owner
+    if not os.path.exists(path):
+        yield warning(
+            "owner",
+            f"process {pid} has the folder open, or is ending; its socket {path} is not there",
+            f"try again; if it stays so, end process {pid}",
+        )
+        return
+    yield ok("owner", f"process {pid} has the folder open, and lets others in by {path}")
+    yield from _connected(folder)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _is_locked(folder: Path) -> bool | None:
+    """Whether a process has locked a folder, as owners do; None where the system does not tell.
+
+    Trying to lock it could keep a process out that opens it at this moment.
+    """
+    try:
+        lines = _LOCKS.read_text().splitlines()
+        inode = folder.stat().st_ino
+    except OSError:
+        return None
+    return any(line.split()[-3].endswith(f":{inode}") for line in lines if len(line.split()) > 5)
+
+
+# ---- servers
+
+
+def _servers(given: str) -> Iterator[Finding]:
+    from fluss_df.client.connection import unconnected
+
+    try:
+        config = unconnected(given).config
+        addresses = config.addresses()
+    except FlussError as error:
+        # a bare word may be a host's name
+        folder = f"a folder needs a slash: fluss-df doctor ./{given}"
+        yield problem("connection", error.message, folder if os.path.isdir(given) else _READY)
+        return
+    reached = 0
+    for host, port in addresses:
+        finding = _reach("address", host, port)
+        reached += finding.status == "ok"
+        yield finding
+    if reached:
+        yield from _connected(given)
+
+
+def _reach(check: str, host: str, port: int) -> Finding:
+    """Return whether something listens at an address, and how long connecting takes."""
+    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    began = time.monotonic()
+    try:
+        socket.create_connection((host, port), _WAIT_S).close()
+    except socket.gaierror as error:
+        return problem(
+            check, f"{shown}: no such host ({error.strerror})", "mend the name, or the DNS"
+        )
+    except UnicodeError:
+        return problem(check, f"{shown}: no name of a host", "mend the name")
+    except TimeoutError:
+        return problem(
+            check, f"{shown}: no answer within {_WAIT_S:g} s", "look at firewalls and the network"
+        )
+    except OSError as error:
+        return problem(
+            check, f"{shown}: {error.strerror or error}", "start the server, or mend the address"
+        )
+    return ok(check, f"{shown} accepts connections ({(time.monotonic() - began) * 1000:.1f} ms)")
+
+
+def _connected(given: object) -> Iterator[Finding]:
+    """Give what a connection tells: login, servers, versions, latency, clock."""
+    from fluss_df.client.connection import FlussConnection, unconnected
+
+    opened: FlussConnection | None = None
+    try:
+        config = _impatient(unconnected(given).config)
+        opened = FlussConnection.create(config)
+        yield _login(config)
+        yield from _nodes(opened)
+        yield _latency(opened)
+        yield _clock(opened)
+    except FlussError as error:
+        if error.error_code == ErrorCode.AUTHENTICATE_EXCEPTION:
+            yield problem("login", error.message, "fluss://user:password@host:port")
+        else:
+            yield problem(
+                "protocol",
+                error.message,
+                "is it a Fluss server's client port? the servers' logs say more",
+            )
+    finally:
+        if opened is not None:
+            opened.close()
+
+
+def _impatient(config: Config) -> Config:
+    made = config.copy()
+    most = int(_WAIT_S * 1000)
+    made.connect_timeout_ms = min(made.connect_timeout_ms, most)
+    made.request_timeout_ms = min(made.request_timeout_ms, most)
+    made.retry_timeout_ms = min(made.retry_timeout_ms, most)
+    return made
+
+
+def _login(config: Config) -> Finding:
+    if config.uses_sasl:
+        return ok("login", f"as user {config.security_sasl_username!r}")
+    return ok("login", "without user and password, and the server asks for none")
+
+
+def _nodes(opened: FlussConnection) -> Iterator[Finding]:
+    from fluss_df.protocol.address import local_path
+
+    cluster = opened.cluster
+    nodes = opened.get_admin().get_server_nodes()
+    for node in nodes:
+        what = f"{node.server_type} {node.host}:{node.port}"
+        local = local_path(node.host)
+        if local is not None:
+            what = f"{node.server_type} {local}"
+        else:
+            there = _reach("server", node.host, node.port)
+            if there.status != "ok":
+                yield problem(
+                    "server",
+                    f"{what}: the cluster names this address, and it cannot be reached from here"
+                    f" ({there.message})",
+                    "set advertised.listeners of the server to an address for clients",
+                )
+                continue
+        apis = cluster.io.run(cluster.connection_to(node)).apis
+        release = "1.0 or newer" if apis.batch_statistics else "0.9"
+        yield ok(
+            "server",
+            f"{what}: Fluss {release} by its requests; {len(apis.versions)} kinds of requests"
+            f" ({_versions(apis.versions)})",
+        )
+    if not any(node.server_type == "CoordinatorServer" for node in nodes):
+        yield problem("server", "the cluster has no coordinator", "start it, or look at its log")
+    if not any(node.server_type == "TabletServer" for node in nodes):
+        yield problem("server", "the cluster has no tablet server", "start one, or look at its log")
+
+
+def _versions(versions: dict[int, tuple[int, int]]) -> str:
+    """Return API keys with their versions, those with one version shortly."""
+    newer = [f"{key}: {a} to {b}" for key, (a, b) in sorted(versions.items()) if (a, b) != (0, 0)]
+    return "; ".join(["all in version 0", *newer] if not newer else ["version 0, but", *newer])
+
+
+def _latency(opened: FlussConnection) -> Finding:
+    admin = opened.get_admin()
+    times = []
+    for _ in range(_REQUESTS):
+        began = time.monotonic()
+        admin.list_databases()
+        times.append((time.monotonic() - began) * 1000)
+    said = (
+        f"{statistics.median(times):.1f} ms in the median, {min(times):.1f} to {max(times):.1f} ms,"
+        f" over {_REQUESTS} requests"
+    )
+    if statistics.median(times) > _SLOW_MS:
+        return warning("latency", said, "run nearer to the servers, or in larger batches")
+    return ok("latency", said)
+
+
+def _clock(opened: FlussConnection) -> Finding:
+    """Return how far the clock of a tablet server is from the one here.
+
+    No answer has the time. But the error for a time that lies in the future names it.
+    """
+    from fluss_df.metadata import OffsetSpec, TablePath
+
+    admin = opened.get_admin()
+    asked = 0
+    for database in admin.list_databases():
+        for name in admin.list_tables(database):
+            asked += 1
+            if asked > _TABLES_ASKED:
+                break
+            path = TablePath(database, name)
+            try:
+                if admin.get_table_info(path).is_partitioned():
+                    continue
+                began = time.time()
+                admin.list_offsets(path, [0], OffsetSpec.timestamp(_FAR_MS))
+            except FlussError as error:
+                ended = time.time()
+                now = _NOW.search(error.message)
+                if now is None:
+                    continue
+                return _difference(int(now[1]) / 1000, began, ended)
+    return ok("clock", "not known: servers tell their time only of a table without partitions")
+
+
+def _difference(server: float, began: float, ended: float) -> Finding:
+    # anywhere between question and answer is right
+    off = 0.0 if began <= server <= ended else server - (began + ended) / 2
+    doubt = (ended - began) / 2
+    said = f"the server's is {abs(off):.3f} s {'ahead' if off > 0 else 'behind'}, ± {doubt:.3f} s"
+    if abs(off) > _CLOCK_OFF_S + doubt:
+        return warning(
+            "clock", said, "synchronise the clocks (NTP): scans from a time and TTLs go by them"
+        )
+    return ok("clock", said)
