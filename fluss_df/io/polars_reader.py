@@ -38,7 +38,7 @@ from fluss_df.io.scans.known import KnownTable
 from fluss_df.io.scans.live import live_queries
 from fluss_df.io.scans.planning import plan_scan
 from fluss_df.io.scans.report import Runs, ScanRun, numbered, planned_in
-from fluss_df.io.scans.union import halves_of, lake_half
+from fluss_df.io.scans.union import halves_of, lake_half, wanted_files
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN
 from fluss_df.pushdown.from_polars import PolarsConjunct
@@ -103,7 +103,8 @@ class FlussScan(LazyFrameResolver):
         frame = None
         if lake is not None:
             usable = conditions if limit is None else []
-            frame, part = lake_half(self.source, self.known.info, lake, usable)
+            files = wanted_files(self.known.info, lake, usable)
+            frame, part = lake_half(self.source, self.known.info, lake, files)
             plan = dataclasses.replace(plan, lake=part)
         # One source: of several, Polars holds back all but the first, for their order. Buckets are
         # read in parallel behind it.
