@@ -83,9 +83,10 @@ class PaimonSnapshot(LakeSnapshotFiles[PaimonFile]):
         self.require_there(files)
         parts: list[pl.LazyFrame] = []
         plain: list[PaimonFile] = []
+        merged: list[tuple[PaimonFile, ...]] = []
         for group in self.groups(files):
             if len(group) > 1:
-                parts.append(self._merge(group))
+                merged.append(group)
             elif group[0].name in self._vectors:
                 parts.append(self._without_deleted(group[0]))
             elif self._merged and group[0].deletes:
@@ -94,6 +95,8 @@ class PaimonSnapshot(LakeSnapshotFiles[PaimonFile]):
                 plain.append(group[0])
         if plain:
             parts.insert(0, self._scan(plain))
+        if merged:
+            parts += self._merge(merged)
         if not parts:
             return pl.LazyFrame(schema={f.name: f.type.polars for f in self._schema.fields})
         names = [_exact(field.name) for field in self._schema.fields]
@@ -138,27 +141,30 @@ class PaimonSnapshot(LakeSnapshotFiles[PaimonFile]):
             found.append(tuple(section))
         return found
 
-    def _merge(self, files: Sequence[PaimonFile]) -> pl.LazyFrame:
-        """Return the newest row of each key of files, where it is not a delete.
+    def _merge(self, groups: Iterable[Sequence[PaimonFile]]) -> list[pl.LazyFrame]:
+        """Return the newest row of each key of groups, where it is not a delete.
 
-        What is in the highest level is older than all else, and has each key once: it is read
-        without the keys of the others. Memory is that of the keys of the lower levels.
+        What is in the highest level of a bucket is older than all else there, and has each key
+        once: it is read without the keys of the others. Memory is that of the keys of the lower
+        levels. A key is in one bucket of one partition, so that one plan serves all groups.
         """
-        top = max(file.level for file in files)
-        base = [file for file in files if top and file.level == top]
-        newer = [file for file in files if not top or file.level < top]
+        base: list[PaimonFile] = []
+        newer: list[PaimonFile] = []
+        for group in groups:
+            top = max(file.level for file in group)
+            for file in group:
+                (base if top and file.level == top else newer).append(file)
         if not newer:
-            return self._alive(self._scan(base))
-        on = [_exact(key) for key in self._keys]
+            return [self._alive(self._scan(base))]
+        on = [_exact(key) for key in self._schema.primary_keys]
         changes = self._scan(newer)
         sequence = pl.col(_SEQUENCE)
         last = changes.select(*on, sequence).group_by(on).agg(sequence.max())
-        order = [*on, sequence]
-        parts = [self._alive(changes.join(last, on=order, how="semi"))]
+        parts = [self._alive(changes.join(last, on=[*on, sequence], how="semi"))]
         if base:
             old = self._alive(self._scan(base))
             parts.append(old.join(changes.select(on), on=on, how="anti"))
-        return pl.concat(parts)
+        return parts
 
     @staticmethod
     def _alive(rows: pl.LazyFrame) -> pl.LazyFrame:
