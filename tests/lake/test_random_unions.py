@@ -183,7 +183,7 @@ class History:
 def tiered(
     request: pytest.FixtureRequest, fluss_cluster_factory: ClusterFactory
 ) -> Iterator[LocalCluster]:
-    """Return a cluster with a lake that a service fills all the time: ours, or for Paimon Flink's."""
+    """Return a cluster with a lake that a tiering service fills all the time."""
     if request.param == "paimon":
         yield request.getfixturevalue("paimon_tiering")
         return
