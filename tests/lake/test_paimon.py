@@ -329,7 +329,7 @@ def each(folder: Path, pattern: str, do: Callable[[Path], Any]) -> None:
         do(file)
 
 
-WRONG: dict[str, tuple[Callable[[Path], Any], str, ErrorCode]] = {
+WRONG: dict[str, tuple[Callable[[Path], Any], str, int]] = {
     "no table": (
         shutil.rmtree,
         r"is not in its Paimon catalog: there is no .*/fluss\.db/sound: was it dropped",
