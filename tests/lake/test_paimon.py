@@ -313,7 +313,7 @@ def renamed(folder: Path, kind: str) -> None:
     """Have the manifests say that the files are of another format."""
     for file in manifests(folder):
         with file.open("rb") as stream:
-            reader = fastavro.reader(stream)
+            reader: Any = fastavro.reader(stream)
             schema, entries = reader.writer_schema, list(reader)
         for entry in entries:
             name: str = entry["_FILE"]["_FILE_NAME"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,8 +27,6 @@ from fluss_df.pushdown.predicate import (
 _NANOSECONDS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _SAME: Final = TEXTS | BYTES | {"BOOLEAN", "TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT"}
 _JUDGED: Final = _SAME | TIMES | {"DECIMAL", "DATE", "TIME"}
-# the schema of a file of this number
-SchemaOf = Callable[[int], LakeSchema]
 
 
 class _Unknown(Exception):  # noqa: N818 - says that all is possible
@@ -41,12 +38,15 @@ class MayHave(PredicateVisitor[bool]):
 
     Parameters
     ----------
-    file, schema
-        The file, and what it was written with.
+    file, written
+        The file, and the schema that it was written with.
+    schema
+        What the columns of predicates are of.
     """
 
-    def __init__(self, file: PaimonFile, schema: LakeSchema) -> None:
+    def __init__(self, file: PaimonFile, written: LakeSchema, schema: LakeSchema) -> None:
         self._file = file
+        self._written = written
         self._schema = schema
 
     def comparison(self, node: Comparison) -> bool:  # noqa: D102
@@ -105,16 +105,17 @@ class MayHave(PredicateVisitor[bool]):
 
     def _place(self, column: str) -> tuple[int, FieldType]:
         """Return where the statistics of a column stand, and its type."""
-        position = self._schema.position(column)
-        if position is None:
+        wanted = self._schema.position(column)
+        if wanted is None:
             raise _Unknown
-        kind = self._schema.fields[position].type
+        number = self._schema.fields[wanted].id
         of = self._file.stats_columns
-        if of is None:
-            return position, kind
-        if column not in of:
-            raise _Unknown
-        return of.index(column), kind
+        for position, field in enumerate(self._written.fields):
+            if field.id == number and of is None:
+                return position, field.type
+            if field.id == number and of is not None and field.name in of:
+                return of.index(field.name), field.type
+        raise _Unknown
 
     def _nulls(self, column: str) -> int:
         position, _ = self._place(column)

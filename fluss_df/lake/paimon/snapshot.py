@@ -103,7 +103,7 @@ class PaimonSnapshot(LakeSnapshotFiles[PaimonFile]):
         return pl.concat([part.select(names) for part in parts])
 
     def _may_have(self, file: PaimonFile, predicate: Predicate) -> bool:
-        return MayHave(file, self._schemas(file.schema_id)).visit(predicate)
+        return MayHave(file, self._schemas(file.schema_id), self._schema).visit(predicate)
 
     def _schema_of(self, number: int) -> LakeSchema:
         return self._schema if number == self._schema.id else schema_of(self._table, number)
