@@ -27,6 +27,7 @@ from fluss_df.io.scans import union
 from fluss_df.lake.options import LakeOptions
 from fluss_df.lake.paimon.catalog import open_paimon
 from fluss_df.lake.paimon.snapshot import PaimonSnapshot
+from fluss_df.pushdown.column import col as ref
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
 COLUMNS = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("day", pa.string())])
@@ -176,6 +177,41 @@ def test_a_compacted_table(
         table.tiered(functools.partial(same, table, levels, deletions))
     assert any(level and max(level) > 0 for level in levels)
     assert (max(deletions) > 0) is vectors
+    left_out = 0
+    for file in table.folder.glob("snapshot/snapshot-*"):
+        found = snapshot_of(table, table.warehouse, int(file.name.split("-")[1]))
+        left_out += pruned_rightly(found, vectors)
+    assert left_out
+
+
+def pruned_rightly(found: PaimonSnapshot, vectors: bool) -> int:
+    """Filter a snapshot in many ways; return how many files were left out."""
+    if vectors:
+        rows = found.frame(found.files).collect()
+    else:
+        # the plainest of merges
+        parts = [pl.read_parquet(file.path) for file in found.files]
+        rows = pl.concat(parts).sort("_SEQUENCE_NUMBER").unique("id", keep="last")
+        rows = rows.filter(col("_VALUE_KIND").is_in([0, 2]))
+    rows = rows.select(COLUMNS.names).sort("id")
+    left_out = 0
+    a, b = ref("id"), ref("n")
+    for turn in range(8):
+        at = turn * 30
+        cases: list[tuple[Any, pl.Expr]] = [
+            (b < turn, col("n") < turn),
+            (b == turn, col("n") == turn),
+            ((b < turn) & (a > at), (col("n") < turn) & (col("id") > at)),
+            (~(b > turn) | (a < turn), ~(col("n") > turn) | (col("id") < turn)),
+            (a.is_in([at, at + 5]), col("id").is_in([at, at + 5])),
+        ]
+        for predicate, where in cases:
+            files = found.wanted([predicate])
+            left_out += len(found.files) - len(files)
+            kept = found.frame(files).filter(where).select(COLUMNS.names)
+            for engine in ("in-memory", "streaming"):
+                assert kept.collect(engine=engine).sort("id").equals(rows.filter(where)), where
+    return left_out
 
 
 def test_names_in_partitions_and_paths(
