@@ -47,6 +47,51 @@ table = open_lake_table(LakeOptions(TablePath("db", "t"), "iceberg", options))
 files = snapshot_files(table, table.current_snapshot().snapshot_id)
 assert lake_frame(table, files)[0].collect()["a"].to_list() == [1, 2]
 """
+_PAIMON = """
+import json, os, fastavro, polars as pl
+from fluss_df import TablePath
+from fluss_df.lake.options import LakeOptions
+from fluss_df.lake.paimon.catalog import open_paimon
+home = os.getcwd() + "/w/db.db/t"
+for name in ("schema", "snapshot", "manifest", "bucket-0"):
+    os.makedirs(f"{home}/{name}")
+pl.DataFrame({"a": [1, 2]}).write_parquet(f"{home}/bucket-0/x.parquet")
+columns = [{"id": 0, "name": "a", "type": "BIGINT"}]
+schema = {"id": 0, "fields": columns, "partitionKeys": [], "primaryKeys": [], "options": {}}
+snapshot = {"schemaId": 0, "baseManifestList": "none", "deltaManifestList": "list"}
+for name, content in (("schema/schema-0", schema), ("snapshot/snapshot-1", snapshot)):
+    with open(f"{home}/{name}", "w") as file:
+        json.dump(content, file)
+def avro(name, types, rows):
+    fields = [{"name": key, "type": kind} for key, kind in types.items()]
+    schema = {"type": "record", "name": "r", "fields": fields}
+    with open(f"{home}/manifest/{name}", "wb") as file:
+        fastavro.writer(file, schema, rows, codec="zstandard")
+avro("none", {"_FILE_NAME": "string"}, [])
+avro("list", {"_FILE_NAME": "string"}, [{"_FILE_NAME": "m"}])
+of_stats = {"_MIN_VALUES": "bytes", "_MAX_VALUES": "bytes", "_NULL_COUNTS": ["null", "long"]}
+of_file = {
+    "_FILE_NAME": "string", "_FILE_SIZE": "long", "_ROW_COUNT": "long", "_MIN_KEY": "bytes",
+    "_MAX_KEY": "bytes", "_MIN_SEQUENCE_NUMBER": "long", "_MAX_SEQUENCE_NUMBER": "long",
+    "_SCHEMA_ID": "long", "_LEVEL": "int", "_DELETE_ROW_COUNT": "long",
+}
+def record(name, types):
+    return {
+        "type": "record", "name": name, "fields": [{"name": k, "type": t} for k, t in types.items()]
+    }
+of_file["_VALUE_STATS"] = record("s", of_stats)
+types = {"_KIND": "int", "_PARTITION": "bytes", "_BUCKET": "int", "_FILE": record("f", of_file)}
+stats = {"_MIN_VALUES": b"", "_MAX_VALUES": b"", "_NULL_COUNTS": None}
+entry = {
+    "_FILE_NAME": "x.parquet", "_FILE_SIZE": 1, "_ROW_COUNT": 2, "_MIN_KEY": b"", "_MAX_KEY": b"",
+    "_MIN_SEQUENCE_NUMBER": 0, "_MAX_SEQUENCE_NUMBER": 1, "_SCHEMA_ID": 0, "_LEVEL": 0,
+    "_DELETE_ROW_COUNT": 0, "_VALUE_STATS": stats,
+}
+avro("m", types, [{"_KIND": 0, "_PARTITION": b"", "_BUCKET": 0, "_FILE": entry}])
+options = LakeOptions(TablePath("db", "t"), "paimon", {"warehouse": f"{os.getcwd()}/w"})
+table = open_paimon(options, 1)
+assert table.frame(table.wanted([])).collect()["a"].to_list() == [1, 2]
+"""
 # extra, or none, and programs that need it: Python, or a command line
 TRIALS: dict[str, list[list[str]]] = {
     "": [
@@ -87,6 +132,7 @@ TRIALS: dict[str, list[list[str]]] = {
         ],
     ],
     "lake": [["python", "-c", _LAKE]],
+    "paimon": [["python", "-c", _PAIMON]],
     "demo": [["fluss-df", "demo", "--plot", "demo.png"]],
     "notebook": [
         ["python", "-c", _NOTEBOOK, str(path)]

@@ -26,7 +26,7 @@ from fluss_df.io.scans.changes import read_changes, table_columns
 from fluss_df.io.scans.known import KnownTable
 from fluss_df.io.scans.planning import plan_scan
 from fluss_df.io.scans.report import Runs, ScanRun, planned_in
-from fluss_df.io.scans.union import halves_of, lake_half
+from fluss_df.io.scans.union import halves_of, lake_half, wanted_files
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN
 from fluss_df.pushdown.plan import ScanPlan, Split, slice_splits
@@ -70,7 +70,8 @@ class FlussScan(ScanNode):
         if lake is None:
             return LogRead(self, self.known.info, plan).lazy()
         usable = conditions if query.limit is None else []
-        rows, part = lake_half(self.source, self.known.info, lake, usable)
+        files = wanted_files(self.known.info, lake, usable)
+        rows, part = lake_half(self.source, self.known.info, lake, files)
         plan = dataclasses.replace(plan, lake=part)
         return pl.concat([rows, LogRead(self, self.known.info, plan).lazy()])
 

@@ -20,7 +20,7 @@ from fluss_df.io.scans.changes import changes_schema
 from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.planning import check_schema, frame_schema, plan_scan
 from fluss_df.io.scans.report import Runs, ScanRun
-from fluss_df.io.scans.union import halves_of, lake_half
+from fluss_df.io.scans.union import halves_of, lake_half, wanted_files
 from fluss_df.io.source import Halves, ScanSource, choose_partitions
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, PartitionInfo
 from fluss_df.pushdown.from_polars import PolarsConjunct
@@ -141,7 +141,7 @@ class FlussSnapshot(ScanNode):
         _, plan = plan_scan(log, columns=wanted, conditions=conditions, known=known)
         if lake is None:
             return LogRead(later, info, plan).lazy().select(all_exact(source.columns))
-        rows, part = lake_half(whole, info, lake, conditions)
+        rows, part = lake_half(whole, info, lake, wanted_files(info, lake, conditions))
         changes = LogRead(later, info, dataclasses.replace(plan, lake=part)).lazy()
         change = exact(CHANGE_TYPE_COLUMN)
         # the last one of a key, all of which are of one bucket, in the order of their offsets

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +13,7 @@ from fluss_df.schema import TableInfo
 
 ENABLED: Final = "table.datalake.enabled"
 FORMAT: Final = "table.datalake.format"
-READABLE: Final = ("iceberg",)
+READABLE: Final = ("iceberg", "paimon")
 # what tiering services add to each row
 BUCKET: Final = "__bucket"
 OFFSET: Final = "__offset"
@@ -40,7 +40,7 @@ class LakeOptions:
     path
         The table; it has the same names in the lake.
     format
-        ``"iceberg"``.
+        ``"iceberg"`` or ``"paimon"``.
     properties
         The options of the catalog, as the cluster has them below ``datalake.<format>.``.
     """
@@ -79,8 +79,15 @@ def is_lake_table(info: TableInfo) -> bool:
     return info.get_properties().get(ENABLED, "false").lower() == "true"
 
 
-def lake_options(info: TableInfo) -> LakeOptions:
+def lake_options(info: TableInfo, readable: Sequence[str] = READABLE) -> LakeOptions:
     """Return where the lake half of a table is.
+
+    Parameters
+    ----------
+    info
+        The table.
+    readable
+        The formats that whoever asks can read.
 
     Raises
     ------
@@ -94,10 +101,10 @@ def lake_options(info: TableInfo) -> LakeOptions:
             f"table {info.table_path} has no data lake: its property {ENABLED} is not true",
             ErrorCode.INVALID_TABLE_EXCEPTION,
         )
-    if name not in READABLE:
+    if name not in readable:
         raise FlussError(
             f"table {info.table_path} is tiered into {name}, which fluss_df does not read yet"
-            f" (it reads {', '.join(READABLE)}); lake=False reads what Fluss itself has",
+            f" (it reads {', '.join(readable)}); lake=False reads what Fluss itself has",
             ErrorCode.UNSUPPORTED_VERSION,
         )
     prefix = f"table.datalake.{name}."

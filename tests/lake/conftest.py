@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import cast
+
 import pytest
 
 from fluss_df.cluster import LocalCluster
@@ -10,3 +13,19 @@ from fluss_df.cluster.pytest_plugin import ClusterFactory
 def tiering_cluster(fluss_cluster_factory: ClusterFactory) -> LocalCluster:
     """Return a cluster with an Iceberg lake, whose tables only these tests tier."""
     return fluss_cluster_factory(datalake="iceberg")
+
+
+@pytest.fixture(scope="session")
+def paimon_tiering(fluss_cluster_factory: ClusterFactory) -> Iterator[LocalCluster]:
+    """Return a cluster with a Paimon lake, while Flink's tiering service runs."""
+    with fluss_cluster_factory(datalake="paimon") as cluster:
+        cluster.start_flink_tiering()
+        yield cluster
+        cluster.stop_flink_tiering()
+
+
+@pytest.fixture(scope="session", params=["iceberg", "paimon"])
+def tiering(request: pytest.FixtureRequest) -> LocalCluster:
+    """Return a cluster with a lake, of each format, while Flink's tiering service runs."""
+    name = {"iceberg": "fluss_flink_tiering", "paimon": "paimon_tiering"}[request.param]
+    return cast("LocalCluster", request.getfixturevalue(name))

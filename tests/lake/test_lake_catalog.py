@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.iceberg.catalog import _sql_uri, open_lake_table
 from fluss_df.lake.iceberg.files import snapshot_files
+from fluss_df.lake.iceberg.snapshot import IcebergSnapshot
 from fluss_df.lake.options import LakeOptions
 from fluss_df.metadata import TablePath
 
@@ -97,5 +99,22 @@ def test_a_snapshot_whose_files_were_deleted(tmp_path: Path) -> None:
         manifest.unlink()
     with pytest.raises(FlussError, match=rf"db\.t.*snapshot {number}.*\.avro") as refused:
         snapshot_files(table, number)
+    assert refused.value.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
+    assert "lake=False" in str(refused.value)
+
+
+def test_a_data_file_that_was_deleted_after_it_was_planned_with(tmp_path: Path) -> None:
+    catalog = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("db")
+    rows = pa.table({"a": [1, 2]})
+    table: Any = catalog.create_table("db.t", rows.schema)
+    table.append(rows)
+    number = table.current_snapshot().snapshot_id
+    snapshot = IcebergSnapshot(TablePath("db", "t"), table, number)
+    assert snapshot.frame(snapshot.wanted([])).collect()["a"].to_list() == [1, 2]
+    (file,) = (tmp_path / "w").rglob("*.parquet")
+    file.unlink()
+    with pytest.raises(FlussError, match=rf"db\.t: the file {re.escape(str(file))}") as refused:
+        snapshot.frame(snapshot.wanted([]))
     assert refused.value.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
     assert "lake=False" in str(refused.value)

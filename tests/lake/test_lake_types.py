@@ -107,16 +107,20 @@ class Tiered:
                 assert found[name].equals(log[name]), (source, name)
 
 
-@pytest.fixture(params=["flink", "ours"])
+@pytest.fixture(params=["flink", "paimon", "ours"])
 def service(request: pytest.FixtureRequest) -> tuple[LocalCluster, str]:
-    fixture = {"flink": "fluss_flink_tiering", "ours": "tiering_cluster"}[request.param]
+    fixture = {
+        "flink": "fluss_flink_tiering",
+        "paimon": "paimon_tiering",
+        "ours": "tiering_cluster",
+    }[request.param]
     return request.getfixturevalue(fixture), request.param
 
 
 @pytest.mark.parametrize("keys", [None, ["id"]], ids=["log", "keyed"])
 def test_every_type(service: tuple[LocalCluster, str], keys: list[str] | None) -> None:
     cluster, by = service
-    first, later = tables(nested=by == "ours")
+    first, later = tables(nested=by != "flink")
     with fluss.connect(cluster.bootstrap_servers) as connection:
         kind = "keyed" if keys else "log"
         tier = TieringService(connection, [f"fluss.types_{kind}"]) if by == "ours" else None

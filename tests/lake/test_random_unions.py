@@ -179,9 +179,14 @@ class History:
             )
 
 
-@pytest.fixture(scope="module")
-def tiered(fluss_cluster_factory: ClusterFactory) -> Iterator[LocalCluster]:
-    """Return a cluster with a lake that a tiering service of ours fills all the time."""
+@pytest.fixture(scope="module", params=["iceberg", "paimon"])
+def tiered(
+    request: pytest.FixtureRequest, fluss_cluster_factory: ClusterFactory
+) -> Iterator[LocalCluster]:
+    """Return a cluster with a lake that a tiering service fills all the time."""
+    if request.param == "paimon":
+        yield request.getfixturevalue("paimon_tiering")
+        return
     with fluss_cluster_factory(datalake="iceberg") as cluster:
         connection = fluss.connect(cluster.bootstrap_servers)
         service = TieringService(connection)

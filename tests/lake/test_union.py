@@ -152,10 +152,10 @@ def rows(start: int, stop: int, name: str) -> pl.DataFrame:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def lake(request: pytest.FixtureRequest, fluss_flink_tiering: LocalCluster) -> Iterator[Lake]:
+def lake(request: pytest.FixtureRequest, tiering: LocalCluster) -> Iterator[Lake]:
     """Return a table of which a first part is in the lake, and a second may be."""
-    connection = fluss.connect(fluss_flink_tiering.bootstrap_servers)
-    made = Lake(fluss_flink_tiering, request.param, f"union_{request.param}", connection)
+    connection = fluss.connect(tiering.bootstrap_servers)
+    made = Lake(tiering, request.param, f"union_{request.param}", connection)
     made.create()
     # nothing is in the lake
     made.check(made.scan(), made.rows)
@@ -297,10 +297,10 @@ def test_a_snapshot_that_is_not_in_the_catalog(lake: Lake, monkeypatch: pytest.M
         lake.scan().collect()
 
 
-def test_a_partition_that_fluss_has_no_more(fluss_flink_tiering: LocalCluster) -> None:
+def test_a_partition_that_fluss_has_no_more(tiering: LocalCluster) -> None:
     for kind in ("parted", "keyed_parted"):
-        with fluss.connect(fluss_flink_tiering.bootstrap_servers) as connection:
-            lake = Lake(fluss_flink_tiering, kind, f"expired_{kind}", connection)
+        with fluss.connect(tiering.bootstrap_servers) as connection:
+            lake = Lake(tiering, kind, f"expired_{kind}", connection)
             lake.create()
             lake.write(rows(0, 100, "a"))
             lake.tiered()
@@ -314,7 +314,7 @@ def test_a_partition_that_fluss_has_no_more(fluss_flink_tiering: LocalCluster) -
                 one = (col("day") == "mon") & (col("id") == 11)
                 lake.check(lake.scan().filter(one), lake.rows.filter(one))
             assert lake.scan(lake=False).collect().height == 50
-            con = ibis.fluss.connect(fluss_flink_tiering.bootstrap_servers)
+            con = ibis.fluss.connect(tiering.bootstrap_servers)
             table = con.table(lake.name)
             one_key = table.filter((table.day == "mon") & (table.id == 11)).to_polars()
             assert one_key["name"].to_list() == ["a-11"]
@@ -324,16 +324,16 @@ def test_a_partition_that_fluss_has_no_more(fluss_flink_tiering: LocalCluster) -
             con.disconnect()
 
 
-def test_names_that_are_patterns(fluss_flink_tiering: LocalCluster) -> None:
+def test_names_that_are_patterns(tiering: LocalCluster) -> None:
     columns = pa.schema([("^a$", pa.int64()), ("*", pa.string()), ("a", pa.int64())])
     first = pl.DataFrame({"^a$": [1, 2, 3], "*": ["x", "y", "z"], "a": [7, 8, 9]})
     later = pl.DataFrame({"^a$": [2, 4], "*": ["v", "w"], "a": [5, 6]})
-    with fluss.connect(fluss_flink_tiering.bootstrap_servers) as connection:
+    with fluss.connect(tiering.bootstrap_servers) as connection:
         for kind, rows_now in (
             ("log", pl.concat([first, later])),
             ("keyed", pl.concat([first.filter(col("a") != 8), later])),
         ):
-            lake = Lake(fluss_flink_tiering, kind, f"patterns_{kind}", connection)
+            lake = Lake(tiering, kind, f"patterns_{kind}", connection)
             schema = fluss.Schema(columns, ["^a$"] if lake.keys else None)
             connection.get_admin().create_table(
                 fluss.TablePath("fluss", lake.name),

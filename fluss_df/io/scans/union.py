@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import polars as pl
 
@@ -21,8 +21,9 @@ from fluss_df.io.base.names import exact
 from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.planning import ask_bounds, check_schema, chosen_buckets, partitions_of
 from fluss_df.io.source import Halves, PartitionChoice, ScanSource, choose_partitions
-from fluss_df.lake.iceberg.catalog import open_table
+from fluss_df.lake.formats import open_snapshot
 from fluss_df.lake.options import BUCKET, OFFSET, TIMESTAMP, is_lake_table
+from fluss_df.lake.snapshot import DataFile, LakeSnapshotFiles
 from fluss_df.metadata import (
     BUCKET_COLUMN,
     COMMIT_TIMESTAMP_COLUMN,
@@ -35,12 +36,6 @@ from fluss_df.metadata import (
 from fluss_df.pushdown.plan import LakePlan, Split
 from fluss_df.pushdown.prune import Conjunct
 from fluss_df.schema import TableInfo
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-
-    from fluss_df.lake.iceberg.files import LakeFile, SnapshotFiles
 
 _TRIES = 4
 _PAUSE_S = 0.05
@@ -59,13 +54,12 @@ class PinnedLake:
     ----------
     snapshot
         What the coordinator says of it: its id, and the offset behind what it has of each bucket.
-    table, files
-        The lake table, and what the snapshot is made of.
+    files
+        What the snapshot is made of.
     """
 
     snapshot: LakeSnapshot
-    table: Table
-    files: SnapshotFiles
+    files: LakeSnapshotFiles[Any]
 
     def offset(self, bucket: TableBucket) -> int | None:
         """Return from where on a bucket's rows are in the log; None where all are."""
@@ -94,11 +88,11 @@ def pin_lake(source: ScanSource, info: TableInfo) -> PinnedLake | None:
             if not left or error.error_code != ErrorCode.UNKNOWN_SERVER_ERROR:
                 raise
             time.sleep(_PAUSE_S)
-    return PinnedLake(snapshot, *opened_lake(info, snapshot.snapshot_id))
+    return PinnedLake(snapshot, opened_lake(info, snapshot.snapshot_id))
 
 
-def opened_lake(info: TableInfo, snapshot_id: int) -> tuple[Table, SnapshotFiles]:
-    """Return the lake table of a table, and what one of its snapshots is made of."""
+def opened_lake(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
+    """Return what a snapshot of the lake table of a table is made of."""
     return _opened(_Key(info), snapshot_id)
 
 
@@ -125,13 +119,9 @@ class _Key:
 
 
 @functools.lru_cache(maxsize=32)
-def _opened(key: _Key, snapshot_id: int) -> tuple[Table, SnapshotFiles]:
-    """Return a lake table and the files of a snapshot, which never change."""
-    table = open_table(key.info)
-    # not imported before it is known that the extra is there
-    from fluss_df.lake.iceberg.files import snapshot_files
-
-    return table, snapshot_files(table, snapshot_id)
+def _opened(key: _Key, snapshot_id: int) -> LakeSnapshotFiles[Any]:
+    """Return the files of a snapshot, which never change."""
+    return open_snapshot(key.info, snapshot_id)
 
 
 def halves_of(
@@ -207,7 +197,7 @@ def choices_there(
     if source.partitions is None:
         return None
     names = [partition.partition_name for partition in there]
-    of_lake = [lake_partition_of(info, lake, file) for file in lake.files.rows]
+    of_lake = [lake_partition_of(info, file) for file in lake.files.files]
     others = {p.partition_name: p for p in of_lake if p.partition_name not in names}
     known = sorted([*there, *others.values()], key=lambda partition: partition.partition_name)
     found = []
@@ -221,42 +211,40 @@ def choices_there(
     return tuple(found)
 
 
-def lake_partition_of(info: TableInfo, lake: PinnedLake, file: LakeFile) -> PartitionInfo:
+def lake_partition_of(info: TableInfo, file: DataFile) -> PartitionInfo:
     """Return of which partition a file of the lake is; its id means nothing."""
-    fields = [field.name for field in lake.table.specs()[file.file.spec_id].fields]
-    keys = info.get_partition_keys()
-    values = [str(file.file.partition[fields.index(key)]) for key in keys]
-    return PartitionInfo(-1, "$".join(values), dict(zip(keys, values, strict=True)))
+    values = {key: file.partition[key] for key in info.get_partition_keys()}
+    return PartitionInfo(-1, "$".join(values.values()), values)
 
 
 def wanted_files(
     info: TableInfo, lake: PinnedLake, conditions: Sequence[Conjunct]
-) -> Callable[[DataFile], bool]:
-    """Return what says whether a file of the lake may have rows that conditions keep."""
-    from fluss_df.lake.iceberg.pruning import file_filter
-
+) -> list[DataFile]:
+    """Return the files of the lake that may have rows that conditions keep."""
     own = set(info.get_column_names())
     predicates = [c.predicate for c in conditions if c.predicate is not None and c.columns <= own]
-    return file_filter(lake.table, predicates)
+    return lake.files.wanted(predicates)
 
 
 def lake_half(
-    source: ScanSource, info: TableInfo, lake: PinnedLake, conditions: Sequence[Conjunct]
+    source: ScanSource, info: TableInfo, lake: PinnedLake, files: Sequence[DataFile]
 ) -> tuple[pl.LazyFrame, LakePlan]:
     """Return the rows of the lake with the columns of a scan, and what is read of it.
 
-    Conditions choose files only: who asks filters the rows.
+    Parameters
+    ----------
+    source, info, lake
+        The scan, its table, and the lake.
+    files
+        Those of :func:`wanted_files`. Who asks filters their rows.
 
     Raises
     ------
     FlussError
         Where the lake table lacks a column that it must have.
     """
-    from fluss_df.lake.iceberg.frames import lake_frame
-
     chosen = _chosen(info, source)
-    keep = wanted_files(info, lake, conditions)
-    frame, files = lake_frame(lake.table, lake.files, keep)
+    frame = lake.files.frame(files)
     names = frame.collect_schema()
     wanted = polars_schema(source.schema)
     missing = [
@@ -276,10 +264,10 @@ def lake_half(
     plan = LakePlan(
         snapshot_id=lake.snapshot.snapshot_id,
         files=len(files),
-        of_files=len(lake.files.rows),
-        delete_files=len(lake.files.positions) + len(lake.files.equalities),
-        rows=sum(file.file.record_count for file in files),
-        bytes=sum(file.file.file_size_in_bytes for file in files),
+        of_files=len(lake.files.files),
+        delete_files=lake.files.delete_files,
+        rows=sum(file.rows for file in files),
+        bytes=sum(file.size for file in files),
     )
     return frame.select(columns), plan
 

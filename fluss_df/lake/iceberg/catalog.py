@@ -34,7 +34,7 @@ def open_table(info: TableInfo) -> Table:
         Where the extra ``lake`` is not installed, the catalog cannot be reached, or the table is
         not in it.
     """
-    return open_lake_table(lake_options(info))
+    return open_lake_table(lake_options(info, ("iceberg",)))
 
 
 def open_lake_table(options: LakeOptions) -> Table:

@@ -101,13 +101,6 @@ def _read(table: Table, snapshot: Snapshot) -> SnapshotFiles:
     )
 
 
-def local_path(path: str) -> str:
-    """Return how Polars names a file: Iceberg writes ``file:/a/b`` and ``file:///a/b`` too."""
-    if path.startswith("file:"):
-        return "/" + path.removeprefix("file:").lstrip("/")
-    return path
-
-
 @functools.lru_cache(maxsize=1 << 12)
 def _ids(equality_ids: tuple[int, ...], fields: tuple[tuple[int, str], ...]) -> tuple[str, ...]:
     names = dict(fields)

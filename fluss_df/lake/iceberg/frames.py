@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 import polars.selectors as cs
 
-from fluss_df.lake.iceberg.files import LakeFile, SnapshotFiles, deleted_by, local_path
+from fluss_df.lake.iceberg.files import LakeFile, SnapshotFiles, deleted_by
+from fluss_df.lake.snapshot import local_path
 
 if TYPE_CHECKING:
     from polars._typing import ColumnMapping

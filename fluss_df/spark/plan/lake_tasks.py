@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -24,12 +24,10 @@ from fluss_df.io.scans.union import (
     wanted_files,
 )
 from fluss_df.io.source import ScanSource, choose_partitions
+from fluss_df.lake.snapshot import DataFile
 from fluss_df.metadata import LakeSnapshot, PartitionInfo
 from fluss_df.pushdown.prune import Conjunct
 from fluss_df.schema import TableInfo
-
-if TYPE_CHECKING:
-    from fluss_df.lake.iceberg.files import LakeFile
 
 # of files that one task reads; a larger file is one task
 _TASK_BYTES: Final = 64 << 20
@@ -84,13 +82,14 @@ def _tasks(
     conditions: Sequence[Conjunct],
     without: set[str],
 ) -> list[LakeFiles]:
-    keep = wanted_files(info, lake, conditions)
-    files = [file for file in lake.files.rows if keep(file.file)]
+    files = wanted_files(info, lake, conditions)
     if info.is_partitioned():
-        of = {id(file): lake_partition_of(info, lake, file) for file in files}
+        of = {id(file): lake_partition_of(info, file) for file in files}
         chosen = _chosen(info, source, of.values())
         files = [f for f in files if of[id(f)].partition_name in chosen - without]
-    return [LakeFiles(lake.snapshot.snapshot_id, paths) for paths in _groups(files)]
+    return [
+        LakeFiles(lake.snapshot.snapshot_id, paths) for paths in _paths(lake.files.groups(files))
+    ]
 
 
 def _chosen(info: TableInfo, source: ScanSource, partitions: Iterable[PartitionInfo]) -> set[str]:
@@ -106,15 +105,16 @@ def _chosen(info: TableInfo, source: ScanSource, partitions: Iterable[PartitionI
     return found
 
 
-def _groups(files: Iterable[LakeFile]) -> Iterator[tuple[str, ...]]:
+def _paths(groups: Iterable[Sequence[DataFile]]) -> Iterator[tuple[str, ...]]:
     paths: list[str] = []
     size = 0
-    for file in files:
-        if paths and size + file.file.file_size_in_bytes > _TASK_BYTES:
+    for group in groups:
+        more = sum(file.size for file in group)
+        if paths and size + more > _TASK_BYTES:
             yield tuple(paths)
             paths, size = [], 0
-        paths.append(file.file.file_path)
-        size += file.file.file_size_in_bytes
+        paths += [file.path for file in group]
+        size += more
     if paths:
         yield tuple(paths)
 
@@ -131,12 +131,8 @@ def lake_rows(
     if not columns and not metadata_columns:
         # rows are counted by something
         columns = info.get_column_names()[:1]
-    table, snapshot = opened_lake(info, files.snapshot_id)
-    wanted = set(files.paths)
-    rows = tuple(file for file in snapshot.rows if file.file.file_path in wanted)
-    lake = PinnedLake(
-        LakeSnapshot(files.snapshot_id), table, dataclasses.replace(snapshot, rows=rows)
-    )
+    snapshot = opened_lake(info, files.snapshot_id)
+    lake = PinnedLake(LakeSnapshot(files.snapshot_id), snapshot)
     schema = frame_schema(info, columns, metadata_columns)
     source = ScanSource(
         connection,
@@ -146,6 +142,6 @@ def lake_rows(
         schema,
         buckets=None if buckets is None else tuple(buckets),
     )
-    frame, _ = lake_half(source, info, lake, ())
+    frame, _ = lake_half(source, info, lake, snapshot.at(set(files.paths)))
     for batch in frame.collect_batches():
         yield batch.to_arrow().cast(schema)

@@ -1,0 +1,32 @@
+"""Which package reads a lake of which format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fluss_df.lake.options import lake_options
+from fluss_df.lake.snapshot import LakeSnapshotFiles
+from fluss_df.schema import TableInfo
+
+
+def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
+    """Return the files of a snapshot of the lake table of a table.
+
+    Raises
+    ------
+    FlussError
+        Where the format is not read, its extra is not installed, the lake cannot be reached, or
+        the snapshot is not there.
+    """
+    options = lake_options(info)
+    # not imported before it is known that the table needs it: each has an extra of its own
+    if options.format == "paimon":
+        from fluss_df.lake.paimon.catalog import open_paimon
+
+        return open_paimon(options, snapshot_id)
+    from fluss_df.lake.iceberg.catalog import open_lake_table
+
+    table = open_lake_table(options)
+    from fluss_df.lake.iceberg.snapshot import IcebergSnapshot
+
+    return IcebergSnapshot(options.path, table, snapshot_id)

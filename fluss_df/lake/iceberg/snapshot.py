@@ -1,0 +1,61 @@
+"""One snapshot of an Iceberg table, as scans want it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from fluss_df.lake.iceberg.files import LakeFile, snapshot_files
+from fluss_df.lake.iceberg.frames import lake_frame
+from fluss_df.lake.iceberg.pruning import file_filter
+from fluss_df.lake.snapshot import DataFile, LakeSnapshotFiles, local_path
+from fluss_df.metadata import TablePath
+from fluss_df.pushdown.predicate import Predicate
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergFile(DataFile):
+    """A file with rows, and what its manifest says of it."""
+
+    entry: LakeFile
+
+
+class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
+    """One snapshot of an Iceberg table.
+
+    Raises
+    ------
+    FlussError
+        Where the table has no such snapshot any more, or files that are not Parquet.
+    """
+
+    def __init__(self, path: TablePath, table: Table, snapshot_id: int) -> None:
+        self._table = table
+        self._parts = snapshot_files(table, snapshot_id)
+        deletes = len(self._parts.positions) + len(self._parts.equalities)
+        super().__init__(path, [_file(table, entry) for entry in self._parts.rows], deletes)
+
+    def wanted(self, predicates: Sequence[Predicate]) -> list[IcebergFile]:  # noqa: D102
+        keep = file_filter(self._table, predicates)
+        return [file for file in self.files if keep(file.entry.file)]
+
+    def frame(self, files: Sequence[IcebergFile]) -> pl.LazyFrame:  # noqa: D102
+        self.require_there(files)
+        parts = replace(self._parts, rows=tuple(file.entry for file in files))
+        return lake_frame(self._table, parts)[0]
+
+
+def _file(table: Table, entry: LakeFile) -> IcebergFile:
+    file = entry.file
+    fields = table.specs()[file.spec_id].fields
+    partition = {field.name: str(file.partition[i]) for i, field in enumerate(fields)}
+    size = int(file.file_size_in_bytes)
+    return IcebergFile(
+        local_path(str(file.file_path)), int(file.record_count), size, partition, entry
+    )

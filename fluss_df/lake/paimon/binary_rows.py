@@ -1,0 +1,89 @@
+"""Values of Paimon's binary rows, in which manifests have partitions, keys and statistics.
+
+A row is its number of fields (4 bytes, big-endian), a byte for the row kind, a bit for each null,
+padded to 8 bytes, then 8 bytes a field, little-endian; what is longer stands behind, at an offset
+from the bits.
+"""
+
+from __future__ import annotations
+
+import struct
+from decimal import Decimal
+from typing import Any, Final
+
+from fluss_df.lake.paimon.types import FieldType
+
+_LONGEST_COMPACT_DECIMAL: Final = 18
+_MILLISECONDS: Final = 3
+_FIXED: Final = {
+    "BOOLEAN": "<?",
+    "TINYINT": "<b",
+    "SMALLINT": "<h",
+    "INT": "<i",
+    "INTEGER": "<i",
+    "BIGINT": "<q",
+    "FLOAT": "<f",
+    "DOUBLE": "<d",
+    "DATE": "<i",
+    "TIME": "<i",
+}
+TEXTS: Final = frozenset({"CHAR", "VARCHAR", "STRING"})
+BYTES: Final = frozenset({"BINARY", "VARBINARY", "BYTES"})
+TIMES: Final = frozenset({"TIMESTAMP", "TIMESTAMP_LTZ"})
+
+
+def value_at(row: bytes, position: int, kind: FieldType) -> Any:
+    """Return a value of a row.
+
+    Returns
+    -------
+    Any
+        None for null; days of a DATE, milliseconds of a TIME, nanoseconds of a TIMESTAMP since 1970
+        as whole numbers; others as Python has them.
+
+    Raises
+    ------
+    ValueError
+        For a type that has no such value, or a row that is too short.
+    """
+    try:
+        (arity,) = struct.unpack_from(">i", row)
+        if not 0 <= position < arity:
+            raise ValueError(f"a row of {arity} fields has none at {position}")
+        bit = 8 + position
+        if row[4 + bit // 8] >> bit % 8 & 1:
+            return None
+        at = 4 + (arity + 63 + 8) // 64 * 8 + 8 * position
+        if kind.root in _FIXED:
+            return struct.unpack_from(_FIXED[kind.root], row, at)[0]
+        if kind.root in TEXTS:
+            return _bytes_at(row, at).decode()
+        if kind.root in BYTES:
+            return _bytes_at(row, at)
+        if kind.root == "DECIMAL":
+            if kind.precision <= _LONGEST_COMPACT_DECIMAL:
+                unscaled = struct.unpack_from("<q", row, at)[0]
+            else:
+                unscaled = int.from_bytes(_bytes_at(row, at, compact=False), "big", signed=True)
+            sign, digits, _ = Decimal(unscaled).as_tuple()
+            return Decimal((sign, digits, -kind.scale))
+        if kind.root in TIMES:
+            (found,) = struct.unpack_from("<q", row, at)
+            if kind.precision <= _MILLISECONDS:
+                return found * 1_000_000
+            (millis,) = struct.unpack_from("<q", row, 4 + (found >> 32))
+            return millis * 1_000_000 + (found & 0xFFFFFFFF)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"a row of {len(row)} bytes is cut off: {error}") from error
+    raise ValueError(f"no values of type {kind.root} in rows")
+
+
+def _bytes_at(row: bytes, at: int, *, compact: bool = True) -> bytes:
+    (field,) = struct.unpack_from("<Q", row, at)
+    if compact and field >> 63:
+        # up to seven bytes stand in the field itself
+        return row[at : at + (field >> 56 & 0x7F)]
+    start, length = 4 + (field >> 32), field & 0xFFFFFFFF
+    if start + length > len(row):
+        raise ValueError(f"a row of {len(row)} bytes is cut off")
+    return row[start : start + length]

@@ -1,0 +1,272 @@
+"""Which files a snapshot of a Paimon table has, by its manifests."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import fastavro
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.lake.paimon.binary_rows import TEXTS, value_at
+from fluss_df.lake.paimon.storage import TableFiles
+from fluss_df.lake.paimon.types import LakeSchema, read_schema
+from fluss_df.lake.snapshot import DataFile
+
+T = TypeVar("T")
+_DELETE: Final = 1
+# as Paimon escapes names and values of partitions in paths
+_ESCAPED: Final = re.compile(r'["#%\'*/:=?\\{}\[\]^\x00-\x1f\x7f]')
+_NO_VALUE: Final = "__DEFAULT_PARTITION__"
+_WHOLE: Final = frozenset({"TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT"})
+# of what a damaged file may raise
+NOT_UNDERSTOOD: Final = (ValueError, KeyError, TypeError, IndexError, EOFError, StopIteration)
+
+
+@dataclass(frozen=True, slots=True)
+class PaimonFile(DataFile):
+    """A file with rows, as its manifest has it.
+
+    Attributes
+    ----------
+    name
+        Its name, by which deletion vectors speak of it.
+    bucket, level
+        Its bucket, and the level there: 0 for what was not compacted yet.
+    schema_id
+        The schema that it was written with.
+    deletes
+        How many of its rows are deletes of keys.
+    first, last
+        The least and greatest sequence number of its rows.
+    keys
+        The least and greatest key, as binary rows.
+    least, greatest
+        The least and greatest value of each column in ``stats_columns``, as binary rows.
+    nulls
+        How many of each of these are null.
+    stats_columns
+        Names of columns; None for all of the file's schema.
+    """
+
+    name: str
+    bucket: int
+    level: int
+    schema_id: int
+    deletes: int
+    first: int
+    last: int
+    keys: tuple[bytes, bytes]
+    least: bytes
+    greatest: bytes
+    nulls: tuple[int | None, ...]
+    stats_columns: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVector:
+    """Where the positions of deleted rows of a file stand."""
+
+    file: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a snapshot is made of."""
+
+    schema: LakeSchema
+    files: tuple[PaimonFile, ...]
+    # by the name of the file that has the rows
+    vectors: dict[str, DeletionVector]
+
+
+def read_snapshot(table: TableFiles, number: int) -> Snapshot:
+    """Return what a snapshot is made of.
+
+    Raises
+    ------
+    FlussError
+        Where it is not there, is damaged, or has what is not read.
+    """
+    name = f"snapshot/snapshot-{number}"
+    if not table.there(name):
+        raise FlussError(
+            f"lake table {table.path}: the snapshot {number}, which the cluster says is the newest"
+            f" that can be read, is not in its catalog ({table.at(name)}): was it expired, or the"
+            " table made again by hand? lake=False reads what Fluss itself has",
+            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        )
+    said: dict[str, Any] = _understood(table, name, json.loads)
+    schema = schema_of(table, int(said["schemaId"]))
+    _require_known(table, schema)
+    found: dict[tuple[Any, ...], PaimonFile] = {}
+    for key in ("baseManifestList", "deltaManifestList"):
+        for manifest in _avro(table, f"manifest/{said[key]}"):
+            place = f"manifest/{manifest['_FILE_NAME']}"
+            for entry in _avro(table, place):
+                _apply(table, schema, place, entry, found)
+    vectors = _vectors(table, said.get("indexManifest"))
+    return Snapshot(schema, tuple(found.values()), vectors)
+
+
+def schema_of(table: TableFiles, number: int) -> LakeSchema:
+    """Return a version of the table's schema."""
+    return _understood(table, f"schema/schema-{number}", read_schema)
+
+
+def _understood(table: TableFiles, name: str, read: Callable[[bytes], T]) -> T:
+    content = table.read(name)
+    try:
+        return read(content)
+    except NOT_UNDERSTOOD as error:
+        raise table.damaged(name, error) from error
+
+
+def _avro(table: TableFiles, name: str) -> list[dict[str, Any]]:
+    def read(content: bytes) -> list[Any]:
+        return list(fastavro.reader(io.BytesIO(content)))
+
+    return _understood(table, name, read)
+
+
+def _require_known(table: TableFiles, schema: LakeSchema) -> None:
+    """Refuse a table whose rows are not what its files say, for a reason that is not known here."""
+    options = schema.options
+    engine = options.get("merge-engine", "deduplicate")
+    refused = [
+        text
+        for text, there in (
+            (f"the merge engine {engine!r}", engine != "deduplicate"),
+            ("the option 'sequence.field'", "sequence.field" in options),
+            ("the option 'ignore-delete'", options.get("ignore-delete") == "true"),
+            (
+                "the option 'record-level.expire-time'",
+                "record-level.expire-time" in options,
+            ),
+            (
+                "the option 'data-evolution.enabled'",
+                options.get("data-evolution.enabled") == "true",
+            ),
+        )
+        if there and (schema.primary_keys or "evolution" in text)
+    ]
+    if refused:
+        raise FlussError(
+            f"lake table {table.path} has {' and '.join(refused)}, which fluss_df does not read;"
+            " lake=False reads what Fluss itself has",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
+
+
+def _apply(
+    table: TableFiles,
+    schema: LakeSchema,
+    place: str,
+    entry: dict[str, Any],
+    found: dict[tuple[Any, ...], PaimonFile],
+) -> None:
+    """Add a file of a manifest to those found, or remove it."""
+    try:
+        said = entry["_FILE"]
+        key = (entry["_PARTITION"], entry["_BUCKET"], said["_LEVEL"], said["_FILE_NAME"])
+        if entry["_KIND"] == _DELETE:
+            found.pop(key, None)
+        else:
+            found[key] = _file(table, schema, entry)
+    except NOT_UNDERSTOOD as error:
+        raise table.damaged(place, error) from error
+
+
+def _file(table: TableFiles, schema: LakeSchema, entry: dict[str, Any]) -> PaimonFile:
+    said = entry["_FILE"]
+    name = said["_FILE_NAME"]
+    partition, folder = _partition(table, schema, entry["_PARTITION"])
+    top = schema.options.get("data-file.path-directory", "").strip("/")
+    place = f"{top}/" if top else ""
+    path = said.get("_EXTERNAL_PATH") or f"{place}{folder}bucket-{entry['_BUCKET']}/{name}"
+    kind = name.rsplit(".", 1)[-1]
+    if kind != "parquet":
+        raise FlussError(
+            f"lake table {table.path}: {table.at(path)} is {kind.upper()}, and only Parquet is"
+            " read (option 'file.format' of the lake table); lake=False reads what Fluss itself"
+            " has",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
+    stats = said["_VALUE_STATS"]
+    columns = said.get("_VALUE_STATS_COLS")
+    return PaimonFile(
+        path=table.at(path),
+        rows=said["_ROW_COUNT"],
+        size=said["_FILE_SIZE"],
+        partition=partition,
+        name=name,
+        bucket=entry["_BUCKET"],
+        level=said["_LEVEL"],
+        schema_id=said["_SCHEMA_ID"],
+        # an old writer does not say
+        deletes=1 if said.get("_DELETE_ROW_COUNT") is None else said["_DELETE_ROW_COUNT"],
+        first=said["_MIN_SEQUENCE_NUMBER"],
+        last=said["_MAX_SEQUENCE_NUMBER"],
+        keys=(said["_MIN_KEY"], said["_MAX_KEY"]),
+        least=stats["_MIN_VALUES"],
+        greatest=stats["_MAX_VALUES"],
+        nulls=tuple(stats["_NULL_COUNTS"] or ()),
+        stats_columns=None if columns is None else tuple(columns),
+    )
+
+
+def _partition(table: TableFiles, schema: LakeSchema, row: bytes) -> tuple[dict[str, str], str]:
+    """Return the texts of a file's partition values, and its folder."""
+    texts, folder = {}, ""
+    for position, key in enumerate(schema.partition_keys):
+        kind = schema.field(key).type
+        value = value_at(row, position, kind)
+        if value is None:
+            text = schema.options.get("partition.default-name", _NO_VALUE)
+        elif kind.root in TEXTS:
+            text = value
+        elif kind.root in _WHOLE:
+            text = str(value)
+        elif kind.root == "BOOLEAN":
+            text = "true" if value else "false"
+        else:
+            raise FlussError(
+                f"lake table {table.path}: the partition column {key!r} is of type {kind.root}, and"
+                " only texts, whole numbers and booleans are read; lake=False reads what Fluss"
+                " itself has",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
+        texts[key] = text
+        folder += f"{_escaped(key)}={_escaped(text)}/"
+    return texts, folder
+
+
+def _escaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def _vectors(table: TableFiles, manifest: str | None) -> dict[str, DeletionVector]:
+    if not manifest:
+        return {}
+    place = f"manifest/{manifest}"
+    try:
+        return dict(_vectors_of(_avro(table, place)))
+    except NOT_UNDERSTOOD as error:
+        raise table.damaged(place, error) from error
+
+
+def _vectors_of(entries: list[dict[str, Any]]) -> Iterator[tuple[str, DeletionVector]]:
+    gone = {entry["_FILE_NAME"] for entry in entries if entry["_KIND"] == _DELETE}
+    for entry in entries:
+        name = entry["_FILE_NAME"]
+        if entry["_INDEX_TYPE"] != "DELETION_VECTORS" or name in gone:
+            continue
+        place = entry.get("_EXTERNAL_PATH") or f"index/{name}"
+        for vector in entry["_DELETIONS_VECTORS_RANGES"] or ():
+            yield vector["f0"], DeletionVector(place, vector["f1"], vector["f2"])

@@ -1,0 +1,109 @@
+"""What a scan wants of a lake, whatever its format: the files of one snapshot, and their rows."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import polars as pl
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TablePath
+from fluss_df.pushdown.predicate import Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file with rows.
+
+    Attributes
+    ----------
+    path
+        Where it is, as Polars names it.
+    rows, size
+        How many rows it has, before deletes; how many bytes.
+    partition
+        The texts of the partition values by column; empty where the table has no partitions.
+    """
+
+    path: str
+    rows: int
+    size: int
+    partition: dict[str, str]
+
+
+F = TypeVar("F", bound=DataFile)
+
+
+class LakeSnapshotFiles(ABC, Generic[F]):
+    """One snapshot of a lake table, which never changes.
+
+    Parameters
+    ----------
+    path
+        The table.
+    files
+        Its files with rows.
+    delete_files
+        How many files say which rows are deleted.
+    """
+
+    def __init__(self, path: TablePath, files: Sequence[F], delete_files: int) -> None:
+        self.path = path
+        self.files = tuple(files)
+        self.delete_files = delete_files
+
+    @abstractmethod
+    def wanted(self, predicates: Sequence[Predicate]) -> list[F]:
+        """Return the files that must be read for the rows that satisfy all of some predicates."""
+
+    @abstractmethod
+    def frame(self, files: Sequence[F]) -> pl.LazyFrame:
+        """Return the rows of files, with all columns of the lake table.
+
+        Parameters
+        ----------
+        files
+            Whole groups of those of this snapshot; see :meth:`groups`.
+        """
+
+    def groups(self, files: Iterable[F]) -> list[tuple[F, ...]]:
+        """Return the files in groups, each of which is read as one."""
+        return [(file,) for file in files]
+
+    def at(self, paths: Collection[str]) -> list[F]:
+        """Return the files of these paths."""
+        return [file for file in self.files if file.path in paths]
+
+    def require_there(self, files: Iterable[DataFile]) -> None:
+        """Look whether local files are still there, which Polars would not name a table for.
+
+        Raises
+        ------
+        FlussError
+            ``LAKE_SNAPSHOT_NOT_EXIST``, with the table and the file.
+        """
+        for file in files:
+            if file.path.startswith("/") and not os.path.exists(file.path):
+                raise file_gone(self.path, file.path)
+
+
+def file_gone(path: TablePath, file: str, cause: Any = None) -> FlussError:
+    """Return the error for a file of a snapshot that is not there."""
+    why = f" ({cause})" if cause is not None else ""
+    return FlussError(
+        f"lake table {path}: the file {file} of its snapshot is gone{why}: was the snapshot expired"
+        " meanwhile, or the file deleted by hand? Run the query again; lake=False reads what Fluss"
+        " itself has",
+        ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+    )
+
+
+def local_path(path: str) -> str:
+    """Return how Polars names a file: lakes write ``file:/a/b`` and ``file:///a/b`` too."""
+    if path.startswith("file:"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    return path
