@@ -421,13 +421,23 @@ class FlussAdmin(TableQuestions):
     # ---- the rest
 
     @blocking
-    async def get_latest_lake_snapshot(self, table_path: TablePath) -> LakeSnapshot:
-        """Return the newest snapshot of a table in the data lake."""
-        response = await self._cluster.request_any(
-            api.GET_LAKE_SNAPSHOT,
-            # the newest one may not be readable: rows of it lie where no reader looks
-            pb.GetLakeSnapshotRequest(table_path=path_message(checked(table_path)), readable=True),
-        )
+    async def get_latest_lake_snapshot(
+        self, table_path: TablePath, *, readable: bool = True
+    ) -> LakeSnapshot:
+        """Return the newest snapshot of a table in the data lake.
+
+        Parameters
+        ----------
+        table_path
+            The table.
+        readable
+            False for the newest one even where rows of it lie where no reader looks, as those of a
+            Paimon table with deletion vectors do until they are compacted.
+        """
+        request = pb.GetLakeSnapshotRequest(table_path=path_message(checked(table_path)))
+        if readable:
+            request.readable = True
+        response = await self._cluster.request_any(api.GET_LAKE_SNAPSHOT, request)
         offsets = {}
         for entry in response.bucket_snapshots:
             partition = entry.partition_id if entry.HasField("partition_id") else None

@@ -71,12 +71,13 @@ class Table:
             time.sleep(0.3)
         pytest.fail(f"{self.path} was not tiered in two minutes")
 
-    def in_lake(self, rows: int) -> None:
-        """Wait until the lake has so many changes of the log."""
+    def in_lake(self, rows: int, *, readable: bool = True) -> None:
+        """Wait until the lake has a number of changes of the log."""
+        admin = self.connection.get_admin()
 
         def ready() -> bool:
             try:
-                found = self.connection.get_admin().get_latest_lake_snapshot(self.path)
+                found = admin.get_latest_lake_snapshot(self.path, readable=readable)
             except FlussError:
                 return False  # there is none yet
             return sum(found.table_buckets_offset.values()) >= rows
@@ -172,8 +173,8 @@ def test_a_compacted_table(
             ):
                 assert query.collect(engine=engine).sort("id").equals(rows.sort("id"))
 
-        # which snapshots of a table with deletion vectors can be read is for servers to say: they
-        # name none for minutes. The lake itself has them.
+        # which snapshots of a table with deletion vectors can be read is for servers to say: at
+        # first they name none. The lake itself has them.
         table.tiered(functools.partial(same, table, levels, deletions))
     assert any(level and max(level) > 0 for level in levels)
     assert (max(deletions) > 0) is vectors
@@ -182,6 +183,36 @@ def test_a_compacted_table(
         found = snapshot_of(table, table.warehouse, int(file.name.split("-")[1]))
         left_out += pruned_rightly(found, vectors)
     assert left_out
+
+
+def test_what_no_reader_sees_yet_is_not_taken_for_nothing(
+    paimon_tiering: LocalCluster, connection: fluss.FlussConnection
+) -> None:
+    table = created(
+        paimon_tiering,
+        connection,
+        "vectors",
+        keys=["id", "day"],
+        partition_keys=["day"],
+        bucket_count=1,
+        custom_properties={"paimon.deletion-vectors.enabled": "true"},
+    )
+    table.write(numbers(0, 50, 1), create_partitions=True)
+    table.in_lake(50, readable=False)
+    with pytest.raises(FlussError) as caught:
+        connection.get_admin().get_latest_lake_snapshot(table.path)
+    assert caught.value.error_code == fluss.ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
+    # Fluss has all rows of the keys
+    found = fluss.read_fluss(table.name, connection=connection)
+    assert found.sort("id").equals(table.rows.sort("id"))
+    refused = rf"{table.name}.*cannot be read yet.*lake=False"
+    with pytest.raises(FlussError, match=refused):
+        table.lake().collect()
+    # and now the lake alone has those of a day
+    connection.get_admin().drop_partition(table.path, {"day": "mon"})
+    with pytest.raises(FlussError, match=refused):
+        fluss.read_fluss(table.name, connection=connection)
+    assert fluss.read_fluss(table.name, connection=connection, lake=False).is_empty()
 
 
 def pruned_rightly(found: PaimonSnapshot, vectors: bool) -> int:

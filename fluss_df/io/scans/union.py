@@ -83,12 +83,43 @@ def pin_lake(source: ScanSource, info: TableInfo) -> PinnedLake | None:
             break
         except FlussError as error:
             if error.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
+                _require_rows_in_fluss(source, info)
                 return None
             # the coordinator reads a file that it deletes when the next snapshot is there
             if not left or error.error_code != ErrorCode.UNKNOWN_SERVER_ERROR:
                 raise
             time.sleep(_PAUSE_S)
     return PinnedLake(snapshot, opened_lake(info, snapshot.snapshot_id))
+
+
+def _require_rows_in_fluss(source: ScanSource, info: TableInfo) -> None:
+    """Raise where the lake has rows that Fluss has not, and that no reader sees yet."""
+    path = info.table_path
+    try:
+        newest = source.connection.get_admin().get_latest_lake_snapshot(path, readable=False)
+    except FlussError as error:
+        if error.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
+            return
+        raise
+    if source.halves is not Halves.LAKE:
+        there = partitions_of(source, info)
+        ids = {partition.partition_id for partition in there}
+        tiered = newest.table_buckets_offset
+        all_there = not info.is_partitioned() or all(b.partition_id in ids for b in tiered)
+        if all_there and info.has_primary_key():
+            return
+        if all_there:
+            buckets = chosen_buckets(info, replace(source, partitions=None, buckets=None), there)
+            first = ask_bounds(source, info, buckets)[0] if buckets else {}
+            if not any(first.values()):
+                return
+    raise FlussError(
+        f"table {path}: the lake has the snapshot {newest.snapshot_id}, which cannot be read yet:"
+        " rows of a lake table with deletion vectors are read once they are compacted"
+        " (table.datalake.auto-compaction); try again later; lake=False reads what Fluss"
+        " itself has",
+        ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+    )
 
 
 def opened_lake(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
