@@ -26,7 +26,7 @@ from fluss_df.engine.serve.admission import Connections, Limits
 from fluss_df.engine.serve.channel import Channel
 from fluss_df.engine.serve.connection import Connection
 from fluss_df.errors import FlussError, NetworkError
-from fluss_df.hooks import ForkStep, after_fork
+from fluss_df.hooks import ForkStep, after_fork, open_folder_lake
 from fluss_df.protocol.address import local_host
 from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.frames import Request
@@ -72,7 +72,10 @@ class EngineServer:
         self._loop = asyncio.new_event_loop()
         self.socket_path = self._runtime.socket_path
         # of requests that come without a connection
-        self._session = Session(*local_host(self.socket_path), local=True)
+        where = local_host(self.socket_path)
+        tiers = self.engine.settings.lake_tiering
+        self.engine.lake = open_folder_lake(self.folder, f"{where[0]}:{where[1]}", tiers)
+        self._session = Session(*where, local=True)
         self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
         self._thread.start()
         try:
@@ -86,6 +89,9 @@ class EngineServer:
                 raise NetworkError(f"cannot listen on {where}: {error}") from error
             raise
         _open.add(self)
+        lake = self.engine.lake
+        if lake is not None and any(map(self.engine.has_lake, self.engine.catalog.all_tables())):
+            lake.created()
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -238,6 +244,9 @@ class EngineServer:
         """
         if self._closed:
             return
+        if self.engine.lake is not None:
+            # it tiers by requests, which are still answered
+            self.engine.lake.close()
         self._closed = True
         try:
             self._run(self._stop())
