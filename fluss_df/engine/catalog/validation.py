@@ -83,9 +83,7 @@ def _strings(value: Any, what: str) -> list[str]:
     return value
 
 
-def read_descriptor(
-    text: bytes, default_buckets: int, *, lake: bool = False
-) -> TableDescriptor:
+def read_descriptor(text: bytes, default_buckets: int, *, lake: bool = False) -> TableDescriptor:
     """Read what a client wants created, with the server's defaults in it.
 
     ``lake`` says whether tables may have a lake.

@@ -11,7 +11,6 @@ from fluss_df.engine.catalog.alter import altered, altered_database
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.requests.cluster_requests import ClusterRequests
 from fluss_df.engine.tables.tables import Table
-from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
