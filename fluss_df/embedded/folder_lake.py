@@ -288,7 +288,8 @@ def _lake_type(kind: DataType, ids: Iterator[int]) -> IcebergType:
         element = _lake_type(kind.element, ids)
         return lake.ListType(number, element, element_required=not kind.element.nullable)
     if root is TypeRoot.MAP:
-        assert kind.key is not None and kind.value is not None
+        assert kind.key is not None
+        assert kind.value is not None
         first, second = next(ids), next(ids)
         key, value = _lake_type(kind.key, ids), _lake_type(kind.value, ids)
         return lake.MapType(first, key, second, value, value_required=not kind.value.nullable)

@@ -27,6 +27,7 @@ from fluss_df.engine.files.ownership import FolderLock, FolderLostError
 from fluss_df.engine.files.private_files import make_private
 from fluss_df.engine.files.workers import Workers
 from fluss_df.engine.kv.kv_tablet import KvTablet
+from fluss_df.engine.lake.lake_of_table import has_lake, tiered_end
 from fluss_df.engine.lake.lake_tables import LakeTables
 from fluss_df.engine.log.retention import may_expire
 from fluss_df.engine.log.synced_point import BucketIds
@@ -38,7 +39,6 @@ from fluss_df.engine.tables.tables import Partition, Table, now_ms
 from fluss_df.engine.used_buckets import UsedBuckets
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
-from fluss_df.schema import TableDescriptor
 
 logger = logging.getLogger(__name__)
 
@@ -290,31 +290,12 @@ class Engine:
         with self._lock:
             return sum(opened.tablet.poisoned for opened in self._open.values())
 
-    def has_lake(self, table: Table) -> bool:
-        """Return whether a table is tiered into the lake of the folder."""
-        return options.boolean(table.descriptor.properties, options.DATALAKE_ENABLED)
-
-    def shown(self, table: Table) -> TableDescriptor:
-        """Return what clients are told of a table: with the place of the lake, where it has one."""
-        descriptor = table.descriptor
-        if self.lake is None or not self.has_lake(table):
-            return descriptor
-        return TableDescriptor(
-            descriptor.schema,
-            partition_keys=descriptor.partition_keys,
-            bucket_count=descriptor.bucket_count,
-            bucket_keys=descriptor.bucket_keys,
-            comment=descriptor.comment,
-            properties={**descriptor.properties, **self.lake.properties()},
-            custom_properties=descriptor.custom_properties,
-        )
-
     def drop_table(self, table: Table) -> None:
         """Remove the data of a table that was dropped from the catalog."""
         self._drop(lambda bucket: bucket.table_id == table.id)
         # made again by who opened a bucket when the catalog put it away
         shutil.rmtree(self._catalog_files.data_folder(table.id), ignore_errors=True)
-        if self.lake is not None and self.has_lake(table):
+        if self.lake is not None and has_lake(table):
             self.lake.drop(table.path)
         self._used.forget(table.id)
         self._catalog_files.remove_dropped()
@@ -462,7 +443,7 @@ class Engine:
                 if opened is None and not may_expire(self.bucket_folder(bucket) / "log", now, ttl):
                     continue
                 opened = opened or self._opened(bucket)
-                deleted += (opened.kv or opened.tablet).expire(now, ttl)
+                deleted += (opened.kv or opened.tablet).expire(now, ttl, tiered_end(table, bucket))
             except (FlussError, OSError) as error:
                 # those of other buckets expire all the same; this one may have been dropped
                 dropped = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION

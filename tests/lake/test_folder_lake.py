@@ -1,4 +1,4 @@
-"""The lake of an embedded engine's folder: its own tiering, beside the same model as a cluster's."""
+"""The lake of an embedded engine's folder, held against the model that a cluster's is."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from polars.testing import assert_frame_equal
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.engine.upkeep.backup import back_up
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake import TieringService
 from fluss_df.lake.iceberg.catalog import open_table
@@ -94,6 +95,39 @@ def test_the_owner_tiers_and_goes_on_after_it_is_opened_again(tmp_path: Path, ki
         assert_reads(engine, lake_table)
 
 
+@pytest.mark.parametrize("kind", ["log", "partitioned_keys"])
+def test_what_is_not_in_the_lake_does_not_expire(tmp_path: Path, kind: str) -> None:
+    small = EngineOptions(lake_tiering=False, segment_bytes=1)
+    with EmbeddedFluss(tmp_path, port=0, options=small) as engine:
+        lake_table = LakeTable(
+            Server(engine.address),  # type: ignore[arg-type]
+            kind,
+            kind,
+            {"table.log.ttl": "1ms"},
+        ).create()
+        for turn in range(4):
+            lake_table.write(list(range(100)), turn)
+        time.sleep(0.05)
+        assert engine.engine.expire() == 0
+        tier(engine)
+        lake_table.write(list(range(100, 200)), 5)
+        lake_table.write(list(range(100, 200)), 6)
+        time.sleep(0.05)
+        assert engine.engine.expire() > 0
+        assert_reads(engine, lake_table)
+        assert engine.engine.expire() == 0
+        tier(engine)
+        assert engine.engine.expire() > 0
+        assert_reads(engine, lake_table)
+
+
+def test_a_backup_without_its_lake_is_not_made(by_hand: EmbeddedFluss, tmp_path: Path) -> None:
+    table(by_hand, "log")
+    with pytest.raises(FlussError, match=r"fluss\.log.*lake"):
+        back_up(by_hand.engine, tmp_path / "backup.tar")
+    assert not (tmp_path / "backup.tar").exists()
+
+
 def wait_for_rows(lake_table: LakeTable, rows: int) -> None:
     until = time.monotonic() + 30
     found = -1
@@ -108,7 +142,9 @@ def wait_for_rows(lake_table: LakeTable, rows: int) -> None:
 def test_no_lake_table_costs_no_thread_and_no_file(tmp_path: Path) -> None:
     with EmbeddedFluss(tmp_path, port=0) as engine, engine.connection() as connection:
         schema = fluss.Schema(pl.DataFrame({"a": [1]}).to_arrow().schema)
-        connection.get_admin().create_table("plain", fluss.TableDescriptor(schema))
+        connection.get_admin().create_table(
+            fluss.TablePath("fluss", "plain"), fluss.TableDescriptor(schema)
+        )
         assert not [t for t in threading.enumerate() if t.name == "fluss-df-folder-lake"]
         assert not (tmp_path / "lake").exists()
 
@@ -134,12 +170,14 @@ def test_only_the_service_that_has_a_table_may_report_it(by_hand: EmbeddedFluss)
         lease = None
         while lease is None and time.monotonic() < until:
             lease, _ = first.heartbeat(request=True)
-        assert lease is not None and lease.path == lake_table.path
+        assert lease is not None
+        assert lease.path == lake_table.path
         assert Coordinator(connection).heartbeat(request=True)[0] is None
         assert first.heartbeat(tiering=[lease])[1] == {}
         assert first.heartbeat(failed=[lease])[1] == {}
         second, _ = first.heartbeat(request=True)
-        assert second is not None and second.tiering_epoch == lease.tiering_epoch + 1
+        assert second is not None
+        assert second.tiering_epoch == lease.tiering_epoch + 1
         _, refused = first.heartbeat(finished=[lease])
         assert f"({ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION})" in refused[lease.table_id]
 
@@ -156,7 +194,8 @@ def test_offsets_that_were_not_prepared_are_refused(by_hand: EmbeddedFluss) -> N
         for _ in range(2):
             coordinator.commit(info.table_id, lake_table.path, 5, path, {}, {})
         known = coordinator.known_snapshot(lake_table.path)
-        assert known is not None and (known.snapshot_id, known.offsets) == (5, {(None, 0): 3})
+        assert known is not None
+        assert (known.snapshot_id, known.offsets) == (5, {(None, 0): 3})
 
 
 def test_tables_that_iceberg_cannot_hold_are_refused_and_leave_nothing(
@@ -166,7 +205,7 @@ def test_tables_that_iceberg_cannot_hold_are_refused_and_leave_nothing(
     descriptor = fluss.TableDescriptor(two, properties={"table.datalake.enabled": "true"})
     with by_hand.connection() as connection:
         with pytest.raises(FlussError, match="at most one bucket key"):
-            connection.get_admin().create_table("two", descriptor)
+            connection.get_admin().create_table(fluss.TablePath("fluss", "two"), descriptor)
         assert connection.get_admin().list_tables("fluss") == []
 
 

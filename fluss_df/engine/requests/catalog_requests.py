@@ -9,6 +9,7 @@ from typing import Any
 from fluss_df.engine.auto_partitions import keep_partitions
 from fluss_df.engine.catalog.alter import altered, altered_database
 from fluss_df.engine.engine import Engine
+from fluss_df.engine.lake.lake_of_table import has_lake, shown
 from fluss_df.engine.requests.cluster_requests import ClusterRequests
 from fluss_df.engine.tables.tables import Table
 from fluss_df.metadata import TablePath
@@ -100,7 +101,7 @@ class CatalogRequests:
             None if lake is None else lake.create,
         )
         if table is not None:
-            if lake is not None and self._engine.has_lake(table):
+            if lake is not None and has_lake(table):
                 lake.created()
             keep_partitions(self._engine, table)
         return pb.CreateTableResponse()
@@ -136,7 +137,7 @@ class CatalogRequests:
         return pb.GetTableInfoResponse(
             table_id=table.id,
             schema_id=table.schema_id,
-            table_json=self._engine.shown(table).to_json(),
+            table_json=shown(table, self._engine.lake).to_json(),
             created_time=table.created,
             modified_time=table.modified,
         )

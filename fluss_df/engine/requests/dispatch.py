@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files.rate_limited_log import SeldomLogger
 from fluss_df.engine.files.workers import paced
+from fluss_df.engine.lake.lake_of_table import shown
 from fluss_df.engine.lake_requests import LakeRequests
 from fluss_df.engine.requests import data_requests, kv_requests
 from fluss_df.engine.requests.answer_room import AnswerRoom
@@ -309,7 +310,7 @@ class Dispatcher:
         room = AnswerRoom(self.engine.settings.answer_bytes, "ask for fewer tables in one request")
         for path in paced(request.table_path):
             table = catalog.table(path_of(path))
-            text = self.engine.shown(table).to_json()
+            text = shown(table, self.engine.lake).to_json()
             room.take(len(text) + _BUCKET_BYTES * (1 + (not table.partitioned) * table.buckets))
             response.table_metadata.add(
                 table_path=path,

@@ -20,6 +20,7 @@ from fluss_df.engine.auto_partitions import keep_partitions
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.files.runtime_folder import PREFIX, RuntimeFolder
+from fluss_df.engine.lake.lake_of_table import has_lake
 from fluss_df.engine.requests.dispatch import Dispatcher, Reply, Session
 from fluss_df.engine.serve.accepting import Acceptor
 from fluss_df.engine.serve.admission import Connections, Limits
@@ -72,10 +73,10 @@ class EngineServer:
         self._loop = asyncio.new_event_loop()
         self.socket_path = self._runtime.socket_path
         # of requests that come without a connection
-        where = local_host(self.socket_path)
+        reached = local_host(self.socket_path)
         tiers = self.engine.settings.lake_tiering
-        self.engine.lake = open_folder_lake(self.folder, f"{where[0]}:{where[1]}", tiers)
-        self._session = Session(*where, local=True)
+        self.engine.lake = open_folder_lake(self.folder, f"{reached[0]}:{reached[1]}", tiers)
+        self._session = Session(*reached, local=True)
         self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
         self._thread.start()
         try:
@@ -90,7 +91,7 @@ class EngineServer:
             raise
         _open.add(self)
         lake = self.engine.lake
-        if lake is not None and any(map(self.engine.has_lake, self.engine.catalog.all_tables())):
+        if lake is not None and any(map(has_lake, self.engine.catalog.all_tables())):
             lake.created()
 
     def _main(self) -> None:
