@@ -124,8 +124,8 @@ def test_what_is_not_in_the_lake_does_not_expire(tmp_path: Path, kind: str) -> N
 def test_a_backup_without_its_lake_is_not_made(by_hand: EmbeddedFluss, tmp_path: Path) -> None:
     table(by_hand, "log")
     with pytest.raises(FlussError, match=r"fluss\.log.*lake"):
-        back_up(by_hand.engine, tmp_path / "backup.tar")
-    assert not (tmp_path / "backup.tar").exists()
+        back_up(by_hand.engine, tmp_path / "backup.tar.zst")
+    assert not (tmp_path / "backup.tar.zst").exists()
 
 
 def wait_for_rows(lake_table: LakeTable, rows: int) -> None:
