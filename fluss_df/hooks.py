@@ -12,7 +12,8 @@ import contextlib
 import enum
 import os
 from collections.abc import Callable
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 
 class ExitStep(enum.IntEnum):
@@ -61,6 +62,22 @@ def _end() -> None:
     with contextlib.ExitStack() as hooks:
         for _, hook in sorted(_at_exit.items(), reverse=True):
             hooks.callback(hook)
+
+
+_folder_lake: list[Callable[[Path, str, bool], Any]] = []
+
+
+def set_folder_lake(function: Callable[[Path, str, bool], Any]) -> None:
+    """Say how the lake of an engine's folder is opened: a lake is above the engine.
+
+    It is given the folder, where the engine is reached, and whether to tier.
+    """
+    _folder_lake[:] = [function]
+
+
+def open_folder_lake(folder: Path, address: str, tiers: bool) -> Any:
+    """Return the lake of a folder; None where nothing said how one is opened."""
+    return _folder_lake[0](folder, address, tiers) if _folder_lake else None
 
 
 def after_fork(step: ForkStep, hook: Callable[[], object]) -> None:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from fluss_df.hooks import set_folder_lake
+
 if TYPE_CHECKING:
     from fluss_df.io.lookup_join import JoinHow
     from fluss_df.io.runs.micro_batches import MicroBatches
@@ -154,6 +156,7 @@ def register() -> None:
         setattr(owner, name, _Function(module, name))
     if not hasattr(pl.LazyFrame, "fluss"):
         pl.api.register_lazyframe_namespace("fluss")(FlussFrame)
+    set_folder_lake(_Function("fluss_df.embedded.folder_lake", "FolderLake"))
 
 
 def lazy_names(

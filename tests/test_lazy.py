@@ -54,6 +54,7 @@ print(sorted(m for m in set(sys.modules) - before if not m.startswith("_")))
 """
     assert eval(run(program)) == [
         "fluss_df",
+        "fluss_df.hooks",
         "fluss_df.register",
         "fluss_df.version",
     ]

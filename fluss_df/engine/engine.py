@@ -28,6 +28,8 @@ from fluss_df.engine.files.private_files import make_private
 from fluss_df.engine.files.workers import Workers
 from fluss_df.engine.group_commit import synced_to
 from fluss_df.engine.kv.kv_tablet import KvTablet
+from fluss_df.engine.lake.lake_of_table import has_lake, tiered_end
+from fluss_df.engine.lake.lake_tables import LakeTables
 from fluss_df.engine.log.retention import may_expire
 from fluss_df.engine.log.synced_point import BucketIds
 from fluss_df.engine.log.tablet import Tablet
@@ -109,6 +111,8 @@ class Engine:
         self._loader = BucketLoader(
             self.settings, self.catalog, self._used, self.lock, self._let_go
         )
+        # set by who opens the folder, where it is to have a lake
+        self.lake: LakeTables | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._at_closing: list[Callable[[], None]] = []
         self._at_checks: list[Callable[[], None]] = []
@@ -292,6 +296,8 @@ class Engine:
         self._drop(lambda bucket: bucket.table_id == table.id)
         # made again by who opened a bucket when the catalog put it away
         shutil.rmtree(self._catalog_files.data_folder(table.id), ignore_errors=True)
+        if self.lake is not None and has_lake(table):
+            self.lake.drop(table.path)
         self._used.forget(table.id)
         self._catalog_files.remove_dropped()
 
@@ -427,7 +433,7 @@ class Engine:
                 if opened is None and not may_expire(self.bucket_folder(bucket) / "log", now, ttl):
                     continue
                 opened = opened or self._opened(bucket)
-                deleted += (opened.kv or opened.tablet).expire(now, ttl)
+                deleted += (opened.kv or opened.tablet).expire(now, ttl, tiered_end(table, bucket))
             except (FlussError, OSError) as error:
                 # those of other buckets expire all the same; this one may have been dropped
                 dropped = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION

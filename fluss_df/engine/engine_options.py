@@ -33,6 +33,9 @@ class EngineOptions:
         How many files the buckets may have open, about; those that were not used for the longest
         time give theirs back. ``None``: half of what the process may have, whose own limit is
         raised where it is low and the user may do so.
+    lake_tiering
+        Whether the process that has the folder moves tables with ``table.datalake.enabled`` into
+        the folder's lake, in the background. False leaves that to ``fluss-df tier``.
     """
 
     durability: Durability = "commit"
@@ -40,6 +43,7 @@ class EngineOptions:
     default_buckets: int = 1
     answer_bytes: int = 256 << 20
     open_files: int | None = None
+    lake_tiering: bool = True
 
     def __post_init__(self) -> None:
         if self.durability not in ("commit", "interval", "none"):

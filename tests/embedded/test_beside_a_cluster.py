@@ -66,7 +66,6 @@ PROPERTIES = [
     ("table.merge-engine", "first_row"),
     ("table.delete.behavior", "ignore"),
     ("table.log.tiered.local-segments", "0"),
-    ("table.datalake.enabled", "true"),
     ("table.log.ttl", "7 d"),
     ("table.log.format", "INDEXED"),
     ("table.datalake.freshness", "3 min"),

@@ -104,8 +104,8 @@ def test_answers_are_sent_at_once(engine: EmbeddedFluss) -> None:
         assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-# what servers ask each other, in 1.0
-PRIVATE = {1013, 1018, 1019, 1020, 1022, *range(1027, 1032), 1042, 1043, 1052}
+# what servers ask each other, in 1.0; tiering services ask the others of the lake
+PRIVATE = {1013, 1018, 1019, 1020, 1022, 1027, 1028, 1029, 1031, 1043}
 
 
 def test_every_public_request_is_there(engine: EmbeddedFluss) -> None:
@@ -116,8 +116,8 @@ def test_every_public_request_is_there(engine: EmbeddedFluss) -> None:
 
 def test_requests_that_there_are_not_are_answered(engine: EmbeddedFluss) -> None:
     with RawClient(engine.address) as client:
-        # 1013 and 1052: what servers of a cluster ask each other
-        for key in (0, 1013, 1052, 9999, 30_001, -1):
+        # 1013 and 1043: what servers of a cluster ask each other
+        for key in (0, 1013, 1043, 9999, 30_001, -1):
             client.send(key, 0, b"\x00\xff\x00")
             code, message = client.receive().error
             assert code == ErrorCode.UNSUPPORTED_VERSION

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from fluss_df.engine.catalog import validation
 from fluss_df.engine.catalog.catalog_files import CatalogFiles
 from fluss_df.engine.files.files import DamagedError, damage_in
 from fluss_df.engine.files.kept_json import KeptJson
+from fluss_df.engine.tables import options
 from fluss_df.engine.tables.buckets import java_name, unknown_bucket
 from fluss_df.engine.tables.tables import (
     MAX_BUCKETS,
@@ -225,11 +226,22 @@ class Catalog:
 
     # ---- tables
 
-    def create_table(self, path: TablePath, text: bytes, ignore_if_exists: bool) -> Table | None:
-        """Create a table; None where it was there before and that is to be ignored."""
+    def create_table(
+        self,
+        path: TablePath,
+        text: bytes,
+        ignore_if_exists: bool,
+        create_lake: Callable[[TablePath, TableDescriptor], None] | None = None,
+    ) -> Table | None:
+        """Create a table; None where it was there before and that is to be ignored.
+
+        ``create_lake`` makes its lake table, where it is to have one; without it none may.
+        """
         validation.check_database_name(path.database_name)
         validation.check_table_name(path.table_name)
-        descriptor = validation.read_descriptor(text, self._default_buckets)
+        descriptor = validation.read_descriptor(
+            text, self._default_buckets, lake=create_lake is not None
+        )
         with self._lock:
             if path.database_name not in self._databases:
                 raise self._no_database(path.database_name)
@@ -241,6 +253,10 @@ class Catalog:
             # ids of columns are given once, here
             schema = Schema.from_json(descriptor.schema.to_json())
             descriptor.schema = schema
+            if create_lake is not None and options.boolean(
+                descriptor.properties, options.DATALAKE_ENABLED
+            ):
+                create_lake(path, descriptor)
             table = Table(self._id("table"), path, descriptor, now, now, {1: schema})
             self._store(table)
             self._tables[path] = table
@@ -330,6 +346,18 @@ class Catalog:
             # in place, as tablets refer to it
             table.descriptor, table.modified = descriptor, changed.modified
             table.schemas = schemas
+
+    def set_lake(self, table: Table, lake: dict[str, Any]) -> None:
+        """Take note how far a table is tiered; it is durable then."""
+        with self._lock:
+            if self._by_id.get(table.id) is not table:
+                raise FlussError(f"Table '{table.path}' does not exist.", ErrorCode.TABLE_NOT_EXIST)
+            old, table.lake = table.lake, lake
+            try:
+                self._store(table)
+            except BaseException:
+                table.lake = old
+                raise
 
     def sequence_range(self, table: Table, count: int) -> int:
         """Return the first of ``count`` numbers that no row of a table was given yet."""

@@ -83,8 +83,10 @@ def _strings(value: Any, what: str) -> list[str]:
     return value
 
 
-def read_descriptor(text: bytes, default_buckets: int) -> TableDescriptor:
+def read_descriptor(text: bytes, default_buckets: int, *, lake: bool = False) -> TableDescriptor:
     """Read what a client wants created, with the server's defaults in it.
+
+    ``lake`` says whether tables may have a lake.
 
     Raises
     ------
@@ -125,6 +127,11 @@ def read_descriptor(text: bytes, default_buckets: int) -> TableDescriptor:
     for key, setting in descriptor.properties.items():
         options.check_option(key, setting)
     descriptor = with_defaults(descriptor)
+    if not lake and options.boolean(descriptor.properties, options.DATALAKE_ENABLED):
+        raise invalid_table(
+            "'table.datalake.enabled' is enabled for the table, but the Fluss cluster doesn't"
+            " enable datalake tables."
+        )
     check_descriptor(descriptor)
     return descriptor
 
@@ -208,11 +215,6 @@ def _check_properties(properties: Mapping[str, str], has_primary_key: bool) -> N
         )
     if options.integer(properties, "table.log.tiered.local-segments", 2) <= 0:
         raise invalid_config("'table.log.tiered.local-segments' must be greater than 0.")
-    if options.boolean(properties, options.DATALAKE_ENABLED):
-        raise invalid_table(
-            "'table.datalake.enabled' is enabled for the table, but the Fluss cluster doesn't"
-            " enable datalake tables."
-        )
 
 
 def _check_partitions(descriptor: TableDescriptor, types: Mapping[str, DataType]) -> None:

@@ -410,7 +410,7 @@ class KvTablet:
 
     # ---- end
 
-    def expire(self, now_ms: int, ttl_ms: int) -> int:
+    def expire(self, now_ms: int, ttl_ms: int, tiered: int | None = None) -> int:
         """Delete old segments of the changelog; return how many.
 
         What they hold goes to the disk in RocksDB first, and is nowhere else then.
@@ -421,7 +421,7 @@ class KvTablet:
         self.flush()
         # RocksDB brings the names in its folder to the disk, and not the folder's own
         sync_folder(self._store.folder.parent)
-        return self.log.expire(now_ms, ttl_ms)
+        return self.log.expire(now_ms, ttl_ms, tiered)
 
     def checkpoint(self, folder: Path) -> None:
         """Copy RocksDB, as it is now, to a folder that is not there."""

@@ -22,8 +22,13 @@ from fluss_df.engine.log.segment import Segment, segment_file, segment_offsets
 _SLACK_MS: Final = 60_000
 
 
-def expired(segments: Sequence[Segment], now_ms: int, ttl_ms: int) -> int:
-    """Return how many of the oldest segments are older than a time to live; never the last one."""
+def expired(
+    segments: Sequence[Segment], now_ms: int, ttl_ms: int, tiered: int | None = None
+) -> int:
+    """Return how many of the oldest segments are older than a time to live; never the last one.
+
+    Those with an offset from ``tiered`` on are kept: they are not in the lake yet. None for all.
+    """
     count = 0
     for number, segment in enumerate(segments[:-1]):
         written = segment.last_timestamp
@@ -32,6 +37,8 @@ def expired(segments: Sequence[Segment], now_ms: int, ttl_ms: int) -> int:
             written = _file_time(segment.path, now_ms)
         if count == number and written < now_ms - ttl_ms:
             count += 1
+    while tiered is not None and count and segments[count].base_offset > tiered:
+        count -= 1
     return count
 
 

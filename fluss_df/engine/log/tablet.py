@@ -417,8 +417,8 @@ class Tablet:
                 return False
             return self._segments.to_remove or expired(self._segments, now_ms, ttl_ms) > 0
 
-    def expire(self, now_ms: int, ttl_ms: int) -> int:
-        """Delete whole inactive segments that are older than a time to live; return how many.
+    def expire(self, now_ms: int, ttl_ms: int, tiered: int | None = None) -> int:
+        """Delete old segments, see :func:`~fluss_df.engine.log.retention.expired`; say how many.
 
         Raises
         ------
@@ -429,7 +429,7 @@ class Tablet:
             self._writers.expire(now_ms)
             if self.closed:
                 return 0
-            count = expired(self._segments, now_ms, ttl_ms)
+            count = expired(self._segments, now_ms, ttl_ms, tiered)
             if not count:
                 self._segments.remove_expired()
                 return 0

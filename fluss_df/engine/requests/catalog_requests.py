@@ -9,9 +9,9 @@ from typing import Any
 from fluss_df.engine.auto_partitions import keep_partitions
 from fluss_df.engine.catalog.alter import altered, altered_database
 from fluss_df.engine.engine import Engine
+from fluss_df.engine.lake.lake_of_table import has_lake, shown
 from fluss_df.engine.requests.cluster_requests import ClusterRequests
 from fluss_df.engine.tables.tables import Table
-from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
@@ -43,7 +43,6 @@ class CatalogRequests:
             (api.CREATE_PARTITION, self._create_partition),
             (api.DROP_PARTITION, self._drop_partition),
             (api.LIST_PARTITION_INFOS, self._list_partitions),
-            (api.GET_LAKE_SNAPSHOT, self._lake_snapshot),
         ]
 
     # ---- databases
@@ -94,10 +93,16 @@ class CatalogRequests:
 
     def _create_table(self, request: pb.CreateTableRequest) -> pb.CreateTableResponse:
         self._cluster.require_server()
+        lake = self._engine.lake
         table = self._engine.catalog.create_table(
-            path_of(request.table_path), request.table_json, request.ignore_if_exists
+            path_of(request.table_path),
+            request.table_json,
+            request.ignore_if_exists,
+            None if lake is None else lake.create,
         )
         if table is not None:
+            if lake is not None and has_lake(table):
+                lake.created()
             keep_partitions(self._engine, table)
         return pb.CreateTableResponse()
 
@@ -132,7 +137,7 @@ class CatalogRequests:
         return pb.GetTableInfoResponse(
             table_id=table.id,
             schema_id=table.schema_id,
-            table_json=table.descriptor.to_json(),
+            table_json=shown(table, self._engine.lake).to_json(),
             created_time=table.created,
             modified_time=table.modified,
         )
@@ -181,13 +186,6 @@ class CatalogRequests:
             for key, value in zip(table.descriptor.partition_keys, partition.values, strict=True):
                 info.partition_spec.partition_key_values.add(key=key, value=value)
         return response
-
-    def _lake_snapshot(self, request: pb.GetLakeSnapshotRequest) -> pb.GetLakeSnapshotResponse:
-        table = self._engine.catalog.table(path_of(request.table_path))
-        raise FlussError(
-            f"Lake table snapshot doesn't exist for table: {table.path}, table id: {table.id}",
-            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
-        )
 
 
 def path_of(path: pb.PathOfTable) -> TablePath:

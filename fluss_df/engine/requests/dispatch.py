@@ -16,6 +16,8 @@ from google.protobuf.message import DecodeError, Message
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files.rate_limited_log import SeldomLogger
 from fluss_df.engine.files.workers import paced
+from fluss_df.engine.lake.lake_of_table import shown
+from fluss_df.engine.lake_requests import LakeRequests
 from fluss_df.engine.requests import data_requests, kv_requests
 from fluss_df.engine.requests.answer_room import AnswerRoom
 from fluss_df.engine.requests.catalog_requests import CatalogRequests, path_of
@@ -114,6 +116,7 @@ class Dispatcher:
             (api.GET_LATEST_KV_SNAPSHOTS, self._latest_snapshots),
             *CatalogRequests(self.engine, self._cluster).handlers(),
             *self._cluster.handlers(),
+            *LakeRequests(self.engine).handlers(),
         ]
         self._scans = Scans(self.engine)
         self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
@@ -307,7 +310,7 @@ class Dispatcher:
         room = AnswerRoom(self.engine.settings.answer_bytes, "ask for fewer tables in one request")
         for path in paced(request.table_path):
             table = catalog.table(path_of(path))
-            text = table.descriptor.to_json()
+            text = shown(table, self.engine.lake).to_json()
             room.take(len(text) + _BUCKET_BYTES * (1 + (not table.partitioned) * table.buckets))
             response.table_metadata.add(
                 table_path=path,

@@ -20,13 +20,14 @@ from fluss_df.engine.auto_partitions import keep_partitions
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.files.runtime_folder import PREFIX, RuntimeFolder
+from fluss_df.engine.lake.lake_of_table import has_lake
 from fluss_df.engine.requests.dispatch import Dispatcher, Reply, Session
 from fluss_df.engine.serve.accepting import Acceptor
 from fluss_df.engine.serve.admission import Connections, Limits
 from fluss_df.engine.serve.channel import Channel
 from fluss_df.engine.serve.connection import Connection
 from fluss_df.errors import FlussError, NetworkError
-from fluss_df.hooks import ForkStep, after_fork
+from fluss_df.hooks import ForkStep, after_fork, open_folder_lake
 from fluss_df.protocol.address import local_host
 from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.frames import Request
@@ -72,7 +73,10 @@ class EngineServer:
         self._loop = asyncio.new_event_loop()
         self.socket_path = self._runtime.socket_path
         # of requests that come without a connection
-        self._session = Session(*local_host(self.socket_path), local=True)
+        reached = local_host(self.socket_path)
+        tiers = self.engine.settings.lake_tiering
+        self.engine.lake = open_folder_lake(self.folder, f"{reached[0]}:{reached[1]}", tiers)
+        self._session = Session(*reached, local=True)
         self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
         self._thread.start()
         try:
@@ -86,6 +90,9 @@ class EngineServer:
                 raise NetworkError(f"cannot listen on {where}: {error}") from error
             raise
         _open.add(self)
+        lake = self.engine.lake
+        if lake is not None and any(map(has_lake, self.engine.catalog.all_tables())):
+            lake.created()
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -238,6 +245,9 @@ class EngineServer:
         """
         if self._closed:
             return
+        if self.engine.lake is not None:
+            # it tiers by requests, which are still answered
+            self.engine.lake.close()
         self._closed = True
         try:
             self._run(self._stop())

@@ -71,6 +71,9 @@ class Table:
         The next number for the table's auto-increment column that no bucket has reserved.
     dropped
         The ids of partitions that were dropped, whose folders may still be there.
+    lake
+        How far it is tiered: its newest lake snapshot, and offsets of those to come. Empty for a
+        table that never was.
     """
 
     id: int
@@ -82,6 +85,7 @@ class Table:
     partitions: dict[str, Partition] = field(default_factory=dict)
     sequence: int = 1
     dropped: list[int] = field(default_factory=list)
+    lake: dict[str, Any] = field(default_factory=dict)
     _layouts: dict[int, ColumnLayout] = field(default_factory=dict, repr=False)
 
     @property
@@ -141,6 +145,7 @@ class Table:
             "partitions": [[p.id, *p.values] for p in self.partitions.values()],
             "sequence": self.sequence,
             "dropped": self.dropped,
+            **({"lake": self.lake} if self.lake else {}),
         }
 
     @classmethod
@@ -160,6 +165,7 @@ class Table:
             {partition.name: partition for partition in partitions},
             value.get("sequence", 1),
             [as_id(each) for each in value.get("dropped", [])],
+            value.get("lake", {}),
         )
 
 

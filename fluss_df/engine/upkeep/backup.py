@@ -24,6 +24,7 @@ from fluss_df.engine.engine import COPIES, Engine
 from fluss_df.engine.files.files import disk_refused, format_file, names_in, read_bytes, sync_folder
 from fluss_df.engine.files.lock_file import engine_secret
 from fluss_df.engine.files.private_files import FILE
+from fluss_df.engine.lake.lake_of_table import has_lake
 from fluss_df.engine.log.segment import LogCopy
 from fluss_df.engine.upkeep.backup_parts import part_file, remove_left_parts
 from fluss_df.errors import ErrorCode, FlussError
@@ -73,6 +74,14 @@ def back_up(engine: Engine, file: Path) -> int:
         ``STORAGE_EXCEPTION`` where it cannot be written, or data is damaged.
     """
     codec = codec_of(file)
+    tiered = sorted(str(table.path) for table in engine.catalog.all_tables() if has_lake(table))
+    if tiered:
+        raise FlussError(
+            f"cannot back up {engine.folder}: its tables {', '.join(tiered)} have a lake, which is"
+            " not in backups yet, and what expired from their logs is there alone. Close the"
+            " engine, and copy the folder as it is, to be put back at the same place",
+            ErrorCode.STORAGE_EXCEPTION,
+        )
     try:
         remove_left_parts(file.parent)
         # of this call alone: another may write to the same name

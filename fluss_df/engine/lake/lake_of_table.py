@@ -1,0 +1,40 @@
+"""What is in the lake of one table, and what clients are told of it."""
+
+from __future__ import annotations
+
+from fluss_df.engine.lake.lake_tables import LakeTables
+from fluss_df.engine.tables import options
+from fluss_df.engine.tables.tables import Table
+from fluss_df.metadata import TableBucket
+from fluss_df.schema import TableDescriptor
+
+
+def has_lake(table: Table) -> bool:
+    """Return whether a table is tiered into the lake of the folder."""
+    return options.boolean(table.descriptor.properties, options.DATALAKE_ENABLED)
+
+
+def shown(table: Table, lake: LakeTables | None) -> TableDescriptor:
+    """Return what clients are told of a table: with the place of the lake, where it has one."""
+    descriptor = table.descriptor
+    if lake is None or not has_lake(table):
+        return descriptor
+    return TableDescriptor(
+        descriptor.schema,
+        partition_keys=descriptor.partition_keys,
+        bucket_count=descriptor.bucket_count,
+        bucket_keys=descriptor.bucket_keys,
+        comment=descriptor.comment,
+        properties={**descriptor.properties, **lake.properties()},
+        custom_properties=descriptor.custom_properties,
+    )
+
+
+def tiered_end(table: Table | None, bucket: TableBucket) -> int | None:
+    """Return where the rows of a bucket begin that its lake lacks; None without a lake."""
+    if table is None or not has_lake(table):
+        return None
+    for partition, number, offset in table.lake.get("snapshot", {}).get("offsets", []):
+        if (partition, number) == (bucket.partition_id, bucket.bucket_id):
+            return int(offset)
+    return 0

@@ -1,0 +1,35 @@
+"""What an engine asks of the lake in its folder, which stands above it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from fluss_df.metadata import TablePath
+from fluss_df.schema import TableDescriptor
+
+
+class LakeTables(Protocol):
+    """The lake tables of a folder."""
+
+    def require(self) -> None:
+        """Raise where lake tables cannot be made, as where a package is missing."""
+
+    def create(self, path: TablePath, descriptor: TableDescriptor) -> None:
+        """Make the lake table of a table that is about to be created."""
+
+    def created(self) -> None:
+        """Take note that a table with a lake is there."""
+
+    def drop(self, path: TablePath) -> None:
+        """Remove the lake table of a table that was dropped."""
+
+    def properties(self) -> Mapping[str, str]:
+        """Return the properties by which clients find the lake."""
+
+    def close(self) -> None:
+        """Let go of the folder; called before the engine is closed."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the lake may be written to."""

@@ -1,0 +1,188 @@
+"""Requests of tiering services, and for the newest lake snapshot of a table.
+
+How far a table is tiered stands in the file of the table, which is durable before an answer. So it
+is kept twice, is part of each backup, and goes with the table.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.lake.tiering_states import TieringStates
+from fluss_df.engine.tables.tables import Table, now_ms
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TablePath
+from fluss_df.protocol import api
+from fluss_df.protocol import messages_pb2 as pb
+
+# offsets of rounds that may still be committed: more are of services that ended
+_MOST_PREPARED: Final = 8
+# of an int32
+_MOST_EPOCH: Final = 2**31
+
+# [partition id or None, bucket, offset]
+_Offsets = list[list[int | None]]
+
+
+class LakeRequests:
+    """Answers them from the catalog of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._states = TieringStates(engine.catalog.all_tables)
+        self._epoch: int | None = None
+
+    def handlers(self) -> list[tuple[api.Api[Any, Any], Callable[..., Any]]]:
+        """Return what answers each kind of request."""
+        return [
+            (api.GET_LAKE_SNAPSHOT, self._snapshot),
+            (api.LAKE_TIERING_HEARTBEAT, self._heartbeat),
+            (api.PREPARE_LAKE_TABLE_SNAPSHOT, self._prepare),
+            (api.COMMIT_LAKE_TABLE_SNAPSHOT, self._commit),
+        ]
+
+    def _snapshot(self, request: pb.GetLakeSnapshotRequest) -> pb.GetLakeSnapshotResponse:
+        path = TablePath(request.table_path.database_name, request.table_path.table_name)
+        table = self._engine.catalog.table(path)
+        snapshot = table.lake.get("snapshot")
+        if snapshot is None:
+            raise FlussError(
+                f"Lake table snapshot doesn't exist for table: {table.path}, table id: {table.id}",
+                ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+            )
+        if request.HasField("snapshot_id") and request.snapshot_id != snapshot["id"]:
+            raise FlussError(
+                f"Lake table snapshot {request.snapshot_id} doesn't exist for table: {table.path},"
+                f" table id: {table.id}",
+                ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+            )
+        response = pb.GetLakeSnapshotResponse(table_id=table.id, snapshot_id=snapshot["id"])
+        for partition, bucket, offset in snapshot["offsets"]:
+            response.bucket_snapshots.add(
+                partition_id=partition, bucket_id=bucket, log_offset=offset
+            )
+        return response
+
+    # ---- which tables are due
+
+    def _heartbeat(
+        self, request: pb.LakeTieringHeartbeatRequest
+    ) -> pb.LakeTieringHeartbeatResponse:
+        if self._epoch is None:
+            # a number that no owner of the folder had before
+            self._epoch = self._engine.catalog.writer_id() % _MOST_EPOCH
+        again = set(request.force_finished_tables)
+        states = self._states
+        response = pb.LakeTieringHeartbeatResponse(coordinator_epoch=self._epoch)
+        self._report(request.failed_tables, response.failed_table_resp, states.fail)
+        self._report(request.tiering_tables, response.tiering_table_resp, states.renew)
+        self._report(
+            request.finished_tables,
+            response.finished_table_resp,
+            lambda table_id, epoch: states.finish(table_id, epoch, again=table_id in again),
+        )
+        lake = self._engine.lake
+        if request.request_table and lake is not None and lake.usable:
+            found = states.request()
+            if found is not None:
+                table, epoch = found
+                response.tiering_table.table_id = table.id
+                response.tiering_table.tiering_epoch = epoch
+                response.tiering_table.table_path.database_name = table.path.database_name
+                response.tiering_table.table_path.table_name = table.path.table_name
+        return response
+
+    def _report(
+        self,
+        reports: Iterable[pb.HeartbeatForTable],
+        answers: Any,
+        function: Callable[[int, int], None],
+    ) -> None:
+        for report in reports:
+            answer = answers.add(table_id=report.table_id)
+            try:
+                if report.coordinator_epoch != self._epoch:
+                    raise FlussError(
+                        f"The coordinator epoch {report.coordinator_epoch} is not match current"
+                        f" coordinator epoch {self._epoch} for table {report.table_id}.",
+                        ErrorCode.INVALID_COORDINATOR_EXCEPTION,
+                    )
+                function(report.table_id, report.tiering_epoch)
+            except FlussError as error:
+                answer.error.error_code = error.error_code
+                answer.error.error_message = error.message
+
+    # ---- how far they are tiered
+
+    def _prepare(
+        self, request: pb.PrepareLakeTableSnapshotRequest
+    ) -> pb.PrepareLakeTableSnapshotResponse:
+        response = pb.PrepareLakeTableSnapshotResponse()
+        for asked in request.bucket_offsets:
+            answer = response.prepare_lake_table_resp.add(table_id=asked.table_id)
+            try:
+                table = self._table(asked.table_id)
+                offsets: dict[tuple[int | None, int], int] = {}
+                if not request.ignore_previous_table_offsets:
+                    old: _Offsets = table.lake.get("snapshot", {}).get("offsets", [])
+                    offsets = {(p, int(b or 0)): int(o or 0) for p, b, o in old}
+                for entry in asked.bucket_offsets:
+                    partition = entry.partition_id if entry.HasField("partition_id") else None
+                    offsets[partition, entry.bucket_id] = entry.log_end_offset
+                name = uuid.uuid4().hex
+                prepared = list(table.lake.get("prepared", {}).items())[1 - _MOST_PREPARED :]
+                prepared.append((name, [[p, b, offset] for (p, b), offset in offsets.items()]))
+                self._engine.catalog.set_lake(table, {**table.lake, "prepared": dict(prepared)})
+                # as the paths in remote storage: readers look for the table's id in it
+                answer.lake_table_offsets_path = (
+                    f"lake/{table.path.database_name}/{table.path.table_name}-{table.id}"
+                    f"/metadata/{name}.offsets"
+                )
+            except FlussError as error:
+                answer.error_code, answer.error_message = error.error_code, error.message
+        return response
+
+    def _commit(
+        self, request: pb.CommitLakeTableSnapshotRequest
+    ) -> pb.CommitLakeTableSnapshotResponse:
+        response = pb.CommitLakeTableSnapshotResponse()
+        for asked in request.lake_table_snapshot_metadata:
+            answer = response.table_resp.add(table_id=asked.table_id)
+            try:
+                self._take(asked)
+            except FlussError as error:
+                answer.error_code, answer.error_message = error.error_code, error.message
+        return response
+
+    def _take(self, asked: pb.LakeTableSnapshotMetadata) -> None:
+        """Bring a snapshot to the disk; one that is there already is left as it is."""
+        table = self._table(asked.table_id)
+        path = asked.tiered_bucket_offsets_file_path
+        name = path.rpartition("/")[2].removesuffix(".offsets")
+        snapshot = table.lake.get("snapshot", {})
+        if snapshot.get("id") == asked.snapshot_id and snapshot.get("name") == name:
+            return
+        prepared = table.lake.get("prepared", {})
+        if name not in prepared or f"-{table.id}/" not in path:
+            raise FlussError(
+                f"the offsets {path} of lake snapshot {asked.snapshot_id} of table {table.path} are"
+                " not known: prepare them again",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
+        taken = {
+            "id": asked.snapshot_id,
+            "name": name,
+            "offsets": prepared[name],
+            "time": now_ms(),
+        }
+        left = {key: value for key, value in prepared.items() if key != name}
+        self._engine.catalog.set_lake(table, {"snapshot": taken, "prepared": left})
+
+    def _table(self, table_id: int) -> Table:
+        table = self._engine.catalog.table_by_id(table_id)
+        if table is None:
+            raise FlussError(f"The table {table_id} doesn't exist.", ErrorCode.TABLE_NOT_EXIST)
+        return table

@@ -1,0 +1,264 @@
+"""The lake of an embedded engine's folder, held against the model that a cluster's is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import fluss_df as fluss
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.engine.upkeep.backup import back_up
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.lake import TieringService
+from fluss_df.lake.iceberg.catalog import open_table
+from fluss_df.lake.tiering.coordinator import Coordinator
+from tests.lake.tiering.support import KINDS, LakeTable
+
+BY_HAND = EngineOptions(lake_tiering=False)
+
+
+@dataclass
+class Server:
+    """Where a :class:`LakeTable` is."""
+
+    bootstrap_servers: str
+
+
+@pytest.fixture
+def by_hand(tmp_path: Path) -> Iterator[EmbeddedFluss]:
+    with EmbeddedFluss(tmp_path / "folder", port=0, options=BY_HAND) as engine:
+        yield engine
+
+
+def table(engine: EmbeddedFluss, kind: str) -> LakeTable:
+    return LakeTable(Server(engine.address), kind, kind).create()  # type: ignore[arg-type]
+
+
+def tier(engine: EmbeddedFluss) -> int:
+    """Tier until a round had rows or changes; return how many."""
+    until = time.monotonic() + 30
+    with engine.connection() as connection, TieringService(connection) as service:
+        while time.monotonic() < until:
+            rows = sum(done.rows for done in service.run_due())
+            if rows:
+                return rows
+            time.sleep(0.1)
+    raise AssertionError("nothing was due")
+
+
+def assert_reads(engine: EmbeddedFluss, lake_table: LakeTable) -> None:
+    expected = lake_table.expected()
+    frame = fluss.scan_fluss(lake_table.name, connection=engine.address).collect()
+    assert_frame_equal(frame.select(expected.columns).sort(expected.columns), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_a_part_and_everything_tiered(by_hand: EmbeddedFluss, kind: str) -> None:
+    lake_table = table(by_hand, kind)
+    lake_table.write(list(range(100)), 1)
+    assert_reads(by_hand, lake_table)
+    assert tier(by_hand) == 100
+    assert_reads(by_hand, lake_table)
+    lake_table.write(list(range(50, 150)), 2)
+    if lake_table.keyed:
+        lake_table.delete(list(range(10)))
+    assert_reads(by_hand, lake_table)
+    tier(by_hand)
+    lake = fluss.scan_fluss(f"{lake_table.name}$lake", connection=by_hand.address).collect()
+    assert lake.height == lake_table.expected().height
+    assert_reads(by_hand, lake_table)
+
+
+@pytest.mark.parametrize("kind", ["log", "partitioned_keys"])
+def test_the_owner_tiers_and_goes_on_after_it_is_opened_again(tmp_path: Path, kind: str) -> None:
+    with EmbeddedFluss(tmp_path, port=0) as engine:
+        lake_table = table(engine, kind)
+        lake_table.write(list(range(100)), 1)
+        wait_for_rows(lake_table, 100)
+    assert not [t for t in threading.enumerate() if t.name == "fluss-df-folder-lake"]
+    with EmbeddedFluss(tmp_path, port=0) as engine:
+        lake_table.cluster = Server(engine.address)  # type: ignore[assignment]
+        assert_reads(engine, lake_table)
+        lake_table.write(list(range(100, 150)), 2)
+        wait_for_rows(lake_table, 150)
+        assert_reads(engine, lake_table)
+
+
+@pytest.mark.parametrize("kind", ["log", "partitioned_keys"])
+def test_what_is_not_in_the_lake_does_not_expire(tmp_path: Path, kind: str) -> None:
+    small = EngineOptions(lake_tiering=False, segment_bytes=1)
+    with EmbeddedFluss(tmp_path, port=0, options=small) as engine:
+        lake_table = LakeTable(
+            Server(engine.address),  # type: ignore[arg-type]
+            kind,
+            kind,
+            {"table.log.ttl": "1ms"},
+        ).create()
+        for turn in range(4):
+            lake_table.write(list(range(100)), turn)
+        time.sleep(0.05)
+        assert engine.engine.expire() == 0
+        tier(engine)
+        lake_table.write(list(range(100, 200)), 5)
+        lake_table.write(list(range(100, 200)), 6)
+        time.sleep(0.05)
+        assert engine.engine.expire() > 0
+        assert_reads(engine, lake_table)
+        assert engine.engine.expire() == 0
+        tier(engine)
+        assert engine.engine.expire() > 0
+        assert_reads(engine, lake_table)
+
+
+def test_a_backup_without_its_lake_is_not_made(by_hand: EmbeddedFluss, tmp_path: Path) -> None:
+    table(by_hand, "log")
+    with pytest.raises(FlussError, match=r"fluss\.log.*lake"):
+        back_up(by_hand.engine, tmp_path / "backup.tar.zst")
+    assert not (tmp_path / "backup.tar.zst").exists()
+
+
+def wait_for_rows(lake_table: LakeTable, rows: int) -> None:
+    until = time.monotonic() + 30
+    found = -1
+    while time.monotonic() < until:
+        found = len(lake_table.iceberg().scan().to_arrow())
+        if found == rows:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"the lake has {found} rows, not {rows}")
+
+
+def test_no_lake_table_costs_no_thread_and_no_file(tmp_path: Path) -> None:
+    with EmbeddedFluss(tmp_path, port=0) as engine, engine.connection() as connection:
+        schema = fluss.Schema(pl.DataFrame({"a": [1]}).to_arrow().schema)
+        connection.get_admin().create_table(
+            fluss.TablePath("fluss", "plain"), fluss.TableDescriptor(schema)
+        )
+        assert not [t for t in threading.enumerate() if t.name == "fluss-df-folder-lake"]
+        assert not (tmp_path / "lake").exists()
+
+
+def test_a_dropped_table_leaves_no_lake_table_and_its_name_is_free(by_hand: EmbeddedFluss) -> None:
+    lake_table = table(by_hand, "keys")
+    lake_table.write([1, 2], 1)
+    tier(by_hand)
+    with by_hand.connection() as connection:
+        connection.get_admin().drop_table(lake_table.path)
+    assert not (by_hand.folder / "lake/warehouse/fluss/keys").exists()
+    again = table(by_hand, "keys")
+    again.write([7], 1)
+    assert tier(by_hand) == 1
+    assert_reads(by_hand, again)
+
+
+def test_only_the_service_that_has_a_table_may_report_it(by_hand: EmbeddedFluss) -> None:
+    lake_table = table(by_hand, "log")
+    with by_hand.connection() as connection:
+        first = Coordinator(connection)
+        until = time.monotonic() + 30
+        lease = None
+        while lease is None and time.monotonic() < until:
+            lease, _ = first.heartbeat(request=True)
+        assert lease is not None
+        assert lease.path == lake_table.path
+        assert Coordinator(connection).heartbeat(request=True)[0] is None
+        assert first.heartbeat(tiering=[lease])[1] == {}
+        assert first.heartbeat(failed=[lease])[1] == {}
+        second, _ = first.heartbeat(request=True)
+        assert second is not None
+        assert second.tiering_epoch == lease.tiering_epoch + 1
+        _, refused = first.heartbeat(finished=[lease])
+        assert f"({ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION})" in refused[lease.table_id]
+
+
+def test_offsets_that_were_not_prepared_are_refused(by_hand: EmbeddedFluss) -> None:
+    lake_table = table(by_hand, "log")
+    with by_hand.connection() as connection:
+        info = connection.get_admin().get_table_info(lake_table.path)
+        coordinator = Coordinator(connection)
+        with pytest.raises(FlussError, match="are not known: prepare them again"):
+            coordinator.commit(info.table_id, lake_table.path, 5, "x/y.offsets", {}, {})
+        assert coordinator.known_snapshot(lake_table.path) is None
+        path = coordinator.prepare(info.table_id, lake_table.path, {(None, 0): 3})
+        for _ in range(2):
+            coordinator.commit(info.table_id, lake_table.path, 5, path, {}, {})
+        known = coordinator.known_snapshot(lake_table.path)
+        assert known is not None
+        assert (known.snapshot_id, known.offsets) == (5, {(None, 0): 3})
+
+
+def test_tables_that_iceberg_cannot_hold_are_refused_and_leave_nothing(
+    by_hand: EmbeddedFluss,
+) -> None:
+    two = fluss.Schema(pl.DataFrame({"a": [1], "b": [1]}).to_arrow().schema, ["a", "b"])
+    descriptor = fluss.TableDescriptor(two, properties={"table.datalake.enabled": "true"})
+    with by_hand.connection() as connection:
+        with pytest.raises(FlussError, match="at most one bucket key"):
+            connection.get_admin().create_table(fluss.TablePath("fluss", "two"), descriptor)
+        assert connection.get_admin().list_tables("fluss") == []
+
+
+OWNER = """
+import sys, time
+from fluss_df.embedded import EmbeddedFluss
+with EmbeddedFluss(sys.argv[1], port=0) as engine:
+    print(engine.address, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("kind", ["log", "keys"])
+def test_an_owner_that_is_killed_while_it_tiers_loses_and_repeats_nothing(
+    tmp_path: Path, kind: str
+) -> None:
+    with EmbeddedFluss(tmp_path, port=0, options=BY_HAND) as engine:
+        lake_table = table(engine, kind)
+    for turn in range(4):
+        owner = subprocess.Popen(
+            [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        assert owner.stdout is not None
+        lake_table.cluster = Server(owner.stdout.readline().strip())  # type: ignore[assignment]
+        lake_table.write(list(range(turn * 50, turn * 50 + 100)), turn)
+        time.sleep(turn * 0.5)
+        os.kill(owner.pid, signal.SIGKILL)
+        owner.wait()
+        owner.stdout.close()
+    with EmbeddedFluss(tmp_path, port=0) as engine:
+        lake_table.cluster = Server(engine.address)  # type: ignore[assignment]
+        assert_reads(engine, lake_table)
+        wait_for_rows(lake_table, lake_table.expected().height)
+        assert_reads(engine, lake_table)
+
+
+def test_a_folder_that_was_moved_is_not_tiered_into_its_old_place(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    with EmbeddedFluss(old, port=0, options=BY_HAND) as engine:
+        lake_table = table(engine, "log")
+        lake_table.write([1, 2, 3], 1)
+    old.rename(new)
+    with EmbeddedFluss(new, port=0) as engine:
+        lake_table.cluster = Server(engine.address)  # type: ignore[assignment]
+        time.sleep(2)
+        assert not old.exists()
+        with pytest.raises(FlussError, match="was made at another place"):
+            table(engine, "keys")
+    new.rename(old)
+    with EmbeddedFluss(old, port=0, options=BY_HAND) as engine:
+        lake_table.cluster = Server(engine.address)  # type: ignore[assignment]
+        assert tier(engine) == 3
+        assert_reads(engine, lake_table)
+        with engine.connection() as connection:
+            info = connection.get_admin().get_table_info(lake_table.path)
+        assert len(open_table(info).scan().to_arrow()) == 3
