@@ -35,6 +35,8 @@ _CATALOG: Final = "fluss-iceberg-catalog"
 _FORMAT: Final = "table.datalake.format"
 # of lake tables that this module made
 _MARK: Final = "fluss-df.folder"
+# these mean something else in addresses
+_NOT_IN_PLACES: Final = frozenset("%?#")
 _SYSTEM: Final = ("__bucket", "__offset", "__timestamp")
 
 
@@ -90,7 +92,7 @@ class FolderLake:
         }
 
     def require(self) -> None:
-        """Raise where the extra ``lake`` is missing, or the folder was moved."""
+        """Raise where the extra ``lake`` is missing, or the folder is not where a lake can be."""
         try:
             import pyiceberg.catalog.sql  # noqa: F401
         except ImportError as error:
@@ -99,6 +101,13 @@ class FolderLake:
                 f" pip install 'fluss-df[lake]' ({error})",
                 ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
             ) from error
+        odd = sorted(_NOT_IN_PLACES & {*str(self._folder)})
+        if odd:
+            raise FlussError(
+                f"table.datalake.enabled: a lake cannot be at {self._folder}: the addresses of its"
+                f" files and of its catalog cannot have {' '.join(odd)} in them; rename the folder",
+                ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
+            )
         if not self.usable:
             raise FlussError(
                 f"table.datalake.enabled: the lake of {self._folder} was made at another place, and"

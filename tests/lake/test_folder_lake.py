@@ -262,3 +262,37 @@ def test_a_folder_that_was_moved_is_not_tiered_into_its_old_place(tmp_path: Path
         with engine.connection() as connection:
             info = connection.get_admin().get_table_info(lake_table.path)
         assert len(open_table(info).scan().to_arrow()) == 3
+
+
+def test_a_tiered_folder_that_was_moved_is_read_without_its_lake(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    with EmbeddedFluss(old, port=0, options=BY_HAND) as engine:
+        lake_table = table(engine, "log")
+        lake_table.write([1, 2, 3], 1)
+        tier(engine)
+    old.rename(new)
+    with EmbeddedFluss(new, port=0) as engine, engine.connection() as connection:
+        name = str(lake_table.path)
+        # never fewer rows in silence
+        with pytest.raises(FlussError, match=rf"{name} cannot be used"):
+            fluss.read_fluss(name, connection=connection)
+        assert fluss.read_fluss(name, connection=connection, lake=False).height == 3
+
+
+@pytest.mark.parametrize("name", ["per%cent", "what?", "number#1"])
+def test_addresses_cannot_have_some_characters(tmp_path: Path, name: str) -> None:
+    with EmbeddedFluss(tmp_path / name, port=0, options=BY_HAND) as engine:
+        with pytest.raises(FlussError, match=r"lake cannot be at .*rename the folder"):
+            table(engine, "log")
+        with engine.connection() as connection:
+            assert connection.get_admin().list_tables("fluss") == []
+
+
+@pytest.mark.parametrize("name", ["with space", "ünï'code", "a+b&c"])
+def test_a_folder_of_any_other_name_has_a_lake(tmp_path: Path, name: str) -> None:
+    with EmbeddedFluss(tmp_path / name, port=0, options=BY_HAND) as engine:
+        lake_table = table(engine, "keys")
+        lake_table.write([1, 2, 3], 1)
+        tier(engine)
+        lake_table.write([3, 4], 2)
+        assert_reads(engine, lake_table)
