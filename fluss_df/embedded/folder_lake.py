@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.engine.files.files import read_bytes, write_atomically
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableDescriptor
@@ -70,7 +71,7 @@ class FolderLake:
         """Whether the folder is where its lake was made: Iceberg's metadata has whole paths."""
         if self._usable is None:
             place = self._folder / "place"
-            made = place.read_text().strip() if place.exists() else str(self._folder)
+            made = os.fsdecode(read_bytes(place)) if place.exists() else str(self._folder)
             self._usable = made == str(self._folder)
             if not self._usable:
                 logger.warning(
@@ -215,9 +216,7 @@ class FolderLake:
                 folder.mkdir(0o700, parents=True, exist_ok=True)
         place = self._folder / "place"
         if not place.exists():
-            part = self._folder / "place.tmp"
-            part.write_text(str(self._folder))
-            os.replace(part, place)
+            write_atomically(place, os.fsencode(self._folder))
         return SqlCatalog(
             _CATALOG,
             uri=f"sqlite:///{self._folder / 'catalog.db'}",
