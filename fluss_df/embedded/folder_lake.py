@@ -70,8 +70,8 @@ class FolderLake:
     def usable(self) -> bool:
         """Whether the folder is where its lake was made: Iceberg's metadata has whole paths."""
         if self._usable is None:
-            place = self._folder / "place"
-            made = os.fsdecode(read_bytes(place)) if place.exists() else str(self._folder)
+            found = read_bytes(self._folder / "place")
+            made = str(self._folder) if found is None else os.fsdecode(found)
             self._usable = made == str(self._folder)
             if not self._usable:
                 logger.warning(
