@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from fluss_df.client.fetch.position import Position, RetryState
@@ -19,9 +21,13 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("fluss_df.client.fetch.position.time.monotonic", made.monotonic)
+    # of these modules alone: other threads of the process go by the real ones
+    clock = SimpleNamespace(monotonic=made.monotonic)
+    monkeypatch.setattr("fluss_df.client.fetch.position.time", clock)
+    monkeypatch.setattr("fluss_df.client.runtime.retry.time", clock)
     # no jitter
-    monkeypatch.setattr("fluss_df.client.runtime.retry.random.uniform", lambda low, high: 1.0)
+    jitter = SimpleNamespace(uniform=lambda low, high: 1.0)
+    monkeypatch.setattr("fluss_df.client.runtime.retry.random", jitter)
     return made
 
 

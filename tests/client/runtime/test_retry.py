@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,10 +29,12 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("fluss_df.client.runtime.retry.time.monotonic", made.monotonic)
-    monkeypatch.setattr("fluss_df.client.runtime.retry.asyncio.sleep", made.sleep)
+    # of this module alone: other threads of the process go by the real ones
+    where = "fluss_df.client.runtime.retry"
+    monkeypatch.setattr(f"{where}.time", SimpleNamespace(monotonic=made.monotonic))
+    monkeypatch.setattr(f"{where}.asyncio", SimpleNamespace(sleep=made.sleep))
     # no jitter
-    monkeypatch.setattr("fluss_df.client.runtime.retry.random.uniform", lambda low, high: 1.0)
+    monkeypatch.setattr(f"{where}.random", SimpleNamespace(uniform=lambda low, high: 1.0))
     return made
 
 
