@@ -110,8 +110,9 @@ def test_what_is_not_in_the_lake_does_not_expire(tmp_path: Path, kind: str) -> N
         time.sleep(0.05)
         assert engine.engine.expire() == 0
         tier(engine)
-        lake_table.write(list(range(100, 200)), 5)
-        lake_table.write(list(range(100, 200)), 6)
+        # more writes than the table has buckets, so that a bucket has a segment that is complete
+        for turn in range(5, 10):
+            lake_table.write(list(range(100, 200)), turn)
         time.sleep(0.05)
         assert engine.engine.expire() > 0
         assert_reads(engine, lake_table)

@@ -158,7 +158,7 @@ class PaimonSnapshot(LakeSnapshotFiles[PaimonFile]):
             return [self._alive(self._scan(base))]
         on = [_exact(key) for key in self._schema.primary_keys]
         changes = self._scan(newer)
-        sequence = pl.col(_SEQUENCE)
+        sequence = _exact(_SEQUENCE)
         last = changes.select(*on, sequence).group_by(on).agg(sequence.max())
         parts = [self._alive(changes.join(last, on=[*on, sequence], how="semi"))]
         if base:
@@ -168,7 +168,7 @@ class PaimonSnapshot(LakeSnapshotFiles[PaimonFile]):
 
     @staticmethod
     def _alive(rows: pl.LazyFrame) -> pl.LazyFrame:
-        return rows.filter(pl.col(_KIND).is_in(_ALIVE))
+        return rows.filter(_exact(_KIND).is_in(_ALIVE))
 
     # ---- files
 
