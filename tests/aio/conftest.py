@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +21,6 @@ def address(fluss_cluster: LocalCluster) -> str:
 def tables(address: str) -> Iterator[Tables]:
     """Makes tables, by the synchronous façade."""
     with fluss.connect(address) as connection:
-        database = f"aio_{os.getpid()}"
-        connection.get_admin().create_database(database, ignore_if_exists=True)
+        database = f"aio_{uuid.uuid4().hex[:12]}"
+        connection.get_admin().create_database(database)
         yield Tables(connection, database)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -48,8 +48,8 @@ def admin(connection: fluss.FlussConnection) -> fluss.FlussAdmin:
 
 @pytest.fixture(scope="session")
 def database(admin: fluss.FlussAdmin) -> str:
-    """A database of this run."""
-    name = f"client_{os.getpid()}"
+    """A database of its own; pytest sets this up again each time the server changes."""
+    name = f"client_{uuid.uuid4().hex[:12]}"
     admin.create_database(name)
     return name
 
