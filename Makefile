@@ -104,7 +104,7 @@ campaigns: $(STAMP)
 	@FLUSS_TEST_SQL_CASES=200 "$(BIN)/python" -m pytest -o timeout=7200 tests/spark/test_random_conditions.py
 	@FLUSS_TEST_CASES=2000 "$(BIN)/python" -m pytest -o timeout=7200 tests/backend/test_conditions.py
 	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/io/test_run.py tests/io/test_run_tables.py tests/io/test_run_kills.py -k killed
-	@FLUSS_TEST_KILLS=20 "$(BIN)/python" -m pytest -o timeout=1200 tests/cli/test_files.py -k killed
+	@FLUSS_TEST_KILLS=20 "$(BIN)/python" -m pytest -o timeout=1200 tests/cli/files -k killed
 
 bench: $(STAMP)
 	@"$(BIN)/python" -m benchmarks
