@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTO_DIR := fluss_df/protocol
 PYTEST_ARGS ?=
+# workers of the tests: each waits for servers about half of its time
+WORKERS ?= 3
 PIPELINE_ARGS ?=
 IBIS_ARGS ?=
 EXTRAS ?=
@@ -23,7 +25,7 @@ help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
 	@echo "make demo         a tour of fluss_df in the terminal"
 	@echo "make pipeline     flights through Fluss and Spark, held against Polars (Java 17+; PIPELINE_ARGS)"
-	@echo "make test         all tests; those on a real Fluss server need Java 11+, and Maven once"
+	@echo "make test         all tests, by WORKERS=3; those on a real Fluss server need Java 11+, and Maven once"
 	@echo "make quick        the tests of a minute, without Java: records, protocol, pushdown, writers, the house"
 	@echo "make test-ibis    Ibis's own backend tests on Polars, on Fluss embedded, and on a real server"
 	@echo "make extras       each extra installed by itself in a clean environment, and tried (minutes)"
@@ -58,7 +60,7 @@ pipeline: $(STAMP)
 	@"$(BIN)/python" -m examples.flights_pipeline $(PIPELINE_ARGS)
 
 test: $(STAMP)
-	@"$(BIN)/python" -m pytest $(PYTEST_ARGS)
+	@"$(BIN)/python" -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 # for the inner loop: what needs no server of another process, no notebook and no built site
 QUICK := tests/record tests/protocol tests/pushdown tests/client/send tests/client/write \

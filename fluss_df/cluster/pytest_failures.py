@@ -48,8 +48,9 @@ class Failures:
         self._clusters = clusters
         self._sizes: dict[Path, int] = {}
         self._failed = False
-        self._ended: tuple[str, Path] | None = None
         self.shared: LocalCluster | None = None
+        # why the run ended, and the folder of the logs
+        self.ended: tuple[str, str] | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
@@ -77,14 +78,14 @@ class Failures:
         if self._failed and self.shared is not None and _is_running(self.shared):
             problem = not_served(self.shared)
             if problem is not None:
-                self._ended = (problem, keep_logs(self.shared))
+                self.ended = (problem, str(keep_logs(self.shared)))
                 item.session.shouldfail = _TITLE
         return done
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say why the run ended, and where the logs are."""
-        if self._ended is not None:
-            problem, kept = self._ended
+        if self.ended is not None:
+            problem, kept = self.ended
             terminalreporter.section(_TITLE, red=True, bold=True)
             terminalreporter.write_line(problem)
             terminalreporter.write_line(

@@ -5,6 +5,8 @@ Use them by ``pytest -p fluss_df.cluster.pytest_plugin`` or, in the top ``confte
 
 A failed test shows what servers logged while it ran (``pytest_failures.py``).
 
+Workers of pytest-xdist have a cluster each; the process that they report to counts and reports.
+
 Where no real cluster can be had (no Java, no server jar), tests that want one are skipped and the
 terminal summary says so loudly; where the environment variable ``CI`` is true they fail. The
 terminal summary also counts the tests that ran on a real server.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,6 +36,9 @@ _FIXTURES = frozenset(
     {"fluss_cluster", "fluss_cluster_factory", "fluss_lake_cluster", "fluss_flink_tiering"}
 )
 _MARKER = "real_cluster"
+# what a worker tells, by name
+_SERVERS = "fluss_cluster_servers"
+_ENDED = "fluss_cluster_ended"
 
 
 class ClusterFactory(Protocol):
@@ -42,14 +48,20 @@ class ClusterFactory(Protocol):
         """Return a started cluster; the options are those of :class:`LocalCluster`."""
 
 
+class _Worker(Protocol):
+    """A worker of pytest-xdist, as the process that started it has it."""
+
+    config: pytest.Config
+
+
+@dataclass
 class _Count:
     """What became of the tests that want a real cluster."""
 
-    def __init__(self) -> None:
-        self.wanted = 0
-        self.ran = 0
-        self.server_version: str | None = None
-        self.unavailable: str | None = None
+    wanted: int = 0
+    ran: int = 0
+    server_version: str | None = None
+    unavailable: str | None = None
 
 
 _COUNT = pytest.StashKey[_Count]()
@@ -98,10 +110,28 @@ class _Counter:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the report that was asked for."""
+    """Write the report that was asked for; a worker of pytest-xdist tells what it found."""
+    count = session.config.stash[_COUNT]
+    told: dict[str, object] | None = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told[_SERVERS] = (count.server_version, count.unavailable)
+        told[_ENDED] = session.config.stash[_FAILURES].ended
+        return
     path = session.config.getoption("--fluss-cluster-report")
     if path:
-        Path(path).write_text(f"{session.config.stash[_COUNT].ran}\n", encoding="ascii")
+        Path(path).write_text(f"{count.ran}\n", encoding="ascii")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: _Worker) -> None:
+    """Take over what a worker of pytest-xdist found; one that was killed tells nothing."""
+    told = getattr(node, "workeroutput", {})
+    count = node.config.stash[_COUNT]
+    version, unavailable = told.get(_SERVERS, (None, None))
+    count.server_version = count.server_version or version
+    count.unavailable = count.unavailable or unavailable
+    failures = node.config.stash[_FAILURES]
+    failures.ended = failures.ended or told.get(_ENDED)
 
 
 def pytest_terminal_summary(

@@ -10,6 +10,7 @@ from fluss_df.backend import Backend
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
 from tests.backend import entry_point
+from tests.engines import ENGINES
 from tests.other_peoples import pages
 
 DATABASE = "ibis"
@@ -42,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fluss")
 
 
-@pytest.fixture(scope="session", params=["cluster", "embedded"])
+@pytest.fixture(scope="session", params=ENGINES)
 def connection(request: pytest.FixtureRequest) -> Iterator[FlussConnection]:
     if request.param == "cluster":
         yield request.getfixturevalue("cluster_connection")

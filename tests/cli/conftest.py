@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fluss_df.cli import app
+from tests.engines import ENGINES
 
 Run = Callable[..., Result]
 
@@ -20,7 +21,7 @@ def data_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     return folder
 
 
-@pytest.fixture(params=["cluster", "embedded"])
+@pytest.fixture(params=ENGINES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An address of a cluster, and a folder of an embedded Fluss."""
     if request.param == "cluster":

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fluss_df.cli import app
 from fluss_df.cli.base import progress as module
-from fluss_df.cli.base.progress import bytes_in, progress
+from fluss_df.cli.base.progress import THREAD, bytes_in, progress
 
 
 @pytest.fixture
@@ -56,10 +56,16 @@ def test_what_fails_while_it_is_asked_is_passed_over(terminal: io.StringIO) -> N
 
 
 def test_an_error_ends_it(terminal: io.StringIO) -> None:
-    before = threading.active_count()
-    with pytest.raises(ValueError, match="wrong"), progress("a"):
+    def watchers() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == THREAD]
+
+    def fail() -> None:
+        assert len(watchers()) == 1
         raise ValueError("wrong")
-    assert threading.active_count() <= before
+
+    with pytest.raises(ValueError, match="wrong"), progress("a"):
+        fail()
+    assert not watchers()
 
 
 def test_pipes_get_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss
 from tests.client.support import Official, Tables
+from tests.engines import ENGINES
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             items.remove(item)
 
 
-@pytest.fixture(scope="session", params=["cluster", "embedded"])
+@pytest.fixture(scope="session", params=ENGINES)
 def address(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:

@@ -76,8 +76,11 @@ def run_tests(
     )
 
 
-def test_tests_on_a_real_server_are_counted(fluss_cluster: LocalCluster, tmp_path: Path) -> None:
-    result = run_tests(tmp_path)
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "workers"])
+def test_tests_on_a_real_server_are_counted(
+    fluss_cluster: LocalCluster, tmp_path: Path, workers: list[str]
+) -> None:
+    result = run_tests(tmp_path, *workers)
     assert result.returncode == 0, result.stdout
     *_, summary, last = result.stdout.splitlines()
     assert summary == f"real-cluster tests: 2 ran on fluss-server {fluss_cluster.server_version}"
@@ -85,8 +88,9 @@ def test_tests_on_a_real_server_are_counted(fluss_cluster: LocalCluster, tmp_pat
     assert (tmp_path / "report").read_text() == "2\n"
 
 
-def test_without_java_the_summary_warns(tmp_path: Path) -> None:
-    result = run_tests(tmp_path, java=False)
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "workers"])
+def test_without_java_the_summary_warns(tmp_path: Path, workers: list[str]) -> None:
+    result = run_tests(tmp_path, *workers, java=False)
     assert result.returncode == 0, result.stdout
     assert "WARNING: not tested on a real Fluss cluster" in result.stdout
     assert "a Fluss server needs Java 11 or newer" in result.stdout
@@ -116,9 +120,12 @@ def test_runs_without_such_tests_are_left_alone(tmp_path: Path) -> None:
     assert "real-cluster" not in result.stdout
 
 
-def test_failures_show_what_servers_logged_and_end_where_none_serves(tmp_path: Path) -> None:
-    result = run_tests(tmp_path, tests=FAILING)
-    assert result.returncode == 1, result.stdout
+@pytest.mark.parametrize("workers", [0, 1])
+def test_failures_show_what_servers_logged_and_end_where_none_serves(
+    tmp_path: Path, workers: int
+) -> None:
+    result = run_tests(tmp_path, *(["-n", str(workers)] if workers else []), tests=FAILING)
+    assert result.returncode == (2 if workers else 1), result.stdout
     assert "2 failed in" in result.stdout, result.stdout
     _, first, second = re.split("^_+ test_.*$", result.stdout, flags=re.MULTILINE)
     heading = r"^-+ fluss-cluster-\w+ tablet-server-0 -+\n"

@@ -14,6 +14,7 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
+from tests.engines import ENGINES
 
 MakeTable = Callable[..., TablePath]
 
@@ -56,7 +57,7 @@ class Place:
     make_table: MakeTable
 
 
-@pytest.fixture(scope="session", params=["cluster", "embedded"])
+@pytest.fixture(scope="session", params=ENGINES)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A cluster, then an embedded engine."""
     if request.param == "cluster":

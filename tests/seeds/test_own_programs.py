@@ -8,10 +8,11 @@ import uuid
 import pytest
 
 from fluss_df.cluster import LocalCluster
+from tests.engines import ENGINES
 from tests.seeds import programs
 
 
-@pytest.mark.parametrize("engine", ["cluster", "embedded"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_programs_run(engine: str, request: pytest.FixtureRequest) -> None:
     address = ":memory:"
     if engine == "cluster":

@@ -16,13 +16,14 @@ from fluss_df.spark.plan.options import ReadOptions
 from fluss_df.spark.plan.planning import ReadTask, TableScan
 from fluss_df.spark.read.pinned import Moved
 from fluss_df.spark.read.reading import read_task
+from tests.engines import ENGINES
 from tests.spark.support import upsert
 
 SCHEMA = pa.schema({"id": pa.int64(), "part": pa.string(), "v": pa.int64()})
 ROWS = pl.DataFrame({"id": range(60), "part": [f"p{i % 2}" for i in range(60)], "v": range(60)})
 
 
-@pytest.fixture(scope="module", params=["cluster", "embedded"])
+@pytest.fixture(scope="module", params=ENGINES)
 def opened(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[fluss.FlussConnection]:

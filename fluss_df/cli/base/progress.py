@@ -27,6 +27,8 @@ from fluss_df.client.connection import FlussConnection
 # what takes less shows nothing
 _AFTER_S = 1.0
 _EVERY_S = 0.2
+# the name of the thread that watches
+THREAD = "fluss-df-progress"
 
 #: Takes how much is done and, where it is known by then, of how much.
 Report = Callable[[int, int | None], None]
@@ -101,7 +103,7 @@ def progress(
             with contextlib.suppress(Exception):
                 report(poll(), None)
 
-    watcher = threading.Thread(target=watch, daemon=True)
+    watcher = threading.Thread(target=watch, name=THREAD, daemon=True)
     watcher.start()
     try:
         yield report
