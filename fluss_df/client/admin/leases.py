@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from fluss_df.client.admin.checks import buckets_of, numbers_of_buckets, text, whole
 from fluss_df.client.admin.results import AcquireKvSnapshotLeaseResult
@@ -11,10 +12,14 @@ from fluss_df.client.cluster.snapshot_leases import acquire_request, release_req
 from fluss_df.client.context import ClientContext
 from fluss_df.client.runtime.awaitable import Ready, blocking
 from fluss_df.client.runtime.io_thread import IOThread
-from fluss_df.errors import FlussError
+from fluss_df.client.runtime.retry import Backoff, is_transient
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+
+# a table that the coordinator does not know after this time is dropped, or never was
+_TABLE_WAIT_MS: Final = 3_000
 
 
 class KvSnapshotLease(Ready):
@@ -84,19 +89,15 @@ class KvSnapshotLease(Ready):
             raise FlussError(
                 f"lease {self._lease_id}: no snapshot to acquire is named; renew() makes it last"
             )
-        answer = await self._acquire(snapshots)
+        request = acquire_request(self._lease_id, self._duration_ms, snapshots)
+        answer = await self._ask_about_tables(api.ACQUIRE_KV_SNAPSHOT_LEASE, request)
         return AcquireKvSnapshotLeaseResult(unavailable(answer))
 
     @blocking
     async def renew(self) -> None:
         """Have the lease last from now on, with the snapshots that it has."""
-        await self._acquire({})
-
-    async def _acquire(
-        self, snapshots: Mapping[TableBucket, int]
-    ) -> pb.AcquireKvSnapshotLeaseResponse:
-        request = acquire_request(self._lease_id, self._duration_ms, snapshots)
-        return await self._cluster.request_coordinator(api.ACQUIRE_KV_SNAPSHOT_LEASE, request)
+        request = acquire_request(self._lease_id, self._duration_ms, {})
+        await self._cluster.request_coordinator(api.ACQUIRE_KV_SNAPSHOT_LEASE, request)
 
     @blocking
     async def release_snapshots(self, buckets_to_release: Iterable[TableBucket]) -> None:
@@ -114,7 +115,22 @@ class KvSnapshotLease(Ready):
         """
         buckets = buckets_of(buckets_to_release, "buckets_to_release")
         request = release_request(self._lease_id, buckets)
-        await self._cluster.request_coordinator(api.RELEASE_KV_SNAPSHOT_LEASE, request)
+        await self._ask_about_tables(api.RELEASE_KV_SNAPSHOT_LEASE, request)
+
+    async def _ask_about_tables(
+        self, kind: api.Api[api.RequestT, api.ResponseT], request: api.RequestT
+    ) -> api.ResponseT:
+        """Ask the coordinator, which learns of a new table a moment after it was created."""
+        backoff = Backoff(self._cluster.config.retry_timeout_ms)
+        while True:
+            try:
+                return await self._cluster.request_coordinator(
+                    kind, request, retry_timeout_ms=_TABLE_WAIT_MS
+                )
+            except FlussError as error:
+                unknown = error.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+                if unknown or not is_transient(error) or backoff.expired:
+                    raise
 
     @blocking
     async def drop_lease(self) -> None:
