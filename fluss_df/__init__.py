@@ -10,7 +10,27 @@ from fluss_df.register import lazy_names, register
 from fluss_df.version import __version__
 
 if TYPE_CHECKING:
-    from fluss_df.client.admin import FlussAdmin
+    from fluss_df.client.admin import (
+        AcquireKvSnapshotLeaseResult,
+        ActiveKvSnapshots,
+        ClusterHealth,
+        ClusterHealthStatus,
+        ConfigEntry,
+        ConfigSource,
+        DatabaseSummary,
+        FlussAdmin,
+        GoalType,
+        KvSnapshotLease,
+        KvSnapshotMetadata,
+        KvSnapshots,
+        ProducerOffsetsResult,
+        RebalanceProgress,
+        RebalanceResultForBucket,
+        RebalanceStatus,
+        RegisterResult,
+        RemoteLogManifestInfo,
+        ServerTag,
+    )
     from fluss_df.client.connection import FlussConnection, connect, set_default_connection
     from fluss_df.client.lookup.lookuper import (
         Lookuper,
@@ -56,19 +76,30 @@ if TYPE_CHECKING:
 __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
+    "AcquireKvSnapshotLeaseResult",
+    "ActiveKvSnapshots",
     "AppendWriter",
     "BatchScanner",
     "BucketResult",
     "ChangeType",
+    "ClusterHealth",
+    "ClusterHealthStatus",
     "ColumnRef",
     "Config",
+    "ConfigEntry",
+    "ConfigSource",
     "DatabaseDescriptor",
     "DatabaseInfo",
+    "DatabaseSummary",
     "ErrorCode",
     "FlussAdmin",
     "FlussConnection",
     "FlussError",
     "FlussTable",
+    "GoalType",
+    "KvSnapshotLease",
+    "KvSnapshotMetadata",
+    "KvSnapshots",
     "LakeSnapshot",
     "LogScanner",
     "Lookuper",
@@ -79,13 +110,20 @@ __all__ = [
     "PartitionInfo",
     "Predicate",
     "PrefixLookuper",
+    "ProducerOffsetsResult",
+    "RebalanceProgress",
+    "RebalanceResultForBucket",
+    "RebalanceStatus",
     "RecordBatch",
+    "RegisterResult",
+    "RemoteLogManifestInfo",
     "RunResult",
     "ScanRecord",
     "ScanRecords",
     "ScanReport",
     "Schema",
     "ServerNode",
+    "ServerTag",
     "SinkResult",
     "SnapshotScanner",
     "TableAppend",
@@ -122,7 +160,13 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "client.admin": "FlussAdmin",
+            "client.admin": (
+                "AcquireKvSnapshotLeaseResult ActiveKvSnapshots ClusterHealth "
+                "ClusterHealthStatus ConfigEntry ConfigSource DatabaseSummary "
+                "FlussAdmin GoalType KvSnapshotLease KvSnapshotMetadata KvSnapshots "
+                "ProducerOffsetsResult RebalanceProgress RebalanceResultForBucket "
+                "RebalanceStatus RegisterResult RemoteLogManifestInfo ServerTag"
+            ),
             "client.connection": "FlussConnection connect set_default_connection",
             "client.lookup.lookuper": "Lookuper PrefixLookuper TableLookup TablePrefixLookup",
             "client.scan.batch_scanner": "BatchScanner",

@@ -4,8 +4,8 @@
 blocks the caller's loop. See ``docs/migration.md`` for what differs.
 """
 
+from fluss_df.aio.admin import FlussAdmin, KvSnapshotLease
 from fluss_df.aio.connection import (
-    FlussAdmin,
     FlussConnection,
     FlussTable,
     TableAppend,
@@ -21,6 +21,25 @@ from fluss_df.aio.keyed import (
 )
 from fluss_df.aio.scanner import BatchScanner, LogScanner, SnapshotScanner
 from fluss_df.aio.writer import AppendWriter, WriteResultHandle
+from fluss_df.client.admin import (
+    AcquireKvSnapshotLeaseResult,
+    ActiveKvSnapshots,
+    ClusterHealth,
+    ClusterHealthStatus,
+    ConfigEntry,
+    ConfigSource,
+    DatabaseSummary,
+    GoalType,
+    KvSnapshotMetadata,
+    KvSnapshots,
+    ProducerOffsetsResult,
+    RebalanceProgress,
+    RebalanceResultForBucket,
+    RebalanceStatus,
+    RegisterResult,
+    RemoteLogManifestInfo,
+    ServerTag,
+)
 from fluss_df.client.scan.records import RecordBatch, ScanRecord, ScanRecords
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
@@ -46,18 +65,29 @@ from fluss_df.version import __version__
 __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
+    "AcquireKvSnapshotLeaseResult",
+    "ActiveKvSnapshots",
     "AppendWriter",
     "BatchScanner",
     "ChangeType",
+    "ClusterHealth",
+    "ClusterHealthStatus",
     "ColumnRef",
     "Config",
+    "ConfigEntry",
+    "ConfigSource",
     "DatabaseDescriptor",
     "DatabaseInfo",
+    "DatabaseSummary",
     "ErrorCode",
     "FlussAdmin",
     "FlussConnection",
     "FlussError",
     "FlussTable",
+    "GoalType",
+    "KvSnapshotLease",
+    "KvSnapshotMetadata",
+    "KvSnapshots",
     "LakeSnapshot",
     "LogScanner",
     "Lookuper",
@@ -65,11 +95,18 @@ __all__ = [
     "PartitionInfo",
     "Predicate",
     "PrefixLookuper",
+    "ProducerOffsetsResult",
+    "RebalanceProgress",
+    "RebalanceResultForBucket",
+    "RebalanceStatus",
     "RecordBatch",
+    "RegisterResult",
+    "RemoteLogManifestInfo",
     "ScanRecord",
     "ScanRecords",
     "Schema",
     "ServerNode",
+    "ServerTag",
     "SnapshotScanner",
     "TableAppend",
     "TableBucket",

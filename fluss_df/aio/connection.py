@@ -6,74 +6,16 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-import fluss_df.client.admin as core_admin
 import fluss_df.client.connection as core_connection
 import fluss_df.client.table as core_table
+from fluss_df.aio.admin import FlussAdmin
 from fluss_df.aio.bridge import Facade, giving, in_thread, io_coroutine, on_io, plain
 from fluss_df.aio.keyed import TableLookup, TableUpsert
 from fluss_df.aio.scanner import BatchScanner, LogScanner, SnapshotScanner
 from fluss_df.aio.writer import AppendWriter
 from fluss_df.config import Config
-from fluss_df.metadata import DatabaseDescriptor, DatabaseInfo, TableBucket, TablePath
+from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.pushdown.predicate import Predicate
-
-_Admin = core_admin.FlussAdmin
-
-
-class FlussAdmin(Facade[_Admin]):
-    """Administration of a cluster; obtained from :meth:`FlussConnection.get_admin`.
-
-    Every method is a coroutine, and raises a FlussError with the server's code when the cluster
-    refuses.
-    """
-
-    # the released client calls the parameter database_name, the documented one name
-    async def create_database(
-        self,
-        database_name: str,
-        database_descriptor: DatabaseDescriptor | None = None,
-        ignore_if_exists: bool = False,
-    ) -> None:
-        """Create a database."""
-        await _create_database(self, database_name, database_descriptor, ignore_if_exists)
-
-    async def drop_database(
-        self, database_name: str, ignore_if_not_exists: bool = False, cascade: bool = True
-    ) -> None:
-        """Drop a database; with ``cascade`` its tables too, else it must be empty."""
-        await _drop_database(self, database_name, ignore_if_not_exists, cascade)
-
-    async def database_exists(self, database_name: str) -> bool:
-        """Return whether there is such a database."""
-        return await _database_exists(self, database_name)
-
-    async def get_database_info(self, database_name: str) -> DatabaseInfo:
-        """Return what is known of a database."""
-        return await _get_database_info(self, database_name)
-
-    alter_database = on_io(_Admin.alter_database)
-    list_databases = on_io(_Admin.list_databases)
-    create_table = on_io(_Admin.create_table)
-    drop_table = on_io(_Admin.drop_table)
-    alter_table = on_io(_Admin.alter_table)
-    get_table_info = on_io(_Admin.get_table_info)
-    get_table_schema = on_io(_Admin.get_table_schema)
-    get_table_stats = on_io(_Admin.get_table_stats)
-    list_tables = on_io(_Admin.list_tables)
-    table_exists = on_io(_Admin.table_exists)
-    list_offsets = on_io(_Admin.list_offsets)
-    list_partition_offsets = on_io(_Admin.list_partition_offsets)
-    create_partition = on_io(_Admin.create_partition)
-    drop_partition = on_io(_Admin.drop_partition)
-    list_partition_infos = on_io(_Admin.list_partition_infos)
-    get_latest_lake_snapshot = on_io(_Admin.get_latest_lake_snapshot)
-    get_server_nodes = on_io(_Admin.get_server_nodes)
-
-
-_create_database = on_io(_Admin.create_database)
-_drop_database = on_io(_Admin.drop_database)
-_database_exists = on_io(_Admin.database_exists)
-_get_database_info = on_io(_Admin.get_database_info)
 
 
 class TableScan(Facade[core_table.TableScan]):

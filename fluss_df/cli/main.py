@@ -17,6 +17,11 @@ _COMMANDS = {
     "describe": "tables",
     "count": "tables",
     "lag": "tables",
+    "databases": "admin.lists",
+    "partitions": "admin.lists",
+    "create": "admin.changes",
+    "alter": "admin.changes",
+    "drop": "admin.changes",
     "head": "rows",
     "tail": "rows",
     "load": "rows",
@@ -25,6 +30,9 @@ _COMMANDS = {
     "demo": "demo",
     "serve": "serve",
     "tier": "tier",
+    "config": "admin.servers",
+    "rebalance": "admin.servers",
+    "health": "admin.servers",
     "check": "folders",
     "backup": "folders",
     "restore": "folders",
@@ -48,11 +56,12 @@ class _Commands(TyperGroup):
         if cmd_name not in _COMMANDS:
             return None
         module = importlib.import_module(f"fluss_df.cli.commands.{_COMMANDS[cmd_name]}")
-        if cmd_name == "cluster":
-            command = typer.main.get_command(module.app)
+        found = module.app if cmd_name == "cluster" else getattr(module, cmd_name)
+        if isinstance(found, typer.Typer):
+            command = typer.main.get_command(found)
         else:
             alone = typer.Typer(add_completion=False)
-            alone.command(cmd_name)(getattr(module, cmd_name))
+            alone.command(cmd_name)(found)
             command = typer.main.get_command(alone)
         command.name = cmd_name
         return command

@@ -129,14 +129,28 @@ class DropDatabaseResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ListDatabasesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("include_summary",)
+    INCLUDE_SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    include_summary: bool
+    def __init__(self, include_summary: bool = ...) -> None: ...
+
+class DatabaseSummary(_message.Message):
+    __slots__ = ("database_name", "created_time", "table_count")
+    DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    CREATED_TIME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    database_name: str
+    created_time: int
+    table_count: int
+    def __init__(self, database_name: _Optional[str] = ..., created_time: _Optional[int] = ..., table_count: _Optional[int] = ...) -> None: ...
 
 class ListDatabasesResponse(_message.Message):
-    __slots__ = ("database_name",)
+    __slots__ = ("database_name", "database_summary")
     DATABASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    DATABASE_SUMMARY_FIELD_NUMBER: _ClassVar[int]
     database_name: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, database_name: _Optional[_Iterable[str]] = ...) -> None: ...
+    database_summary: _containers.RepeatedCompositeFieldContainer[DatabaseSummary]
+    def __init__(self, database_name: _Optional[_Iterable[str]] = ..., database_summary: _Optional[_Iterable[_Union[DatabaseSummary, _Mapping]]] = ...) -> None: ...
 
 class DatabaseExistsRequest(_message.Message):
     __slots__ = ("database_name",)
@@ -1556,13 +1570,47 @@ class ListRebalanceProgressRequest(_message.Message):
     rebalance_id: str
     def __init__(self, rebalance_id: _Optional[str] = ...) -> None: ...
 
+class RebalancePlanForBucket(_message.Message):
+    __slots__ = ("partition_id", "bucket_id", "original_leader", "new_leader", "original_replicas", "new_replicas")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    ORIGINAL_LEADER_FIELD_NUMBER: _ClassVar[int]
+    NEW_LEADER_FIELD_NUMBER: _ClassVar[int]
+    ORIGINAL_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    NEW_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    original_leader: int
+    new_leader: int
+    original_replicas: _containers.RepeatedScalarFieldContainer[int]
+    new_replicas: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., original_leader: _Optional[int] = ..., new_leader: _Optional[int] = ..., original_replicas: _Optional[_Iterable[int]] = ..., new_replicas: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RebalanceProgressForBucket(_message.Message):
+    __slots__ = ("rebalance_plan", "rebalance_status")
+    REBALANCE_PLAN_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_STATUS_FIELD_NUMBER: _ClassVar[int]
+    rebalance_plan: RebalancePlanForBucket
+    rebalance_status: int
+    def __init__(self, rebalance_plan: _Optional[_Union[RebalancePlanForBucket, _Mapping]] = ..., rebalance_status: _Optional[int] = ...) -> None: ...
+
+class RebalanceProgressForTable(_message.Message):
+    __slots__ = ("table_id", "buckets_progress")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    buckets_progress: _containers.RepeatedCompositeFieldContainer[RebalanceProgressForBucket]
+    def __init__(self, table_id: _Optional[int] = ..., buckets_progress: _Optional[_Iterable[_Union[RebalanceProgressForBucket, _Mapping]]] = ...) -> None: ...
+
 class ListRebalanceProgressResponse(_message.Message):
-    __slots__ = ("rebalance_id", "rebalance_status")
+    __slots__ = ("rebalance_id", "rebalance_status", "table_progress")
     REBALANCE_ID_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_STATUS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     rebalance_id: str
     rebalance_status: int
-    def __init__(self, rebalance_id: _Optional[str] = ..., rebalance_status: _Optional[int] = ...) -> None: ...
+    table_progress: _containers.RepeatedCompositeFieldContainer[RebalanceProgressForTable]
+    def __init__(self, rebalance_id: _Optional[str] = ..., rebalance_status: _Optional[int] = ..., table_progress: _Optional[_Iterable[_Union[RebalanceProgressForTable, _Mapping]]] = ...) -> None: ...
 
 class CancelRebalanceRequest(_message.Message):
     __slots__ = ("rebalance_id",)

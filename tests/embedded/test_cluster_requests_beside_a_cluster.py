@@ -6,6 +6,8 @@ What differs on purpose stands in docs/embedded.md.
 from __future__ import annotations
 
 import re
+import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 from google.protobuf.message import Message
 
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.engine.catalog.catalog_files import CatalogFiles
+from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import ErrorCode
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
@@ -153,6 +157,65 @@ def test_requests(places: tuple[Place, Place]) -> None:
         assert answer == expected, f"step {number}"
 
 
+LIMIT = "kv.rocksdb.shared-rate-limiter.bytes-per-sec"
+SET, DELETE, APPEND, SUBTRACT = range(4)
+Change = tuple[str, str | None, int]
+
+
+def sets(key: str, *values: str) -> list[list[Change]]:
+    """Return changes that set a key, one after another."""
+    return [[(key, value, SET)] for value in values]
+
+
+# each is asked of both servers, and all settings that were changed are compared behind it
+CHANGES: list[list[Change]] = [
+    [(LIMIT, "64mb", SET)],
+    [(LIMIT, "64 MB", SET)],
+    *sets(LIMIT, "64", "x", "-5", "", "1.5mb", "3 q", "mb"),
+    *sets(LIMIT, "9223372036854775808tb", "9999999999tb", "8388607tb", "1tb"),
+    *sets(LIMIT, " 3 mebibytes ", "3 G", "0b", "7bytes"),
+    [(LIMIT, "1kb", SET), ("bogus", "1", SET)],
+    [("bogus", "1", DELETE), (LIMIT, "1kb", SET)],
+    [(LIMIT, "1kb", SET), (LIMIT, "2kb", SET)],
+    [(LIMIT, "1mb", SET), ("datalake.iceberg.warehouse", "/x", SET)],
+    [(LIMIT, "1", APPEND)],
+    [(LIMIT, "1", SUBTRACT)],
+    [(LIMIT, "7kb", SET), (LIMIT, None, DELETE)],
+    [(LIMIT, "5kb", DELETE)],
+    [(LIMIT, None, DELETE)],
+    [("datalake.iceberg.warehouse", "/x", SET)],
+    [("datalake.", "x", SET)],
+    [("datalake.x", None, DELETE)],
+    [("datalake.format", None, DELETE)],
+    *sets("datalake.format", "bogus", "iceberg", "Paimon", "lance"),
+    [("", "x", SET)],
+    [],
+]
+
+
+def changed_configs(place: Place) -> dict[str, str]:
+    described = place.peer.coordinator.call(
+        api.DESCRIBE_CLUSTER_CONFIGS, pb.DescribeClusterConfigsRequest()
+    )
+    return {
+        config.config_key: config.config_value
+        for config in described.configs
+        if config.config_source == "DYNAMIC_SERVER_CONFIG"
+    }
+
+
+def test_settings_change_as_those_of_a_cluster(places: tuple[Place, Place]) -> None:
+    real, embedded = places
+    for changes in CHANGES:
+        expected = real.ask(lambda _, changes=changes: configs(*changes))  # type: ignore[misc]
+        answer = embedded.ask(lambda _, changes=changes: configs(*changes))  # type: ignore[misc]
+        assert bool(answer[0]) == bool(expected[0]), changes
+        # with the way out, where there is one
+        assert answer[1].startswith(expected[1].partition("Exception: ")[2] or expected[1])
+        assert changed_configs(embedded) == changed_configs(real), changes
+    assert changed_configs(embedded) == {}
+
+
 # of Fluss 1.0, where the server that is there does not know them
 LISTED = {
     ("log", None): (0, 0),
@@ -184,10 +247,22 @@ def test_lists_of_what_there_is_not(places: tuple[Place, Place], kind: api.Api[A
             assert answer == real.ask(step)
 
 
+def rebalance(place: Place) -> str:
+    """Rebalance as soon as every bucket has a leader; until then a real server refuses."""
+    step = api.REBALANCE, pb.RebalanceRequest(goals=[0, 1])
+    for _ in range(100):
+        answer = place.peer.coordinator.ask(*step)
+        if answer.error[0] != ErrorCode.REBALANCE_FAILURE_EXCEPTION:
+            break
+        time.sleep(0.1)
+    made: pb.RebalanceResponse = place.peer.coordinator.call(*step)
+    return made.rebalance_id
+
+
 def test_rebalance(places: tuple[Place, Place]) -> None:
     for place in places:
         client = place.peer.coordinator
-        last = client.call(api.REBALANCE, pb.RebalanceRequest(goals=[0, 1])).rebalance_id
+        last = rebalance(place)
         asked = pb.ListRebalanceProgressRequest
         for request in (asked(), asked(rebalance_id=last)):
             progress = client.call(api.LIST_REBALANCE_PROGRESS, request)
@@ -297,6 +372,42 @@ def test_it_is_there_again(tmp_path: Path) -> None:
         assert engine.engine.cluster.expire() == 1
         assert not ask(engine, registered("old")).HasField("producer_id")
         assert ask(engine, registered("kept")) == before
+
+
+def test_settings_are_there_again(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    state = folder / "catalog" / "cluster.json"
+    described = api.DESCRIBE_CLUSTER_CONFIGS, pb.DescribeClusterConfigsRequest()
+    with EmbeddedFluss(folder, port=0) as engine:
+        ask(engine, configs((LIMIT, "64mb", SET)))
+        # not in the file yet: as after the end of the process
+        killed = tmp_path / "killed"
+        shutil.copytree(folder, killed, ignore=shutil.ignore_patterns("*.lock", "*.sock"))
+    assert "64mb" in state.read_text()
+    for place in (folder, killed):
+        with EmbeddedFluss(place, port=0) as engine:
+            found = {each.config_key: each for each in ask(engine, described).configs}
+            assert found[LIMIT].config_value == "64mb"
+            assert found[LIMIT].config_source == "DYNAMIC_SERVER_CONFIG"
+            ask(engine, configs((LIMIT, None, DELETE)))
+        with EmbeddedFluss(place, port=0) as engine:
+            assert LIMIT not in {each.config_key for each in ask(engine, described).configs}
+        assert check_folder(place).sound
+
+
+def test_a_folder_of_before_there_were_settings(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with EmbeddedFluss(folder, port=0) as engine:
+        ask(engine, tag(True, 1, 0))
+    # as version 0.1.0 wrote it
+    CatalogFiles(folder).cluster().save({"producers": {}, "tags": {"0": 1}, "rebalance": None})
+    with EmbeddedFluss(folder, port=0) as engine:
+        assert engine.engine.cluster.tag(0) == 1
+        assert engine.engine.cluster.configs == {}
+        ask(engine, configs((LIMIT, "64mb", SET)))
+    with EmbeddedFluss(folder, port=0) as engine:
+        assert engine.engine.cluster.tag(0) == 1
+        assert engine.engine.cluster.configs == {LIMIT: "64mb"}
 
 
 def test_no_snapshot_is_leased(engine: EmbeddedFluss) -> None:

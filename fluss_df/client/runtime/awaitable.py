@@ -114,6 +114,22 @@ def blocking(
     return call
 
 
+def blocking_only(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], T]:
+    """Make a method as :func:`blocking` does, which returns what it returns as it is.
+
+    For answers that may be None, which has to be None itself, and for texts and enumerations.
+    """
+
+    @functools.wraps(method)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.io.run(method(self, *args, **kwargs))
+
+    call.coroutine = method  # type: ignore[attr-defined]
+    return call
+
+
 def answered_at_once(
     at_once: Callable[Concatenate[S, P], T | None],
 ) -> Callable[

@@ -18,6 +18,11 @@ from typing import TYPE_CHECKING, BinaryIO
 import pyarrow as pa
 from pyarrow import fs
 
+from fluss_df.client.cluster.snapshot_leases import (
+    acquire_request,
+    snapshot_request,
+    unavailable,
+)
 from fluss_df.client.cluster.table_requests import path_message
 from fluss_df.client.fetch.remote_fs import Place, RemoteFileSystems
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
@@ -115,13 +120,7 @@ def _acquire(
     connection: ClientContext, lease_id: str, bucket: TableBucket, snapshot_id: int
 ) -> bool:
     """Take a lease; whether there are such."""
-    one = pb.KvSnapshotLeaseForBucket(
-        partition_id=bucket.partition_id, bucket_id=bucket.bucket_id, snapshot_id=snapshot_id
-    )
-    wanted = pb.KvSnapshotLeaseForTable(table_id=bucket.table_id, bucket_snapshots=[one])
-    request = pb.AcquireKvSnapshotLeaseRequest(
-        lease_id=lease_id, lease_duration_ms=_LEASE_MS, snapshots_to_lease=[wanted]
-    )
+    request = acquire_request(lease_id, _LEASE_MS, {bucket: snapshot_id})
     cluster = connection.cluster
     try:
         answer = connection.io.run(cluster.request_coordinator(ACQUIRE_KV_SNAPSHOT_LEASE, request))
@@ -129,7 +128,7 @@ def _acquire(
         if error.error_code == ErrorCode.UNSUPPORTED_VERSION:
             return False
         raise
-    if any(table.bucket_snapshots for table in answer.unavailable_snapshots):
+    if unavailable(answer):
         raise FlussError(
             f"snapshot {snapshot_id} of {bucket} is gone: a newer one took its place",
             ErrorCode.KV_SNAPSHOT_NOT_EXIST,
@@ -190,13 +189,7 @@ async def newest_ids(
 def _described(connection: ClientContext, bucket: TableBucket, snapshot_id: int) -> KvSnapshot:
     metadata = connection.io.run(
         connection.cluster.request_any(
-            GET_KV_SNAPSHOT_METADATA,
-            pb.GetKvSnapshotMetadataRequest(
-                table_id=bucket.table_id,
-                partition_id=bucket.partition_id,
-                bucket_id=bucket.bucket_id,
-                snapshot_id=snapshot_id,
-            ),
+            GET_KV_SNAPSHOT_METADATA, snapshot_request(bucket, snapshot_id)
         )
     )
     files = tuple((f.remote_path, f.local_file_name) for f in metadata.snapshot_files)

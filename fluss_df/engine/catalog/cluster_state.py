@@ -1,4 +1,4 @@
-"""What a cluster keeps beside its tables: producers' offsets, servers' tags, the last rebalance.
+"""What a cluster keeps beside its tables: producers' offsets, tags, settings, the last rebalance.
 
 One JSON file, kept twice and replaced atomically, and the changes since then, one record for each
 (:mod:`~fluss_df.engine.catalog.cluster_changes`): each change happens wholly or not at all, and
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -59,11 +59,12 @@ class ProducerOffsets:
 
 @dataclass(slots=True)
 class State:
-    """What there is: offsets by producer, tags by server, the last rebalance."""
+    """What there is: offsets by producer, tags by server, the last rebalance, changed settings."""
 
     producers: dict[str, ProducerOffsets] = field(default_factory=dict)
     tags: dict[int, int] = field(default_factory=dict)
     rebalance: str | None = None
+    configs: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as the file has it."""
@@ -71,6 +72,7 @@ class State:
             "producers": {name: entry.to_json() for name, entry in self.producers.items()},
             "tags": self.tags,
             "rebalance": self.rebalance,
+            "configs": self.configs,
         }
 
     def apply(self, change: Change) -> None:
@@ -87,6 +89,11 @@ class State:
                 self.tags[int(server)] = int(tag)
         if "rebalance" in change:
             self.rebalance = change["rebalance"]
+        for key, value in change.get("configs", {}).items():
+            if value is None:
+                self.configs.pop(key, None)
+            else:
+                self.configs[key] = str(value)
 
 
 def read_state(value: Mapping[str, Any], changes: Iterable[Change] = ()) -> State:
@@ -95,7 +102,9 @@ def read_state(value: Mapping[str, Any], changes: Iterable[Change] = ()) -> Stat
         name: ProducerOffsets.from_json(entry) for name, entry in value["producers"].items()
     }
     tags = {int(server): int(tag) for server, tag in value["tags"].items()}
-    state = State(producers, tags, value["rebalance"])
+    # earlier versions could change no settings
+    configs = {key: str(text) for key, text in value.get("configs", {}).items()}
+    state = State(producers, tags, value["rebalance"], configs)
     for change in changes:
         state.apply(change)
     return state
@@ -156,7 +165,10 @@ class ClusterState:
         if self._due or not self._changes.sound:
             # the file is written with the change in it
             state = State(
-                dict(self._state.producers), dict(self._state.tags), self._state.rebalance
+                dict(self._state.producers),
+                dict(self._state.tags),
+                self._state.rebalance,
+                dict(self._state.configs),
             )
             state.apply(change)
             self._write(state)
@@ -328,6 +340,35 @@ class ClusterState:
         """
         with self._lock:
             self._change({"rebalance": rebalance})
+
+    # ---- settings
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """The settings that were changed since the folder was made."""
+        with self._lock:
+            return dict(self._state.configs)
+
+    def alter_configs(
+        self, altered: Callable[[Mapping[str, str]], Mapping[str, str | None]]
+    ) -> None:
+        """Change settings.
+
+        Parameters
+        ----------
+        altered
+            Given what was changed before, returns what changes: key -> value, None where it is to
+            be as at the start.
+
+        Raises
+        ------
+        FlussError
+            What ``altered`` raises; ``STORAGE_EXCEPTION`` where the disk refuses.
+        """
+        with self._lock:
+            changes = altered(self._state.configs)
+            if changes:
+                self._change({"configs": dict(changes)})
 
 
 def _check_producer(name: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ from fluss_df.engine.engine import Engine
 from fluss_df.engine.lake.lake_of_table import has_lake, shown
 from fluss_df.engine.requests.cluster_requests import ClusterRequests
 from fluss_df.engine.tables.tables import Table
+from fluss_df.errors import FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
@@ -75,7 +78,21 @@ class CatalogRequests:
         return pb.DropDatabaseResponse()
 
     def _list_databases(self, request: pb.ListDatabasesRequest) -> pb.ListDatabasesResponse:
-        return pb.ListDatabasesResponse(database_name=self._engine.catalog.databases())
+        catalog = self._engine.catalog
+        names = catalog.databases()
+        if not request.include_summary:
+            return pb.ListDatabasesResponse(database_name=names)
+        tables = Counter(table.path.database_name for table in catalog.all_tables())
+        response = pb.ListDatabasesResponse()
+        for name in names:
+            # one may be dropped meanwhile
+            with contextlib.suppress(FlussError):
+                response.database_summary.add(
+                    database_name=name,
+                    created_time=catalog.database(name).created,
+                    table_count=tables[name],
+                )
+        return response
 
     def _database_exists(self, request: pb.DatabaseExistsRequest) -> pb.DatabaseExistsResponse:
         exists = self._engine.catalog.has_database(request.database_name)

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 
 from google.protobuf.message import Message
 
+from fluss_df.engine.catalog.cluster_configs import altered_configs
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.tables.buckets import java_name
 from fluss_df.errors import ErrorCode, FlussError
@@ -24,7 +25,6 @@ from fluss_df.protocol import messages_pb2 as pb
 SERVER: Final = 0
 _TAGS: Final = ("PERMANENT_OFFLINE", "TEMPORARY_OFFLINE")
 _GOALS: Final = ("REPLICA_DISTRIBUTION", "LEADER_DISTRIBUTION", "RACK_AWARE")
-_CHANGES: Final = 4  # set, delete, append, subtract
 _CREATED, _ALREADY_EXISTS = 0, 1
 _GREEN, _RED = 0, 2
 _COMPLETED: Final = 3
@@ -45,7 +45,7 @@ class ClusterRequests:
             (api.LIST_ACLS, _no_authorizer),
             (api.DROP_ACLS, _no_authorizer),
             (api.DESCRIBE_CLUSTER_CONFIGS, self._configs),
-            (api.ALTER_CLUSTER_CONFIGS, _alter_configs),
+            (api.ALTER_CLUSTER_CONFIGS, self._alter_configs),
             (api.ADD_SERVER_TAG, self._add_tag),
             (api.REMOVE_SERVER_TAG, self._remove_tag),
             (api.REBALANCE, self._rebalance),
@@ -89,11 +89,19 @@ class ClusterRequests:
             "embedded.durability": settings.durability,
         }
         response = pb.DescribeClusterConfigsResponse()
-        for key, value in configs.items():
-            response.configs.add(
-                config_key=key, config_value=value, config_source="INITIAL_SERVER_CONFIG"
-            )
+        for source, found in (
+            ("INITIAL_SERVER_CONFIG", configs),
+            ("DYNAMIC_SERVER_CONFIG", self.engine.cluster.configs),
+        ):
+            for key, value in found.items():
+                response.configs.add(config_key=key, config_value=value, config_source=source)
         return response
+
+    def _alter_configs(self, request: pb.AlterClusterConfigsRequest) -> Message:
+        self.engine.cluster.alter_configs(
+            lambda configs: altered_configs(configs, request.alter_configs)
+        )
+        return pb.AlterClusterConfigsResponse()
 
     def _health(self, request: pb.GetClusterHealthRequest) -> Message:
         catalog = self.engine.catalog
@@ -293,22 +301,6 @@ def _one_of(number: int, names: tuple[str, ...]) -> str:
 
 def _no_authorizer(request: Message) -> NoReturn:
     raise FlussError("No Authorizer is configured.", ErrorCode.SECURITY_DISABLED_EXCEPTION)
-
-
-def _alter_configs(request: pb.AlterClusterConfigsRequest) -> Message:
-    for change in request.alter_configs:
-        if not 0 <= change.op_type < _CHANGES:
-            raise FlussError(
-                f"Unsupported AlterConfigOpType: {change.op_type}", ErrorCode.UNKNOWN_SERVER_ERROR
-            )
-    if request.alter_configs:
-        # what an engine is configured with, it is opened with
-        key = request.alter_configs[0].config_key
-        raise FlussError(
-            f"The config key {key} is not allowed to be changed dynamically.",
-            ErrorCode.CONFIG_EXCEPTION,
-        )
-    return pb.AlterClusterConfigsResponse()
 
 
 def _no_snapshot(request: pb.GetKvSnapshotMetadataRequest) -> NoReturn:

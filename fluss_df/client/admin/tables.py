@@ -1,4 +1,4 @@
-"""Databases, tables, partitions, offsets: :class:`FlussAdmin`."""
+"""Tables and their partitions: the part of the admin about them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,13 @@ from fluss_df.client.cluster.table_requests import (
     checked,
     columns_to_add,
     config_changes,
-    offset_spec_of,
     partition_spec_message,
     path_message,
 )
 from fluss_df.client.runtime.awaitable import blocking
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import (
-    DatabaseDescriptor,
-    DatabaseInfo,
-    LakeSnapshot,
-    OffsetSpec,
-    PartitionInfo,
-    ServerNode,
-    TableBucket,
-    TablePath,
-    TableStats,
-    check_name,
-)
+from fluss_df.metadata import PartitionInfo, TableBucket, TablePath, TableStats
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
@@ -42,119 +30,8 @@ if TYPE_CHECKING:
     from fluss_df.types import Column
 
 
-class FlussAdmin(TableQuestions):
-    """Administration of a cluster; obtained from :meth:`FlussConnection.get_admin`.
-
-    Every method blocks until the cluster has answered, and what it returns can also be awaited.
-    Every method raises a :class:`FlussError` with the server's code when the cluster refuses.
-    """
-
-    # what scans ask, too
-    get_table_info = TableQuestions.get_table_info
-    list_partition_infos = TableQuestions.list_partition_infos
-    get_bucket_offsets = TableQuestions.get_bucket_offsets
-    get_offsets_by_clock = TableQuestions.get_offsets_by_clock
-
-    # ---- databases
-
-    @blocking
-    async def create_database(
-        self,
-        name: str,
-        database_descriptor: DatabaseDescriptor | None = None,
-        ignore_if_exists: bool = False,
-    ) -> None:
-        """Create a database."""
-        check_name(name, "database")
-        request = pb.CreateDatabaseRequest(database_name=name, ignore_if_exists=ignore_if_exists)
-        if database_descriptor is not None:
-            request.database_json = database_descriptor.to_json()
-        await self._cluster.request_coordinator(
-            api.CREATE_DATABASE, request, done_by_lost_try=ErrorCode.DATABASE_ALREADY_EXIST
-        )
-
-    @blocking
-    async def alter_database(
-        self,
-        name: str,
-        *,
-        comment: str | None = None,
-        set_properties: Mapping[str, object] | None = None,
-        reset_properties: Iterable[str] = (),
-        ignore_if_not_exists: bool = False,
-    ) -> None:
-        """Change the comment and the custom properties of a database (servers of 1.0 and later).
-
-        Parameters
-        ----------
-        name
-            The database.
-        comment
-            A new comment; None to keep the old one.
-        set_properties, reset_properties
-            Custom properties to set, and to remove.
-        ignore_if_not_exists
-            Whether a database that does not exist is no error.
-
-        Raises
-        ------
-        FlussError
-            ``UNSUPPORTED_VERSION`` when the server does not know this request.
-        """
-        request = pb.AlterDatabaseRequest(
-            database_name=check_name(name, "database"),
-            ignore_if_not_exists=ignore_if_not_exists,
-            config_changes=config_changes(set_properties, reset_properties),
-            comment=comment,
-        )
-        if comment is None and not request.config_changes:
-            raise FlussError(
-                f"nothing to change in database {name}: give comment, set_properties or"
-                " reset_properties"
-            )
-        await self._cluster.request_coordinator(api.ALTER_DATABASE, request)
-
-    @blocking
-    async def drop_database(
-        self, name: str, ignore_if_not_exists: bool = False, cascade: bool = True
-    ) -> None:
-        """Drop a database; with ``cascade`` its tables too, else it must be empty."""
-        request = pb.DropDatabaseRequest(
-            database_name=name, ignore_if_not_exists=ignore_if_not_exists, cascade=cascade
-        )
-        with changing():
-            await self._cluster.request_coordinator(
-                api.DROP_DATABASE, request, done_by_lost_try=ErrorCode.DATABASE_NOT_EXIST
-            )
-
-    @blocking
-    async def list_databases(self) -> list[str]:
-        """Return the names of all databases, sorted."""
-        response = await self._cluster.request_any(api.LIST_DATABASES, pb.ListDatabasesRequest())
-        return sorted(response.database_name)
-
-    @blocking
-    async def database_exists(self, name: str) -> bool:
-        """Return whether there is such a database."""
-        response = await self._cluster.request_any(
-            api.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name=name)
-        )
-        return response.exists
-
-    @blocking
-    async def get_database_info(self, name: str) -> DatabaseInfo:
-        """Return what is known of a database."""
-        response = await self._cluster.request_any(
-            api.GET_DATABASE_INFO, pb.GetDatabaseInfoRequest(database_name=name)
-        )
-        return DatabaseInfo(
-            name,
-            DatabaseDescriptor.from_json(response.database_json),
-            response.created_time,
-            response.modified_time,
-        )
-
-    # ---- tables
+class TableAdmin(TableQuestions):
+    """Creates, changes, drops and lists tables and partitions."""
 
     @blocking
     async def create_table(
@@ -359,93 +236,3 @@ class FlussAdmin(TableQuestions):
                 ErrorCode.PARTITION_NOT_EXISTS,
             )
         return partition
-
-    # ---- offsets
-
-    @blocking
-    async def list_offsets(
-        self,
-        table_path: TablePath,
-        bucket_ids: Sequence[int],
-        offset_spec: OffsetSpec | int | None = None,
-        *,
-        offset_type: str | None = None,
-        timestamp: int | None = None,
-    ) -> dict[int, int]:
-        """Return an offset of each bucket of a table without partitions.
-
-        Parameters
-        ----------
-        table_path
-            The table.
-        bucket_ids
-            Buckets, from 0.
-        offset_spec
-            Which offset.
-        offset_type, timestamp
-            The older way to say it: "earliest", "latest" or "timestamp", the time in ms.
-        """
-        info = await self.table_info(table_path)
-        if info.is_partitioned():
-            raise FlussError(
-                f"table {info.table_path} has partitions: use list_partition_offsets"
-                " and name the partition",
-                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
-            )
-        spec = offset_spec_of(offset_spec, offset_type, timestamp)
-        buckets = [TableBucket(info.table_id, bucket) for bucket in bucket_ids]
-        offsets = await self.bucket_offsets(info, buckets, spec)
-        return {bucket.bucket_id: offset for bucket, offset in offsets.items()}
-
-    @blocking
-    async def list_partition_offsets(
-        self,
-        table_path: TablePath,
-        partition_name: str,
-        bucket_ids: Sequence[int],
-        offset_spec: OffsetSpec | int | None = None,
-        *,
-        offset_type: str | None = None,
-        timestamp: int | None = None,
-    ) -> dict[int, int]:
-        """Return an offset of each bucket of a partition; like :meth:`list_offsets`."""
-        info = await self.table_info(table_path)
-        partition = await self._partition(info, partition_name)
-        spec = offset_spec_of(offset_spec, offset_type, timestamp)
-        buckets = [
-            TableBucket(info.table_id, bucket, partition.partition_id) for bucket in bucket_ids
-        ]
-        offsets = await self.bucket_offsets(info, buckets, spec)
-        return {bucket.bucket_id: offset for bucket, offset in offsets.items()}
-
-    # ---- the rest
-
-    @blocking
-    async def get_latest_lake_snapshot(
-        self, table_path: TablePath, *, readable: bool = True
-    ) -> LakeSnapshot:
-        """Return the newest snapshot of a table in the data lake.
-
-        Parameters
-        ----------
-        table_path
-            The table.
-        readable
-            False for the newest one even where rows of it lie where no reader looks, as those of a
-            Paimon table with deletion vectors do until they are compacted.
-        """
-        request = pb.GetLakeSnapshotRequest(table_path=path_message(checked(table_path)))
-        if readable:
-            request.readable = True
-        response = await self._cluster.request_any(api.GET_LAKE_SNAPSHOT, request)
-        offsets = {}
-        for entry in response.bucket_snapshots:
-            partition = entry.partition_id if entry.HasField("partition_id") else None
-            bucket = TableBucket(response.table_id, entry.bucket_id, partition)
-            offsets[bucket] = entry.log_offset
-        return LakeSnapshot(response.snapshot_id, offsets)
-
-    @blocking
-    async def get_server_nodes(self) -> list[ServerNode]:
-        """Return the servers that are alive, the coordinator first."""
-        return await self._cluster.server_nodes()

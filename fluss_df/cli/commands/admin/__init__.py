@@ -1,0 +1,1 @@
+"""Commands that administer: databases, tables, partitions, servers."""

@@ -1,0 +1,88 @@
+"""What users hand to the admin, before it becomes a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from fluss_df.errors import FlussError
+from fluss_df.metadata import TableBucket
+
+_INT32: Final = 2**31
+_INT64: Final = 2**63
+
+
+def whole(value: object, what: str, *, bits: int = 64, least: int | None = None) -> int:
+    """Return a number that the protocol can carry.
+
+    Raises
+    ------
+    FlussError
+        Naming what it is meant for.
+    """
+    limit = _INT64 if bits == 64 else _INT32
+    lowest = -limit if least is None else least
+    if isinstance(value, int) and not isinstance(value, bool) and lowest <= value < limit:
+        return value
+    raise FlussError(f"invalid {what} {value!r}: expected an integer from {lowest} to {limit - 1}")
+
+
+def text(value: object, what: str) -> str:
+    """Return a text that is not empty.
+
+    Raises
+    ------
+    FlussError
+        Naming what it is meant for.
+    """
+    if isinstance(value, str) and value:
+        return value
+    raise FlussError(f"invalid {what} {value!r}: expected a text that is not empty")
+
+
+def buckets_of(values: Iterable[TableBucket], what: str) -> list[TableBucket]:
+    """Return buckets.
+
+    Raises
+    ------
+    FlussError
+        For what is no bucket.
+    """
+    if isinstance(values, TableBucket) or not isinstance(values, Iterable):
+        raise FlussError(f"invalid {what} {values!r}: expected a list of TableBucket")
+    found = list(values)
+    for each in found:
+        if not isinstance(each, TableBucket):
+            raise FlussError(f"invalid bucket {each!r} in {what}: expected a TableBucket")
+        whole(each.table_id, "table id")
+        whole(each.bucket_id, "bucket", bits=32)
+        if each.partition_id is not None:
+            whole(each.partition_id, "partition id")
+    return found
+
+
+def numbers_of_buckets(values: Mapping[TableBucket, int], what: str) -> dict[TableBucket, int]:
+    """Return a number of each bucket.
+
+    Raises
+    ------
+    FlussError
+        For what is no bucket, or no number.
+    """
+    if not isinstance(values, Mapping):
+        raise FlussError(f"invalid {what} {values!r}: expected a dict of TableBucket to integer")
+    found = buckets_of(values, what)
+    return {each: whole(values[each], f"{what} of {each}") for each in found}
+
+
+def server_ids(values: Iterable[int]) -> list[int]:
+    """Return ids of tablet servers.
+
+    Raises
+    ------
+    FlussError
+        For what is no list of integers.
+    """
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise FlussError(f"invalid tablet servers {values!r}: expected a list of ids, such as [0]")
+    return [whole(each, "id of a tablet server", bits=32) for each in values]
