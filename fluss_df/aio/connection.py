@@ -68,6 +68,9 @@ class FlussAdmin(Facade[_Admin]):
     list_partition_infos = on_io(_Admin.list_partition_infos)
     get_latest_lake_snapshot = on_io(_Admin.get_latest_lake_snapshot)
     get_server_nodes = on_io(_Admin.get_server_nodes)
+    create_acls = on_io(_Admin.create_acls)
+    list_acls = on_io(_Admin.list_acls)
+    drop_acls = on_io(_Admin.drop_acls)
 
 
 _create_database = on_io(_Admin.create_database)

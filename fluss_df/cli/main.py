@@ -24,6 +24,7 @@ _COMMANDS = {
     "sql": "sql",
     "demo": "demo",
     "serve": "serve",
+    "acl": "acl",
     "tier": "tier",
     "check": "folders",
     "backup": "folders",
@@ -48,7 +49,7 @@ class _Commands(TyperGroup):
         if cmd_name not in _COMMANDS:
             return None
         module = importlib.import_module(f"fluss_df.cli.commands.{_COMMANDS[cmd_name]}")
-        if cmd_name == "cluster":
+        if cmd_name in ("cluster", "acl"):
             command = typer.main.get_command(module.app)
         else:
             alone = typer.Typer(add_completion=False)

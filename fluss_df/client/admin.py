@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fluss_df.client.acl import AclRequests
 from fluss_df.client.cluster.leader_requests import bucket_row_counts
 from fluss_df.client.cluster.table_creation import create_partition, create_table, drop_table
 from fluss_df.client.cluster.table_requests import (
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from fluss_df.types import Column
 
 
-class FlussAdmin(TableQuestions):
+class FlussAdmin(AclRequests):
     """Administration of a cluster; obtained from :meth:`FlussConnection.get_admin`.
 
     Every method blocks until the cluster has answered, and what it returns can also be awaited.
