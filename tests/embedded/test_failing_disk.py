@@ -22,7 +22,7 @@ from fluss_df.engine.files.open_files import OpenFiles
 from fluss_df.engine.log import log_segments
 from fluss_df.engine.log.segment import Segment
 from fluss_df.engine.log.tablet import Tablet
-from fluss_df.engine.requests.login_attempts import Attempts
+from fluss_df.engine.access.login_attempts import Attempts
 from fluss_df.engine.requests.request_limits import check_entries
 from fluss_df.engine.tables.tables import now_ms
 from fluss_df.errors import ErrorCode, FlussError

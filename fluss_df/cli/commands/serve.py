@@ -36,12 +36,52 @@ def serve(
             f" environment variable {SASL_VARIABLE} is read, in the same form.",
         ),
     ] = None,
+    authorizer_enabled: Annotated[
+        bool,
+        typer.Option(
+            "--authorizer-enabled",
+            help="Let users do only what access control lists allow (fluss-df acl).",
+        ),
+    ] = False,
+    super_users: Annotated[
+        str,
+        typer.Option(
+            "--super-users",
+            metavar="User:NAME;...",
+            help="Who may do everything, as in 'User:admin;User:bob'.",
+        ),
+    ] = "",
+    acl_principal_ignore_case: Annotated[
+        bool,
+        typer.Option(
+            "--acl-principal-ignore-case",
+            help="Compare users' names in access control lists without regard to capitals.",
+        ),
+    ] = False,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-cert",
+            help="Let peers in by TLS alone, with this certificate (PEM, those between it and its"
+            " authority included).",
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", help="The private key of --tls-cert (PEM).")
+    ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-client-ca",
+            help="Let in only peers with a certificate of these authorities (PEM).",
+        ),
+    ] = None,
     durability: Annotated[
         str, typer.Option("--durability", help="commit, interval or none: when a write counts.")
     ] = "commit",
 ) -> None:
     """Serve a folder as a single-node Fluss, until SIGINT or SIGTERM."""
-    from fluss_df.embedded import EmbeddedFluss, EngineOptions
+    from fluss_df.embedded import EmbeddedFluss, EngineOptions, Security
 
     users = _users(sasl or [], sasl_file)
     # RocksDB creates its files by it
@@ -53,7 +93,17 @@ def serve(
     }
     try:
         options = EngineOptions(durability=durability)  # type: ignore[arg-type]
-        with EmbeddedFluss(dir, port=port, host=host, sasl=users, options=options) as engine:
+        security = Security(
+            authorizer_enabled=authorizer_enabled,
+            super_users=super_users,
+            acl_principal_ignore_case=acl_principal_ignore_case,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_client_ca=tls_client_ca,
+        )
+        with EmbeddedFluss(
+            dir, port=port, host=host, sasl=users, options=options, security=security
+        ) as engine:
             typer.echo(f"listening on {engine.address}")
             # in slices, so that a signal is noticed at once on every platform
             while not ended.wait(0.5):

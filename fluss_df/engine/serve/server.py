@@ -16,6 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from fluss_df.engine.access.authorizer import Authorizer
+from fluss_df.engine.access.passwords import checked_users
+from fluss_df.engine.access.security import Security
 from fluss_df.engine.auto_partitions import keep_partitions
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.engine_options import EngineOptions
@@ -40,7 +43,7 @@ class EngineServer:
 
     Parameters
     ----------
-    path, port, host, sasl, options, limits
+    path, port, host, sasl, options, limits, security
         As of :class:`~fluss_df.embedded.EmbeddedFluss`.
     """
 
@@ -53,10 +56,11 @@ class EngineServer:
         sasl: Mapping[str, str] | None = None,
         options: EngineOptions | None = None,
         limits: Limits | None = None,
+        security: Security | None = None,
     ) -> None:
+        self._users = checked_users(sasl) if sasl else None
         self._temporary = tempfile.mkdtemp(prefix=PREFIX) if path is None else None
         self.folder = Path(self._temporary or path or "").expanduser().absolute()
-        self._users = dict(sasl) if sasl else None
         self._address: str | None = None
         self._closed = False
         self._acceptors: list[Acceptor] = []
@@ -69,7 +73,8 @@ class EngineServer:
             self._remove_temporary()
             raise
         self.engine.at_checks(functools.partial(keep_partitions, self.engine))
-        self._connections = Connections[Connection](Dispatcher(self.engine), limits or Limits())
+        dispatcher = Dispatcher(self.engine, self._authorizer(security or Security()))
+        self._connections = Connections[Connection](dispatcher, limits or Limits())
         self._loop = asyncio.new_event_loop()
         self.socket_path = self._runtime.socket_path
         # of requests that come without a connection
@@ -93,6 +98,16 @@ class EngineServer:
         lake = self.engine.lake
         if lake is not None and any(map(has_lake, self.engine.catalog.all_tables())):
             lake.created()
+
+    def _authorizer(self, security: Security) -> Authorizer | None:
+        if not security.authorizer_enabled:
+            return None
+        return Authorizer(
+            self.engine.acls,
+            self.engine.catalog,
+            security.principals(),
+            ignore_case=security.acl_principal_ignore_case,
+        )
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
