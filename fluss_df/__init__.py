@@ -10,6 +10,18 @@ from fluss_df.register import lazy_names, register
 from fluss_df.version import __version__
 
 if TYPE_CHECKING:
+    from fluss_df.client.acl import (
+        AccessControlEntry,
+        AccessControlEntryFilter,
+        AclBinding,
+        AclBindingFilter,
+        FlussPrincipal,
+        OperationType,
+        PermissionType,
+        Resource,
+        ResourceFilter,
+        ResourceType,
+    )
     from fluss_df.client.admin import FlussAdmin
     from fluss_df.client.connection import FlussConnection, connect, set_default_connection
     from fluss_df.client.lookup.lookuper import (
@@ -56,6 +68,10 @@ if TYPE_CHECKING:
 __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
+    "AccessControlEntry",
+    "AccessControlEntryFilter",
+    "AclBinding",
+    "AclBindingFilter",
     "AppendWriter",
     "BatchScanner",
     "BucketResult",
@@ -68,6 +84,7 @@ __all__ = [
     "FlussAdmin",
     "FlussConnection",
     "FlussError",
+    "FlussPrincipal",
     "FlussTable",
     "LakeSnapshot",
     "LogScanner",
@@ -76,10 +93,15 @@ __all__ = [
     "MicroBatches",
     "OffsetSpec",
     "OffsetType",
+    "OperationType",
     "PartitionInfo",
+    "PermissionType",
     "Predicate",
     "PrefixLookuper",
     "RecordBatch",
+    "Resource",
+    "ResourceFilter",
+    "ResourceType",
     "RunResult",
     "ScanRecord",
     "ScanRecords",
@@ -122,6 +144,10 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "client.acl": (
+                "AccessControlEntry AccessControlEntryFilter AclBinding AclBindingFilter "
+                "FlussPrincipal OperationType PermissionType Resource ResourceFilter ResourceType"
+            ),
             "client.admin": "FlussAdmin",
             "client.connection": "FlussConnection connect set_default_connection",
             "client.lookup.lookuper": "Lookuper PrefixLookuper TableLookup TablePrefixLookup",

@@ -1,28 +1,28 @@
 """Access control lists of a cluster: the methods of its administration.
 
-The types are those of :mod:`fluss_df.acl`, and can be imported from here, too.
+The types can be imported from ``fluss_df``, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fluss_df.acl import AccessControlEntry as AccessControlEntry
-from fluss_df.acl import AccessControlEntryFilter as AccessControlEntryFilter
-from fluss_df.acl import AclBinding as AclBinding
-from fluss_df.acl import AclBindingFilter as AclBindingFilter
-from fluss_df.acl import FlussPrincipal as FlussPrincipal
-from fluss_df.acl import OperationType as OperationType
-from fluss_df.acl import PermissionType as PermissionType
-from fluss_df.acl import Resource as Resource
-from fluss_df.acl import ResourceFilter as ResourceFilter
-from fluss_df.acl import ResourceType as ResourceType
 from fluss_df.client.runtime.awaitable import blocking
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.acls import binding_message, binding_of, filter_message
+from fluss_df.protocol.acl import AccessControlEntry as AccessControlEntry
+from fluss_df.protocol.acl import AccessControlEntryFilter as AccessControlEntryFilter
+from fluss_df.protocol.acl import AclBinding as AclBinding
+from fluss_df.protocol.acl import AclBindingFilter as AclBindingFilter
+from fluss_df.protocol.acl import FlussPrincipal as FlussPrincipal
+from fluss_df.protocol.acl import OperationType as OperationType
+from fluss_df.protocol.acl import PermissionType as PermissionType
+from fluss_df.protocol.acl import Resource as Resource
+from fluss_df.protocol.acl import ResourceFilter as ResourceFilter
+from fluss_df.protocol.acl import ResourceType as ResourceType
+from fluss_df.protocol.acl import binding_message, binding_of, filter_message
 
 
 class AclRequests(TableQuestions):

@@ -7,7 +7,12 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from fluss_df.acl import (
+from fluss_df.cli.base.console import errors_as_messages, out
+from fluss_df.cli.base.options import AsJson, Connection
+from fluss_df.cli.commands.tables import show_rows
+from fluss_df.client.connection import resolve_connection
+from fluss_df.errors import FlussError
+from fluss_df.protocol.acl import (
     WILDCARD,
     AccessControlEntryFilter,
     AclBinding,
@@ -18,11 +23,6 @@ from fluss_df.acl import (
     ResourceFilter,
     ResourceType,
 )
-from fluss_df.cli.base.console import errors_as_messages, out
-from fluss_df.cli.base.options import AsJson, Connection
-from fluss_df.cli.commands.tables import show_rows
-from fluss_df.client.connection import resolve_connection
-from fluss_df.errors import FlussError
 
 app = typer.Typer(help="Say who may do what (needs a server with an authorizer).")
 

@@ -10,7 +10,7 @@ from fluss_df.engine.access.authorizer import Rights
 from fluss_df.engine.files.workers import paced
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.acls import binding_message, binding_of, filter_of
+from fluss_df.protocol.acl import binding_message, binding_of, filter_of
 
 
 def create_acls(request: pb.CreateAclsRequest, rights: Rights | None) -> Message:

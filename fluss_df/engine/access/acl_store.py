@@ -6,7 +6,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from fluss_df.acl import (
+from fluss_df.engine.files.files import damage_in
+from fluss_df.engine.files.kept_json import KeptJson
+from fluss_df.engine.files.workers import paced
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol.acl import (
     AccessControlEntry,
     AclBinding,
     AclBindingFilter,
@@ -16,10 +20,6 @@ from fluss_df.acl import (
     Resource,
     ResourceType,
 )
-from fluss_df.engine.files.files import damage_in
-from fluss_df.engine.files.kept_json import KeptJson
-from fluss_df.engine.files.workers import paced
-from fluss_df.errors import ErrorCode, FlussError
 
 # of all resources: the file is written with each change, and read with each decision's resources
 MOST_ACLS: Final = 20_000

@@ -12,7 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from fluss_df.acl import (
+from fluss_df.engine.access.acl_store import Acls, AclStore
+from fluss_df.engine.catalog.catalog import Catalog
+from fluss_df.engine.tables.tables import Table
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol.acl import (
     WILDCARD,
     AclBinding,
     AclBindingFilter,
@@ -22,10 +26,6 @@ from fluss_df.acl import (
     Resource,
     ResourceType,
 )
-from fluss_df.engine.access.acl_store import Acls, AclStore
-from fluss_df.engine.catalog.catalog import Catalog
-from fluss_df.engine.tables.tables import Table
-from fluss_df.errors import ErrorCode, FlussError
 
 _Index = dict[tuple[Resource, FlussPrincipal], list[tuple[OperationType, str]]]
 

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from fluss_df.acl import OperationType, Resource
 from fluss_df.engine.access.authorizer import Rights, denied
 from fluss_df.engine.files.workers import paced
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import DEFAULT_DATABASE
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.acl import OperationType, Resource
 
 _ALTER: Final = OperationType.ALTER
 _CREATE: Final = OperationType.CREATE

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fluss_df.acl import FlussPrincipal
 from fluss_df.engine.access.authorizer import super_users_of
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol.acl import FlussPrincipal
 
 
 @dataclass(frozen=True, slots=True)

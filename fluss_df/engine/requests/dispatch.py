@@ -13,7 +13,6 @@ from typing import Any, Final
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
-from fluss_df.acl import FlussPrincipal
 from fluss_df.engine.access import acl_requests
 from fluss_df.engine.access.authorizer import AllRights, Authorizer, Rights
 from fluss_df.engine.access.login_attempts import Attempts
@@ -36,6 +35,7 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.acl import FlussPrincipal
 from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Request
 from fluss_df.protocol.handshake import FOLDER_PROTOCOL
 from fluss_df.protocol.text import replace_malformed

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from fluss_df.acl import OperationType
 from fluss_df.engine.access.authorizer import Rights
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files.files import disk_refused
@@ -23,6 +22,7 @@ from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.acl import OperationType
 from fluss_df.protocol.wire import Buffer, bytes_header
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.kv.primary_key import key_columns, key_lake_format

@@ -7,11 +7,11 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from fluss_df.acl import OperationType
 from fluss_df.engine.access.authorizer import Rights
 from fluss_df.engine.files.workers import give_turn
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.acl import OperationType
 from fluss_df.protocol.wire import BYTES, VARINT, int32, next_field, signed
 
 RowsT = TypeVar("RowsT", pb.ProduceLogRequest, pb.PutKvRequest)

@@ -1,4 +1,4 @@
-"""Access control lists: who may do what to which resource, in the terms of Fluss.
+"""Access control lists, and their messages: who may do what to which resource.
 
 A binding allows a principal one operation on a resource. A right on the cluster holds for all
 databases, one on a database for all its tables. ``ALL`` stands for every operation, and each right
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, Self, TypeVar
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol import messages_pb2 as pb
 
 #: a name that stands for all: of a resource of its type, of a principal, of a host
 WILDCARD: Final = "*"
@@ -311,3 +312,93 @@ class AclBindingFilter:
         return self.resource_filter.matches(binding.resource) and self.entry_filter.matches(
             binding.access_control_entry
         )
+
+
+# ---- messages
+
+
+def _member(kind: type[E], code: int) -> E:
+    try:
+        return kind(code)
+    except ValueError:
+        # as a server says it
+        raise FlussError(
+            f"Unknown {kind.__name__} code {code}", ErrorCode.UNKNOWN_SERVER_ERROR
+        ) from None
+
+
+def binding_message(binding: AclBinding) -> pb.Acl:
+    """Return the message of a binding."""
+    resource, entry = binding.resource, binding.access_control_entry
+    return pb.Acl(
+        resource_name=resource.name,
+        resource_type=resource.type,
+        principal_name=entry.principal.name,
+        principal_type=entry.principal.type,
+        host=entry.host,
+        operation_type=entry.operation_type,
+        permission_type=entry.permission_type,
+    )
+
+
+def binding_of(message: pb.Acl) -> AclBinding:
+    """Return the binding in a message.
+
+    Raises
+    ------
+    FlussError
+        ``UNKNOWN_SERVER_ERROR`` for a type, operation or permission that there is not.
+    """
+    return AclBinding(
+        Resource(_member(ResourceType, message.resource_type), message.resource_name),
+        AccessControlEntry(
+            FlussPrincipal(message.principal_name, message.principal_type),
+            message.host,
+            _member(OperationType, message.operation_type),
+            _member(PermissionType, message.permission_type),
+        ),
+    )
+
+
+def filter_message(filter: AclBindingFilter) -> pb.AclFilter:
+    """Return the message of a filter."""
+    resource, entry = filter.resource_filter, filter.entry_filter
+    message = pb.AclFilter(
+        resource_type=resource.type,
+        operation_type=entry.operation_type,
+        permission_type=entry.permission_type,
+    )
+    if resource.name is not None:
+        message.resource_name = resource.name
+    if entry.principal is not None:
+        message.principal_name = entry.principal.name
+        message.principal_type = entry.principal.type
+    if entry.host is not None:
+        message.host = entry.host
+    return message
+
+
+def filter_of(message: pb.AclFilter) -> AclBindingFilter:
+    """Return the filter in a message.
+
+    Raises
+    ------
+    FlussError
+        As :func:`binding_of`.
+    """
+    principal = None
+    # a name without its type, or the other way round, filters nothing
+    if message.HasField("principal_name") and message.HasField("principal_type"):
+        principal = FlussPrincipal(message.principal_name, message.principal_type)
+    return AclBindingFilter(
+        ResourceFilter(
+            _member(ResourceType, message.resource_type),
+            message.resource_name if message.HasField("resource_name") else None,
+        ),
+        AccessControlEntryFilter(
+            principal,
+            message.host if message.HasField("host") else None,
+            _member(OperationType, message.operation_type),
+            _member(PermissionType, message.permission_type),
+        ),
+    )
