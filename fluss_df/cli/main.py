@@ -24,6 +24,7 @@ _COMMANDS = {
     "sql": "sql",
     "demo": "demo",
     "serve": "serve",
+    "passwd": "serve",
     "acl": "acl",
     "tier": "tier",
     "check": "folders",

@@ -1,16 +1,19 @@
-"""``fluss-df serve``: an embedded engine for clients of Fluss."""
+"""``fluss-df serve``: an embedded engine for clients of Fluss; ``passwd``: who may connect."""
 
 from __future__ import annotations
 
 import os
 import signal
 import stat
+import tempfile
 import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
+from fluss_df.cli.base.console import errors_as_messages, out
 from fluss_df.errors import FlussError
 
 SASL_VARIABLE = "FLUSS_SASL_USERS"
@@ -32,8 +35,9 @@ def serve(
         Path | None,
         typer.Option(
             "--sasl-file",
-            help="A file with USER:PASSWORD of who may connect, one a line; without it the"
-            f" environment variable {SASL_VARIABLE} is read, in the same form.",
+            help="A file with USER:PASSWORD of who may connect, one a line, the passwords as"
+            " hashes where 'fluss-df passwd' wrote them; without it the environment variable"
+            f" {SASL_VARIABLE} is read, in the same form.",
         ),
     ] = None,
     authorizer_enabled: Annotated[
@@ -158,3 +162,50 @@ def _user(entry: str, where: str) -> tuple[str, str]:
     if not (user and colon and password):
         raise typer.BadParameter("expected USER:PASSWORD", param_hint=where)
     return user, password
+
+
+def passwd(
+    user: Annotated[str, typer.Argument(metavar="USER", help="The user.")],
+    file: Annotated[
+        Path, typer.Option("--file", help="The file of users; created where it is missing.")
+    ],
+    drop: Annotated[bool, typer.Option("--drop", help="Remove the user.")] = False,
+) -> None:
+    """Set the password of a user in a file for `fluss-df serve --sasl-file`, as a salted hash."""
+    # not with the other commands: it is the engine's
+    from fluss_df.embedded import PasswordHash
+
+    with errors_as_messages():
+        if not user or ":" in user or not user.isprintable() or user != user.strip():
+            raise FlussError(f"{user!r} cannot be a user's name: it is text without ':'")
+        try:
+            lines = file.read_text().splitlines() if file.exists() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise FlussError(f"cannot read {file}: {error}") from error
+        kept = [line for line in lines if line.partition(":")[0] != user]
+        if drop and len(kept) == len(lines):
+            raise FlussError(f"there is no user {user} in {file}")
+        if not drop:
+            password = typer.prompt(
+                f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True
+            )
+            kept.append(f"{user}:{PasswordHash.of(password)}")
+        _write(file, "".join(f"{line}\n" for line in kept))
+        out.print(f"{'dropped' if drop else 'set'}: {escape(user)} in {escape(str(file))}")
+
+
+def _write(file: Path, text: str) -> None:
+    """Replace the file: all of it, or nothing; for its owner alone."""
+    try:
+        fd, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(fd, "w") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(fd)
+            os.replace(name, file)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise FlussError(f"cannot write {file}: {error}") from error
