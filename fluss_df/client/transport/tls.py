@@ -34,7 +34,6 @@ _VERSION: Final = (
     "INSUFFICIENT_SECURITY",
     "NO_CIPHERS",
 )
-_WANTS_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
 _REFUSES_CERTIFICATE: Final = (
     "UNKNOWN_CA",
     "BAD_CERTIFICATE",
@@ -184,10 +183,14 @@ def tls_error(error: OSError, address: str, *, shaking_hands: bool) -> FlussErro
             f"the server at {address} refuses the certificate of this client"
             f" ({_SETTING}.keystore.path): {reason.lower().replace('_', ' ')}"
         )
-    if any(part in reason for part in _WANTS_CERTIFICATE):
+    certificate = f"a certificate of the client: set {_SETTING}.keystore.path to a PEM file of one"
+    if "CERTIFICATE_REQUIRED" in reason:
+        return _final(f"the server at {address} asks for {certificate}, with its private key")
+    if "HANDSHAKE_FAILURE" in reason:
+        # of TLS 1.2, whose servers say no more
         return _final(
-            f"the server at {address} asks for a certificate of the client: set"
-            f" {_SETTING}.keystore.path to a PEM file of one, with its private key"
+            f"the server at {address} refuses this client: it asks for {certificate}, or has no"
+            f" cipher suite in common with it ({_SETTING}.cipher.suites)"
         )
     ended = isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError))
     if any(part in reason for part in _NO_TLS) or (ended and shaking_hands):
