@@ -139,7 +139,7 @@ def _builder(
     key: ec.EllipticCurvePrivateKey,
     days: tuple[float, float],
 ) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.timezone.utc)
+    now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

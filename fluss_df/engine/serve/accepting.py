@@ -100,6 +100,8 @@ class Acceptor:
             guest = Handshake(name, self._loop.time(), task)
             self._connections.shaking.add(guest)
             task.add_done_callback(lambda _: self._connections.shaking.discard(guest))
+            # of a task that was cancelled before its first step; another one has let go of it
+            task.add_done_callback(lambda _: peer.close())
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
