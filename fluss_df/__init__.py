@@ -10,6 +10,18 @@ from fluss_df.register import lazy_names, register
 from fluss_df.version import __version__
 
 if TYPE_CHECKING:
+    from fluss_df.client.acl import (
+        AccessControlEntry,
+        AccessControlEntryFilter,
+        AclBinding,
+        AclBindingFilter,
+        FlussPrincipal,
+        OperationType,
+        PermissionType,
+        Resource,
+        ResourceFilter,
+        ResourceType,
+    )
     from fluss_df.client.admin import (
         AcquireKvSnapshotLeaseResult,
         ActiveKvSnapshots,
@@ -76,6 +88,10 @@ if TYPE_CHECKING:
 __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
+    "AccessControlEntry",
+    "AccessControlEntryFilter",
+    "AclBinding",
+    "AclBindingFilter",
     "AcquireKvSnapshotLeaseResult",
     "ActiveKvSnapshots",
     "AppendWriter",
@@ -95,6 +111,7 @@ __all__ = [
     "FlussAdmin",
     "FlussConnection",
     "FlussError",
+    "FlussPrincipal",
     "FlussTable",
     "GoalType",
     "KvSnapshotLease",
@@ -107,7 +124,9 @@ __all__ = [
     "MicroBatches",
     "OffsetSpec",
     "OffsetType",
+    "OperationType",
     "PartitionInfo",
+    "PermissionType",
     "Predicate",
     "PrefixLookuper",
     "ProducerOffsetsResult",
@@ -117,6 +136,9 @@ __all__ = [
     "RecordBatch",
     "RegisterResult",
     "RemoteLogManifestInfo",
+    "Resource",
+    "ResourceFilter",
+    "ResourceType",
     "RunResult",
     "ScanRecord",
     "ScanRecords",
@@ -160,6 +182,10 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "client.acl": (
+                "AccessControlEntry AccessControlEntryFilter AclBinding AclBindingFilter "
+                "FlussPrincipal OperationType PermissionType Resource ResourceFilter ResourceType"
+            ),
             "client.admin": (
                 "AcquireKvSnapshotLeaseResult ActiveKvSnapshots ClusterHealth "
                 "ClusterHealthStatus ConfigEntry ConfigSource DatabaseSummary "

@@ -10,8 +10,8 @@ from pathlib import PurePosixPath
 from typing import Final
 
 import pytest
-from xdist.scheduler import LoadFileScheduling
 from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 # folders whose files one worker runs: they share a lake with Flink beside it, or a Spark
 _TOGETHER: Final = ("tests/spark", "tests/lake")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from typing import Any
 
 import fluss as official
@@ -29,6 +30,16 @@ OTHER_VALUES = {
     "security_sasl_username": "alice",
     "security_sasl_password": "wonder-land",
     "scanner_fetch_connections": 7,
+    "security_ssl_enabled_protocols": "TLSv1.3",
+    "security_ssl_cipher_suites": "ECDHE-RSA-AES128-GCM-SHA256",
+    "security_ssl_truststore_path": "/a/b.pem",
+    "security_ssl_truststore_password": "wonder-land",
+    "security_ssl_truststore_type": "PEM",
+    "security_ssl_keystore_path": "/a/c.pem",
+    "security_ssl_keystore_password": "wonder-land",
+    "security_ssl_keystore_type": "PEM",
+    "security_ssl_key_password": "wonder-land",
+    "security_ssl_endpoint_identification_algorithm": "",
 }
 
 
@@ -359,3 +370,31 @@ def test_unknown_attributes_are_refused() -> None:
         Config().writer_ack = "1"  # type: ignore[attr-defined]
     with pytest.raises(FlussError, match=r"'writer_ack'; did you mean 'writer\.acks'"):
         Config().copy(writer_ack="1")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("security.ssl.keystore.type", "JKS", "keytool"),
+        ("security.ssl.truststore.type", "PKCS12", "openssl pkcs12"),
+        ("security.ssl.enabled.protocols", "TLSv1", "TLSv1.2"),
+        ("security.ssl.enabled.protocols", "", "TLSv1.2"),
+        ("security.ssl.enabled", "yes", "'true' or 'false'"),
+        ("security.ssl.endpoint.identification.algorithm", "none", "https"),
+    ],
+)
+def test_what_tls_cannot_be(key: str, value: str, message: str) -> None:
+    with pytest.raises(FlussError, match=re.escape(message)) as raised:
+        Config({f"client.{key}": value})
+    assert raised.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
+
+
+@pytest.mark.parametrize("name", ["truststore_password", "keystore_password", "key_password"])
+def test_passwords_of_keys_are_not_shown(name: str) -> None:
+    config = Config({f"security_ssl_{name}": "wonder-land", "security_ssl_enabled": True})
+    for shown in (repr(config), str(config.to_dict()), str(pickle.dumps(config))):
+        assert "wonder-land" not in shown
+    assert getattr(config.without_secrets(), f"security_ssl_{name}") == ""
+    with pytest.raises(FlussError) as raised:
+        Config({f"security.ssl.{name.replace('_', '.')}": 7})
+    assert "7" not in raised.value.message

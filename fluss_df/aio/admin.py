@@ -100,6 +100,9 @@ class FlussAdmin(Facade[_Admin]):
     rebalance = on_io(_Admin.rebalance)
     list_rebalance_progress = on_io(_Admin.list_rebalance_progress)
     cancel_rebalance = on_io(_Admin.cancel_rebalance)
+    create_acls = on_io(_Admin.create_acls)
+    list_acls = on_io(_Admin.list_acls)
+    drop_acls = on_io(_Admin.drop_acls)
 
 
 _create_database = on_io(_Admin.create_database)

@@ -29,6 +29,8 @@ _COMMANDS = {
     "sql": "sql",
     "demo": "demo",
     "serve": "serve",
+    "passwd": "serve",
+    "acl": "acl",
     "tier": "tier",
     "config": "admin.servers",
     "rebalance": "admin.servers",
@@ -56,7 +58,7 @@ class _Commands(TyperGroup):
         if cmd_name not in _COMMANDS:
             return None
         module = importlib.import_module(f"fluss_df.cli.commands.{_COMMANDS[cmd_name]}")
-        found = module.app if cmd_name == "cluster" else getattr(module, cmd_name)
+        found = module.app if cmd_name in ("cluster", "acl") else getattr(module, cmd_name)
         if isinstance(found, typer.Typer):
             command = typer.main.get_command(found)
         else:

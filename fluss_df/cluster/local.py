@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -58,6 +58,11 @@ class LocalCluster:
     sasl
         User -> password of those who may connect (SASL/PLAIN); empty to let everyone. The servers
         among themselves use no passwords.
+    super_users
+        Users that may do everything on a cluster with an authorizer (``authorizer.enabled``,
+        ``super.users``); the rights of others are ACLs
+        (:meth:`~fluss_df.client.admin.FlussAdmin.create_acls`). ``[]`` for an authorizer without
+        such users, None for what was last time, or no authorizer: everyone may do everything.
     jar
         A Fluss server jar. None for that of the environment variable FLUSS_SERVER_JAR, else that of
         last time, else Apache Fluss 0.9.1-incubating, fetched with Maven the first time.
@@ -98,6 +103,7 @@ class LocalCluster:
         port: int | None = None,
         tablet_servers: int | None = None,
         sasl: Mapping[str, str] | None = None,
+        super_users: Sequence[str] | None = None,
         jar: str | os.PathLike[str] | None = None,
         server_options: Mapping[str, object] | None = None,
         coordinator_options: Mapping[str, object] | None = None,
@@ -118,6 +124,7 @@ class LocalCluster:
         given: dict[str, object] = {
             "tablet_servers": tablet_servers,
             "sasl": _dictionary("sasl", sasl),
+            "super_users": _users(super_users),
             "server_options": _options("server_options", server_options),
             "coordinator_options": _options("coordinator_options", coordinator_options),
             "tablet_server_options": _options("tablet_server_options", tablet_server_options),
@@ -449,6 +456,12 @@ def _dictionary(name: str, value: Mapping[str, Any] | None) -> dict[str, Any] | 
 def _options(name: str, value: Mapping[str, object] | None) -> dict[str, str] | None:
     options = _dictionary(name, value)
     return options and {str(key): option_text(value) for key, value in options.items()}
+
+
+def _users(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    if isinstance(names, str):
+        raise ClusterError(f"super_users must be a list of user names, not the text {names!r}")
+    return None if names is None else tuple(names)
 
 
 def _tablet_server_names(state: State) -> list[str]:

@@ -1,13 +1,15 @@
 """A single-node Fluss in Python: durable tables in a folder, without a server to run."""
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.engine.access.passwords import PasswordHash
+from fluss_df.engine.access.security import Security
 from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.serve.admission import Limits
 from fluss_df.engine.serve.server import EngineServer
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol.address import local_host
 
-__all__ = ["EmbeddedFluss", "EngineOptions", "Limits"]
+__all__ = ["EmbeddedFluss", "EngineOptions", "Limits", "PasswordHash", "Security"]
 
 
 class EmbeddedFluss(EngineServer):
@@ -27,12 +29,15 @@ class EmbeddedFluss(EngineServer):
     host
         The address to listen on.
     sasl
-        User -> password of those who may connect by TCP; None to let everyone in. The Unix socket
-        is for the user of the process alone, and asks for no password.
+        User -> password of those who may connect by TCP, or ``str(PasswordHash.of(password))``;
+        None to let everyone in. The Unix socket is for the user of the process alone, and asks for
+        no password.
     options
         Durability, sizes.
     limits
         What peers may use.
+    security
+        Who may do what, and TLS.
 
     Raises
     ------

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
+from fluss_df.engine.access.acl_store import AclStore
 from fluss_df.engine.background import check_for_ever, sync_for_ever, watch_folder
 from fluss_df.engine.catalog.carry_over import carry_over
 from fluss_df.engine.catalog.catalog import Catalog
@@ -90,6 +91,7 @@ class Engine:
             self.catalog = Catalog(self._catalog_files, self.settings.default_buckets)
             files = self._catalog_files
             self.cluster = ClusterState(files.cluster(), files.cluster_changes())
+            self.acls = AclStore(files.acls())
             for part in folder.iterdir():
                 # of earlier versions, and of who made them by hand
                 if part.is_dir() and not part.is_symlink():

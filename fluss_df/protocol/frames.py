@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
@@ -53,6 +54,11 @@ def decode_request_header(header: Buffer) -> tuple[int, int, int]:
     """Return API key, version and request id of what :func:`encode_request` returned first."""
     _, key, version, request_id = _REQUEST_HEADER.unpack(header)
     return key, version, request_id
+
+
+# how records of TLS begin: as lengths of frames they would be 350 MB and more
+_TLS_ALERT: Final = b"\x15\x03"
+_TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,13 @@ class ResponseReader:
         self._type = 0
         self._request_id = 0
         self._rest = memoryview(self._header)
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether what was received of a frame's header is the beginning of an alert of TLS."""
+        received = len(self._header) - len(self._rest)
+        begun = self._body is None and received >= len(_TLS_ALERT)
+        return begun and self._header.startswith(_TLS_ALERT)
 
     @property
     def between_frames(self) -> bool:
@@ -224,6 +237,8 @@ class RequestReader:
             length, *fields = _REQUEST_HEADER.unpack(self._header)
             size = length - (_REQUEST_HEADER.size - 4)
             if size < 0 or size > self.max_bytes:
+                if self._header.startswith(_TLS_HANDSHAKE):
+                    raise ProtocolError("a peer speaks TLS, where none is spoken")
                 raise ProtocolError(f"a request of {length} bytes; {self.max_bytes} are accepted")
             self._fields = (fields[0], fields[1], fields[2])
             most = None if self._most_bytes is None else self._most_bytes(fields[0])

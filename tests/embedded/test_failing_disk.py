@@ -15,6 +15,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.engine.access.login_attempts import Attempts
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files import files
 from fluss_df.engine.files.files import DamagedError
@@ -22,7 +23,6 @@ from fluss_df.engine.files.open_files import OpenFiles
 from fluss_df.engine.log import log_segments
 from fluss_df.engine.log.segment import Segment
 from fluss_df.engine.log.tablet import Tablet
-from fluss_df.engine.requests.login_attempts import Attempts
 from fluss_df.engine.requests.request_limits import check_entries
 from fluss_df.engine.tables.tables import now_ms
 from fluss_df.errors import ErrorCode, FlussError

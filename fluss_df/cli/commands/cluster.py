@@ -65,6 +65,16 @@ def start(
             show_default="the users of last time",
         ),
     ] = None,
+    super_user: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--super-user",
+            metavar="USER",
+            help="Have rights checked (authorizer.enabled), and let this user do everything;"
+            " repeat for more.",
+            show_default="those of last time",
+        ),
+    ] = None,
     no_sasl: Annotated[bool, typer.Option("--no-sasl", help="Let everyone connect.")] = False,
     jar: Annotated[
         Path | None,
@@ -99,6 +109,7 @@ def start(
             port=port,
             tablet_servers=tablet_servers,
             sasl=users,
+            super_users=super_user or None,
             jar=jar,
             datalake=datalake,
             detached=True,

@@ -1,16 +1,19 @@
-"""``fluss-df serve``: an embedded engine for clients of Fluss."""
+"""``fluss-df serve``: an embedded engine for clients of Fluss; ``passwd``: who may connect."""
 
 from __future__ import annotations
 
 import os
 import signal
 import stat
+import tempfile
 import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
+from fluss_df.cli.base.console import errors_as_messages, out
 from fluss_df.errors import FlussError
 
 SASL_VARIABLE = "FLUSS_SASL_USERS"
@@ -32,8 +35,49 @@ def serve(
         Path | None,
         typer.Option(
             "--sasl-file",
-            help="A file with USER:PASSWORD of who may connect, one a line; without it the"
-            f" environment variable {SASL_VARIABLE} is read, in the same form.",
+            help="A file with USER:PASSWORD of who may connect, one a line, the passwords as"
+            " hashes where 'fluss-df passwd' wrote them; without it the environment variable"
+            f" {SASL_VARIABLE} is read, in the same form.",
+        ),
+    ] = None,
+    authorizer_enabled: Annotated[
+        bool,
+        typer.Option(
+            "--authorizer-enabled",
+            help="Let users do only what access control lists allow (fluss-df acl).",
+        ),
+    ] = False,
+    super_users: Annotated[
+        str,
+        typer.Option(
+            "--super-users",
+            metavar="User:NAME;...",
+            help="Who may do everything, as in 'User:admin;User:bob'.",
+        ),
+    ] = "",
+    acl_principal_ignore_case: Annotated[
+        bool,
+        typer.Option(
+            "--acl-principal-ignore-case",
+            help="Compare users' names in access control lists without regard to capitals.",
+        ),
+    ] = False,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-cert",
+            help="Let peers in by TLS alone, with this certificate (PEM, those between it and its"
+            " authority included).",
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", help="The private key of --tls-cert (PEM).")
+    ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-client-ca",
+            help="Let in only peers with a certificate of these authorities (PEM).",
         ),
     ] = None,
     durability: Annotated[
@@ -41,7 +85,7 @@ def serve(
     ] = "commit",
 ) -> None:
     """Serve a folder as a single-node Fluss, until SIGINT or SIGTERM."""
-    from fluss_df.embedded import EmbeddedFluss, EngineOptions
+    from fluss_df.embedded import EmbeddedFluss, EngineOptions, Security
 
     users = _users(sasl or [], sasl_file)
     # RocksDB creates its files by it
@@ -53,7 +97,17 @@ def serve(
     }
     try:
         options = EngineOptions(durability=durability)  # type: ignore[arg-type]
-        with EmbeddedFluss(dir, port=port, host=host, sasl=users, options=options) as engine:
+        security = Security(
+            authorizer_enabled=authorizer_enabled,
+            super_users=super_users,
+            acl_principal_ignore_case=acl_principal_ignore_case,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_client_ca=tls_client_ca,
+        )
+        with EmbeddedFluss(
+            dir, port=port, host=host, sasl=users, options=options, security=security
+        ) as engine:
             typer.echo(f"listening on {engine.address}")
             # in slices, so that a signal is noticed at once on every platform
             while not ended.wait(0.5):
@@ -108,3 +162,50 @@ def _user(entry: str, where: str) -> tuple[str, str]:
     if not (user and colon and password):
         raise typer.BadParameter("expected USER:PASSWORD", param_hint=where)
     return user, password
+
+
+def passwd(
+    user: Annotated[str, typer.Argument(metavar="USER", help="The user.")],
+    file: Annotated[
+        Path, typer.Option("--file", help="The file of users; created where it is missing.")
+    ],
+    drop: Annotated[bool, typer.Option("--drop", help="Remove the user.")] = False,
+) -> None:
+    """Set the password of a user in a file for `fluss-df serve --sasl-file`, as a salted hash."""
+    # not with the other commands: it is the engine's
+    from fluss_df.embedded import PasswordHash
+
+    with errors_as_messages():
+        if not user or ":" in user or not user.isprintable() or user != user.strip():
+            raise FlussError(f"{user!r} cannot be a user's name: it is text without ':'")
+        try:
+            lines = file.read_text().splitlines() if file.exists() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise FlussError(f"cannot read {file}: {error}") from error
+        kept = [line for line in lines if line.partition(":")[0] != user]
+        if drop and len(kept) == len(lines):
+            raise FlussError(f"there is no user {user} in {file}")
+        if not drop:
+            password = typer.prompt(
+                f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True
+            )
+            kept.append(f"{user}:{PasswordHash.of(password)}")
+        _write(file, "".join(f"{line}\n" for line in kept))
+        out.print(f"{'dropped' if drop else 'set'}: {escape(user)} in {escape(str(file))}")
+
+
+def _write(file: Path, text: str) -> None:
+    """Replace the file: all of it, or nothing; for its owner alone."""
+    try:
+        fd, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(fd, "w") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(fd)
+            os.replace(name, file)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise FlussError(f"cannot write {file}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fluss_df.client.acl import AclRequests
 from fluss_df.client.admin.databases import DatabaseAdmin
 from fluss_df.client.admin.offsets import OffsetAdmin
 from fluss_df.client.admin.servers import ServerAdmin
@@ -9,7 +10,7 @@ from fluss_df.client.admin.snapshots import SnapshotAdmin
 from fluss_df.client.table_questions import TableQuestions
 
 
-class FlussAdmin(DatabaseAdmin, OffsetAdmin, SnapshotAdmin, ServerAdmin):
+class FlussAdmin(DatabaseAdmin, OffsetAdmin, SnapshotAdmin, ServerAdmin, AclRequests):
     """Administration of a cluster; obtained from :meth:`FlussConnection.get_admin`.
 
     Every method blocks until the cluster has answered, and what it returns can also be awaited,

@@ -22,6 +22,7 @@ from fluss_df.client.transport.folders import close_engines, engine_here, is_att
 from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.client.transport.multiplexed import CountedConnection
 from fluss_df.client.transport.pool import ConnectionPool
+from fluss_df.client.transport.tls import tls_of
 from fluss_df.config import Config
 from fluss_df.errors import (
     DeadlineExceededError,
@@ -76,7 +77,8 @@ class Cluster:
         self.metrics = metrics
         self.closed = False
         self._engine = engine_here(config)
-        self._credentials = credentials_of(config)
+        # as whom, and how, servers are connected to
+        self._identity = credentials_of(config), tls_of(config)
         self._user = next(_user_ids)
         self._pool = io.resource(ConnectionPool)
         self._coordinator: ServerNode | None = None
@@ -100,7 +102,7 @@ class Cluster:
 
     def endpoint(self, node: ServerNode) -> Endpoint:
         """Return where and as whom to connect to a server."""
-        return Endpoint(node.host, node.port, self._credentials)
+        return Endpoint(node.host, node.port, *self._identity)
 
     async def _connection(self, endpoint: Endpoint) -> CountedConnection:
         if self.closed:
@@ -257,7 +259,7 @@ class Cluster:
             nodes = nodes[first:] + nodes[:first]
         endpoints = [self.endpoint(node) for node in nodes]
         endpoints += [
-            Endpoint(host, port, self._credentials) for host, port in self.config.addresses()
+            Endpoint(host, port, *self._identity) for host, port in self.config.addresses()
         ]
         problems: list[str] = []
         for endpoint in dict.fromkeys(endpoints):

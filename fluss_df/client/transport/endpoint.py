@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fluss_df.client.transport.tls import Tls
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol.address import local_path
@@ -12,11 +13,12 @@ from fluss_df.protocol.handshake import Credentials
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where to connect and as whom; the key of the connection cache."""
+    """Where to connect, as whom and how; the key of the connection cache."""
 
     host: str
     port: int
     credentials: Credentials | None
+    tls: Tls | None = None
 
     @property
     def address(self) -> str:

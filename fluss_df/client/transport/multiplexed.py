@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.folders import ENDING_S, engine_credentials, is_attached, successor
 from fluss_df.client.transport.in_process import DirectTransport
+from fluss_df.client.transport.tls import Tls, needs_tls, tls_error
 from fluss_df.errors import DeadlineExceededError, FlussError, NetworkError
 from fluss_df.local_peers import require_own
 from fluss_df.protocol.address import local_path
@@ -69,6 +71,36 @@ async def _connect_engine(connection: ServerConnection, path: str) -> asyncio.Tr
     return transport
 
 
+async def _connect_tls(
+    connection: ServerConnection, endpoint: Endpoint, tls: Tls, timeout_ms: int
+) -> asyncio.Transport:
+    """Connect, then shake hands: what fails there is no failure of the network."""
+    loop = asyncio.get_running_loop()
+    context = tls.context()
+    # asyncio has no other way to tell the two apart
+    transport, protocol = await loop.create_connection(
+        asyncio.Protocol, endpoint.host, endpoint.port
+    )
+    try:
+        encrypted = await loop.start_tls(
+            transport,
+            protocol,
+            context,
+            server_hostname=endpoint.host,
+            ssl_handshake_timeout=timeout_ms / 1000,
+        )
+    except OSError as error:
+        transport.abort()
+        refused = tls_error(error, endpoint.address, shaking_hands=True)
+        raise refused or error from error
+    except BaseException:
+        transport.abort()
+        raise
+    assert encrypted is not None
+    encrypted.set_protocol(_Protocol(connection))
+    return encrypted
+
+
 class _Protocol(asyncio.BufferedProtocol):
     """Hands received bytes to the sans-I/O reader, and its responses to the connection.
 
@@ -112,7 +144,14 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = f": {exc}" if exc else ""
-        self._connection.fail(NetworkError(f"{self._connection.address} disconnected{reason}"))
+        error: FlussError | None = None
+        if self._reader.is_tls:
+            error = needs_tls(self._connection.address)
+        elif isinstance(exc, ssl.SSLError):
+            error = tls_error(exc, self._connection.address, shaking_hands=False)
+        self._connection.fail(
+            error or NetworkError(f"{self._connection.address} disconnected{reason}")
+        )
 
 
 # called with the response to a request, or with why there is none
@@ -193,9 +232,12 @@ class ServerConnection:
             self._transport = await _connect_local(self, path)
         else:
             loop = asyncio.get_running_loop()
-            self._transport, _ = await loop.create_connection(
-                lambda: _Protocol(self), endpoint.host, endpoint.port
-            )
+            if endpoint.tls is None:
+                self._transport, _ = await loop.create_connection(
+                    lambda: _Protocol(self), endpoint.host, endpoint.port
+                )
+            else:
+                self._transport = await _connect_tls(self, endpoint, endpoint.tls, timeout_ms)
             sock = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # a peer that vanished without a word must not keep a connection for ever

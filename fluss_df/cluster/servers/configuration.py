@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fluss_df.cluster.processes.ports import HOST
@@ -76,6 +76,7 @@ def write_configuration(folder: Folder, settings: Settings, ports: Mapping[str, 
         "remote.data.dir": str(folder.remote),
         **default_options(settings.tablet_servers),
         **_security(settings.sasl),
+        **_authorizer(settings.super_users),
         **lake_options(folder, settings.datalake),
         **settings.server_options,
     }
@@ -115,6 +116,15 @@ def _security(sasl: Mapping[str, str]) -> dict[str, str]:
         "security.sasl.enabled.mechanisms": "PLAIN",
         "security.sasl.plain.jaas.config": f"{_LOGIN_MODULE} required {users};",
     }
+
+
+def _authorizer(super_users: Sequence[str] | None) -> dict[str, str]:
+    if super_users is None:
+        return {}
+    options = {"authorizer.enabled": "true"}
+    if super_users:
+        options["super.users"] = ";".join(f"User:{user}" for user in super_users)
+    return options
 
 
 def _quoted(password: str) -> str:

@@ -79,6 +79,8 @@ class Settings:
         Maximum heap of each tablet server, as in ``1g``; None for the default.
     datalake
         The format of the data lake; None where the cluster has none.
+    super_users
+        Users that the authorizer lets do everything; None where there is no authorizer.
     """
 
     tablet_servers: int = 1
@@ -88,6 +90,7 @@ class Settings:
     tablet_server_options: Mapping[str, str] = field(default_factory=dict)
     heap: str | None = None
     datalake: str | None = None
+    super_users: tuple[str, ...] | None = None
 
     def check(self) -> None:
         """Refuse what no server could be started with.
@@ -114,17 +117,23 @@ class Settings:
             )
         for user, password in self.sasl.items():
             _check_credentials(user, password)
+        for user in self.super_users or ():
+            _check_user(user)
         for options in (self.server_options, self.coordinator_options, self.tablet_server_options):
             for key, value in options.items():
                 _check_option(key, value)
 
 
-def _check_credentials(user: str, password: str) -> None:
+def _check_user(user: str) -> None:
     if not isinstance(user, str) or not _USER.fullmatch(user):
         raise ClusterError(
             f"invalid user name {user!r}: letters, digits and _ are allowed, after the first also"
             " the characters . $ -"
         )
+
+
+def _check_credentials(user: str, password: str) -> None:
+    _check_user(user)
     if not isinstance(password, str) or not password or not password.isprintable():
         raise ClusterError(f"the password of user {user!r} must be non-empty printable text")
 
@@ -315,6 +324,7 @@ def _state_to_json(state: State) -> dict[str, Any]:
         "tablet_server_options": dict(settings.tablet_server_options),
         "heap": settings.heap,
         "datalake": settings.datalake,
+        "super_users": settings.super_users,
         "ports": {name: [ports.internal, ports.client] for name, ports in state.ports.items()},
         "processes": {
             name: {"pid": process.pid, "started": process.started}
@@ -337,6 +347,7 @@ def _state_from_json(content: Any) -> State:
             dict(content["tablet_server_options"]),
             content["heap"],
             content.get("datalake"),
+            None if content.get("super_users") is None else tuple(content["super_users"]),
         ),
         {name: Ports(*ports) for name, ports in content["ports"].items()},
         {

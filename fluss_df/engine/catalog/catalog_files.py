@@ -77,6 +77,10 @@ class CatalogFiles:
         """Return the file of the state of the cluster."""
         return self._kept("cluster.json", "producers")
 
+    def acls(self) -> KeptJson:
+        """Return the file of the access control lists."""
+        return self._kept("acls.json", "acls")
+
     def cluster_changes(self) -> ClusterChanges:
         """Return the changes since the file of the state of the cluster was written."""
         name = "cluster.changes"

@@ -1,7 +1,7 @@
 """Requests about the cluster as such, answered by a cluster of one server.
 
-It has no snapshots of rows, no remote storage and no authorizer, and says so as a server of Apache
-Fluss 1.0 without them does.
+It has no snapshots of rows and no remote storage, and says so as a server of Apache Fluss 1.0
+without them does.
 """
 
 from __future__ import annotations
@@ -41,9 +41,6 @@ class ClusterRequests:
     def handlers(self) -> list[_Handler]:
         """Return each request with what answers it."""
         return [
-            (api.CREATE_ACLS, _no_authorizer),
-            (api.LIST_ACLS, _no_authorizer),
-            (api.DROP_ACLS, _no_authorizer),
             (api.DESCRIBE_CLUSTER_CONFIGS, self._configs),
             (api.ALTER_CLUSTER_CONFIGS, self._alter_configs),
             (api.ADD_SERVER_TAG, self._add_tag),
@@ -228,6 +225,17 @@ class ClusterRequests:
                 part.partition_id = bucket.partition_id
         return response
 
+    def producer_tables(self, producer_id: str) -> set[int]:
+        """Return the ids of the tables that a producer has offsets of.
+
+        Raises
+        ------
+        FlussError
+            ``INVALID_PRODUCER_ID_EXCEPTION``.
+        """
+        known = self.engine.cluster.producer(producer_id)
+        return set() if known is None else {bucket.table_id for bucket in known.offsets}
+
     def _forget_producer(self, request: pb.DeleteProducerOffsetsRequest) -> Message:
         self.engine.cluster.forget(request.producer_id)
         return pb.DeleteProducerOffsetsResponse()
@@ -297,10 +305,6 @@ def _one_of(number: int, names: tuple[str, ...]) -> str:
             f"Value {number} must be one of [{', '.join(names)}]", ErrorCode.UNKNOWN_SERVER_ERROR
         )
     return names[number]
-
-
-def _no_authorizer(request: Message) -> NoReturn:
-    raise FlussError("No Authorizer is configured.", ErrorCode.SECURITY_DISABLED_EXCEPTION)
 
 
 def _no_snapshot(request: pb.GetKvSnapshotMetadataRequest) -> NoReturn:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from fluss_df.engine.access.authorizer import Rights
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files.files import disk_refused
 from fluss_df.engine.files.workers import paced
@@ -28,6 +29,7 @@ from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.acl import OperationType
 from fluss_df.protocol.fetch import (
     FetchReply,
     ReplyBucket,
@@ -60,15 +62,17 @@ _PIECE_BYTES: Final = 64 << 10
 # ---- produce
 
 
-async def produce_log(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
+async def produce_log(
+    engine: Engine, body: pa.Buffer, rights: Rights | None
+) -> Awaitable[list[Buffer]]:
     """Append; the awaitable that is returned waits for the disk and is the response."""
-    return _acknowledge(engine, *await engine.run(_append_all, engine, body))
+    return _acknowledge(engine, *await engine.run(_append_all, engine, body, rights))
 
 
 def _append_all(
-    engine: Engine, body: pa.Buffer
+    engine: Engine, body: pa.Buffer, rights: Rights | None
 ) -> tuple[pb.ProduceLogRequest, list[Appended | FlussError]]:
-    request, records = parse_rows(pb.ProduceLogRequest(), "PRODUCE_LOG", 4, body)
+    request, records = parse_rows(pb.ProduceLogRequest(), "PRODUCE_LOG", 4, body, rights)
     results: list[Appended | FlussError] = []
     for part, data in zip(request.buckets_req, records, strict=True):
         try:
@@ -120,10 +124,10 @@ def _bucket(
 
 
 async def fetch_log(
-    engine: Engine, body: pa.Buffer, *, large: bool, in_place: bool
+    engine: Engine, body: pa.Buffer, rights: Rights | None, *, large: bool, in_place: bool
 ) -> Awaitable[list[Buffer]]:
     """Read; the awaitable that is returned waits for new records and is the response."""
-    read = functools.partial(_read_all, engine, in_place=in_place)
+    read = functools.partial(_read_all, engine, rights=rights, in_place=in_place)
     if len(body) <= _KEPT_BYTES:
         return _fetch(engine, engine.run, read, _parse_fetch(body))
     run = engine.run_large if large else engine.run
@@ -213,7 +217,9 @@ def _parse_and_read(read: Callable[[pb.FetchLogRequest], _Answer], body: pa.Buff
     return read(_parse_fetch(body))
 
 
-def _read_all(engine: Engine, request: pb.FetchLogRequest, *, in_place: bool) -> _Answer:
+def _read_all(
+    engine: Engine, request: pb.FetchLogRequest, *, rights: Rights | None = None, in_place: bool
+) -> _Answer:
     """Return the response, the bytes of records in it, and whether it may not wait for more.
 
     It is not to wait where a bucket has an error, or batches were left out: the client goes on
@@ -226,12 +232,16 @@ def _read_all(engine: Engine, request: pb.FetchLogRequest, *, in_place: bool) ->
     at_once = False
     for asked in request.tables_req:
         parts: list[Buffer] = []
+        # a right that was taken away meanwhile ends a fetch that waits
+        refusal = rights.refusal_by_id(OperationType.READ, asked.table_id) if rights else None
         for part in paced(asked.buckets_req):
             answer = pb.FetchLogResponseForBucket(bucket_id=part.bucket_id)
             if part.HasField("partition_id"):
                 answer.partition_id = part.partition_id
             bucket = ReplyBucket(asked.table_id, answer)
             try:
+                if refusal:
+                    raise without_frames(refusal)
                 _read(engine, request, asked, part, bucket, total, in_place)
                 total += sum(map(len, bucket.records or ()))
                 at_once |= answer.HasField("filtered_end_offset")

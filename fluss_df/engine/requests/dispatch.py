@@ -13,6 +13,11 @@ from typing import Any, Final
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
+from fluss_df.engine.access import acl_requests
+from fluss_df.engine.access.authorizer import AllRights, Authorizer, Rights
+from fluss_df.engine.access.login_attempts import Attempts
+from fluss_df.engine.access.passwords import Passwords, is_hash
+from fluss_df.engine.access.rules import Rule, guarded, rules
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files.rate_limited_log import SeldomLogger
 from fluss_df.engine.files.workers import paced
@@ -23,7 +28,6 @@ from fluss_df.engine.requests.answer_room import AnswerRoom
 from fluss_df.engine.requests.catalog_requests import CatalogRequests, path_of
 from fluss_df.engine.requests.cluster_requests import SERVER, ClusterRequests
 from fluss_df.engine.requests.kv_scans import Scans
-from fluss_df.engine.requests.login_attempts import Attempts
 from fluss_df.engine.requests.request_limits import check_entries, may_be_large, refuse_size
 from fluss_df.engine.tables.tables import Table
 from fluss_df.engine.upkeep.backup import BACKUP_KEY, back_up
@@ -31,6 +35,7 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.acl import FlussPrincipal
 from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Request
 from fluss_df.protocol.handshake import FOLDER_PROTOCOL
 from fluss_df.protocol.text import replace_malformed
@@ -45,6 +50,8 @@ _LOOKED_AT_HERE: Final = 1 << 20
 # about what a bucket in an answer takes in memory
 _BUCKET_BYTES: Final = 256
 
+# requests that are answered for who asks
+_ABOUT_RIGHTS: Final = (api.CREATE_ACLS, api.LIST_ACLS, api.DROP_ACLS)
 # questions that are answered from memory, on any thread
 _AT_ONCE: Final = (api.GET_TABLE_INFO, api.LIST_PARTITION_INFOS, api.LIST_OFFSETS)
 
@@ -58,7 +65,7 @@ class Session:
     host, port
         Where this peer reaches the server: its own metadata says so.
     users
-        User -> password of those who may in; None to let everyone in.
+        User -> password of those who may in, or its hash; None to let everyone in.
     user
         Who it is, once that is known.
     local
@@ -81,6 +88,11 @@ class Session:
     failures: int = 0
 
     @property
+    def principal(self) -> FlussPrincipal:
+        """Who it is to the authorizer."""
+        return FlussPrincipal(self.user) if self.user else FlussPrincipal.ANONYMOUS
+
+    @property
     def trusted(self) -> bool:
         """Whether it may ask for everything."""
         return (self.users is None and self.secret is None) or self.user is not None
@@ -91,10 +103,13 @@ class Dispatcher:
     """Answers requests on an engine; used on the event loop that the engine was started on."""
 
     engine: Engine
+    authorizer: Authorizer | None = None
     _handlers: dict[int, tuple[api.Api[Any, Any], Callable[..., Any]]] = field(init=False)
     _scans: Scans = field(init=False)
     _cluster: ClusterRequests = field(init=False)
+    _rules: Mapping[int, Rule] = field(init=False)
     _attempts: Attempts = field(init=False, default_factory=Attempts)
+    _passwords: Passwords = field(init=False, default_factory=Passwords)
 
     def __post_init__(self) -> None:
         self._cluster = ClusterRequests(self.engine)
@@ -114,12 +129,16 @@ class Dispatcher:
             (api.SCAN_KV, self._scan_kv),
             (api.GET_TABLE_STATS, self._table_stats),
             (api.GET_LATEST_KV_SNAPSHOTS, self._latest_snapshots),
+            (api.CREATE_ACLS, acl_requests.create_acls),
+            (api.LIST_ACLS, acl_requests.list_acls),
+            (api.DROP_ACLS, acl_requests.drop_acls),
             *CatalogRequests(self.engine, self._cluster).handlers(),
             *self._cluster.handlers(),
             *LakeRequests(self.engine).handlers(),
         ]
         self._scans = Scans(self.engine)
         self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
+        self._rules = rules(self._cluster.producer_tables, self._scans.table_of)
 
     async def begin(
         self, session: Session, request: Request, *, in_place: bool = False
@@ -201,31 +220,50 @@ class Dispatcher:
                 "The connection is not authenticated: send user and password first (SASL/PLAIN)",
                 ErrorCode.AUTHENTICATE_EXCEPTION,
             )
+        rights = self._rights_of(session)
         # these read and write bytes, and wait on the event loop
         rest: Awaitable[list[Buffer]]
         if kind in (api.PRODUCE_LOG, api.PUT_KV):
             # they are large by their rows, and count their buckets themselves
-            rest = await handler(self.engine, request.body)
+            rest = await handler(self.engine, request.body, rights)
             return rest
         large = await self._is_large(kind, request.body)
         if kind is api.LOOKUP:
-            rest = await handler(self.engine, request.body, large=large)
+            rest = await handler(self.engine, request.body, rights, large=large)
             return rest
         if kind is api.FETCH_LOG:
-            rest = await handler(self.engine, request.body, large=large, in_place=in_place)
+            rest = await handler(self.engine, request.body, rights, large=large, in_place=in_place)
             return rest
         if kind is api.AUTHENTICATE:
             asked = _parse(api.AUTHENTICATE, request.body)
             return [(await self._authenticate(session, asked)).SerializeToString()]
         if kind is api.API_VERSIONS:
             return [_answer(self._api_versions, _parse(kind, request.body), session)]
-        # metadata says where its peer reaches the server
-        more = (session,) if kind is api.GET_METADATA else ()
+        more: tuple[object, ...] = ()
+        if kind is api.GET_METADATA:
+            # it says where its peer reaches the server
+            more = (session,)
+        elif kind in _ABOUT_RIGHTS:
+            more = (self._rights_to_rights(session),)
+        if rights is not None:
+            handler = guarded(self._rules.get(kind.key), kind.name, rights, handler)
         if len(request.body) <= _READ_HERE:
             message = _parse(kind, request.body)
             return [await self.engine.run(_answer, handler, message, *more)]
         run = self.engine.run_large if large else self.engine.run
         return [await run(_parse_and_answer, kind, handler, request.body, *more)]
+
+    def _rights_of(self, session: Session) -> Rights | None:
+        """Return what somebody may do; None for everything."""
+        if self.authorizer is None or session.local:
+            return None
+        return self.authorizer.rights_of(session.principal, session.address)
+
+    def _rights_to_rights(self, session: Session) -> Rights | None:
+        """Return what somebody may do about rights; None where there are none."""
+        if self.authorizer is None or not session.local:
+            return self._rights_of(session)
+        return AllRights(self.authorizer, session.principal, "")
 
     async def _is_large(self, kind: api.Api[Any, Any], body: pa.Buffer) -> bool:
         """Whether a request is to be answered one at a time.
@@ -287,9 +325,8 @@ class Dispatcher:
         await self._attempts.turn(session.address, name)
         if len(parts) == 3:
             expected = session.users.get(name)
-            # compared even for an unknown user, in the same time
-            equal = hmac.compare_digest(parts[2], (expected or "").encode())
-            if equal and expected is not None:
+            hashed = any(map(is_hash, session.users.values()))
+            if await self._passwords.matches(parts[2], expected, hashed=hashed):
                 session.user = name
                 self._attempts.succeeded(session.address, name)
                 return pb.AuthenticateResponse()

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from fluss_df.engine.access.authorizer import Rights
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files.files import disk_refused
 from fluss_df.engine.files.workers import paced
@@ -21,6 +22,7 @@ from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.acl import OperationType
 from fluss_df.protocol.wire import Buffer, bytes_header
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.kv.primary_key import key_columns, key_lake_format
@@ -55,15 +57,15 @@ def _bucket(
 # ---- put
 
 
-async def put_kv(engine: Engine, body: pa.Buffer) -> Awaitable[list[Buffer]]:
+async def put_kv(engine: Engine, body: pa.Buffer, rights: Rights | None) -> Awaitable[list[Buffer]]:
     """Write; the awaitable that is returned waits for the disk and is the response."""
-    return _acknowledge(engine, *await engine.run(_put_all, engine, body))
+    return _acknowledge(engine, *await engine.run(_put_all, engine, body, rights))
 
 
 def _put_all(
-    engine: Engine, body: pa.Buffer
+    engine: Engine, body: pa.Buffer, rights: Rights | None
 ) -> tuple[pb.PutKvRequest, list[PutResult | FlussError]]:
-    request, records = parse_rows(pb.PutKvRequest(), "PUT_KV", 5, body)
+    request, records = parse_rows(pb.PutKvRequest(), "PUT_KV", 5, body, rights)
     results: list[PutResult | FlussError] = []
     targets = tuple(request.target_columns) or None
     overwrite = request.agg_mode == _OVERWRITE
@@ -110,10 +112,12 @@ class _Found:
     end_offset: int = 0
 
 
-async def lookup(engine: Engine, body: pa.Buffer, *, large: bool) -> Awaitable[list[Buffer]]:
+async def lookup(
+    engine: Engine, body: pa.Buffer, rights: Rights | None, *, large: bool
+) -> Awaitable[list[Buffer]]:
     """Look keys up, and insert those that are missing where that is asked for."""
     run = engine.run_large if large else engine.run
-    return _found(engine, *await run(_lookup_all, engine, body))
+    return _found(engine, *await run(_lookup_all, engine, body, rights))
 
 
 def lookup_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
@@ -134,9 +138,16 @@ def lookup_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
 
 
 def _lookup_all(
-    engine: Engine, body: pa.Buffer
+    engine: Engine, body: pa.Buffer, rights: Rights | None
 ) -> tuple[pb.LookupRequest, list[_Found | FlussError]]:
     request = _parse_lookup(body)
+    if rights is not None and request.insert_if_not_exists:
+        rights.require_table(OperationType.WRITE, request.table_id)
+    elif rights is not None:
+        refusal = rights.refusal_by_id(OperationType.READ, request.table_id)
+        if refusal is not None:
+            # as a server answers: for each bucket
+            return request, [refusal for _ in request.buckets_req]
     return request, _lookup_each(engine, request)
 
 

@@ -72,6 +72,12 @@ class Scans:
         # RocksDB lets go of its files here, and not under the lock
         ended.clear()
 
+    def table_of(self, scanner_id: bytes) -> int | None:
+        """Return the id of the table that a scan is of; None for one that is not known."""
+        with self._lock:
+            scan = self._scans.get(scanner_id)
+            return None if scan is None else scan.bucket.table_id
+
     def answer(self, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
         """Begin a scan, go on with one, or end one."""
         try:

@@ -7,9 +7,11 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from fluss_df.engine.access.authorizer import Rights
 from fluss_df.engine.files.workers import give_turn
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.acl import OperationType
 from fluss_df.protocol.wire import BYTES, VARINT, int32, next_field, signed
 
 RowsT = TypeVar("RowsT", pb.ProduceLogRequest, pb.PutKvRequest)
@@ -25,7 +27,7 @@ _PARTITION, _BUCKET, _RECORDS = 1, 2, 3
 
 
 def parse_rows(
-    request: RowsT, name: str, buckets_field: int, body: pa.Buffer
+    request: RowsT, name: str, buckets_field: int, body: pa.Buffer, rights: Rights | None = None
 ) -> tuple[RowsT, list[memoryview]]:
     """Read a request; its records stay slices of the body, and are missing in the message.
 
@@ -39,11 +41,13 @@ def parse_rows(
         The number of its field with what is for a bucket.
     body
         Its bytes.
+    rights
+        Of who sent it; None for everything.
 
     Raises
     ------
     FlussError
-        :class:`ProtocolError` where the bytes are not such a message;
+        ``AUTHORIZATION_EXCEPTION``; :class:`ProtocolError` where the bytes are not such a message;
         ``RECORD_TOO_LARGE_EXCEPTION`` where it has too many fields; ``INVALID_REQUIRED_ACKS``.
     """
     data = memoryview(body).cast("B")
@@ -88,6 +92,8 @@ def parse_rows(
         raise ProtocolError(f"a {name} request lacks required fields")
     if request.acks not in (-1, 0, 1):
         raise FlussError(f"Invalid required acks: {request.acks}", ErrorCode.INVALID_REQUIRED_ACKS)
+    if rights is not None:
+        rights.require_table(OperationType.WRITE, request.table_id)
     return request, records
 
 

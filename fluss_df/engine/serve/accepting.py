@@ -8,12 +8,15 @@ import errno
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Final
 
 from fluss_df.engine.files.rate_limited_log import SeldomLogger
-from fluss_df.engine.serve.admission import Connections
+from fluss_df.engine.serve.admission import Connections, Handshake
 from fluss_df.engine.serve.connection import Connection
+from fluss_df.engine.serve.tls import shake_hands
+from fluss_df.engine.serve.tls_transport import TlsTransport
 from fluss_df.local_peers import peer_uid
 
 logger = SeldomLogger(logging.getLogger(__name__))
@@ -39,6 +42,8 @@ class Acceptor:
         Say whether there is room.
     make
         Makes the protocol of a connection, by its peer's address.
+    tls
+        Shakes hands with peers; None where they come without TLS.
     """
 
     def __init__(
@@ -46,10 +51,12 @@ class Acceptor:
         listening: socket.socket,
         connections: Connections[Connection],
         make: Callable[[str], Connection],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._socket = listening
         self._connections = connections
         self._make = make
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._opening: set[asyncio.Task[None]] = set()
@@ -85,9 +92,38 @@ class Acceptor:
         if not self._connections.admit(name):
             peer.close()
             return
-        task = self._loop.create_task(self._open(peer, name))
+        if self._tls is None:
+            task = self._loop.create_task(self._open(peer, name))
+        else:
+            task = self._loop.create_task(self._encrypt(peer, name, self._tls))
+            # it counts, and may be closed for another one, before hands are shaken
+            guest = Handshake(name, self._loop.time(), task)
+            self._connections.shaking.add(guest)
+            task.add_done_callback(lambda _: self._connections.shaking.discard(guest))
+            # of a task that was cancelled before its first step; another one has let go of it
+            task.add_done_callback(lambda _: peer.close())
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
+
+    async def _encrypt(self, peer: socket.socket, name: str, tls: ssl.SSLContext) -> None:
+        try:
+            async with asyncio.timeout(self._connections.limits.unauthenticated_s):
+                encrypted = await shake_hands(peer, tls)
+        except TimeoutError:
+            logger.warning("a peer at %s did not shake hands in time (TLS)", name)
+            return
+        except OSError as error:
+            reason = getattr(error, "reason", None) or error
+            logger.warning("a peer at %s could not shake hands (TLS): %s", name, reason)
+            return
+        if encrypted is None:
+            logger.log(logging.DEBUG, "a peer at %s came without TLS", name)
+            return
+        task = asyncio.current_task()
+        self._connections.shaking -= {
+            guest for guest in self._connections.shaking if guest.task is task
+        }
+        TlsTransport(self._loop, encrypted, self._make(name))
 
     async def _open(self, peer: socket.socket, name: str) -> None:
         try:
@@ -134,6 +170,9 @@ class Acceptor:
             self._timer.cancel()
         self._loop.remove_reader(self._socket)
         self._socket.close()
+        if self._tls is not None:
+            for task in self._opening:
+                task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
         if self._reserve >= 0:
             os.close(self._reserve)

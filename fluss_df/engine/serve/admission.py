@@ -55,6 +55,19 @@ class Peer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Handshake:
+    """A peer that shakes hands (TLS), and is no connection yet."""
+
+    address: str
+    since: float
+    task: asyncio.Task[None]
+
+    def close(self) -> None:
+        """End it."""
+        self.task.cancel()
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What peers may use of a server.
@@ -115,6 +128,7 @@ class Connections(Generic[PeerT]):
         self.dispatcher = dispatcher
         self.limits = limits
         self.open: set[PeerT] = set()
+        self.shaking: set[Handshake] = set()
         self.memory = MemoryLimit(limits.total_bytes)
         self.answers = MemoryLimit(limits.total_bytes)
         # by the peer's address; "" is this machine's Unix socket
@@ -128,14 +142,16 @@ class Connections(Generic[PeerT]):
         """Whether another connection of an address may come in; another one is closed for it."""
         if not address:
             return self._counts[""] < self._most
-        if self._counts[address] >= self._most_of_one and not self.make_room(address):
+        from_there = self._counts[address] + sum(g.address == address for g in self.shaking)
+        if from_there >= self._most_of_one and not self.make_room(address):
             logger.warning(
                 "a connection from %s was closed: %s are open from there (Limits)",
                 address,
-                self._counts[address],
+                from_there,
             )
             return False
-        if self._counts.total() - self._counts[""] >= self._most and not self.make_room(""):
+        by_tcp = self._counts.total() - self._counts[""] + len(self.shaking)
+        if by_tcp >= self._most and not self.make_room(""):
             logger.warning(
                 "a connection from %s was closed: %s are open (Limits)", address, self._most
             )
@@ -151,6 +167,13 @@ class Connections(Generic[PeerT]):
             Whether one was closed.
         """
         now = asyncio.get_running_loop().time()
+        shaking = [guest for guest in self.shaking if address in ("", guest.address)]
+        if shaking:
+            # who has not even shaken hands goes first
+            oldest = min(shaking, key=lambda guest: guest.since)
+            oldest.close()
+            self.shaking.discard(oldest)
+            return True
         new: list[tuple[float, PeerT]] = []
         idle: list[tuple[float, PeerT]] = []
         for connection in self.open:

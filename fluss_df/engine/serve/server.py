@@ -8,6 +8,7 @@ import functools
 import os
 import shutil
 import socket
+import ssl
 import tempfile
 import threading
 import weakref
@@ -16,6 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from fluss_df.engine.access.authorizer import Authorizer
+from fluss_df.engine.access.passwords import checked_users
+from fluss_df.engine.access.security import Security
 from fluss_df.engine.auto_partitions import keep_partitions
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.engine_options import EngineOptions
@@ -26,6 +30,7 @@ from fluss_df.engine.serve.accepting import Acceptor
 from fluss_df.engine.serve.admission import Connections, Limits
 from fluss_df.engine.serve.channel import Channel
 from fluss_df.engine.serve.connection import Connection
+from fluss_df.engine.serve.tls import server_context
 from fluss_df.errors import FlussError, NetworkError
 from fluss_df.hooks import ForkStep, after_fork, open_folder_lake
 from fluss_df.protocol.address import local_host
@@ -40,7 +45,7 @@ class EngineServer:
 
     Parameters
     ----------
-    path, port, host, sasl, options, limits
+    path, port, host, sasl, options, limits, security
         As of :class:`~fluss_df.embedded.EmbeddedFluss`.
     """
 
@@ -53,10 +58,13 @@ class EngineServer:
         sasl: Mapping[str, str] | None = None,
         options: EngineOptions | None = None,
         limits: Limits | None = None,
+        security: Security | None = None,
     ) -> None:
+        self._users = checked_users(sasl) if sasl else None
+        security = security or Security()
+        tls = server_context(security)
         self._temporary = tempfile.mkdtemp(prefix=PREFIX) if path is None else None
         self.folder = Path(self._temporary or path or "").expanduser().absolute()
-        self._users = dict(sasl) if sasl else None
         self._address: str | None = None
         self._closed = False
         self._acceptors: list[Acceptor] = []
@@ -69,7 +77,8 @@ class EngineServer:
             self._remove_temporary()
             raise
         self.engine.at_checks(functools.partial(keep_partitions, self.engine))
-        self._connections = Connections[Connection](Dispatcher(self.engine), limits or Limits())
+        dispatcher = Dispatcher(self.engine, self._authorizer(security))
+        self._connections = Connections[Connection](dispatcher, limits or Limits())
         self._loop = asyncio.new_event_loop()
         self.socket_path = self._runtime.socket_path
         # of requests that come without a connection
@@ -81,7 +90,7 @@ class EngineServer:
         self._thread.start()
         try:
             self._runtime.name_data(self.folder)
-            self._run(self._start(host, port))
+            self._run(self._start(host, port, tls))
             self.engine.lock.announce(self.socket_path)
         except BaseException as error:
             self.close()
@@ -94,6 +103,16 @@ class EngineServer:
         if lake is not None and any(map(has_lake, self.engine.catalog.all_tables())):
             lake.created()
 
+    def _authorizer(self, security: Security) -> Authorizer | None:
+        if not security.authorizer_enabled:
+            return None
+        return Authorizer(
+            self.engine.acls,
+            self.engine.catalog,
+            security.principals(),
+            ignore_case=security.acl_principal_ignore_case,
+        )
+
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
@@ -101,7 +120,7 @@ class EngineServer:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _start(self, host: str, port: int | None) -> None:
+    async def _start(self, host: str, port: int | None, tls: ssl.SSLContext | None) -> None:
         self.engine.start()
         unix_host, unix_port = local_host(self.socket_path)
         secret = self.engine.lock.secret
@@ -118,14 +137,23 @@ class EngineServer:
             return
         bound = int(listening.getsockname()[1])
         shown = "127.0.0.1" if host in ("0.0.0.0", "") else host
-        self._accept(listening, lambda address: Session(shown, bound, self._users, address=address))
+        self._accept(
+            listening, lambda address: Session(shown, bound, self._users, address=address), tls
+        )
         self._address = f"{shown}:{bound}"
 
-    def _accept(self, listening: socket.socket, session: Callable[[str], Session]) -> None:
+    def _accept(
+        self,
+        listening: socket.socket,
+        session: Callable[[str], Session],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         connections = self._connections
-        self._acceptors.append(
-            Acceptor(listening, connections, lambda peer: Connection(connections, session(peer)))
-        )
+
+        def make(peer: str) -> Connection:
+            return Connection(connections, session(peer))
+
+        self._acceptors.append(Acceptor(listening, connections, make, tls))
 
     @property
     def address(self) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from fluss_df.engine.access.acl_store import read_acls
 from fluss_df.engine.catalog.carry_over import buckets_on_disk, old_point
 from fluss_df.engine.catalog.catalog_files import CATALOG, SET_ASIDE, CatalogFiles
 from fluss_df.engine.catalog.cluster_state import epoch_of, read_state
@@ -196,6 +197,11 @@ class _Checker:
                 self._found("note", kept.first, f"{problem}; mended when opened")
             if stored is not None:
                 read_state(stored, changes)
+        kept = files.acls()
+        with self._damage(kept.first):
+            stored = self._kept(kept, needed=False)
+            if stored is not None:
+                read_acls(stored)
 
     def _table_file(
         self,

@@ -19,6 +19,7 @@ from typing import IO, Final, cast
 
 import pyarrow as pa
 
+from fluss_df.engine.access.acl_store import read_acls
 from fluss_df.engine.catalog.carry_over import carry_over
 from fluss_df.engine.catalog.catalog_files import CATALOG, DATA, CatalogFiles
 from fluss_df.engine.catalog.cluster_state import read_state
@@ -39,7 +40,7 @@ from fluss_df.errors import ErrorCode, FlussError
 # every file of a backup
 _MEMBER: Final = re.compile(
     r"FORMAT"
-    r"|catalog/(databases|cluster|table-\d{1,18})\.json"
+    r"|catalog/(databases|cluster|acls|table-\d{1,18})\.json"
     r"|data/\d{1,18}/(table|\d{1,18})/\d{1,9}/"
     r"(log/(synced|\d{20}\.log)|kv/[A-Za-z0-9][A-Za-z0-9._-]{0,80})",
     re.ASCII,
@@ -332,6 +333,11 @@ def _read_catalog(folder: Path) -> None:
         value = kept.read()[0]
         if value is not None:
             read_state(value)
+    kept = files.acls()
+    with damage_in(kept.first):
+        value = kept.read()[0]
+        if value is not None:
+            read_acls(value)
     tables = []
     for table_id in files.table_ids():
         kept = files.table(table_id)

@@ -8,139 +8,27 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Iterator, Mapping
+from typing import Any
 from urllib.parse import unquote
 
-from fluss_df.addresses import embedded_folder, parse_address
+from fluss_df.addresses import parse_address
+from fluss_df.config.options import (
+    FOREVER_MS,
+    MIB,
+    SECRETS,
+    Option,
+    acks,
+    boolean,
+    integer,
+    one_of,
+    path,
+    pem,
+    protocols,
+    servers,
+    text_of,
+)
 from fluss_df.errors import ErrorCode, FlussError
-
-T = TypeVar("T")
-
-_MIB = 1 << 20
-_FOREVER_MS = 2**64 - 1
-_SECRET = "security.sasl.password"
-
-
-def _invalid(key: str, value: object, expected: str) -> FlussError:
-    shown = "***" if key == _SECRET else repr(value)
-    return FlussError(
-        f"invalid value {shown} for '{key}': expected {expected}",
-        ErrorCode.INVALID_CONFIG_EXCEPTION,
-    )
-
-
-def _integer(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str, object], int]:
-    expected = f"a whole number from {minimum}" + (f" to {maximum}" if maximum < 2**31 else "")
-
-    def parse(key: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise _invalid(key, value, expected)
-        try:
-            number = int(value)
-        except ValueError:
-            raise _invalid(key, value, expected) from None
-        if not minimum <= number <= max(maximum, _FOREVER_MS if maximum >= 2**63 - 1 else 0):
-            raise _invalid(key, value, expected)
-        return number
-
-    return parse
-
-
-def _boolean(key: str, value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    text = str(value).strip().lower()
-    if text not in ("true", "false"):
-        raise _invalid(key, value, "'true' or 'false'")
-    return text == "true"
-
-
-def _one_of(*choices: str) -> Callable[[str, object], str]:
-    def parse(key: str, value: object) -> str:
-        for choice in choices:
-            if str(value).lower() == choice.lower():
-                return choice
-        raise _invalid(key, value, " or ".join(repr(choice) for choice in choices))
-
-    return parse
-
-
-def _acks(key: str, value: object) -> str:
-    text = str(value).strip().lower()
-    if text not in ("all", "-1", "0", "1"):
-        raise _invalid(key, value, "'all', '1' or '0'")
-    return "all" if text == "-1" else text
-
-
-def _text(key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise _invalid(key, value, "a string")
-    return value
-
-
-def _servers(key: str, value: object) -> str:
-    if isinstance(value, Path):
-        return f"file:{value}"
-    if embedded_folder(value) is not None:
-        return str(value)
-    if isinstance(value, (list, tuple)):
-        value = ",".join(str(item) for item in value)
-    text = _text(key, value)
-    addresses = [part.strip() for part in text.split(",") if part.strip()]
-    if not addresses:
-        raise _invalid(key, value, "'host:port[,host:port]', or a folder such as './data'")
-    for address in addresses:
-        parse_address(address)
-    return ",".join(addresses)
-
-
-class Option(Generic[T]):
-    """One option: a property of :class:`Config`, and a key of its dictionary.
-
-    Parameters
-    ----------
-    key
-        The key without the prefix ``client.``.
-    default
-        Its value where nothing is set.
-    parse
-        Checks and converts a value; raises a FlussError.
-    doc
-        What it does, in one sentence.
-    aliases
-        Other keys for the same option.
-    """
-
-    def __init__(
-        self,
-        key: str,
-        default: T,
-        parse: Callable[[str, object], T],
-        doc: str,
-        aliases: tuple[str, ...] = (),
-    ) -> None:
-        self.key = key
-        self.default = default
-        self.parse = parse
-        self.aliases = aliases
-        self.__doc__ = doc
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Option[T]: ...
-    @overload
-    def __get__(self, instance: Config, owner: type) -> T: ...
-    def __get__(self, instance: Config | None, owner: type) -> T | Option[T]:
-        """Return the value, or the option itself where the class is asked."""
-        if instance is None:
-            return self
-        value: T = instance._values.get(self.key, self.default)
-        return value
-
-    def __set__(self, instance: Config, value: T) -> None:
-        """Check and set the value."""
-        instance._values[self.key] = self.parse(self.key, value)
 
 
 class Config:
@@ -171,139 +59,139 @@ class Config:
     bootstrap_servers = Option(
         "bootstrap.servers",
         "127.0.0.1:9123",
-        _servers,
+        servers,
         "Addresses of the cluster, ``host:port[,host:port]``; or a folder, for an embedded Fluss.",
     )
     connect_timeout_ms = Option(
         "connect-timeout",
         15_000,
-        _integer(1),
+        integer(1),
         "How long a TCP connect with its handshake may take, in ms.",
         ("connect-timeout-ms",),
     )
     request_timeout_ms = Option(
         "request-timeout",
         30_000,
-        _integer(1),
+        integer(1),
         "How long a server may take to answer one request, in ms.",
         ("request-timeout-ms",),
     )
     retry_timeout_ms = Option(
         "retry-timeout",
         60_000,
-        _integer(0),
+        integer(0),
         "How long metadata requests and reads are retried on retriable errors, in ms.",
         ("retry-timeout-ms",),
     )
     writer_request_max_size = Option(
         "writer.request-max-size",
-        10 * _MIB,
-        _integer(1024),
+        10 * MIB,
+        integer(1024),
         "The largest produce request, in bytes.",
         ("request.max.size",),
     )
     writer_acks = Option(
-        "writer.acks", "all", _acks, "Who must have a batch before it counts as written."
+        "writer.acks", "all", acks, "Who must have a batch before it counts as written."
     )
     writer_retries = Option(
-        "writer.retries", 2**31 - 1, _integer(0), "How often a batch is sent again."
+        "writer.retries", 2**31 - 1, integer(0), "How often a batch is sent again."
     )
     writer_delivery_timeout_ms = Option(
         "writer.delivery-timeout",
         120_000,
-        _integer(1),
+        integer(1),
         "How long a batch is retried before it is reported as not written, in ms.",
         ("writer.delivery-timeout-ms",),
     )
     writer_batch_size = Option(
         "writer.batch-size",
-        2 * _MIB,
-        _integer(1024),
+        2 * MIB,
+        integer(1024),
         "The size of a batch, in bytes of Arrow data.",
     )
     writer_batch_rows = Option(
         "writer.batch-rows",
         32_768,
-        _integer(1),
+        integer(1),
         "The most rows in a batch of a primary-key table: a server notes the changes of a batch,"
         " two for each row that it updates, on one page (server.buffer.page-size there).",
     )
     writer_batch_timeout_ms = Option(
         "writer.batch-timeout",
         100,
-        _integer(0),
+        integer(0),
         "How long rows wait for more rows before their batch is sent, in ms.",
         ("writer.batch-timeout-ms",),
     )
     writer_dynamic_batch_size_enabled = Option(
         "writer.dynamic-batch-size.enabled",
         True,
-        _boolean,
+        boolean,
         "Whether batches of rows shrink while few rows come.",
     )
     writer_dynamic_batch_size_min = Option(
         "writer.dynamic-batch-size-min",
         256 * 1024,
-        _integer(1024),
+        integer(1024),
         "The smallest size that they shrink to, in bytes.",
     )
     writer_bucket_no_key_assigner = Option(
         "writer.bucket.no-key-assigner",
         "sticky",
-        _one_of("sticky", "round_robin"),
+        one_of("sticky", "round_robin"),
         "How rows without a bucket key are spread over buckets.",
     )
     writer_enable_idempotence = Option(
         "writer.enable-idempotence",
         True,
-        _boolean,
+        boolean,
         "Whether the server drops batches that a retry sends twice.",
     )
     writer_max_inflight_requests_per_bucket = Option(
         "writer.max-inflight-requests-per-bucket",
         5,
-        _integer(1),
+        integer(1),
         "How many batches of a bucket are on their way at once.",
     )
     writer_buffer_memory_size = Option(
         "writer.buffer.memory-size",
-        64 * _MIB,
-        _integer(_MIB),
+        64 * MIB,
+        integer(MIB),
         "How many bytes wait in a writer before the caller waits.",
     )
     writer_buffer_wait_timeout_ms = Option(
         "writer.buffer.wait-timeout",
-        _FOREVER_MS,
-        _integer(0),
+        FOREVER_MS,
+        integer(0),
         "How long the caller waits for room in that buffer, in ms.",
         ("writer.buffer.wait-timeout-ms",),
     )
     writer_kv_backpressure_max_throttle_ms = Option(
         "writer.kv-backpressure.max-throttle",
         3_000,
-        _integer(0),
+        integer(0),
         "The longest pause that a server under pressure may ask for, in ms.",
         ("writer.kv-backpressure.max-throttle-ms",),
     )
     scanner_log_max_poll_records = Option(
-        "scanner.log.max-poll-records", 500, _integer(1), "How many records one poll returns."
+        "scanner.log.max-poll-records", 500, integer(1), "How many records one poll returns."
     )
     scanner_log_fetch_max_bytes = Option(
         "scanner.log.fetch.max-bytes",
-        16 * _MIB,
-        _integer(1, 2**31 - 1),
+        16 * MIB,
+        integer(1, 2**31 - 1),
         "The largest fetch, in bytes.",
     )
     scanner_log_fetch_max_bytes_for_bucket = Option(
         "scanner.log.fetch.max-bytes-for-bucket",
-        8 * _MIB,
-        _integer(1, 2**31 - 1),
+        8 * MIB,
+        integer(1, 2**31 - 1),
         "The largest part of a bucket in a fetch, in bytes (8 MB measured best; official: 1 MB).",
     )
     scanner_log_fetch_min_bytes = Option(
         "scanner.log.fetch.min-bytes",
         1,
-        _integer(0, 2**31 - 1),
+        integer(0, 2**31 - 1),
         "How many bytes a fetch waits for at the end of the log.",
     )
     scanner_log_fetch_wait_max_time_ms = Option(
@@ -311,48 +199,107 @@ class Config:
         # servers answer a held fetch at the end of its time, not when data comes: what is held
         # longer is seen later (official: 500 ms, which is how late its polls are)
         30,
-        _integer(0, 2**31 - 1),
+        integer(0, 2**31 - 1),
         "How long it waits for them, in ms.",
         ("scanner.log.fetch.wait-max-time-ms",),
     )
     scanner_log_check_crc = Option(
         "scanner.log.check-crc",
         True,
-        _boolean,
+        boolean,
         "Whether checksums are verified where they are valid (batches that were not projected).",
     )
     scanner_fetch_connections = Option(
         "scanner.fetch.connections",
         2,
-        _integer(1, 64),
+        integer(1, 64),
         "How many connections (and threads) a bounded scan reads a tablet server with.",
     )
     scanner_remote_log_prefetch_num = Option(
         "scanner.remote-log.prefetch-num",
         4,
-        _integer(1, 1024),
+        integer(1, 1024),
         "How many remote log segments are fetched ahead.",
     )
     remote_file_download_thread_num = Option(
         "remote-file.download-thread-num",
         3,
-        _integer(1, 1024),
+        integer(1, 1024),
         "How many threads read remote log segments.",
     )
     scanner_remote_log_read_concurrency = Option(
         "scanner.remote-log.read-concurrency",
         4,
-        _integer(1, 1024),
+        integer(1, 1024),
         "How many ranges of one remote log segment are read at once.",
     )
     security_protocol = Option(
-        "security.protocol", "PLAINTEXT", _one_of("PLAINTEXT", "sasl"), "PLAINTEXT or sasl."
+        "security.protocol", "PLAINTEXT", one_of("PLAINTEXT", "sasl"), "PLAINTEXT or sasl."
     )
     security_sasl_mechanism = Option(
-        "security.sasl.mechanism", "PLAIN", _one_of("PLAIN"), "The SASL mechanism."
+        "security.sasl.mechanism", "PLAIN", one_of("PLAIN"), "The SASL mechanism."
     )
-    security_sasl_username = Option("security.sasl.username", "", _text, "The SASL user name.")
-    security_sasl_password = Option(_SECRET, "", _text, "The SASL password; never shown.")
+    security_sasl_username = Option("security.sasl.username", "", text_of, "The SASL user name.")
+    security_sasl_password = Option(
+        "security.sasl.password", "", text_of, "The SASL password; never shown."
+    )
+    security_ssl_enabled = Option(
+        "security.ssl.enabled",
+        False,
+        boolean,
+        "Whether connections are encrypted (TLS); SASL passwords are, too, then.",
+    )
+    security_ssl_enabled_protocols = Option(
+        "security.ssl.enabled.protocols",
+        "TLSv1.2,TLSv1.3",
+        protocols,
+        "The versions of TLS that are spoken.",
+    )
+    security_ssl_cipher_suites = Option(
+        "security.ssl.cipher.suites",
+        "",
+        text_of,
+        "Cipher suites of TLS 1.2, by OpenSSL's names, with ':' or ',' between; OpenSSL's own"
+        " choice by default.",
+    )
+    security_ssl_truststore_path = Option(
+        "security.ssl.truststore.path",
+        "",
+        path,
+        "A file of the authorities (PEM) that servers' certificates are held against; those of the"
+        " operating system by default.",
+    )
+    security_ssl_truststore_password = Option(
+        "security.ssl.truststore.password", "", text_of, "Of no use: a PEM file of them has none."
+    )
+    security_ssl_truststore_type = Option(
+        "security.ssl.truststore.type", "PEM", pem, "The form of that file: PEM."
+    )
+    security_ssl_keystore_path = Option(
+        "security.ssl.keystore.path",
+        "",
+        path,
+        "A file of the client's certificate and private key (PEM), where servers ask for one.",
+    )
+    security_ssl_keystore_password = Option(
+        "security.ssl.keystore.password", "", text_of, "The password of that key; never shown."
+    )
+    security_ssl_keystore_type = Option(
+        "security.ssl.keystore.type", "PEM", pem, "The form of that file: PEM."
+    )
+    security_ssl_key_password = Option(
+        "security.ssl.key.password",
+        "",
+        text_of,
+        "The password of the key, where it is another one; never shown.",
+    )
+    security_ssl_endpoint_identification_algorithm = Option(
+        "security.ssl.endpoint.identification.algorithm",
+        "https",
+        one_of("https", ""),
+        "'https': a server's certificate has to be for the host that is connected to; '' not to"
+        " look at that, which lets anyone with a certificate of the authority read along.",
+    )
 
     def __init__(self, properties: Mapping[str, Any] | None = None) -> None:
         self._values = {}
@@ -430,9 +377,9 @@ class Config:
         return copied
 
     def without_secrets(self) -> Config:
-        """Return a copy without the password, fit to be pickled or shown."""
-        copied = self.copy()
-        copied._values.pop(_SECRET, None)
+        """Return a copy without the passwords, fit to be pickled or shown."""
+        copied = Config()
+        copied._values = self.to_dict()
         return copied
 
     def is_set(self, key: str) -> bool:
@@ -440,8 +387,8 @@ class Config:
         return key in self._values
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options that were set, without the password."""
-        return {key: value for key, value in self._values.items() if key != _SECRET}
+        """Return the options that were set, without the passwords."""
+        return {key: value for key, value in self._values.items() if key not in SECRETS}
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_values": self.to_dict()}
@@ -456,8 +403,12 @@ class Config:
         return hash(tuple(sorted(self._values.items())))
 
     def __repr__(self) -> str:
-        shown = {key: "***" if key == _SECRET else value for key, value in self._values.items()}
+        shown = {key: "***" if key in SECRETS else value for key, value in self._values.items()}
         return f"Config({shown!r})"
+
+
+# where it is imported from, also by what was pickled before
+Config.__module__ = "fluss_df.config"
 
 
 def _normal(key: str) -> str:

@@ -1,0 +1,230 @@
+"""TLS of connections: what is verified, and what is said where it fails.
+
+Python's own TLS takes PEM files. What fails says which of the two sides is at fault, and which
+setting mends it; none of it is tried again, as it would fail again.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import ssl
+from dataclasses import dataclass, field
+from typing import Final
+
+from fluss_df.config import Config
+from fluss_df.errors import ErrorCode, FlussError
+
+_SETTING: Final = "client.security.ssl"
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+# of OpenSSL's X509_V_ERR_*
+_NOT_YET, _EXPIRED = 9, 10
+_WRONG_NAME: Final = frozenset({62, 64})
+_UNKNOWN: Final = frozenset({2, 18, 19, 20, 21, 24, 27})
+
+# parts of OpenSSL's reasons, and what they mean
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH")
+_VERSION: Final = (
+    "PROTOCOL_VERSION",
+    "UNSUPPORTED_PROTOCOL",
+    "NO_PROTOCOLS_AVAILABLE",
+    "NO_SHARED_CIPHER",
+    "INSUFFICIENT_SECURITY",
+    "NO_CIPHERS",
+)
+_REFUSES_CERTIFICATE: Final = (
+    "UNKNOWN_CA",
+    "BAD_CERTIFICATE",
+    "CERTIFICATE_EXPIRED",
+    "CERTIFICATE_REVOKED",
+    "CERTIFICATE_UNKNOWN",
+    "UNSUPPORTED_CERTIFICATE",
+    "DECRYPT_ERROR",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How connections are encrypted; part of the key of the connection cache.
+
+    Parameters
+    ----------
+    protocols
+        Versions that are spoken, with "," between.
+    ciphers
+        Suites of TLS 1.2; "" for OpenSSL's choice.
+    truststore, keystore
+        Files of authorities, and of the client's certificate and key; "" for none.
+    password
+        Of the key.
+    names
+        Whether certificates have to be for the host that is connected to.
+    """
+
+    protocols: str
+    ciphers: str
+    truststore: str
+    keystore: str
+    password: str = field(repr=False)
+    names: bool
+
+    def context(self) -> ssl.SSLContext:
+        """Return what verifies servers; files that changed are read again.
+
+        Raises
+        ------
+        FlussError
+            ``INVALID_CONFIG_EXCEPTION`` for a file that cannot be read, or holds something else.
+        """
+        return _context(self, _changed(self.truststore), _changed(self.keystore))
+
+
+def tls_of(config: Config) -> Tls | None:
+    """Return how connections are encrypted; None where they are not."""
+    if not config.security_ssl_enabled:
+        return None
+    return Tls(
+        config.security_ssl_enabled_protocols,
+        config.security_ssl_cipher_suites,
+        config.security_ssl_truststore_path,
+        config.security_ssl_keystore_path,
+        config.security_ssl_key_password or config.security_ssl_keystore_password,
+        config.security_ssl_endpoint_identification_algorithm == "https",
+    )
+
+
+def _changed(path: str) -> tuple[int, int] | None:
+    """Return what is another for a file that was replaced."""
+    try:
+        found = os.stat(os.path.expanduser(path)) if path else None
+    except OSError:
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_ino)
+
+
+@functools.lru_cache(maxsize=32)
+def _context(tls: Tls, trusted: object, kept: object) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    versions = [_VERSIONS[name] for name in tls.protocols.split(",")]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    context.check_hostname = tls.names
+    if tls.ciphers:
+        try:
+            context.set_ciphers(tls.ciphers.replace(",", ":"))
+        except ssl.SSLError as error:
+            raise _invalid("cipher.suites", tls.ciphers, "OpenSSL knows none of them") from error
+    if tls.truststore:
+        try:
+            context.load_verify_locations(os.path.expanduser(tls.truststore))
+        except OSError as error:
+            raise _invalid("truststore.path", tls.truststore, _said(error)) from error
+    else:
+        context.load_default_certs()
+    if tls.keystore:
+        try:
+            # a function, as OpenSSL asks the terminal otherwise
+            context.load_cert_chain(os.path.expanduser(tls.keystore), password=lambda: tls.password)
+        except OSError as error:
+            raise _invalid("keystore.path", tls.keystore, _said(error)) from error
+    return context
+
+
+def _invalid(setting: str, value: str, problem: str) -> FlussError:
+    return FlussError(
+        f"{_SETTING}.{setting} {value!r}: {problem}", ErrorCode.INVALID_CONFIG_EXCEPTION
+    )
+
+
+def _said(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (
+            f"it is no PEM file of what is wanted there, or the password is wrong"
+            f" ({error.reason or error})"
+        )
+    return error.strerror or str(error)
+
+
+def wrap(connected: socket.socket, tls: Tls, host: str, timeout_s: float) -> ssl.SSLSocket:
+    """Return a socket that is encrypted, after its handshake.
+
+    Raises
+    ------
+    OSError
+        As :func:`tls_error` explains.
+    """
+    connected.settimeout(timeout_s)
+    return tls.context().wrap_socket(connected, server_hostname=host)
+
+
+def tls_error(error: OSError, address: str, *, shaking_hands: bool) -> FlussError | None:
+    """Return what a failure of TLS means; None where it is a failure of the network.
+
+    Parameters
+    ----------
+    error
+        What was raised.
+    address
+        Of the server.
+    shaking_hands
+        Whether nothing was received of the server's answers yet.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _final(_unverified(error, address))
+    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if any(part in reason for part in _VERSION):
+        return _final(
+            f"the server at {address} and this client speak no common version of TLS, or have no"
+            f" common cipher suite ({_SETTING}.enabled.protocols, {_SETTING}.cipher.suites)"
+        )
+    if any(part in reason for part in _REFUSES_CERTIFICATE):
+        return _final(
+            f"the server at {address} refuses the certificate of this client"
+            f" ({_SETTING}.keystore.path): {reason.lower().replace('_', ' ')}"
+        )
+    certificate = f"a certificate of the client: set {_SETTING}.keystore.path to a PEM file of one"
+    if "CERTIFICATE_REQUIRED" in reason:
+        return _final(f"the server at {address} asks for {certificate}, with its private key")
+    if "HANDSHAKE_FAILURE" in reason:
+        # of TLS 1.2, whose servers say no more
+        return _final(
+            f"the server at {address} refuses this client: it asks for {certificate}, or has no"
+            f" cipher suite in common with it ({_SETTING}.cipher.suites)"
+        )
+    ended = isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError))
+    if any(part in reason for part in _NO_TLS) or (ended and shaking_hands):
+        return _final(
+            f"the server at {address} does not speak TLS on this port: connect to one that does,"
+            f" or without {_SETTING}.enabled"
+        )
+    return None
+
+
+def _unverified(error: ssl.SSLCertVerificationError, address: str) -> str:
+    code = error.verify_code
+    if code in _WRONG_NAME:
+        return (
+            f"the certificate of the server at {address} is for another host"
+            f" ({error.verify_message}): connect by a name that is in it"
+        )
+    if code == _EXPIRED:
+        return f"the certificate of the server at {address} has expired"
+    if code == _NOT_YET:
+        return f"the certificate of the server at {address} is not valid yet: are the clocks right?"
+    if code in _UNKNOWN:
+        return (
+            f"the certificate of the server at {address} is of an authority that this client does"
+            f" not know ({error.verify_message}): set {_SETTING}.truststore.path to a PEM file of"
+            " it"
+        )
+    return f"the certificate of the server at {address} is not valid: {error.verify_message}"
+
+
+def _final(message: str) -> FlussError:
+    return FlussError(message, ErrorCode.AUTHENTICATE_EXCEPTION)
+
+
+def needs_tls(address: str) -> FlussError:
+    """Return the error for a server that answers in TLS where this client speaks without."""
+    return _final(f"the server at {address} speaks TLS on this port: set {_SETTING}.enabled")
