@@ -53,6 +53,14 @@ class LakeRequests:
                 f"Lake table snapshot doesn't exist for table: {table.path}, table id: {table.id}",
                 ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
             )
+        lake = self._engine.lake
+        problem = None if lake is None else lake.problem
+        if problem is not None:
+            raise FlussError(
+                f"table {table.path}: the lake of the folder cannot be used: {problem};"
+                " lake=False reads what Fluss itself has",
+                ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
+            )
         if request.HasField("snapshot_id") and request.snapshot_id != snapshot["id"]:
             raise FlussError(
                 f"Lake table snapshot {request.snapshot_id} doesn't exist for table: {table.path},"
@@ -85,7 +93,7 @@ class LakeRequests:
             lambda table_id, epoch: states.finish(table_id, epoch, again=table_id in again),
         )
         lake = self._engine.lake
-        if request.request_table and lake is not None and lake.usable:
+        if request.request_table and lake is not None and lake.problem is None:
             found = states.request()
             if found is not None:
                 table, epoch = found
