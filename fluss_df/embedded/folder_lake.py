@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded.lake_layout import field_name, layout
+from fluss_df.embedded.lake_summing import LakeSumming
 from fluss_df.engine.files.files import read_bytes, write_atomically
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
@@ -64,6 +65,7 @@ class FolderLake:
         self._thread: threading.Thread | None = None
         self._service: TieringService | None = None
         self._closing = False
+        self._sums = LakeSumming(self._folder, _CATALOG)
         self._state = threading.Lock()
         self._right = False
         self._problem: str | None = None
@@ -178,6 +180,7 @@ class FolderLake:
             for path, descriptor, tiered in tables:
                 if not tiered:
                     self._make_missing(path, descriptor)
+                self._sums.add(path)
 
     def _make_missing(self, path: TablePath, descriptor: TableDescriptor) -> None:
         """Make the lake table of a table of which nothing was tiered, where it is not there."""
@@ -230,6 +233,10 @@ class FolderLake:
                 )
                 self._thread.start()
 
+    def committed(self, path: TablePath) -> None:
+        """Make checksums of the files of a new snapshot."""
+        self._sums.add(path)
+
     def drop(self, path: TablePath) -> None:
         """Remove the lake table of a table that was dropped, and its files."""
         try:
@@ -247,6 +254,7 @@ class FolderLake:
     def _drop(self, name: tuple[str, str]) -> None:
         from fluss_df.embedded.lake_move import catalog_rows
         from fluss_df.embedded.lake_paths import LakePaths
+        from fluss_df.embedded.lake_sums import forget_sums
 
         if not (self._folder / "catalog.db").exists():
             return
@@ -257,6 +265,7 @@ class FolderLake:
         place = catalog_rows(self._folder / "catalog.db").get((_CATALOG, *name))
         found = None if place is None else LakePaths.of(place, self._folder)
         catalog.drop_table(name)
+        forget_sums(self._folder, *name)
         if found is not None:
             folder = (self._folder / found[1]).parent.parent
             if self._folder / "warehouse" in folder.parents:
@@ -271,6 +280,7 @@ class FolderLake:
             service.stop()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        self._sums.close()
 
     # ---- within
 

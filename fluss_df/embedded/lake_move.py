@@ -29,12 +29,12 @@ from fluss_df.embedded.lake_paths import (
     AvroRows,
     LakePaths,
     Manifest,
-    Read,
     manifests,
     places,
     read_manifest,
     read_metadata,
 )
+from fluss_df.embedded.lake_sums import Sum, Sums, sum_of
 from fluss_df.engine.files.files import DamagedError, disk_refused, sync_folder
 from fluss_df.errors import ErrorCode, FlussError
 
@@ -50,15 +50,13 @@ _NAMES_FILES: Final = ("location", "properties", "statistics", "partition-statis
 _WRITTEN_TO: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 
 
-def move_lake(here: Path, read: Read | None = None) -> int:
+def move_lake(here: Path) -> int:
     """Write the catalog of a lake again, and what its tables' metadata is made of.
 
     Parameters
     ----------
     here
         The folder of the lake, without links in its path.
-    read
-        Reads a file by its path below the lake.
 
     Returns
     -------
@@ -74,7 +72,7 @@ def move_lake(here: Path, read: Read | None = None) -> int:
     catalog = here / CATALOG_FILE
     if not catalog.exists():
         return 0
-    move = _Move(here, read or (lambda below: read_file(here, below)))
+    move = _Move(here)
     try:
         rows = catalog_rows(catalog)
         moved = {key: found for key, at in rows.items() if (found := move.table(key, at))}
@@ -93,14 +91,6 @@ def move_lake(here: Path, read: Read | None = None) -> int:
     return len(moved)
 
 
-def read_file(here: Path, below: str) -> bytes:
-    """Return the bytes of a file of a lake."""
-    try:
-        return (here / below).read_bytes()
-    except FileNotFoundError as error:
-        raise DamagedError(f"{below} is missing") from error
-
-
 # (catalog, namespace, name)
 Key = tuple[str, str, str]
 
@@ -116,14 +106,16 @@ def catalog_rows(catalog: Path) -> dict[Key, str]:
 
 
 class _Move:
-    def __init__(self, here: Path, read: Read) -> None:
+    def __init__(self, here: Path) -> None:
         self._here = here
-        self._read = read
         # part of the names of new files, so that those of another place are not overwritten
         self._mark = f"{_MOVED}{hashlib.sha256(os.fsencode(here)).hexdigest()[:16]}-"
         # old path -> new path and size
         self._manifests: dict[str, tuple[str, int]] = {}
         self._written: list[Path] = []
+        # of the new files of one table
+        self._new_sums: dict[str, Sum] = {}
+        self._sums = Sums(None)
         # files that others take the place of, once the catalog is replaced
         self._replaced: list[Path] = []
         self.paths: dict[str, LakePaths] = {}
@@ -135,8 +127,12 @@ class _Move:
             return None
         paths, below = found
         self.paths[paths.made] = paths
+        self._sums, self._new_sums = Sums.of(self._here, key[1], key[2]), {}
         try:
-            return self._table(paths, below)
+            made = self._table(paths, below)
+            # before the catalog is replaced: those of files that nothing names do no harm
+            self._sums.add(self._new_sums)
+            return made
         except DamagedError as error:
             raise FlussError(
                 f"lake table {key[1]}.{key[2]}: {error.message}: put the file back, restore the"
@@ -243,6 +239,15 @@ class _Move:
 
     # ---- files
 
+    def _read(self, below: str) -> bytes:
+        """Return the bytes of a file, which are those that were written."""
+        try:
+            data = (self._here / below).read_bytes()
+        except FileNotFoundError as error:
+            raise DamagedError(f"{below} is missing") from error
+        self._sums.verify(below, data)
+        return data
+
     def _named(self, below: str) -> str:
         """Return the name of a file that takes the place of another."""
         folder, _, name = below.rpartition("/")
@@ -259,6 +264,7 @@ class _Move:
         with os.fdopen(fd, "wb") as stream:
             stream.write(data)
         self._written.append(path)
+        self._new_sums[below] = sum_of(data)
 
     def sync(self) -> None:
         """Make the new files durable."""

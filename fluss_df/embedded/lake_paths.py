@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +20,6 @@ from fluss_df.engine.files.files import DamagedError
 from fluss_df.lake.snapshot import local_path
 
 WAREHOUSE: Final = "warehouse"
-#: Reads a file, by its path below the lake.
-Read = Callable[[str], bytes]
 
 # ids of fields, by Iceberg's specification
 MANIFEST_PATH: Final = 500

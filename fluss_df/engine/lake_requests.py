@@ -188,6 +188,8 @@ class LakeRequests:
         }
         left = {key: value for key, value in prepared.items() if key != name}
         self._engine.catalog.set_lake(table, {"snapshot": taken, "prepared": left})
+        if self._engine.lake is not None:
+            self._engine.lake.committed(table.path)
 
     def _table(self, table_id: int) -> Table:
         table = self._engine.catalog.table_by_id(table_id)

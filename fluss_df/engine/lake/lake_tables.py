@@ -24,6 +24,9 @@ class LakeTables(Protocol):
     def drop(self, path: TablePath) -> None:
         """Remove the lake table of a table that was dropped."""
 
+    def committed(self, path: TablePath) -> None:
+        """Take note that a table has a new lake snapshot."""
+
     def properties(self) -> Mapping[str, str]:
         """Return the properties by which clients find the lake."""
 
