@@ -131,7 +131,7 @@ class _Move:
         try:
             made = self._table(paths, below)
             # before the catalog is replaced: those of files that nothing names do no harm
-            self._sums.add(self._new_sums)
+            self._sums.write(self._new_sums)
             return made
         except DamagedError as error:
             raise FlussError(

@@ -30,7 +30,7 @@ from fluss_df.embedded.lake_paths import (
     read_manifest,
     read_metadata,
 )
-from fluss_df.engine.files.files import DamagedError, make_folder, read_bytes
+from fluss_df.engine.files.files import DamagedError, make_folder, read_bytes, write_atomically
 
 _FOLDER: Final = "checksums"
 _FILE: Final = re.compile(r"file ([0-9a-f]{8}) (\d{1,18}) (.+)", re.DOTALL)
@@ -89,24 +89,34 @@ class Sums:
         """Add checksums of files, and then snapshots that are complete by them."""
         if self.path is None or not (files or snapshots):
             return
-        texts = [f"file {one.crc:08x} {one.size} {below}" for below, one in files.items()]
-        texts += [f"snapshot {number}" for number in snapshots]
-        # a zero ends what a killed process left of a line
-        lines = [
-            b"\0%08x %s\0" % (google_crc32c.value(text), text) for text in map(os.fsencode, texts)
-        ]
         make_folder(self.path.parent, durable=False)
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as stream:
-            stream.write(b"".join(lines))
+            stream.write(_lines(files, snapshots))
         self.files.update(files)
         self.snapshots.update(snapshots)
+
+    def write(self, files: Mapping[str, Sum]) -> None:
+        """Write all of them again, with those of more files, to a file that nothing else has."""
+        if self.path is not None:
+            self.files.update(files)
+            make_folder(self.path.parent)
+            write_atomically(self.path, _lines(self.files, self.snapshots))
 
     def verify(self, below: str, data: bytes) -> None:
         """Raise where a file is not what was written."""
         known = self.files.get(below)
         if known is not None and known != sum_of(data):
             raise DamagedError(f"{below} is damaged: its checksum differs")
+
+
+def _lines(files: Mapping[str, Sum], snapshots: Collection[int]) -> bytes:
+    texts = [f"file {one.crc:08x} {one.size} {below}" for below, one in files.items()]
+    texts += [f"snapshot {number}" for number in snapshots]
+    # a zero ends what a killed process left of a line
+    return b"".join(
+        b"\0%08x %s\0" % (google_crc32c.value(text), text) for text in map(os.fsencode, texts)
+    )
 
 
 def forget_sums(lake: Path, database: str, table: str) -> None:
