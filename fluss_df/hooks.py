@@ -65,19 +65,29 @@ def _end() -> None:
 
 
 _folder_lake: list[Callable[[Path, str, bool], Any]] = []
+_check_lake: list[Callable[..., Any]] = []
 
 
-def set_folder_lake(function: Callable[[Path, str, bool], Any]) -> None:
-    """Say how the lake of an engine's folder is opened: a lake is above the engine.
+def set_folder_lake(function: Callable[[Path, str, bool], Any], check: Callable[..., Any]) -> None:
+    """Say how the lake of an engine's folder is opened, and verified: it is above the engine.
 
-    It is given the folder, where the engine is reached, and whether to tier.
+    The first is given the folder, where the engine is reached, and whether to tier; the second what
+    :func:`check_folder_lake` is.
     """
     _folder_lake[:] = [function]
+    _check_lake[:] = [check]
 
 
 def open_folder_lake(folder: Path, address: str, tiers: bool) -> Any:
     """Return the lake of a folder; None where nothing said how one is opened."""
     return _folder_lake[0](folder, address, tiers) if _folder_lake else None
+
+
+def check_folder_lake(
+    folder: Path, tables: Any, found: Callable[[Any, Path, str], None], watch: Callable[[int], Any]
+) -> Any:
+    """Verify the lake of a folder; see :func:`fluss_df.embedded.lake_check.check_lake`."""
+    return _check_lake[0](folder, tables, found, watch)
 
 
 def after_fork(step: ForkStep, hook: Callable[[], object]) -> None:

@@ -156,7 +156,10 @@ def register() -> None:
         setattr(owner, name, _Function(module, name))
     if not hasattr(pl.LazyFrame, "fluss"):
         pl.api.register_lazyframe_namespace("fluss")(FlussFrame)
-    set_folder_lake(_Function("fluss_df.embedded.folder_lake", "FolderLake"))
+    set_folder_lake(
+        _Function("fluss_df.embedded.folder_lake", "FolderLake"),
+        _Function("fluss_df.embedded.lake_check", "check_lake"),
+    )
 
 
 def lazy_names(

@@ -7,25 +7,25 @@ Parquet files. Any reader of Iceberg may read them.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.embedded.lake_layout import field_name, layout
+from fluss_df.embedded.lake_summing import LakeSumming
 from fluss_df.engine.files.files import read_bytes, write_atomically
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableDescriptor
-from fluss_df.types import DataType, TypeRoot
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.types import IcebergType
 
     from fluss_df.lake import TieringService
 
@@ -38,7 +38,8 @@ _FORMAT: Final = "table.datalake.format"
 _MARK: Final = "fluss-df.folder"
 # these mean something else in addresses
 _NOT_IN_PLACES: Final = frozenset("%?#")
-_SYSTEM: Final = ("__bucket", "__offset", "__timestamp")
+# after which a lake that could not be made right is looked at again
+_AGAIN_S: Final = 60.0
 
 
 class FolderLake:
@@ -55,32 +56,75 @@ class FolderLake:
     """
 
     def __init__(self, folder: Path, address: str, tiers: bool = True) -> None:
-        self._folder = folder / LAKE
+        # links lead to one place by several names
+        self._owner = folder.resolve()
+        self._folder = (folder / LAKE).resolve()
         self._address = address
         self._tiers = tiers
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._service: TieringService | None = None
         self._closing = False
-        self._usable: bool | None = None
+        self._sums = LakeSumming(self._folder, _CATALOG)
+        self._state = threading.Lock()
+        self._right = False
+        self._problem: str | None = None
+        self._looked = 0.0
 
     # ---- what the engine asks
 
     @property
-    def usable(self) -> bool:
-        """Whether the folder is where its lake was made: Iceberg's metadata has whole paths."""
-        if self._usable is None:
-            found = read_bytes(self._folder / "place")
-            made = str(self._folder) if found is None else os.fsdecode(found)
-            self._usable = made == str(self._folder)
-            if not self._usable:
-                logger.warning(
-                    "the lake of %s was made at %s: nothing is tiered into it, and its files are"
-                    " not found, until the folder is there again",
-                    self._folder,
-                    made,
-                )
-        return self._usable
+    def problem(self) -> str | None:
+        """Why the lake cannot be used; None where it can.
+
+        A lake that was made at another place is made right here, which is tried again now and then.
+        """
+        with self._state:
+            now = time.monotonic()
+            if self._right or (self._problem is not None and now - self._looked < _AGAIN_S):
+                return self._problem
+            try:
+                self._make_right()
+                self._right, self._problem = True, None
+            # whatever pyiceberg or SQLite say: the engine is of use without its lake
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}"
+                self._problem = error.message if isinstance(error, FlussError) else text
+                self._looked = now
+                logger.warning("the lake of %s cannot be used: %s", self._owner, self._problem)
+            return self._problem
+
+    def _make_right(self) -> None:
+        """Have Iceberg's files name the place where the folder is."""
+        found = read_bytes(self._folder / "place")
+        here = _place(self._folder, self._owner)
+        if found == here or not (self._folder / "catalog.db").exists():
+            return
+        # those before had the place of the lake alone, and links in it
+        made, _, owner = (found or b"").partition(b"\0")
+        if owner and made == os.fsencode(self._folder) and owner != os.fsencode(self._owner):
+            other = Path(os.fsdecode(owner)) / LAKE
+            with contextlib.suppress(OSError):
+                if other.resolve() == self._folder:
+                    raise FlussError(
+                        f"{LAKE} is a link to the lake of {os.fsdecode(owner)}, which is there"
+                        f" still: copy what it leads to in place of the link",
+                        ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
+                    )
+        self._require_extra()
+        from fluss_df.embedded.lake_move import move_lake
+
+        started = time.monotonic()
+        moved = move_lake(self._folder)
+        write_atomically(self._folder / "place", here)
+        if moved:
+            logger.warning(
+                "the lake of %s was made at another place: %d tables name their files here now"
+                " (%.1f s)",
+                self._owner,
+                moved,
+                time.monotonic() - started,
+            )
 
     def properties(self) -> Mapping[str, str]:
         """Return the properties by which clients find the lake."""
@@ -93,7 +137,16 @@ class FolderLake:
         }
 
     def require(self) -> None:
-        """Raise where the extra ``lake`` is missing, or the folder is not where a lake can be."""
+        """Raise where the extra ``lake`` is missing, or the lake cannot be used."""
+        self._require_extra()
+        problem = self.problem
+        if problem is not None:
+            raise FlussError(
+                f"table.datalake.enabled: the lake of the folder cannot be used: {problem}",
+                ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
+            )
+
+    def _require_extra(self) -> None:
         try:
             import pyiceberg.catalog.sql  # noqa: F401
         except ImportError as error:
@@ -103,18 +156,40 @@ class FolderLake:
                 ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
             ) from error
         odd = sorted(_NOT_IN_PLACES & {*str(self._folder)})
+        try:
+            str(self._folder).encode()
+        except UnicodeEncodeError:
+            odd.append("bytes that are not UTF-8")
         if odd:
             raise FlussError(
-                f"table.datalake.enabled: a lake cannot be at {self._folder}: the addresses of its"
-                f" files and of its catalog cannot have {' '.join(odd)} in them; rename the folder",
+                f"table.datalake.enabled: a lake cannot be at {str(self._folder)!r}: the addresses"
+                f" of its files and of its catalog cannot have {' '.join(odd)} in them; rename the"
+                " folder",
                 ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
             )
-        if not self.usable:
-            raise FlussError(
-                f"table.datalake.enabled: the lake of {self._folder} was made at another place, and"
-                " Iceberg's files have that in them: move the folder back, or use another folder",
-                ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
-            )
+
+    def opened(self, tables: Iterable[tuple[TablePath, TableDescriptor, bool]]) -> None:
+        """Make the lake right when its folder is opened.
+
+        Parameters
+        ----------
+        tables
+            The tables with a lake, and whether anything of them was tiered.
+        """
+        if self.problem is None:
+            for path, descriptor, tiered in tables:
+                if not tiered:
+                    self._make_missing(path, descriptor)
+                self._sums.add(path)
+
+    def _make_missing(self, path: TablePath, descriptor: TableDescriptor) -> None:
+        """Make the lake table of a table of which nothing was tiered, where it is not there."""
+        try:
+            if not self._catalog().table_exists((path.database_name, path.table_name)):
+                self.create(path, descriptor)
+        except Exception as error:
+            # the engine is of use without it, and tiering says what is missing
+            logger.warning("the lake table of %s cannot be made: %s", path, error)
 
     def create(self, path: TablePath, descriptor: TableDescriptor) -> None:
         """Make the lake table of a table that is about to be created; it has Fluss's layout."""
@@ -128,7 +203,7 @@ class FolderLake:
         from pyiceberg.exceptions import NoSuchTableError
 
         name = (path.database_name, path.table_name)
-        schema, fields = _layout(path, descriptor)
+        schema, fields = layout(path, descriptor)
         catalog = self._catalog()
         catalog.create_namespace_if_not_exists(path.database_name)
         with contextlib.suppress(NoSuchTableError):
@@ -145,7 +220,7 @@ class FolderLake:
         table = catalog.create_table(name, schema, properties=marks)
         with table.update_spec() as update:
             for column, transform in fields:
-                update.add_field(column, transform, *_field_name(column, transform))
+                update.add_field(column, transform, *field_name(column, transform))
         # it decides how keys are hashed, so it is the table's for good
         descriptor.properties[_FORMAT] = "iceberg"
 
@@ -158,24 +233,43 @@ class FolderLake:
                 )
                 self._thread.start()
 
+    def committed(self, path: TablePath) -> None:
+        """Make checksums of the files of a new snapshot."""
+        self._sums.add(path)
+
     def drop(self, path: TablePath) -> None:
         """Remove the lake table of a table that was dropped, and its files."""
         try:
             from pyiceberg.exceptions import NoSuchTableError
 
             with contextlib.suppress(NoSuchTableError):
-                name = (path.database_name, path.table_name)
-                catalog = self._catalog()
-                table = catalog.load_table(name)
-                if _MARK not in table.properties:
-                    return
-                place = Path(table.location().removeprefix("file://"))
-                catalog.drop_table(name)
-                if self._folder / "warehouse" in place.parents:
-                    shutil.rmtree(place, ignore_errors=True)
+                self._drop((path.database_name, path.table_name))
         except Exception as error:
             # the table is gone already; the next one of its name removes what is left
             logger.warning("the lake table of %s could not be removed: %s", path, error)
+        with self._state:
+            # it may have been what was wrong
+            self._looked = 0.0
+
+    def _drop(self, name: tuple[str, str]) -> None:
+        from fluss_df.embedded.lake_move import catalog_rows
+        from fluss_df.embedded.lake_paths import LakePaths
+        from fluss_df.embedded.lake_sums import forget_sums
+
+        if not (self._folder / "catalog.db").exists():
+            return
+        catalog = self._catalog()
+        if self.problem is None and _MARK not in catalog.load_table(name).properties:
+            return
+        # a table that was not moved has the place of another folder's: only what is here is its
+        place = catalog_rows(self._folder / "catalog.db").get((_CATALOG, *name))
+        found = None if place is None else LakePaths.of(place, self._folder)
+        catalog.drop_table(name)
+        forget_sums(self._folder, *name)
+        if found is not None:
+            folder = (self._folder / found[1]).parent.parent
+            if self._folder / "warehouse" in folder.parents:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         """End the tiering, after the round that it is at."""
@@ -186,6 +280,7 @@ class FolderLake:
             service.stop()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        self._sums.close()
 
     # ---- within
 
@@ -216,7 +311,7 @@ class FolderLake:
                 folder.mkdir(0o700, parents=True, exist_ok=True)
         place = self._folder / "place"
         if not place.exists():
-            write_atomically(place, os.fsencode(self._folder))
+            write_atomically(place, _place(self._folder, self._owner))
         return SqlCatalog(
             _CATALOG,
             uri=f"sqlite:///{self._folder / 'catalog.db'}",
@@ -225,110 +320,6 @@ class FolderLake:
         )
 
 
-def _layout(path: TablePath, descriptor: TableDescriptor) -> tuple[Any, list[tuple[str, Any]]]:
-    """Return the schema, and the columns and transforms of the partitions, as Fluss makes them."""
-    from pyiceberg.schema import Schema
-    from pyiceberg.transforms import BucketTransform, IdentityTransform
-    from pyiceberg.types import IntegerType, LongType, NestedField, TimestamptzType
-
-    schema, keys = descriptor.schema, descriptor.bucket_keys
-    if len(keys) > 1:
-        raise FlussError(
-            f"table {path}: Iceberg format supports at most one bucket key, but got: {list(keys)}",
-            ErrorCode.INVALID_TABLE_EXCEPTION,
-        )
-    ids = itertools.count(1)
-    columns: list[NestedField] = []
-    for column in schema.columns:
-        if column.name in _SYSTEM:
-            raise FlussError(
-                f"table {path}: Column '{column.name}' conflicts with a reserved system column.",
-                ErrorCode.INVALID_TABLE_EXCEPTION,
-            )
-        columns.append(
-            NestedField(
-                next(ids),
-                column.name,
-                _lake_type(column.type, ids),
-                required=not column.type.nullable,
-                doc=column.comment,
-            )
-        )
-    kinds = {column.name: column.type for column in schema.columns}
-    for key in descriptor.partition_keys:
-        if kinds[key].root is not TypeRoot.STRING:
-            raise FlussError(
-                f"table {path}: Partition key only support string type for iceberg currently."
-                f" Column `{key}` is not string type.",
-                ErrorCode.INVALID_TABLE_EXCEPTION,
-            )
-    for name, kind in zip(_SYSTEM, (IntegerType(), LongType(), TimestamptzType()), strict=True):
-        columns.append(NestedField(next(ids), name, kind, required=True))
-    named = {column.name: column.field_id for column in columns}
-    fields: list[tuple[str, Any]] = [
-        (key, IdentityTransform()) for key in descriptor.partition_keys
-    ]
-    if keys:
-        fields.append((keys[0], BucketTransform(descriptor.bucket_count or 1)))
-    else:
-        fields.append(("__bucket", IdentityTransform()))
-    made = Schema(*columns, identifier_field_ids=[named[key] for key in schema.primary_keys])
-    return made, fields
-
-
-def _field_name(column: str, transform: Any) -> tuple[str]:
-    """Return what Java's Iceberg calls a partition field."""
-    from pyiceberg.transforms import IdentityTransform
-
-    return (column if isinstance(transform, IdentityTransform) else f"{column}_bucket",)
-
-
-def _lake_type(kind: DataType, ids: Iterator[int]) -> IcebergType:
-    """Return the type that Fluss gives a column in Iceberg."""
-    from pyiceberg import types as lake
-
-    root = kind.root
-    if root is TypeRoot.DECIMAL:
-        return lake.DecimalType(kind.precision or 1, kind.scale or 0)
-    if root is TypeRoot.ARRAY:
-        assert kind.element is not None
-        number = next(ids)
-        element = _lake_type(kind.element, ids)
-        return lake.ListType(number, element, element_required=not kind.element.nullable)
-    if root is TypeRoot.MAP:
-        assert kind.key is not None
-        assert kind.value is not None
-        first, second = next(ids), next(ids)
-        key, value = _lake_type(kind.key, ids), _lake_type(kind.value, ids)
-        return lake.MapType(first, key, second, value, value_required=not kind.value.nullable)
-    if root is TypeRoot.ROW:
-        return lake.StructType(
-            *(
-                lake.NestedField(
-                    next(ids),
-                    field.name,
-                    _lake_type(field.type, ids),
-                    required=not field.type.nullable,
-                    doc=field.description,
-                )
-                for field in kind.fields
-            )
-        )
-    plain: dict[TypeRoot, type[IcebergType]] = {
-        TypeRoot.CHAR: lake.StringType,
-        TypeRoot.STRING: lake.StringType,
-        TypeRoot.BOOLEAN: lake.BooleanType,
-        TypeRoot.BINARY: lake.BinaryType,
-        TypeRoot.BYTES: lake.BinaryType,
-        TypeRoot.TINYINT: lake.IntegerType,
-        TypeRoot.SMALLINT: lake.IntegerType,
-        TypeRoot.INTEGER: lake.IntegerType,
-        TypeRoot.BIGINT: lake.LongType,
-        TypeRoot.FLOAT: lake.FloatType,
-        TypeRoot.DOUBLE: lake.DoubleType,
-        TypeRoot.DATE: lake.DateType,
-        TypeRoot.TIME_WITHOUT_TIME_ZONE: lake.TimeType,
-        TypeRoot.TIMESTAMP_WITHOUT_TIME_ZONE: lake.TimestampType,
-        TypeRoot.TIMESTAMP_WITH_LOCAL_TIME_ZONE: lake.TimestamptzType,
-    }
-    return plain[root]()
+def _place(lake: Path, owner: Path) -> bytes:
+    """Return what says where a lake is, and the folder whose lake it is."""
+    return os.fsencode(lake) + b"\0" + os.fsencode(owner)

@@ -53,6 +53,14 @@ class LakeRequests:
                 f"Lake table snapshot doesn't exist for table: {table.path}, table id: {table.id}",
                 ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
             )
+        lake = self._engine.lake
+        problem = None if lake is None else lake.problem
+        if problem is not None:
+            raise FlussError(
+                f"table {table.path}: the lake of the folder cannot be used: {problem};"
+                " lake=False reads what Fluss itself has",
+                ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
+            )
         if request.HasField("snapshot_id") and request.snapshot_id != snapshot["id"]:
             raise FlussError(
                 f"Lake table snapshot {request.snapshot_id} doesn't exist for table: {table.path},"
@@ -85,7 +93,7 @@ class LakeRequests:
             lambda table_id, epoch: states.finish(table_id, epoch, again=table_id in again),
         )
         lake = self._engine.lake
-        if request.request_table and lake is not None and lake.usable:
+        if request.request_table and lake is not None and lake.problem is None:
             found = states.request()
             if found is not None:
                 table, epoch = found
@@ -180,6 +188,8 @@ class LakeRequests:
         }
         left = {key: value for key, value in prepared.items() if key != name}
         self._engine.catalog.set_lake(table, {"snapshot": taken, "prepared": left})
+        if self._engine.lake is not None:
+            self._engine.lake.committed(table.path)
 
     def _table(self, table_id: int) -> Table:
         table = self._engine.catalog.table_by_id(table_id)

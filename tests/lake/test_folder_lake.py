@@ -9,58 +9,24 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 import pytest
-from polars.testing import assert_frame_equal
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.engine.upkeep.backup import back_up
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.lake import TieringService
-from fluss_df.lake.iceberg.catalog import open_table
 from fluss_df.lake.tiering.coordinator import Coordinator
+from tests.lake.folders import BY_HAND, Server, assert_reads, table, tier
 from tests.lake.tiering.support import KINDS, LakeTable
-
-BY_HAND = EngineOptions(lake_tiering=False)
-
-
-@dataclass
-class Server:
-    """Where a :class:`LakeTable` is."""
-
-    bootstrap_servers: str
 
 
 @pytest.fixture
 def by_hand(tmp_path: Path) -> Iterator[EmbeddedFluss]:
     with EmbeddedFluss(tmp_path / "folder", port=0, options=BY_HAND) as engine:
         yield engine
-
-
-def table(engine: EmbeddedFluss, kind: str) -> LakeTable:
-    return LakeTable(Server(engine.address), kind, kind).create()  # type: ignore[arg-type]
-
-
-def tier(engine: EmbeddedFluss) -> int:
-    """Tier until a round had rows or changes; return how many."""
-    until = time.monotonic() + 30
-    with engine.connection() as connection, TieringService(connection) as service:
-        while time.monotonic() < until:
-            rows = sum(done.rows for done in service.run_due())
-            if rows:
-                return rows
-            time.sleep(0.1)
-    raise AssertionError("nothing was due")
-
-
-def assert_reads(engine: EmbeddedFluss, lake_table: LakeTable) -> None:
-    expected = lake_table.expected()
-    frame = fluss.scan_fluss(lake_table.name, connection=engine.address).collect()
-    assert_frame_equal(frame.select(expected.columns).sort(expected.columns), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -241,43 +207,6 @@ def test_an_owner_that_is_killed_while_it_tiers_loses_and_repeats_nothing(
         assert_reads(engine, lake_table)
         wait_for_rows(lake_table, lake_table.expected().height)
         assert_reads(engine, lake_table)
-
-
-def test_a_folder_that_was_moved_is_not_tiered_into_its_old_place(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    with EmbeddedFluss(old, port=0, options=BY_HAND) as engine:
-        lake_table = table(engine, "log")
-        lake_table.write([1, 2, 3], 1)
-    old.rename(new)
-    with EmbeddedFluss(new, port=0) as engine:
-        lake_table.cluster = Server(engine.address)  # type: ignore[assignment]
-        time.sleep(2)
-        assert not old.exists()
-        with pytest.raises(FlussError, match="was made at another place"):
-            table(engine, "keys")
-    new.rename(old)
-    with EmbeddedFluss(old, port=0, options=BY_HAND) as engine:
-        lake_table.cluster = Server(engine.address)  # type: ignore[assignment]
-        assert tier(engine) == 3
-        assert_reads(engine, lake_table)
-        with engine.connection() as connection:
-            info = connection.get_admin().get_table_info(lake_table.path)
-        assert len(open_table(info).scan().to_arrow()) == 3
-
-
-def test_a_tiered_folder_that_was_moved_is_read_without_its_lake(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    with EmbeddedFluss(old, port=0, options=BY_HAND) as engine:
-        lake_table = table(engine, "log")
-        lake_table.write([1, 2, 3], 1)
-        tier(engine)
-    old.rename(new)
-    with EmbeddedFluss(new, port=0) as engine, engine.connection() as connection:
-        name = str(lake_table.path)
-        # never fewer rows in silence
-        with pytest.raises(FlussError, match=rf"{name} cannot be used"):
-            fluss.read_fluss(name, connection=connection)
-        assert fluss.read_fluss(name, connection=connection, lake=False).height == 3
 
 
 @pytest.mark.parametrize("name", ["per%cent", "what?", "number#1"])

@@ -21,7 +21,8 @@ def check(folder: Folder) -> None:
 
     with errors_as_messages():
         place = folder.expanduser()
-        with progress("checking logs", total=bytes_in(place, ".log"), unit="bytes") as seen:
+        total = bytes_in(place, ".log") + bytes_in(place / "lake" / "warehouse")
+        with progress("checking", total=total, unit="bytes") as seen:
             done = 0
 
             def watch(more: int) -> None:
@@ -34,6 +35,11 @@ def check(folder: Folder) -> None:
         f"{report.tables} tables, {report.buckets} buckets, {report.segments} segments:"
         f" {report.records:,} records in {report.log_bytes:,} bytes of logs,"
         f" {report.rows:,} rows of primary-key tables"
+        + (
+            f", {report.lake_files:,} files of the lake in {report.lake_bytes:,} bytes"
+            if report.lake_files
+            else ""
+        )
     )
     for finding in report.findings:
         console, colour = (err, "bold red") if finding.level == "damage" else (out, "yellow")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from fluss_df.metadata import TablePath
@@ -24,12 +24,21 @@ class LakeTables(Protocol):
     def drop(self, path: TablePath) -> None:
         """Remove the lake table of a table that was dropped."""
 
+    def committed(self, path: TablePath) -> None:
+        """Take note that a table has a new lake snapshot."""
+
     def properties(self) -> Mapping[str, str]:
         """Return the properties by which clients find the lake."""
 
     def close(self) -> None:
         """Let go of the folder; called before the engine is closed."""
 
+    def opened(self, tables: Iterable[tuple[TablePath, TableDescriptor, bool]]) -> None:
+        """Take note of the tables with a lake in a folder that is opened.
+
+        With each goes whether anything of it was tiered.
+        """
+
     @property
-    def usable(self) -> bool:
-        """Whether the lake may be written to."""
+    def problem(self) -> str | None:
+        """Why the lake cannot be used; None where it can."""

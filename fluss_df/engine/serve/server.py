@@ -90,6 +90,13 @@ class EngineServer:
         self._thread.start()
         try:
             self._runtime.name_data(self.folder)
+            lake_tables = [t for t in self.engine.catalog.all_tables() if has_lake(t)]
+            if lake_tables and self.engine.lake is not None:
+                # before anybody reads of it
+                self.engine.lake.opened(
+                    (table.path, table.descriptor, bool(table.lake.get("snapshot")))
+                    for table in lake_tables
+                )
             self._run(self._start(host, port, tls))
             self.engine.lock.announce(self.socket_path)
         except BaseException as error:
@@ -99,9 +106,8 @@ class EngineServer:
                 raise NetworkError(f"cannot listen on {where}: {error}") from error
             raise
         _open.add(self)
-        lake = self.engine.lake
-        if lake is not None and any(map(has_lake, self.engine.catalog.all_tables())):
-            lake.created()
+        if lake_tables and self.engine.lake is not None:
+            self.engine.lake.created()
 
     def _authorizer(self, security: Security) -> Authorizer | None:
         if not security.authorizer_enabled:

@@ -32,6 +32,7 @@ from fluss_df.engine.files.ownership import FolderLock
 from fluss_df.engine.kv.kv_replay import ChangeReplay
 from fluss_df.engine.kv.kv_store import KvState, store_folder
 from fluss_df.engine.kv.stored_rows import stored_rows, stored_state
+from fluss_df.engine.lake.lake_of_table import has_lake
 from fluss_df.engine.log.recovery import load_log
 from fluss_df.engine.log.segment import Segment
 from fluss_df.engine.log.synced_point import BucketIds
@@ -39,6 +40,7 @@ from fluss_df.engine.merge.values_pool import TableCodec
 from fluss_df.engine.tables.tables import Database, Table, databases_from_json
 from fluss_df.engine.upkeep.row_digests import Piece, RowDigests, binary, column_of, differing
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import check_folder_lake
 from fluss_df.record.layout.headers import LogHeaders, scan_headers
 from fluss_df.record.log.log_decode import DecodedBatch, LogDecoder
 from fluss_df.record.log.row_log import RowLogDecoder
@@ -82,6 +84,8 @@ class Report:
         Of all logs.
     rows
         Rows of primary-key tables.
+    lake_files, lake_bytes
+        Of the lake of the folder.
     findings
         Empty where all is well.
     """
@@ -92,6 +96,8 @@ class Report:
     log_bytes: int = 0
     records: int = 0
     rows: int = 0
+    lake_files: int = 0
+    lake_bytes: int = 0
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -108,7 +114,7 @@ def check_folder(folder: Path, watch: Callable[[int], object] | None = None) -> 
     folder
         The folder.
     watch
-        Called with the bytes of logs that were read since its last call.
+        Called with the bytes of logs and of the lake that were read since its last call.
 
     Raises
     ------
@@ -175,11 +181,26 @@ class _Checker:
         for table in tables.values():
             with self._damage(files.data_folder(table.id)):
                 self._table(table, files)
+        with self._damage(self._folder / "lake"):
+            self._lake(tables)
         with self._damage(self._folder / SET_ASIDE):
             for name in names_in(self._folder / SET_ASIDE):
                 part = self._folder / SET_ASIDE / name
                 self._found("note", part, "belonged to no table when the folder was opened")
         return self.report
+
+    def _lake(self, tables: dict[int, Table]) -> None:
+        known = [(t.path, t.lake.get("snapshot", {})) for t in tables.values() if has_lake(t)]
+        if not known:
+            return
+        try:
+            counts = check_folder_lake(self._folder, known, self._found, self.watch)
+        except ImportError as error:
+            raise FlussError(
+                "it is not verified without the extra 'lake':"
+                f" pip install 'fluss-df[lake]' ({error})"
+            ) from error
+        self.report.lake_files, self.report.lake_bytes = counts.files, counts.bytes
 
     def _databases(self, files: CatalogFiles) -> dict[str, Database]:
         kept = files.databases()

@@ -1,0 +1,126 @@
+"""The layout that Fluss gives the Iceberg table of a table."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TablePath
+from fluss_df.schema import TableDescriptor
+from fluss_df.types import DataType, TypeRoot
+
+if TYPE_CHECKING:
+    from pyiceberg.types import IcebergType
+
+_SYSTEM: Final = ("__bucket", "__offset", "__timestamp")
+
+
+def layout(path: TablePath, descriptor: TableDescriptor) -> tuple[Any, list[tuple[str, Any]]]:
+    """Return the schema, and the columns and transforms of the partitions, as Fluss makes them."""
+    from pyiceberg.schema import Schema
+    from pyiceberg.transforms import BucketTransform, IdentityTransform
+    from pyiceberg.types import IntegerType, LongType, NestedField, TimestamptzType
+
+    schema, keys = descriptor.schema, descriptor.bucket_keys
+    if len(keys) > 1:
+        raise FlussError(
+            f"table {path}: Iceberg format supports at most one bucket key, but got: {list(keys)}",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+    ids = itertools.count(1)
+    columns: list[NestedField] = []
+    for column in schema.columns:
+        if column.name in _SYSTEM:
+            raise FlussError(
+                f"table {path}: Column '{column.name}' conflicts with a reserved system column.",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+        columns.append(
+            NestedField(
+                next(ids),
+                column.name,
+                _lake_type(column.type, ids),
+                required=not column.type.nullable,
+                doc=column.comment,
+            )
+        )
+    kinds = {column.name: column.type for column in schema.columns}
+    for key in descriptor.partition_keys:
+        if kinds[key].root is not TypeRoot.STRING:
+            raise FlussError(
+                f"table {path}: Partition key only support string type for iceberg currently."
+                f" Column `{key}` is not string type.",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+    for name, kind in zip(_SYSTEM, (IntegerType(), LongType(), TimestamptzType()), strict=True):
+        columns.append(NestedField(next(ids), name, kind, required=True))
+    named = {column.name: column.field_id for column in columns}
+    fields: list[tuple[str, Any]] = [
+        (key, IdentityTransform()) for key in descriptor.partition_keys
+    ]
+    if keys:
+        fields.append((keys[0], BucketTransform(descriptor.bucket_count or 1)))
+    else:
+        fields.append(("__bucket", IdentityTransform()))
+    made = Schema(*columns, identifier_field_ids=[named[key] for key in schema.primary_keys])
+    return made, fields
+
+
+def field_name(column: str, transform: Any) -> tuple[str]:
+    """Return what Java's Iceberg calls a partition field."""
+    from pyiceberg.transforms import IdentityTransform
+
+    return (column if isinstance(transform, IdentityTransform) else f"{column}_bucket",)
+
+
+def _lake_type(kind: DataType, ids: Iterator[int]) -> IcebergType:
+    """Return the type that Fluss gives a column in Iceberg."""
+    from pyiceberg import types as lake
+
+    root = kind.root
+    if root is TypeRoot.DECIMAL:
+        return lake.DecimalType(kind.precision or 1, kind.scale or 0)
+    if root is TypeRoot.ARRAY:
+        assert kind.element is not None
+        number = next(ids)
+        element = _lake_type(kind.element, ids)
+        return lake.ListType(number, element, element_required=not kind.element.nullable)
+    if root is TypeRoot.MAP:
+        assert kind.key is not None
+        assert kind.value is not None
+        first, second = next(ids), next(ids)
+        key, value = _lake_type(kind.key, ids), _lake_type(kind.value, ids)
+        return lake.MapType(first, key, second, value, value_required=not kind.value.nullable)
+    if root is TypeRoot.ROW:
+        return lake.StructType(
+            *(
+                lake.NestedField(
+                    next(ids),
+                    field.name,
+                    _lake_type(field.type, ids),
+                    required=not field.type.nullable,
+                    doc=field.description,
+                )
+                for field in kind.fields
+            )
+        )
+    plain: dict[TypeRoot, type[IcebergType]] = {
+        TypeRoot.CHAR: lake.StringType,
+        TypeRoot.STRING: lake.StringType,
+        TypeRoot.BOOLEAN: lake.BooleanType,
+        TypeRoot.BINARY: lake.BinaryType,
+        TypeRoot.BYTES: lake.BinaryType,
+        TypeRoot.TINYINT: lake.IntegerType,
+        TypeRoot.SMALLINT: lake.IntegerType,
+        TypeRoot.INTEGER: lake.IntegerType,
+        TypeRoot.BIGINT: lake.LongType,
+        TypeRoot.FLOAT: lake.FloatType,
+        TypeRoot.DOUBLE: lake.DoubleType,
+        TypeRoot.DATE: lake.DateType,
+        TypeRoot.TIME_WITHOUT_TIME_ZONE: lake.TimeType,
+        TypeRoot.TIMESTAMP_WITHOUT_TIME_ZONE: lake.TimestampType,
+        TypeRoot.TIMESTAMP_WITH_LOCAL_TIME_ZONE: lake.TimestamptzType,
+    }
+    return plain[root]()

@@ -1,0 +1,369 @@
+"""Makes the lake of a folder right that is at another place than where it was made.
+
+Iceberg's files name each other by whole paths. So catalog, metadata, manifest lists and manifests
+are written again; files with rows stay as they are. The catalog is replaced last, as a whole: until
+then everything is as it was, and who is killed begins again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import logging
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.typedef import Record
+
+from fluss_df.embedded import lake_paths
+from fluss_df.embedded.lake_paths import (
+    AvroRows,
+    LakePaths,
+    Manifest,
+    manifests,
+    places,
+    read_manifest,
+    read_metadata,
+)
+from fluss_df.embedded.lake_sums import Sum, Sums, sum_of
+from fluss_df.engine.files.files import DamagedError, disk_refused, sync_folder
+from fluss_df.errors import ErrorCode, FlussError
+
+logger = logging.getLogger(__name__)
+
+CATALOG_FILE: Final = "catalog.db"
+_MOVED: Final = "moved-"
+_METADATA: Final = ".metadata.json"
+_SYNCS: Final = 8
+# parts of a table's metadata that name files
+_NAMES_FILES: Final = ("location", "properties", "statistics", "partition-statistics")
+# where files are written, in place of the table's location
+_WRITTEN_TO: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path")
+
+
+def move_lake(here: Path) -> int:
+    """Write the catalog of a lake again, and what its tables' metadata is made of.
+
+    Parameters
+    ----------
+    here
+        The folder of the lake, without links in its path.
+
+    Returns
+    -------
+    int
+        How many tables were moved.
+
+    Raises
+    ------
+    FlussError
+        ``STORAGE_EXCEPTION`` where a file is missing or damaged, or the disk refuses; the lake is
+        as it was then.
+    """
+    catalog = here / CATALOG_FILE
+    if not catalog.exists():
+        return 0
+    move = _Move(here)
+    try:
+        rows = catalog_rows(catalog)
+        moved = {key: found for key, at in rows.items() if (found := move.table(key, at))}
+        move.sync()
+        if moved:
+            _replace_catalog(catalog, moved, move.paths.values())
+        for key, at in rows.items():
+            move.clean(moved.get(key, at))
+    except sqlite3.Error as error:
+        raise FlussError(
+            f"the catalog {catalog.name} of the lake cannot be used: {error}",
+            ErrorCode.STORAGE_EXCEPTION,
+        ) from error
+    except OSError as error:
+        raise disk_refused("the lake cannot be written again", here, error) from error
+    return len(moved)
+
+
+# (catalog, namespace, name)
+Key = tuple[str, str, str]
+
+
+def catalog_rows(catalog: Path) -> dict[Key, str]:
+    """Return where the metadata of each table is, as a catalog says."""
+    with contextlib.closing(sqlite3.connect(catalog)) as database:
+        found = database.execute(
+            "SELECT catalog_name, table_namespace, table_name, metadata_location"
+            " FROM iceberg_tables WHERE metadata_location IS NOT NULL"
+        ).fetchall()
+    return {(str(c), str(n), str(t)): str(at) for c, n, t, at in found}
+
+
+class _Move:
+    def __init__(self, here: Path) -> None:
+        self._here = here
+        # part of the names of new files, so that those of another place are not overwritten
+        self._mark = f"{_MOVED}{hashlib.sha256(os.fsencode(here)).hexdigest()[:16]}-"
+        # old path -> new path and size
+        self._manifests: dict[str, tuple[str, int]] = {}
+        self._written: list[Path] = []
+        # of the new files of one table
+        self._new_sums: dict[str, Sum] = {}
+        self._sums = Sums(None)
+        # files that others take the place of, once the catalog is replaced
+        self._replaced: list[Path] = []
+        self.paths: dict[str, LakePaths] = {}
+
+    def table(self, key: Key, location: str) -> str | None:
+        """Write what a table is made of again; return its new metadata, None where it is right."""
+        found = LakePaths.of(location, self._here)
+        if found is None or found[0].made == str(self._here):
+            return None
+        paths, below = found
+        self.paths[paths.made] = paths
+        self._sums, self._new_sums = Sums.of(self._here, key[1], key[2]), {}
+        try:
+            made = self._table(paths, below)
+            # before the catalog is replaced: those of files that nothing names do no harm
+            self._sums.write(self._new_sums)
+            return made
+        except DamagedError as error:
+            raise FlussError(
+                f"lake table {key[1]}.{key[2]}: {error.message}: put the file back, restore the"
+                " folder from a backup, or drop the table",
+                ErrorCode.STORAGE_EXCEPTION,
+            ) from error
+
+    def _table(self, paths: LakePaths, below: str) -> str:
+        data = self._read(below)
+        metadata = read_metadata(data, below)
+        for name in _NAMES_FILES:
+            if name in metadata:
+                metadata[name] = _moved(metadata[name], paths)
+        properties = metadata.get("properties", {})
+        for place in (metadata["location"], *(properties.get(name, "") for name in _WRITTEN_TO)):
+            if place and not place.startswith(f"{paths.at(lake_paths.WAREHOUSE)}/"):
+                raise DamagedError(f"its files would be written to {place}, outside of the lake")
+        for snapshot in metadata.get("snapshots", []):
+            if "manifest-list" not in snapshot:
+                raise DamagedError(f"{below} is of the first version of Iceberg's format")
+            snapshot["manifest-list"] = self._manifest_list(paths, snapshot["manifest-list"])
+        # the files of earlier states have the old paths
+        metadata["metadata-log"] = []
+        folder, _, name = below.rpartition("/")
+        number = name.split("-")[0]
+        version = int(number) + 1 if number.isdecimal() else 1
+        made = uuid.uuid5(uuid.NAMESPACE_URL, f"{paths.here}/{name}")
+        packed = name.endswith(f".gz{_METADATA}")
+        target = f"{folder}/{version:05d}-{made}{'.gz' if packed else ''}{_METADATA}"
+        body = json.dumps(metadata).encode()
+        self._write(target, gzip.compress(body) if packed else body)
+        return paths.at(target)
+
+    def _manifest_list(self, paths: LakePaths, path: str) -> str:
+        below = paths.relative(path)
+        if below is None:
+            return path
+        rows = AvroRows.read(self._read(below), below)
+        at = rows.places(lake_paths.MANIFEST_PATH, lake_paths.MANIFEST_LENGTH)
+        for row, manifest in zip(rows.rows, list(manifests(rows)), strict=True):
+            moved = self._manifests.get(manifest.path)
+            if moved is None:
+                moved = self._manifests[manifest.path] = self._manifest(paths, manifest)
+            row[at[lake_paths.MANIFEST_PATH]], row[at[lake_paths.MANIFEST_LENGTH]] = moved
+        target = self._named(below)
+        self._write(target, rows.written("manifest_file"))
+        return paths.at(target)
+
+    def _manifest(self, paths: LakePaths, manifest: Manifest) -> tuple[str, int]:
+        below = paths.relative(manifest.path)
+        if below is None:
+            return manifest.path, manifest.size
+        found = read_manifest(self._read(below), below, manifest)
+        top = found.places(lake_paths.STATUS, lake_paths.DATA_FILE)
+        at = places(
+            found.file_fields(),
+            (
+                lake_paths.FILE_PATH,
+                lake_paths.FILE_SIZE,
+                lake_paths.SPLIT_OFFSETS,
+                lake_paths.CONTENT,
+                lake_paths.REFERENCED,
+                lake_paths.COLUMN_SIZES,
+                *lake_paths.BOUNDS,
+            ),
+        )
+        for row in found.rows:
+            file = row[top[lake_paths.DATA_FILE]]
+            content = at.get(lake_paths.CONTENT)
+            if content is not None and file[content] == lake_paths.POSITION_DELETES:
+                live = row[top[lake_paths.STATUS]] != lake_paths.DELETED
+                self._positions(paths, file, at, live=live)
+            file[at[lake_paths.FILE_PATH]] = paths.moved(file[at[lake_paths.FILE_PATH]])
+        target = self._named(below)
+        data = found.written("manifest_entry")
+        self._write(target, data)
+        return paths.at(target), len(data)
+
+    def _positions(self, paths: LakePaths, file: Record, at: dict[int, int], *, live: bool) -> None:
+        """Write a file with positions of deleted rows again: it names the files with the rows."""
+        if lake_paths.REFERENCED in at and file[at[lake_paths.REFERENCED]] is not None:
+            file[at[lake_paths.REFERENCED]] = paths.moved(file[at[lake_paths.REFERENCED]])
+        for bound in lake_paths.BOUNDS:
+            values = file[at[bound]]
+            if values and lake_paths.DELETED_IN in values:
+                text = bytes(values[lake_paths.DELETED_IN]).decode(errors="replace")
+                # of a path that was cut it says nothing
+                file[at[bound]] = {
+                    **values,
+                    lake_paths.DELETED_IN: paths.moved(text).encode(),
+                }
+        below = paths.relative(file[at[lake_paths.FILE_PATH]])
+        if below is None or not live:
+            return
+        target = self._named(below)
+        data = _positions_moved(self._read(below), below, paths)
+        self._write(target, data)
+        self._replaced.append(self._here / below)
+        file[at[lake_paths.FILE_PATH]] = paths.at(target)
+        file[at[lake_paths.FILE_SIZE]] = len(data)
+        for gone in (lake_paths.SPLIT_OFFSETS, lake_paths.COLUMN_SIZES):
+            if gone in at:
+                file[at[gone]] = None
+
+    # ---- files
+
+    def _read(self, below: str) -> bytes:
+        """Return the bytes of a file, which are those that were written."""
+        try:
+            data = (self._here / below).read_bytes()
+        except FileNotFoundError as error:
+            raise DamagedError(f"{below} is missing") from error
+        self._sums.verify(below, data)
+        return data
+
+    def _named(self, below: str) -> str:
+        """Return the name of a file that takes the place of another."""
+        folder, _, name = below.rpartition("/")
+        while name.startswith(_MOVED):
+            name = name.split("-", 2)[2]
+        return f"{folder}/{self._mark}{name}"
+
+    def _write(self, below: str, data: bytes) -> None:
+        """Write a file whose name nothing has yet that is in use."""
+        path = self._here / below
+        # one that a killed attempt left may be linked from elsewhere, too
+        path.unlink(missing_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "wb") as stream:
+            stream.write(data)
+        self._written.append(path)
+        self._new_sums[below] = sum_of(data)
+
+    def sync(self) -> None:
+        """Make the new files durable."""
+        with ThreadPoolExecutor(_SYNCS, "fluss-df-lake-sync") as pool:
+            for _ in pool.map(_sync, self._written):
+                pass
+        for folder in {path.parent for path in self._written}:
+            sync_folder(folder)
+
+    def clean(self, location: str) -> None:
+        """Remove the files of a table's metadata folder that its metadata does not refer to."""
+        found = LakePaths.of(location, self._here)
+        if found is None:
+            return
+        paths, below = found
+        for path in self._replaced:
+            path.unlink(missing_ok=True)
+        self._replaced.clear()
+        metadata = read_metadata(self._read(below), below)
+        logged = [str(one["metadata-file"]) for one in metadata.get("metadata-log", [])]
+        lists = [snapshot["manifest-list"] for snapshot in metadata.get("snapshots", [])]
+        used = {below, *(paths.relative(path) for path in (*logged, *lists))}
+        for path in lists:
+            rows = paths.relative(path)
+            if rows is not None:
+                listed = manifests(AvroRows.read(self._read(rows), rows))
+                used.update(paths.relative(one.path) for one in listed)
+        folder = below.rpartition("/")[0]
+        for name in os.listdir(self._here / folder):
+            if name.endswith((".avro", _METADATA)) and f"{folder}/{name}" not in used:
+                (self._here / folder / name).unlink(missing_ok=True)
+
+
+def _moved(value: Any, paths: LakePaths) -> Any:
+    """Return a part of a table's metadata with other paths."""
+    if isinstance(value, dict):
+        return {key: _moved(each, paths) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_moved(each, paths) for each in value]
+    return paths.moved(value) if isinstance(value, str) else value
+
+
+def _positions_moved(data: bytes, below: str, paths: LakePaths) -> bytes:
+    try:
+        table = pq.read_table(pa.BufferReader(data))
+        at = table.schema.get_field_index("file_path")
+        field = table.schema.field(at)
+        old = table.column(at).unique().to_pylist()
+    except (pa.ArrowException, IndexError, OSError) as error:
+        raise DamagedError(f"{below} is damaged: {error}") from error
+    names = {path: paths.moved(path) for path in old}
+    column = table.column(at).to_pylist()
+    moved = pa.array([names[path] for path in column], field.type)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.set_column(at, field, moved), sink, compression="zstd")
+    return bytes(sink.getvalue())
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _replace_catalog(catalog: Path, moved: dict[Key, str], all_paths: Iterable[LakePaths]) -> None:
+    """Put a catalog with other places in place of one that stays as it is to who reads it.
+
+    A copy, as links may lead to the old one from elsewhere.
+    """
+    new = catalog.with_name(f"{catalog.name}.tmp")
+    for left in (new, new.with_name(f"{new.name}-journal")):
+        left.unlink(missing_ok=True)
+    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    with (
+        contextlib.closing(sqlite3.connect(catalog)) as old,
+        contextlib.closing(sqlite3.connect(new)) as database,
+    ):
+        old.backup(database)
+        database.executemany(
+            "UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location = NULL"
+            " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
+            [(at, *key) for key, at in moved.items()],
+        )
+        for paths in all_paths:
+            _move_namespaces(database, paths)
+        database.commit()
+    _sync(new)
+    os.replace(new, catalog)
+    sync_folder(catalog.parent)
+
+
+def _move_namespaces(database: sqlite3.Connection, paths: LakePaths) -> None:
+    found: Iterable[tuple[int, str]] = database.execute(
+        "SELECT rowid, property_value FROM iceberg_namespace_properties"
+        " WHERE property_value IS NOT NULL"
+    ).fetchall()
+    changed = [(paths.moved(value), row) for row, value in found if paths.relative(value)]
+    database.executemany(
+        "UPDATE iceberg_namespace_properties SET property_value = ? WHERE rowid = ?", changed
+    )

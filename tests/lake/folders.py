@@ -1,0 +1,96 @@
+"""Folders of the embedded engine with a lake, for the tests of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from polars.testing import assert_frame_equal
+from pyiceberg.catalog.sql import SqlCatalog
+
+import fluss_df as fluss
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.lake import TieringService
+from tests.lake.tiering.support import COLUMNS, LakeTable
+
+# else it warns that a faster planner could be installed
+os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")
+
+BY_HAND = EngineOptions(lake_tiering=False)
+
+
+@dataclass
+class Server:
+    """Where a :class:`LakeTable` is."""
+
+    bootstrap_servers: str
+
+
+def table(
+    engine: EmbeddedFluss, kind: str, properties: Mapping[str, str] | None = None
+) -> LakeTable:
+    """Create a table of a kind, by the name of its kind."""
+    server = Server(engine.address)
+    return LakeTable(server, kind, kind, properties or {}).create()  # type: ignore[arg-type]
+
+
+def at(engine: EmbeddedFluss, lake_table: LakeTable) -> LakeTable:
+    """Have a table be that of an engine; return it."""
+    lake_table.cluster = Server(engine.address)  # type: ignore[assignment]
+    return lake_table
+
+
+def tier(engine: EmbeddedFluss) -> int:
+    """Tier until a round had rows or changes; return how many."""
+    until = time.monotonic() + 30
+    with engine.connection() as connection, TieringService(connection) as service:
+        while time.monotonic() < until:
+            rows = sum(done.rows for done in service.run_due())
+            if rows:
+                return rows
+            time.sleep(0.1)
+    raise AssertionError("nothing was due")
+
+
+def assert_reads(engine: EmbeddedFluss, lake_table: LakeTable) -> None:
+    """Hold a union read against the model."""
+    expected = lake_table.expected()
+    frame = fluss.scan_fluss(lake_table.name, connection=engine.address).collect()
+    assert_frame_equal(frame.select(expected.columns).sort(expected.columns), expected)
+
+
+def catalog(folder: Path) -> SqlCatalog:
+    """Open the lake of a folder as any other reader of Iceberg does."""
+    return SqlCatalog("fluss-iceberg-catalog", uri=f"sqlite:///{folder / 'lake/catalog.db'}")
+
+
+def rows_elsewhere(folder: Path, name: str) -> list[pl.DataFrame]:
+    """Return the rows of a lake table by other readers: pyiceberg, and Polars' own."""
+    lake = catalog(folder).load_table(("fluss", name))
+    return [
+        pl.DataFrame(pl.from_arrow(lake.scan().to_arrow())).select(COLUMNS.names),
+        pl.scan_iceberg(lake).select(COLUMNS.names).collect(),
+        pl.scan_iceberg(lake.metadata_location).select(COLUMNS.names).collect(),
+    ]
+
+
+def assert_elsewhere(folder: Path, lake_table: LakeTable) -> None:
+    """Hold what other readers find in the lake against the model."""
+    expected = lake_table.expected()
+    for found in rows_elsewhere(folder, lake_table.name):
+        same = found.with_columns(pl.col("small").cast(pl.Int16)).sort(expected.columns)
+        assert_frame_equal(same.select(expected.columns), expected)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder's lake."""
+    lake = folder / "lake"
+    return {
+        str(path.relative_to(lake)): path.read_bytes()
+        for path in sorted(lake.rglob("*"))
+        if path.is_file()
+    }
