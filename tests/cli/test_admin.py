@@ -165,6 +165,9 @@ def test_balance(at: Run, place: str) -> None:
             for node in connection.get_admin().get_server_nodes()
             if node.server_type == "TabletServer"
         ]
+    listed = lines(at("rebalance", "servers", "--json"))
+    assert str(listed[-1]["id"]) == server
+    assert server in ok(at("rebalance", "servers"))
     ok(at("rebalance", "tag", server, "--tag", "temporary-offline"))
     refused(at("rebalance", "tag", server, "--tag", "permanent_offline"), "SERVER_TAG_ALREADY")
     ok(at("rebalance", "untag", server, "--tag", "TEMPORARY_OFFLINE"))

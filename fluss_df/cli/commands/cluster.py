@@ -22,7 +22,11 @@ EXIT_STOPPED = 3  # as init scripts answer
 
 _DEFAULT_PORT = 9123  # where Fluss clients look by default
 
-app = typer.Typer(help="Run a real Apache Fluss cluster on this machine.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run a real Apache Fluss cluster on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 Dir = Annotated[
     Path | None,

@@ -25,9 +25,15 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import DatabaseDescriptor
 from fluss_df.schema import Schema, TableDescriptor
 
-create = typer.Typer(help="Create a database, a table or a partition.", no_args_is_help=True)
-drop = typer.Typer(help="Drop a database, a table or a partition.", no_args_is_help=True)
-alter = typer.Typer(help="Change a database or a table.", no_args_is_help=True)
+create = typer.Typer(
+    help="Create a database, a table or a partition.", no_args_is_help=True, add_completion=False
+)
+drop = typer.Typer(
+    help="Drop a database, a table or a partition.", no_args_is_help=True, add_completion=False
+)
+alter = typer.Typer(
+    help="Change a database or a table.", no_args_is_help=True, add_completion=False
+)
 
 Database = Annotated[str, typer.Argument(metavar="DATABASE", help="Its name.")]
 Comment = Annotated[str | None, typer.Option(help="A comment.", show_default="none")]

@@ -19,16 +19,20 @@ from fluss_df.errors import FlussError
 # of health, for monitors: not an error, and not what click exits with
 EXIT_NOT_GREEN = 3
 
-config = typer.Typer(help="Show and change the settings of a cluster.", no_args_is_help=True)
+config = typer.Typer(
+    help="Show and change the settings of a cluster.", no_args_is_help=True, add_completion=False
+)
 rebalance = typer.Typer(
-    help="Move buckets between tablet servers, and away from some.", no_args_is_help=True
+    help="Move buckets between tablet servers, and away from some.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 RebalanceId = Annotated[
     str | None, typer.Argument(metavar="ID", help="Of a rebalance.", show_default="the last one")
 ]
 Servers = Annotated[
-    list[int], typer.Argument(metavar="SERVER...", help="Ids of tablet servers, as `doctor` has.")
+    list[int], typer.Argument(metavar="SERVER...", help="Ids, as `rebalance servers` lists them.")
 ]
 Tag = Annotated[
     str,
@@ -98,6 +102,17 @@ def reset_configs(
 # ---- balance
 
 
+@rebalance.command("servers")
+def servers(connection: Connection = None, as_json: AsJson = False) -> None:
+    """List the servers that are alive."""
+    with errors_as_messages():
+        rows = [
+            {"server": node.server_type, "id": node.id, "address": node.address}
+            for node in resolve_connection(connection).get_admin().get_server_nodes()
+        ]
+        show_rows(rows, as_json=as_json, nothing="no servers")
+
+
 @rebalance.command("start")
 def start(
     goal: Annotated[
@@ -117,8 +132,8 @@ def start(
     with errors_as_messages():
         goals = goal or [GoalType.REPLICA_DISTRIBUTION.name, GoalType.LEADER_DISTRIBUTION.name]
         admin = resolve_connection(connection).get_admin()
-        servers = [n for n in admin.get_server_nodes() if n.server_type == "TabletServer"]
-        ask(f"Move buckets between {len(servers)} tablet servers?", yes=yes)
+        nodes = [n for n in admin.get_server_nodes() if n.server_type == "TabletServer"]
+        ask(f"Move buckets between {len(nodes)} tablet servers?", yes=yes)
         typer.echo(admin.rebalance(goals))
 
 
