@@ -162,6 +162,7 @@ def test_what_is_not_there_looks_as_what_may_not_be_seen(tmp_path: Path) -> None
             found.append((shown, alice.database_exists(name), list(alice.list_tables(name))))
         assert found[0] == found[1]
         assert list(alice.list_databases()) == []
+        assert list(alice.list_database_summaries()) == []
 
 
 def test_two_users_at_once_lose_no_right(tmp_path: Path) -> None:
@@ -192,7 +193,9 @@ def test_names_without_regard_to_capitals(tmp_path: Path) -> None:
             admin.create_database("sales")
             admin.create_acls([AclBinding.allow("USER:Alice", OperationType.READ, SALES)])
         with fluss.connect(settings(engine.address, "alice")) as connection:
-            assert list(connection.get_admin().list_databases()) == ["sales"]
+            admin = connection.get_admin()
+            assert list(admin.list_databases()) == ["sales"]
+            assert [each.database_name for each in admin.list_database_summaries()] == ["sales"]
 
 
 # ---- what peers ask for too much of

@@ -121,9 +121,14 @@ def _alter_configs(rights: Rights, asked: pb.AlterClusterConfigsRequest) -> None
 def _databases(rights: Rights, handler: Handler, asked: pb.ListDatabasesRequest) -> Message:
     answer = handler(asked)
     assert isinstance(answer, pb.ListDatabasesResponse)
-    names = paced(answer.database_name)
-    seen = [name for name in names if rights.may(_DESCRIBE, Resource.database(name))]
-    return pb.ListDatabasesResponse(database_name=seen)
+
+    def seen(name: str) -> bool:
+        return rights.may(_DESCRIBE, Resource.database(name))
+
+    return pb.ListDatabasesResponse(
+        database_name=filter(seen, paced(answer.database_name)),
+        database_summary=(one for one in paced(answer.database_summary) if seen(one.database_name)),
+    )
 
 
 def _database_exists(rights: Rights, handler: Handler, asked: pb.DatabaseExistsRequest) -> Message:
