@@ -170,8 +170,8 @@ async def _close(cluster: Cluster) -> None:
 def reconnect(config: Config, default_database: str | None) -> FlussConnection:
     """Return the connection that a pickled one stands for.
 
-    Pickles carry no password: one that used SASL takes the password of the process's default
-    connection, if that is for the same servers and user.
+    Pickles carry no password: one that used some takes those of the process's default connection,
+    if that is for the same servers and user.
     """
     default = _default
     if (
@@ -179,7 +179,7 @@ def reconnect(config: Config, default_database: str | None) -> FlussConnection:
         and default.config.bootstrap_servers == config.bootstrap_servers
         and default.config.security_sasl_username == config.security_sasl_username
     ):
-        config = config.copy(security_sasl_password=default.config.security_sasl_password)
+        config = config.with_secrets_of(default.config)
     return FlussConnection(config, default_database)
 
 

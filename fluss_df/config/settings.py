@@ -382,6 +382,12 @@ class Config:
         copied._values = self.to_dict()
         return copied
 
+    def with_secrets_of(self, other: Config) -> Config:
+        """Return a copy with the passwords that another one has."""
+        copied = self.copy()
+        copied._values |= {key: value for key, value in other._values.items() if key in SECRETS}
+        return copied
+
     def is_set(self, key: str) -> bool:
         """Whether an option was set, by its key without the prefix ``client.``."""
         return key in self._values

@@ -1,7 +1,7 @@
 """A single-node Fluss in Python: durable tables in a folder, without a server to run."""
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.engine.access.passwords import PasswordHash
+from fluss_df.engine.access.passwords import hash_password
 from fluss_df.engine.access.security import Security
 from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.serve.admission import Limits
@@ -9,7 +9,7 @@ from fluss_df.engine.serve.server import EngineServer
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol.address import local_host
 
-__all__ = ["EmbeddedFluss", "EngineOptions", "Limits", "PasswordHash", "Security"]
+__all__ = ["EmbeddedFluss", "EngineOptions", "Limits", "Security", "hash_password"]
 
 
 class EmbeddedFluss(EngineServer):
@@ -29,7 +29,7 @@ class EmbeddedFluss(EngineServer):
     host
         The address to listen on.
     sasl
-        User -> password of those who may connect by TCP, or ``str(PasswordHash.of(password))``;
+        User -> password of those who may connect by TCP, or what :func:`hash_password` returned;
         None to let everyone in. The Unix socket is for the user of the process alone, and asks for
         no password.
     options

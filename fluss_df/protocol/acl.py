@@ -132,6 +132,11 @@ class Resource:
         Which of them.
     name
         ``fluss-cluster``, a database's name, or ``database.table``.
+
+    Examples
+    --------
+    >>> [str(each) for each in (Resource.cluster(), Resource.table("sales", "orders"))]
+    ['cluster', 'table:sales.orders']
     """
 
     type: ResourceType

@@ -25,9 +25,10 @@ from fluss_df import (
     ResourceFilter,
     ResourceType,
 )
-from fluss_df.embedded import EmbeddedFluss, PasswordHash, Security
+from fluss_df.embedded import EmbeddedFluss, Security, hash_password
 from fluss_df.engine.access.acl_store import MOST_ACLS
 from fluss_df.engine.access.authorizer import Authorizer, host_of
+from fluss_df.engine.access.passwords import PasswordHash
 from fluss_df.engine.upkeep.backup import back_up
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.engine.upkeep.restore import restore
@@ -336,9 +337,9 @@ def test_superusers_that_cannot_be(given: object) -> None:
 
 
 def test_passwords_as_hashes(tmp_path: Path) -> None:
-    kept = {"alice": str(PasswordHash.of("wonder")), "bob": "plain"}
+    kept = {"alice": hash_password("wonder"), "bob": "plain"}
     assert "wonder" not in kept["alice"]
-    assert str(PasswordHash.of("wonder")) != kept["alice"]
+    assert hash_password("wonder") != kept["alice"]
     with EmbeddedFluss(tmp_path, port=0, sasl=kept) as engine:
         for _ in range(2):
             with fluss.connect(settings(engine.address, "alice", "wonder")) as connection:
@@ -366,7 +367,7 @@ def test_who_was_right_once_is_let_in_without_the_work(
         work.append(password)
         return digest_of(self, password)
 
-    kept = {"alice": str(PasswordHash.of("wonder"))}
+    kept = {"alice": hash_password("wonder")}
     monkeypatch.setattr(PasswordHash, "digest_of", counted)
     with EmbeddedFluss(tmp_path, port=0, sasl=kept) as engine:
         assert engine.address is not None

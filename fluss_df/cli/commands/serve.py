@@ -173,7 +173,7 @@ def passwd(
 ) -> None:
     """Set the password of a user in a file for `fluss-df serve --sasl-file`, as a salted hash."""
     # not with the other commands: it is the engine's
-    from fluss_df.embedded import PasswordHash
+    from fluss_df.embedded import hash_password
 
     with errors_as_messages():
         if not user or ":" in user or not user.isprintable() or user != user.strip():
@@ -189,7 +189,7 @@ def passwd(
             password = typer.prompt(
                 f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True
             )
-            kept.append(f"{user}:{PasswordHash.of(password)}")
+            kept.append(f"{user}:{hash_password(password)}")
         _write(file, "".join(f"{line}\n" for line in kept))
         out.print(f"{'dropped' if drop else 'set'}: {escape(user)} in {escape(str(file))}")
 

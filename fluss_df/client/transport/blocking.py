@@ -15,13 +15,12 @@ import struct
 import sys
 import time
 from collections.abc import Sequence
-from ssl import SSLSocket, SSLWantReadError
 from typing import Any
 
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.folders import ENDING_S, engine_credentials, is_attached, successor
-from fluss_df.client.transport.tls import needs_tls, tls_error, wrap
+from fluss_df.client.transport.tls import TlsSocket, needs_tls, tls_error
 from fluss_df.errors import DeadlineExceededError, FlussError, NetworkError
 from fluss_df.local_peers import require_own
 from fluss_df.protocol.address import local_path
@@ -63,9 +62,9 @@ class Lane:
         self._next_id = 0
         self._in_flight: int | None = None
         self._silent_after = 0.0
-        self._flags = _WAIT_ALL
         self.failed = False
         self.apis = ServerApis(self.address, {API_VERSIONS.key: (0, 0)}, None)
+        self._socket: socket.socket | TlsSocket
         deadline = time.monotonic() + connect_timeout_ms / 1000
         while True:
             try:
@@ -100,18 +99,18 @@ class Lane:
         tls = self.endpoint.tls
         if tls is None or local_path(self.endpoint.host) is not None:
             return
-        left = max(0.001, deadline - time.monotonic())
+        connected = self._socket
+        assert isinstance(connected, socket.socket)
+        connected.settimeout(max(0.001, deadline - time.monotonic()))
         try:
-            self._socket = wrap(self._socket, tls, self.endpoint.host, left)
+            self._socket = TlsSocket(connected, tls, self.endpoint.host)
         except OSError as error:
-            self.close()
+            connected.close()
             refused = tls_error(error, self.address, shaking_hands=True)
             raise refused or error from error
         except BaseException:
-            self.close()
+            connected.close()
             raise
-        # what is received at once is a record of TLS: flags mean nothing there
-        self._flags = 0
 
     def _shake_hands(self, deadline: float, engine_path: str | None) -> None:
         credentials: Credentials | FolderSecret | None = self.endpoint.credentials
@@ -183,7 +182,7 @@ class Lane:
 
     def readable(self, timeout_s: float) -> bool:
         """Wait until the response begins to arrive; return whether it did."""
-        if isinstance(self._socket, SSLSocket) and self._socket.pending():
+        if isinstance(self._socket, TlsSocket) and self._socket.pending():
             return True
         # poll is not on Windows, and takes a third of the time
         with getattr(selectors, "PollSelector", selectors.DefaultSelector)() as selector:
@@ -212,7 +211,7 @@ class Lane:
         reader = self._reader
         try:
             while True:
-                count = self._socket.recv_into(reader.buffer(), 0, self._flags)
+                count = self._socket.recv_into(reader.buffer(), 0, _WAIT_ALL)
                 if count == 0:
                     if reader.is_tls:
                         raise needs_tls(self.address)
@@ -220,7 +219,7 @@ class Lane:
                 response = reader.received(count)
                 if response is not None:
                     break
-        except (BlockingIOError, TimeoutError, SSLWantReadError):
+        except (BlockingIOError, TimeoutError):
             self.failed = True
             raise self.silence() from None
         except OSError as error:
@@ -243,8 +242,7 @@ class Lane:
         """Wake whoever waits for a response, with a NetworkError; for use from another thread."""
         self.failed = True
         with contextlib.suppress(OSError):
-            # not the method of one that is encrypted, which takes its state from who reads
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the socket."""

@@ -49,7 +49,7 @@ class Security:
     tls_client_ca: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        self.principals()
+        principals_of(self.super_users)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise FlussError(
                 "tls_cert and tls_key belong together: a certificate is of no use without its key",
@@ -62,7 +62,13 @@ class Security:
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
 
-    def principals(self) -> tuple[FlussPrincipal, ...]:
-        """Return the superusers."""
-        given = self.super_users
-        return super_users_of(given if isinstance(given, str) else ";".join(given))
+
+def principals_of(super_users: str | Sequence[str]) -> tuple[FlussPrincipal, ...]:
+    """Return superusers.
+
+    Raises
+    ------
+    FlussError
+        As :class:`Security`.
+    """
+    return super_users_of(super_users if isinstance(super_users, str) else ";".join(super_users))

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 
 from fluss_df.engine.access.authorizer import Authorizer
 from fluss_df.engine.access.passwords import checked_users
-from fluss_df.engine.access.security import Security
+from fluss_df.engine.access.security import Security, principals_of
 from fluss_df.engine.auto_partitions import keep_partitions
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.engine_options import EngineOptions
@@ -115,7 +115,7 @@ class EngineServer:
         return Authorizer(
             self.engine.acls,
             self.engine.catalog,
-            security.principals(),
+            principals_of(security.super_users),
             ignore_case=security.acl_principal_ignore_case,
         )
 
