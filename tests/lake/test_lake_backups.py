@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -321,3 +322,46 @@ def test_an_archive_of_anothers_making_leads_nowhere_else(
         assert fluss.read_fluss("log", connection=engine.address, lake=False).height == 10
         fluss.write_fluss(rows([1], 1), "log", connection=engine.address)
     assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["log", "partitioned_keys"])
+@pytest.mark.parametrize("when", ["before the logs", "after the logs"])
+def test_what_is_tiered_and_expires_meanwhile_does_not_come_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, when: str
+) -> None:
+    file = tmp_path / "b.tar.zst"
+    small = EngineOptions(segment_bytes=1, lake_tiering=False)
+    with EmbeddedFluss(tmp_path / "folder", port=0, options=small) as engine:
+        lake_table = table(engine, kind, {"table.log.ttl": "1ms"})
+        for version in range(1, 4):
+            lake_table.write(list(range(20)), version)
+        tier(engine)
+        owner: Any = engine.engine
+        name = "all_buckets"
+        if when == "after the logs":
+            owner, name = engine.engine.cluster, "compact"
+        function = getattr(owner, name)
+        found: list[int] = []
+
+        def meanwhile() -> object:
+            monkeypatch.undo()
+            for version in range(4, 8):
+                lake_table.write(list(range(20)), version)
+            tier(engine)
+            time.sleep(0.05)
+            found.append(engine.engine.expire())
+            return function()
+
+        monkeypatch.setattr(owner, name, meanwhile)
+        back_up(engine.engine, file)
+        assert found == [0]
+        assert engine.engine.expire() > 0
+    new = restored(file, tmp_path / "new")
+    if when == "after the logs":
+        lake_table.written = lake_table.written[:3]
+    with EmbeddedFluss(new, port=0, options=BY_HAND) as engine:
+        assert_reads(engine, at(engine, lake_table))
+        lake_table.write([5, 50], 9)
+        tier(engine)
+        assert_reads(engine, lake_table)
+    assert_elsewhere(new, lake_table)
