@@ -12,7 +12,8 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded.lake_layout import field_name, layout
 from fluss_df.embedded.lake_summing import LakeSumming
 from fluss_df.engine.files.files import read_bytes, write_atomically
+from fluss_df.engine.lake.lake_tables import LAKE_TABLES, LakeTableCopy, PinnedTable
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableDescriptor
@@ -98,7 +100,8 @@ class FolderLake:
         """Have Iceberg's files name the place where the folder is."""
         found = read_bytes(self._folder / "place")
         here = _place(self._folder, self._owner)
-        if found == here or not (self._folder / "catalog.db").exists():
+        restored = (self._folder / LAKE_TABLES).exists()
+        if not restored and (found == here or not (self._folder / "catalog.db").exists()):
             return
         # those before had the place of the lake alone, and links in it
         made, _, owner = (found or b"").partition(b"\0")
@@ -112,8 +115,11 @@ class FolderLake:
                         ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
                     )
         self._require_extra()
+        from fluss_df.embedded.lake_copy import register_pending
         from fluss_df.embedded.lake_move import move_lake
 
+        if restored:
+            register_pending(self._folder)
         started = time.monotonic()
         moved = move_lake(self._folder)
         write_atomically(self._folder / "place", here)
@@ -176,6 +182,9 @@ class FolderLake:
         tables
             The tables with a lake, and whether anything of them was tiered.
         """
+        for left in self._folder.glob("copies-*"):
+            # of a backup that was killed
+            shutil.rmtree(left, ignore_errors=True)
         if self.problem is None:
             for path, descriptor, tiered in tables:
                 if not tiered:
@@ -236,6 +245,15 @@ class FolderLake:
     def committed(self, path: TablePath) -> None:
         """Make checksums of the files of a new snapshot."""
         self._sums.add(path)
+
+    def copy(
+        self, pinned: Iterable[PinnedTable], there: Callable[[int], bool]
+    ) -> AbstractContextManager[Mapping[int, LakeTableCopy]]:
+        """Give the files of lake tables as they are now, for a backup."""
+        self.require()
+        from fluss_df.embedded.lake_copy import copied_tables
+
+        return copied_tables(self._folder, pinned, there)
 
     def drop(self, path: TablePath) -> None:
         """Remove the lake table of a table that was dropped, and its files."""

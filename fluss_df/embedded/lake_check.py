@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
+from fluss_df.embedded.lake_copy import pending_rows
 from fluss_df.embedded.lake_move import CATALOG_FILE, catalog_rows
 from fluss_df.embedded.lake_paths import (
     AvroRows,
@@ -20,6 +21,7 @@ from fluss_df.embedded.lake_paths import (
     manifests,
     read_manifest,
     read_metadata,
+    used_snapshots,
 )
 from fluss_df.embedded.lake_sums import LiveFile, Sum, Sums, live_files, sum_of_file
 from fluss_df.engine.files.files import DamagedError
@@ -91,6 +93,9 @@ def check_lake(
 
 def _catalog(lake: Path) -> dict[tuple[str, str, str], str]:
     """Read a copy of the catalog: SQLite rolls back in the file what was not committed."""
+    pending = pending_rows(lake)
+    if pending is not None:
+        return pending
     with tempfile.TemporaryDirectory() as copies:
         copy = Path(copies) / CATALOG_FILE
         shutil.copyfile(lake / CATALOG_FILE, copy)
@@ -218,32 +223,6 @@ class _Table:
         self.counts.files += 1
         self.counts.bytes += size
         self.watch(size)
-
-
-def used_snapshots(metadata: Mapping[str, Any], known: int | None) -> list[int]:
-    """Return the snapshots that are in use: Fluss's, the newest, those between, and named ones.
-
-    Parameters
-    ----------
-    metadata
-        Of the table.
-    known
-        The one that Fluss knows.
-    """
-    snapshots = {int(one["snapshot-id"]): one for one in metadata.get("snapshots", [])}
-    at = metadata.get("current-snapshot-id")
-    used: list[int] = []
-    while at in snapshots and at not in used:
-        used.append(int(at))
-        if known is None or at == known:
-            break
-        at = snapshots[at].get("parent-snapshot-id")
-    else:
-        # what Fluss knows is not one before the newest: the newest alone
-        used = used[:1] if known not in used else used
-    named = (int(ref["snapshot-id"]) for ref in metadata.get("refs", {}).values())
-    others = (one for one in (known, *named) if one is not None and one in snapshots)
-    return list(dict.fromkeys((*used, *others)))
 
 
 def _read_all(path: Path, found: Sum) -> None:

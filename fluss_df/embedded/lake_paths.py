@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -237,3 +237,29 @@ def read_manifest(data: bytes, below: str, manifest: Manifest) -> AvroRows:
     if manifest.entries is not None and len(found.rows) != manifest.entries:
         raise DamagedError(f"{below} has {len(found.rows)} entries and not {manifest.entries}")
     return found
+
+
+def used_snapshots(metadata: Mapping[str, Any], known: int | None) -> list[int]:
+    """Return the snapshots that are in use: Fluss's, the newest, those between, and named ones.
+
+    Parameters
+    ----------
+    metadata
+        Of the table.
+    known
+        The one that Fluss knows.
+    """
+    snapshots = {int(one["snapshot-id"]): one for one in metadata.get("snapshots", [])}
+    at = metadata.get("current-snapshot-id")
+    used: list[int] = []
+    while at in snapshots and at not in used:
+        used.append(int(at))
+        if known is None or at == known:
+            break
+        at = snapshots[at].get("parent-snapshot-id")
+    else:
+        # what Fluss knows is not one before the newest: the newest alone
+        used = used[:1] if known not in used else used
+    named = (int(ref["snapshot-id"]) for ref in metadata.get("refs", {}).values())
+    others = (one for one in (known, *named) if one is not None and one in snapshots)
+    return list(dict.fromkeys((*used, *others)))

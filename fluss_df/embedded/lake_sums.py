@@ -92,7 +92,7 @@ class Sums:
         make_folder(self.path.parent, durable=False)
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as stream:
-            stream.write(_lines(files, snapshots))
+            stream.write(lines_of(files, snapshots))
         self.files.update(files)
         self.snapshots.update(snapshots)
 
@@ -101,7 +101,7 @@ class Sums:
         if self.path is not None:
             self.files.update(files)
             make_folder(self.path.parent)
-            write_atomically(self.path, _lines(self.files, self.snapshots))
+            write_atomically(self.path, lines_of(self.files, self.snapshots))
 
     def verify(self, below: str, data: bytes) -> None:
         """Raise where a file is not what was written."""
@@ -110,7 +110,8 @@ class Sums:
             raise DamagedError(f"{below} is damaged: its checksum differs")
 
 
-def _lines(files: Mapping[str, Sum], snapshots: Collection[int]) -> bytes:
+def lines_of(files: Mapping[str, Sum], snapshots: Collection[int]) -> bytes:
+    """Return the lines of files and snapshots."""
     texts = [f"file {one.crc:08x} {one.size} {below}" for below, one in files.items()]
     texts += [f"snapshot {number}" for number in snapshots]
     # a zero ends what a killed process left of a line

@@ -29,7 +29,7 @@ from fluss_df.engine.files.private_files import make_private
 from fluss_df.engine.files.workers import Workers
 from fluss_df.engine.group_commit import synced_to
 from fluss_df.engine.kv.kv_tablet import KvTablet
-from fluss_df.engine.lake.lake_of_table import has_lake, tiered_end
+from fluss_df.engine.lake.lake_of_table import TieredLogs, has_lake
 from fluss_df.engine.lake.lake_tables import LakeTables
 from fluss_df.engine.log.retention import may_expire
 from fluss_df.engine.log.synced_point import BucketIds
@@ -115,6 +115,7 @@ class Engine:
         )
         # set by who opens the folder, where it is to have a lake
         self.lake: LakeTables | None = None
+        self.tiered = TieredLogs()
         self._tasks: list[asyncio.Task[None]] = []
         self._at_closing: list[Callable[[], None]] = []
         self._at_checks: list[Callable[[], None]] = []
@@ -435,7 +436,9 @@ class Engine:
                 if opened is None and not may_expire(self.bucket_folder(bucket) / "log", now, ttl):
                     continue
                 opened = opened or self._opened(bucket)
-                deleted += (opened.kv or opened.tablet).expire(now, ttl, tiered_end(table, bucket))
+                deleted += (opened.kv or opened.tablet).expire(
+                    now, ttl, self.tiered.end(table, bucket)
+                )
             except (FlussError, OSError) as error:
                 # those of other buckets expire all the same; this one may have been dropped
                 dropped = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION

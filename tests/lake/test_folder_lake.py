@@ -16,7 +16,6 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.engine.upkeep.backup import back_up
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.tiering.coordinator import Coordinator
 from tests.lake.folders import BY_HAND, Server, assert_reads, table, tier
@@ -86,13 +85,6 @@ def test_what_is_not_in_the_lake_does_not_expire(tmp_path: Path, kind: str) -> N
         tier(engine)
         assert engine.engine.expire() > 0
         assert_reads(engine, lake_table)
-
-
-def test_a_backup_without_its_lake_is_not_made(by_hand: EmbeddedFluss, tmp_path: Path) -> None:
-    table(by_hand, "log")
-    with pytest.raises(FlussError, match=r"fluss\.log.*lake"):
-        back_up(by_hand.engine, tmp_path / "backup.tar.zst")
-    assert not (tmp_path / "backup.tar.zst").exists()
 
 
 def wait_for_rows(lake_table: LakeTable, rows: int) -> None:

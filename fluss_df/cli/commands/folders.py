@@ -59,7 +59,7 @@ def backup(folder: Folder, file: Archive) -> None:
         # compressed it is smaller: the time that is left is the most that it may be
         with progress(
             "writing the backup",
-            total=bytes_in(place / "data"),
+            total=bytes_in(place / "data") + bytes_in(place / "lake" / "warehouse"),
             unit="bytes",
             poll=lambda: _newest_part(archive.parent),
         ):

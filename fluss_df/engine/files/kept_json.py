@@ -201,6 +201,18 @@ class KeptJson:
             return False
 
 
+def repacked(path: Path, data: bytes, change: Callable[[Any], Any]) -> bytes:
+    """Return the contents of one of the files with another value.
+
+    Raises
+    ------
+    DamagedError
+        Where they are not what was written.
+    """
+    kept = _unpack(path, data, plain=False)
+    return _pack(Kept(kept.generation, change(kept.value)))
+
+
 def _pack(kept: Kept) -> bytes:
     text = {"generation": kept.generation, "value": kept.value}
     body = json.dumps(text, separators=(",", ":")).encode()
@@ -210,8 +222,10 @@ def _pack(kept: Kept) -> bytes:
 def _read(path: Path, plain: bool) -> Kept | None:
     """Return what is in a file; None where there is none."""
     data = read_bytes(path)
-    if data is None:
-        return None
+    return None if data is None else _unpack(path, data, plain)
+
+
+def _unpack(path: Path, data: bytes, plain: bool) -> Kept:
     body, _, digits = data.rstrip(b"\n").rpartition(b"\n")
     try:
         if not body and plain:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
+
 from fluss_df.engine.lake.lake_tables import LakeTables
 from fluss_df.engine.tables import options
 from fluss_df.engine.tables.tables import Table
@@ -30,11 +34,32 @@ def shown(table: Table, lake: LakeTables | None) -> TableDescriptor:
     )
 
 
-def tiered_end(table: Table | None, bucket: TableBucket) -> int | None:
-    """Return where the rows of a bucket begin that its lake lacks; None without a lake."""
-    if table is None or not has_lake(table):
-        return None
-    for partition, number, offset in table.lake.get("snapshot", {}).get("offsets", []):
-        if (partition, number) == (bucket.partition_id, bucket.bucket_id):
-            return int(offset)
-    return 0
+class TieredLogs:
+    """Which part of a log may expire, as the lake has it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held = 0
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Let nothing expire that a lake has: a backup has an older snapshot."""
+        with self._lock:
+            self._held += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held -= 1
+
+    def end(self, table: Table | None, bucket: TableBucket) -> int | None:
+        """Return where the rows of a bucket begin that its lake lacks; None without a lake."""
+        if table is None or not has_lake(table):
+            return None
+        # before: who holds them asks for the offsets afterwards
+        snapshot = table.lake.get("snapshot", {})
+        if not self._held:
+            for partition, number, offset in snapshot.get("offsets", []):
+                if (partition, number) == (bucket.partition_id, bucket.bucket_id):
+                    return int(offset)
+        return 0

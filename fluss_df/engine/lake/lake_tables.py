@@ -2,11 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
 
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableDescriptor
+
+#: Which lake tables a backup has; a catalog is made of it.
+LAKE_TABLES: Final = "tables.json"
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedTable:
+    """A table, and the lake snapshot that a backup has of it.
+
+    Attributes
+    ----------
+    id, path
+        The table.
+    snapshot
+        The snapshot; None where nothing was tiered.
+    """
+
+    id: int
+    path: TablePath
+    snapshot: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTableCopy:
+    """A lake table as a backup has it; all names are paths below the lake.
+
+    Attributes
+    ----------
+    row
+        Its line among the lake tables.
+    made
+        Files that are made for the backup.
+    files
+        The others, and where they are.
+    """
+
+    row: Mapping[str, str]
+    made: Mapping[str, bytes]
+    files: Mapping[str, Path]
 
 
 class LakeTables(Protocol):
@@ -26,6 +68,14 @@ class LakeTables(Protocol):
 
     def committed(self, path: TablePath) -> None:
         """Take note that a table has a new lake snapshot."""
+
+    def copy(
+        self, pinned: Iterable[PinnedTable], there: Callable[[int], bool]
+    ) -> AbstractContextManager[Mapping[int, LakeTableCopy]]:
+        """Give copies of lake tables, by table id, that stay as they are until the end.
+
+        A table that is not ``there`` any more is left out.
+        """
 
     def properties(self) -> Mapping[str, str]:
         """Return the properties by which clients find the lake."""

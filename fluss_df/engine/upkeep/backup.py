@@ -24,8 +24,8 @@ from fluss_df.engine.engine import COPIES, Engine
 from fluss_df.engine.files.files import disk_refused, format_file, names_in, read_bytes, sync_folder
 from fluss_df.engine.files.lock_file import engine_secret
 from fluss_df.engine.files.private_files import FILE
-from fluss_df.engine.lake.lake_of_table import has_lake
 from fluss_df.engine.log.segment import LogCopy
+from fluss_df.engine.upkeep.backup_lake import LakeInBackup, lake_of
 from fluss_df.engine.upkeep.backup_parts import part_file, remove_left_parts
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.local_peers import require_own
@@ -74,14 +74,6 @@ def back_up(engine: Engine, file: Path) -> int:
         ``STORAGE_EXCEPTION`` where it cannot be written, or data is damaged.
     """
     codec = codec_of(file)
-    tiered = sorted(str(table.path) for table in engine.catalog.all_tables() if has_lake(table))
-    if tiered:
-        raise FlussError(
-            f"cannot back up {engine.folder}: its tables {', '.join(tiered)} have a lake, which is"
-            " not in backups yet, and what expired from their logs is there alone. Close the"
-            " engine, and copy the folder as it is, to be put back at the same place",
-            ErrorCode.STORAGE_EXCEPTION,
-        )
     try:
         remove_left_parts(file.parent)
         # of this call alone: another may write to the same name
@@ -110,19 +102,30 @@ def _write(engine: Engine, archive: tarfile.TarFile) -> None:
     (engine.folder / COPIES).mkdir(mode=0o700, exist_ok=True)
     copies = Path(tempfile.mkdtemp(dir=engine.folder / COPIES))
     try:
-        for number, bucket in enumerate(engine.all_buckets()):
-            _write_bucket(engine, archive, bucket, copies / str(number))
-        engine.cluster.compact()
-        for name in names_in(engine.folder / CATALOG):
-            if name.endswith(".json"):
-                # replaced atomically; dropped meanwhile is dropped
-                data = read_bytes(engine.folder / CATALOG / name)
-                if data is not None:
-                    _add(archive, f"catalog/{name}", data)
-        # last of all, so that an archive that is cut off is no folder of an engine
-        _add(archive, "FORMAT", format_file(engine.lock.format))
+        with lake_of(engine) as lake:
+            _write_all(engine, archive, copies, lake)
     finally:
         shutil.rmtree(copies, ignore_errors=True)
+
+
+def _write_all(engine: Engine, archive: tarfile.TarFile, copies: Path, lake: LakeInBackup) -> None:
+    for number, bucket in enumerate(engine.all_buckets()):
+        _write_bucket(engine, archive, bucket, copies / str(number))
+    engine.cluster.compact()
+    for name in names_in(engine.folder / CATALOG):
+        if name.endswith(".json"):
+            # replaced atomically; dropped meanwhile is dropped
+            path = engine.folder / CATALOG / name
+            data = read_bytes(path)
+            if data is not None:
+                _add(archive, f"catalog/{name}", lake.of_table(path, data))
+    for name, content in lake.members():
+        if isinstance(content, Path):
+            _add_file(archive, name, content)
+        else:
+            _add(archive, name, content)
+    # last of all, so that an archive that is cut off is no folder of an engine
+    _add(archive, "FORMAT", format_file(engine.lock.format))
 
 
 def _write_bucket(

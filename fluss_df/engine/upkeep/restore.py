@@ -35,6 +35,7 @@ from fluss_df.engine.files.files import (
 )
 from fluss_df.engine.tables.tables import Table, databases_from_json
 from fluss_df.engine.upkeep.backup import codec_of
+from fluss_df.engine.upkeep.backup_lake import LAKE, MEMBER
 from fluss_df.errors import ErrorCode, FlussError
 
 # every file of a backup
@@ -42,7 +43,8 @@ _MEMBER: Final = re.compile(
     r"FORMAT"
     r"|catalog/(databases|cluster|acls|table-\d{1,18})\.json"
     r"|data/\d{1,18}/(table|\d{1,18})/\d{1,9}/"
-    r"(log/(synced|\d{20}\.log)|kv/[A-Za-z0-9][A-Za-z0-9._-]{0,80})",
+    r"(log/(synced|\d{20}\.log)|kv/[A-Za-z0-9][A-Za-z0-9._-]{0,80})"
+    rf"|{MEMBER}",
     re.ASCII,
 )
 _MOST_MEMBERS: Final = 10_000_000
@@ -270,7 +272,7 @@ def _put_in_place(folder: Path, made: ExitStack) -> None:
     moved = False
     try:
         # the catalog makes it a folder that an engine opens
-        for name in (DATA, CATALOG, "FORMAT"):
+        for name in (DATA, LAKE, CATALOG, "FORMAT"):
             if (under_way / name).exists():
                 os.rename(under_way / name, folder / name)
                 moved = True

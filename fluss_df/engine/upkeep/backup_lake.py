@@ -1,0 +1,123 @@
+"""The lake in a backup: one snapshot of each table, which is not ahead of the logs that follow it.
+
+Snapshots are pinned before the logs are copied. From then on nothing expires that the lake has, so
+that each row of a pinned table is before the offsets of its snapshot, or in the copy of the log.
+What is tiered meanwhile is tiered again by who opens the backup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.files.files import damage_in
+from fluss_df.engine.files.kept_json import repacked
+from fluss_df.engine.lake.lake_of_table import has_lake
+from fluss_df.engine.lake.lake_tables import LAKE_TABLES, LakeTableCopy, PinnedTable
+from fluss_df.engine.tables.tables import Table
+from fluss_df.errors import ErrorCode, FlussError
+
+LAKE: Final = "lake"
+_PART: Final = r"[A-Za-z0-9_=%+,@~-][A-Za-z0-9._=%+,@~-]{0,254}"
+#: The names of a backup's files of the lake.
+MEMBER: Final = (
+    rf"{LAKE}/({LAKE_TABLES.replace('.', '[.]')}"
+    rf"|checksums/[A-Za-z0-9_-]{{1,200}}/[A-Za-z0-9_-]{{1,200}}"
+    rf"|warehouse(/{_PART}){{2,12}})"
+)
+_TABLE: Final = re.compile(r"table-(\d+)\.json")
+
+
+class LakeInBackup:
+    """What a backup has of the lake.
+
+    Parameters
+    ----------
+    known
+        What the engine knows of each pinned table's lake, by table id.
+    copies
+        The lake tables, by table id.
+    """
+
+    def __init__(
+        self, known: Mapping[int, dict[str, Any]], copies: Mapping[int, LakeTableCopy]
+    ) -> None:
+        self._known = known
+        self._copies = copies
+        self._there: list[int] = []
+
+    def of_table(self, path: Path, data: bytes) -> bytes:
+        """Return the file of a table in the catalog: how far it is tiered is what was pinned."""
+        found = _TABLE.fullmatch(path.name)
+        if found is None:
+            return data
+        number = int(found[1])
+
+        def pinned(value: dict[str, Any]) -> dict[str, Any]:
+            if not has_lake(Table.from_json(value)):
+                return value
+            if number in self._copies:
+                self._there.append(number)
+            snapshot = self._known.get(number, {}).get("snapshot")
+            rest = {key: each for key, each in value.items() if key != "lake"}
+            return {**rest, "lake": {"snapshot": snapshot}} if snapshot else rest
+
+        with damage_in(path):
+            return repacked(path, data, pinned)
+
+    def members(self) -> Iterator[tuple[str, bytes | Path]]:
+        """Iterate over the files of the lake tables that are in the catalog of the backup."""
+        copies = [self._copies[number] for number in self._there]
+        for copy in copies:
+            found: dict[str, bytes | Path] = {**copy.files, **copy.made}
+            for below, content in found.items():
+                name = f"{LAKE}/{below}"
+                if not re.fullmatch(MEMBER, name, re.ASCII):
+                    raise FlussError(
+                        f"cannot back up the file {name}: it has a name that no file of the lake"
+                        " has",
+                        ErrorCode.STORAGE_EXCEPTION,
+                    )
+                yield name, content
+        if copies:
+            rows = [dict(copy.row) for copy in copies]
+            yield f"{LAKE}/{LAKE_TABLES}", json.dumps(rows).encode()
+
+
+@contextlib.contextmanager
+def lake_of(engine: Engine) -> Iterator[LakeInBackup]:
+    """Pin the lake for a backup.
+
+    Raises
+    ------
+    FlussError
+        Where a file of it is missing or damaged, or the lake cannot be used.
+    """
+    with contextlib.ExitStack() as pins:
+        pins.enter_context(engine.tiered.held())
+        # from here on no log loses what these have not
+        known = {t.id: t.lake for t in engine.catalog.all_tables() if has_lake(t)}
+        pinned = []
+        for number, lake in known.items():
+            table = engine.catalog.table_by_id(number)
+            if table is not None:
+                snapshot = lake.get("snapshot", {}).get("id")
+                pinned.append(PinnedTable(number, table.path, snapshot))
+        copies: Mapping[int, LakeTableCopy] = {}
+        if pinned and engine.lake is not None:
+            try:
+                copies = pins.enter_context(
+                    engine.lake.copy(
+                        pinned, lambda number: engine.catalog.table_by_id(number) is not None
+                    )
+                )
+            except FlussError as error:
+                raise FlussError(
+                    f"cannot back up {engine.folder}: {error.message}", ErrorCode.STORAGE_EXCEPTION
+                ) from error
+        yield LakeInBackup(known, copies)
