@@ -113,6 +113,7 @@ class Connections(Generic[PeerT]):
 
     def __init__(self, dispatcher: Dispatcher, limits: Limits) -> None:
         self.dispatcher = dispatcher
+        self.counters = dispatcher.engine.counters
         self.limits = limits
         self.open: set[PeerT] = set()
         self.memory = MemoryLimit(limits.total_bytes)
@@ -126,6 +127,12 @@ class Connections(Generic[PeerT]):
 
     def admit(self, address: str) -> bool:
         """Whether another connection of an address may come in; another one is closed for it."""
+        if self._has_room(address):
+            return True
+        self.counters.connections_refused += 1
+        return False
+
+    def _has_room(self, address: str) -> bool:
         if not address:
             return self._counts[""] < self._most
         if self._counts[address] >= self._most_of_one and not self.make_room(address):
@@ -180,6 +187,7 @@ class Connections(Generic[PeerT]):
     def enter(self, connection: PeerT) -> None:
         """Count a connection in."""
         self.open.add(connection)
+        self.counters.connections_accepted += 1
         self._counts[connection.address] += 1
         if self._sweeping is None:
             self._sweep_later()

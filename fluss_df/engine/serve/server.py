@@ -28,6 +28,7 @@ from fluss_df.engine.serve.channel import Channel
 from fluss_df.engine.serve.connection import Connection
 from fluss_df.errors import FlussError, NetworkError
 from fluss_df.hooks import ForkStep, after_fork, open_folder_lake
+from fluss_df.observe.counters import engines
 from fluss_df.protocol.address import local_host
 from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.frames import Request
@@ -90,6 +91,7 @@ class EngineServer:
                 raise NetworkError(f"cannot listen on {where}: {error}") from error
             raise
         _open.add(self)
+        engines.enter(self, self.engine.counters)
         lake = self.engine.lake
         if lake is not None and any(map(has_lake, self.engine.catalog.all_tables())):
             lake.created()
@@ -139,6 +141,11 @@ class EngineServer:
         if self._address is None:
             raise FlussError("this engine serves no TCP: pass port=0 for a free port")
         return self._address
+
+    @property
+    def connections(self) -> Connections[Connection]:
+        """Those that are open, and their limits."""
+        return self._connections
 
     @property
     def closed(self) -> bool:
@@ -255,6 +262,7 @@ class EngineServer:
             try:
                 self.engine.close()
             finally:
+                engines.leave(self.engine.counters)
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join(5)
                 if not self._loop.is_running():
