@@ -34,6 +34,7 @@ class ExitStep(enum.IntEnum):
 class ForkStep(enum.IntEnum):
     """What a forked child forgets of its parent, first to last."""
 
+    COUNTERS = enum.auto()
     IO_THREAD = enum.auto()
     CONNECTIONS = enum.auto()
     INTERRUPTS = enum.auto()

@@ -21,6 +21,7 @@ from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
+from fluss_df.observe.counters import clients
 from fluss_df.record.change_tables import ChangeTable, split_name
 
 BOOTSTRAP_VARIABLE = "FLUSS_BOOTSTRAP_SERVERS"
@@ -87,6 +88,7 @@ class FlussConnection(ClientContext, Ready):
             self._closed = True
             # at once: what failed, or Ctrl-C, may keep this object for long by its traceback
             await _close(cluster)
+            clients.leave(self.metrics)
             raise
 
     def get_admin(self) -> FlussAdmin:
@@ -140,6 +142,7 @@ class FlussConnection(ClientContext, Ready):
                 cluster, self._cluster = self._cluster, None
             if cluster is not None:
                 cluster.io.run(_close(cluster))
+            clients.leave(self.metrics)
         return ready(None)
 
     def __enter__(self) -> FlussConnection:

@@ -11,10 +11,16 @@ from fluss_df.client.runtime.io_thread import IOThread, io_thread, reset_after_f
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.config import Config
 from fluss_df.errors import FlussError
+from fluss_df.observe.counters import clients
 
 
 class Writer(Protocol):
     """What is closed with its connection."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What it holds of its buffer."""
+        ...
 
     def close(self) -> object:
         """Flush, and give up what it holds."""
@@ -68,8 +74,16 @@ class ClientContext:
             if self._cluster is None:
                 self._cluster = Cluster(self.config, io_thread(), self.metrics)
                 weakref.finalize(self, release, self._cluster).atexit = False
+                clients.enter(self, self.metrics)
             return self._cluster
 
     def register_writer(self, writer: Writer) -> None:
         """Have a writer closed with this connection."""
-        self._writers.add(writer)
+        with self._lock:
+            self._writers.add(writer)
+
+    def buffered_bytes(self) -> int:
+        """Return the bytes of batches that its writers have not got acknowledged yet."""
+        with self._lock:
+            writers = list(self._writers)
+        return sum(writer.buffered_bytes for writer in writers)

@@ -21,6 +21,7 @@ from fluss_df.engine.catalog.carry_over import carry_over
 from fluss_df.engine.catalog.catalog import Catalog
 from fluss_df.engine.catalog.catalog_files import CatalogFiles
 from fluss_df.engine.catalog.cluster_state import ClusterState
+from fluss_df.engine.engine_counters import EngineCounters
 from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.files.files import CHECKSUMS_SINCE, FORMAT, TooManyFilesError, disk_refused
 from fluss_df.engine.files.open_files import OpenFiles, allow_files
@@ -71,6 +72,7 @@ class Engine:
     def __init__(self, folder: Path, settings: EngineOptions | None = None) -> None:
         self.folder = folder
         self.settings = settings or EngineOptions()
+        self.counters = EngineCounters()
         # of what is open; never held while files are read, as the event loop may wait for it
         self._lock = threading.RLock()
         self._open: dict[TableBucket, OpenBucket] = {}
@@ -111,7 +113,7 @@ class Engine:
         self.workers = Workers(8)
         self._large_requests = Workers(1)
         self._loader = BucketLoader(
-            self.settings, self.catalog, self._used, self.lock, self._let_go
+            self.settings, self.catalog, self._used, self.lock, self._let_go, self.counters
         )
         # set by who opens the folder, where it is to have a lake
         self.lake: LakeTables | None = None
@@ -288,6 +290,11 @@ class Engine:
             buckets = [TableBucket(table.id, i, p) for p in parts for i in range(table.buckets)]
             found += [bucket for bucket in buckets if self._has_folder(bucket)]
         return found
+
+    def open_buckets(self) -> dict[TableBucket, OpenBucket]:
+        """Return the buckets that are in use now."""
+        with self._lock:
+            return dict(self._open)
 
     def refusing_writes(self) -> int:
         """Return how many buckets take no more writes, as their disk failed."""

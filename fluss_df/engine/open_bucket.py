@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from fluss_df.engine.catalog.catalog import Catalog
+from fluss_df.engine.engine_counters import EngineCounters
 from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.files.files import disk_refused
 from fluss_df.engine.files.ownership import FolderLock
@@ -32,6 +34,7 @@ class OpenBucket:
     """A bucket in use, with who waits for it; the latter belongs to the event loop."""
 
     tablet: Tablet
+    counters: EngineCounters
     kv: KvTablet | None = None
     syncing: asyncio.Task[None] | None = None
     readers: set[asyncio.Event] = field(default_factory=set)
@@ -62,9 +65,16 @@ class OpenBucket:
 
     def sync(self) -> None:
         """Bring the log to the disk, and from there the rows to RocksDB."""
-        self.tablet.sync()
-        if self.kv is not None:
-            self.kv.apply()
+        began = time.monotonic()
+        failed = True
+        try:
+            self.tablet.sync()
+            if self.kv is not None:
+                self.kv.apply()
+            failed = False
+        finally:
+            kind = "log" if self.kv is None else "kv"
+            self.counters.flushes.add(kind, time.monotonic() - began, failed)
 
     def close(self) -> None:
         """Sync and close; the log first, as RocksDB takes only what is synced."""
@@ -110,6 +120,8 @@ class BucketLoader:
         Of the folder of the engine.
     let_go
         Has whoever uses some buckets, that it tells, let go of them.
+    counters
+        Of the engine.
     """
 
     def __init__(
@@ -119,12 +131,14 @@ class BucketLoader:
         used: UsedBuckets,
         lock: FolderLock,
         let_go: Callable[[Callable[[TableBucket], bool]], None],
+        counters: EngineCounters,
     ) -> None:
         self._settings = settings
         self._catalog = catalog
         self._used = used
         self._folder_lock = lock
         self._let_go = let_go
+        self._counters = counters
         self._lock = threading.Lock()
         self._resources: KvResources | None = None
 
@@ -161,7 +175,7 @@ class BucketLoader:
         )
         table = self._catalog.table_by_id(bucket.table_id)
         if table is None or not table.has_primary_key:
-            return OpenBucket(tablet)
+            return OpenBucket(tablet, self._counters)
         with self._lock:
             if self._resources is None:
                 self._resources = KvResources(self._folder_lock)
@@ -179,4 +193,4 @@ class BucketLoader:
         except BaseException:
             tablet.abandon()
             raise
-        return OpenBucket(tablet, kv)
+        return OpenBucket(tablet, self._counters, kv)

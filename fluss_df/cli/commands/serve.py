@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
@@ -83,6 +84,18 @@ def serve(
     durability: Annotated[
         str, typer.Option("--durability", help="commit, interval or none: when a write counts.")
     ] = "commit",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            help="Serve metrics to Prometheus on this port, by HTTP; 0 for a free one.",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="The address of the metrics.")
+    ] = "127.0.0.1",
 ) -> None:
     """Serve a folder as a single-node Fluss, until SIGINT or SIGTERM."""
     from fluss_df.embedded import EmbeddedFluss, EngineOptions, Security
@@ -105,9 +118,20 @@ def serve(
             tls_key=tls_key,
             tls_client_ca=tls_client_ca,
         )
-        with EmbeddedFluss(
-            dir, port=port, host=host, sasl=users, options=options, security=security
-        ) as engine:
+        with contextlib.ExitStack() as stack:
+            served = None
+            if metrics_port is not None:
+                from fluss_df.metrics import start_http_server
+
+                # first, as it may not be there: nothing was opened then
+                served = stack.enter_context(start_http_server(metrics_port, metrics_host))
+            engine = stack.enter_context(
+                EmbeddedFluss(
+                    dir, port=port, host=host, sasl=users, options=options, security=security
+                )
+            )
+            if served is not None:
+                typer.echo(f"metrics on {served.url}")
             typer.echo(f"listening on {engine.address}")
             # in slices, so that a signal is noticed at once on every platform
             while not ended.wait(0.5):

@@ -7,6 +7,7 @@ asks again: with its retries, and with its errors.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -33,13 +34,19 @@ def _ask(cluster: Cluster, kind: Api[RequestT, ResponseT], message: RequestT) ->
     engine = cluster.engine
     if engine is None:
         return None
+    began = time.monotonic()
     try:
         answer = engine.answer_at_once(kind, message)
     except (FlussError, RuntimeError):
         return None
     if answer is not None:
-        cluster.metrics.add(
-            requests=1, bytes_sent=message.ByteSize(), bytes_received=answer.ByteSize()
+        cluster.metrics.answered(
+            kind.name,
+            time.monotonic() - began,
+            failed=False,
+            requests=1,
+            bytes_sent=message.ByteSize(),
+            bytes_received=answer.ByteSize(),
         )
     return answer
 

@@ -69,6 +69,7 @@ class LogFetcher:
         self.info = info
         self._projection = projection
         self._metrics = metrics
+        self._of_table = cluster.metrics.of_table(info.table_path)
         self._max_wait_ms = max_wait_ms
         self._first = begin_small
         self._filter = server_filter
@@ -175,6 +176,7 @@ class LogFetcher:
                 alone = len(positions) == 1
                 size += self._accept(position, fetched, lane.apis.batch_statistics, alone)
         self._metrics.add(record_bytes=size)
+        self._of_table.add(bytes_read=size)
         return size
 
     def _accept(

@@ -121,6 +121,7 @@ class TableDecoder:
         self._connection = connection
         self._info = info
         self._metrics = metrics
+        self._of_table = connection.metrics.of_table(info.table_path)
         self._metadata_columns = tuple(metadata_columns)
         self._check_crc = connection.config.scanner_log_check_crc
         self._target = pa.schema([info.schema.arrow_schema.field(name) for name in columns])
@@ -229,7 +230,7 @@ class TableDecoder:
             stop_offset=position.stop,
             checked=chunk.checked,
         )
-        self._metrics.add(rows=table.num_rows, batches=last - first)
+        self._count(table.num_rows, last - first)
         if not table.num_rows:
             # of changes that changed nothing
             return pa.Table.from_batches([], self.schema)
@@ -301,8 +302,12 @@ class TableDecoder:
             start_offset=chunk.start,
             stop_offset=position.stop,
         )
-        self._metrics.add(rows=sum(b.batch.num_rows for b in batches), batches=len(batches))
+        self._count(sum(b.batch.num_rows for b in batches), len(batches))
         return [self._batch_with_metadata(batch, position) for batch in batches]
+
+    def _count(self, rows: int, batches: int) -> None:
+        self._metrics.add(rows=rows, batches=batches)
+        self._of_table.add(records_read=rows, batches_read=batches)
 
     def _batch_with_metadata(self, decoded: DecodedBatch, position: Position) -> DecodedBatch:
         """Append metadata columns to a single batch, and check its change types."""

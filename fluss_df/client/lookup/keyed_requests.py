@@ -66,6 +66,7 @@ class Asker:
         self._encoded = encoded
         self._prefix = prefix
         self._name = str(info.table_path)
+        self._of_table = connection.metrics.of_table(self._name)
         self._lake_format = key_lake_format(info)
         self._check_row = RowChecker(columns, self._name)
         self._plain = PlainKeys(info, columns, encoded, self._lake_format)
@@ -90,6 +91,7 @@ class Asker:
     def ask_one(self, key: Row) -> Any:
         """Return what a server has for one key: a value or None, or a list of values."""
         self._check_row(key)
+        self._of_table.add(lookups=1)
         place = self._plain.place(key, self._partitions.known_id, self._buckets_of)
         if place is None:
             return self._ask_row(rows_to_batch([key], self._columns, self._name))
@@ -134,6 +136,7 @@ class Asker:
     def ask_many(self, keys: Any, metrics: Metrics | None = None) -> list[Any]:
         """Return what servers have for each row of a frame of keys."""
         found = coerce(_as_table(keys, self._name), self._columns, table=self._name)
+        self._of_table.add(lookups=found.num_rows)
         if found.num_rows == 1 and not self._info.is_partitioned():
             return [self._ask_row(found.combine_chunks().to_batches()[0], metrics)]
         return self._ask(found, metrics)
@@ -189,8 +192,10 @@ class Asker:
 
     def decode(self, values: list[bytes], metrics: Metrics | None) -> pa.Table:
         """Return values as rows, counted."""
+        size = sum(map(len, values))
         if metrics is not None:
-            metrics.add(rows=len(values), record_bytes=sum(map(len, values)))
+            metrics.add(rows=len(values), record_bytes=size)
+        self._of_table.add(records_read=len(values), bytes_read=size)
         return self.values.decode(values)
 
     def _started_queue(self) -> LookupQueue:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+from fluss_df.observe.counters import Counts, Durations, OfTable, Tables
+
 
 class Metrics:
     """Counters that only grow, shared by threads.
@@ -70,6 +72,9 @@ class Metrics:
     def __init__(self, parent: Metrics | None = None) -> None:
         self._lock = threading.Lock()
         self._parent = parent
+        # of a connection, and shared by its scans
+        self._requests: Durations = Durations("requests") if parent is None else parent._requests
+        self._tables: Tables = Tables() if parent is None else parent._tables
         for name in self.NAMES:
             setattr(self, name, 0)
 
@@ -80,6 +85,33 @@ class Metrics:
                 setattr(self, name, getattr(self, name) + amount)
         if self._parent is not None:
             self._parent.add(**amounts)
+
+    def answered(self, request: str, seconds: float, failed: bool, **amounts: float) -> None:
+        """Add to counters what belongs to an answer, or to a request that got none.
+
+        Parameters
+        ----------
+        request
+            The name of the request.
+        seconds
+            From its sending until the answer was taken.
+        failed
+            Whether it was an error, or none came.
+        **amounts
+            As of :meth:`add`.
+        """
+        self._requests.add(request, seconds, failed)
+        if amounts:
+            self.add(**amounts)
+
+    def of_table(self, table: object) -> OfTable:
+        """Return the counters of a table, by its path; all scans of a connection share them."""
+        return self._tables.of(table)
+
+    def counts(self) -> Counts:
+        """Return all counters, those of requests and tables too, as their exporter takes them."""
+        counts: Counts = {(name,): value for name, value in self.as_dict().items()}
+        return counts | self._requests.counts() | self._tables.counts()
 
     def as_dict(self) -> Mapping[str, float]:
         """Return all counters as they are now."""

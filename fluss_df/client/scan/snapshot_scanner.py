@@ -390,9 +390,7 @@ class SnapshotScanner(Ready):
                     lane.send(SCAN_KV, [request.SerializeToString()], self.metrics)
                 if answer.records:
                     table = self._values.decode_batch(answer.records)
-                    self.metrics.add(
-                        rows=table.num_rows, batches=1, record_bytes=len(answer.records)
-                    )
+                    self._count(table.num_rows, len(answer.records))
                     yield table
                 if not open_there:
                     return
@@ -453,9 +451,14 @@ class SnapshotScanner(Ready):
                     kept = pc.invert(pc.is_in(keys, value_set=changed)).to_pylist()
                     values = list(itertools.compress(values, kept))
                 table = self._values.decode(values)
-                self.metrics.add(rows=table.num_rows, batches=1)
+                self._count(table.num_rows)
                 yield table
         yield rows.select(self._columns)
+
+    def _count(self, rows: int, size: int = 0) -> None:
+        self.metrics.add(rows=rows, batches=1, record_bytes=size)
+        of_table = self.metrics.of_table(self._info.table_path)
+        of_table.add(records_read=rows, batches_read=1, bytes_read=size)
 
     def _fold(self, positions: Sequence[Position], *, of_table: bool = False) -> ChangeFold:
         """Fold changelogs: by the keys that snapshots have, or by those that no two rows have."""

@@ -231,6 +231,11 @@ class BufferMemory:
         self._used = 0
         self._room = threading.Condition()
 
+    @property
+    def used(self) -> int:
+        """How many are taken."""
+        return self._used
+
     def take(self, size: int, timeout_ms: float) -> bool:
         """Take bytes, waiting for room; False when there was none within the timeout.
 

@@ -90,6 +90,7 @@ class Sender:
         self.info = info
         self._config = config
         self._metrics = metrics
+        self._of_table = metrics.of_table(info.table_path)
         self._memory = memory
         self._api = api
         self._acks = {"all": -1, "1": 1, "0": 0}[config.writer_acks]
@@ -431,10 +432,12 @@ class Sender:
         self._memory.give_back(batch.memory)
         self._open_batches -= 1
         self.done_rows += batch.rows
+        size = 0 if batch.encoded is None else batch.encoded.nbytes
         batch.encoded = None
         batch.data = None
         if error is None:
             self._metrics.add(rows=batch.rows, batches=1)
+            self._of_table.add(records_written=batch.rows, batches_written=1, bytes_written=size)
         else:
             where = self.where(batch)
             named = "" if where in error.message else f" ({where})"
@@ -444,6 +447,7 @@ class Sender:
             )
             self.failures.append((error, batch.rows))
             self._metrics.add(errors=1)
+            self._of_table.add(records_failed=batch.rows)
         batch.handle.batch_done(error)
         if self._open_batches:
             return

@@ -27,6 +27,7 @@ from fluss_df.protocol.address import local_path
 from fluss_df.protocol.api import API_VERSIONS, Api, ServerApis
 from fluss_df.protocol.frames import (
     RESPONSE_OVERHEAD,
+    TYPE_OK,
     Response,
     ResponseReader,
     encode_request,
@@ -62,6 +63,8 @@ class Lane:
         self._next_id = 0
         self._in_flight: int | None = None
         self._silent_after = 0.0
+        # the last request
+        self._asked, self._sent_at = "", 0.0
         self.failed = False
         self.apis = ServerApis(self.address, {API_VERSIONS.key: (0, 0)}, None)
         self._socket: socket.socket | TlsSocket
@@ -156,7 +159,9 @@ class Lane:
 
     def send(self, api: Api[Any, Any], body: Sequence[Buffer], metrics: Metrics) -> None:
         """Send a request; its response is taken with :meth:`receive`."""
-        sent = self._send(api, self.apis.version_for(api), body)
+        version = self.apis.version_for(api)
+        self._asked, self._sent_at = api.name, time.monotonic()
+        sent = self._send(api, version, body)
         metrics.add(requests=1, bytes_sent=sent)
 
     def _send(self, api: Api[Any, Any], version: int, body: Sequence[Buffer]) -> int:
@@ -200,10 +205,18 @@ class Lane:
             When the server was silent for the request timeout.
         """
         began = time.monotonic()
-        response = self._receive()
-        metrics.add(
+        try:
+            response = self._receive()
+        except FlussError:
+            metrics.answered(self._asked, time.monotonic() - self._sent_at, failed=True)
+            raise
+        taken = time.monotonic()
+        metrics.answered(
+            self._asked,
+            taken - self._sent_at,
+            response.type != TYPE_OK,
             bytes_received=response.size + RESPONSE_OVERHEAD,
-            wait_seconds=time.monotonic() - began,
+            wait_seconds=taken - began,
         )
         return response
 

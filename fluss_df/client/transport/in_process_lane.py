@@ -45,6 +45,7 @@ class DirectLane(Lane):
         self._next_id = 0
         self._in_flight: int | None = None
         self._silent_after = 0.0
+        self._asked, self._sent_at = "", 0.0
         self.failed = False
         self._engine = engine
         self._answer: concurrent.futures.Future[tuple[int, list[Buffer]]] | None = None

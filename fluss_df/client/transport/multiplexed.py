@@ -23,6 +23,7 @@ from fluss_df.protocol.address import local_path
 from fluss_df.protocol.api import API_VERSIONS, Api, RequestT, ResponseT, ServerApis
 from fluss_df.protocol.frames import (
     RESPONSE_OVERHEAD,
+    TYPE_OK,
     Response,
     ResponseReader,
     encode_request,
@@ -165,6 +166,12 @@ class _Asked:
     answered: Answered
     deadline: asyncio.TimerHandle
     metrics: Metrics
+    request: str
+    sent_at: float
+
+    def failed(self) -> None:
+        """Count it as one that got no answer."""
+        self.metrics.answered(self.request, time.monotonic() - self.sent_at, failed=True)
 
 
 class ServerConnection:
@@ -355,14 +362,16 @@ class ServerConnection:
         deadline = asyncio.get_running_loop().call_later(
             timeout_ms / 1000, self._on_deadline, api, request_id, timeout_ms
         )
-        self._waiting[request_id] = _Asked(answered, deadline, metrics)
+        self._waiting[request_id] = _Asked(answered, deadline, metrics, api.name, time.monotonic())
         return request_id
 
     def _on_deadline(self, api: Api[Any, Any], request_id: int, timeout_ms: int) -> None:
         error = DeadlineExceededError(
             f"{self.address} did not answer {api.name} within {timeout_ms} ms"
         )
-        self._waiting.pop(request_id).answered(error)
+        asked = self._waiting.pop(request_id)
+        asked.failed()
+        asked.answered(error)
         self.fail(NetworkError(error.message))
 
     def dispatch(self, response: Response) -> None:
@@ -370,7 +379,12 @@ class ServerConnection:
         asked = self._waiting.pop(response.request_id, None)
         if asked is not None:
             asked.deadline.cancel()
-            asked.metrics.add(bytes_received=len(response.body) + RESPONSE_OVERHEAD)
+            asked.metrics.answered(
+                asked.request,
+                time.monotonic() - asked.sent_at,
+                response.type != TYPE_OK,
+                bytes_received=len(response.body) + RESPONSE_OVERHEAD,
+            )
             asked.answered(response)
 
     def fail(self, error: FlussError) -> None:
@@ -384,6 +398,7 @@ class ServerConnection:
         waiting, self._waiting = self._waiting, {}
         for asked in waiting.values():
             asked.deadline.cancel()
+            asked.failed()
             asked.answered(error)
 
     def close(self) -> None:

@@ -311,6 +311,11 @@ class Batcher:
         return self.given_rows - done
 
     @property
+    def buffered_bytes(self) -> int:
+        """Bytes that are taken of the buffer."""
+        return self._memory.used
+
+    @property
     def failure(self) -> FlussError | None:
         """The first that :meth:`raise_failures` has not told yet; None where there is none."""
         sender = self._sender

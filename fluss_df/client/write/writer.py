@@ -284,6 +284,11 @@ class TableWriter(Ready):
         return self._accumulator.rows + self._batcher.open_rows
 
     @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the buffer (``writer.buffer.memory-size``) that batches on their way take."""
+        return self._batcher.buffered_bytes
+
+    @property
     def failed_rows(self) -> int:
         """Rows that could not be written since the last flush."""
         return self._batcher.failed_rows

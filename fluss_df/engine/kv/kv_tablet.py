@@ -55,10 +55,13 @@ class PutResult:
         Behind its last change.
     end_offset
         What must be in RocksDB before the request is acknowledged.
+    records
+        How many the batch has; 0 of one that was written before.
     """
 
     log_end_offset: int
     end_offset: int
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +304,7 @@ class KvTablet:
         if crowded:
             self.log.sync()
             self.apply()
-        return PutResult(end, end)
+        return PutResult(end, end, len(records))
 
     def _current(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the newest values, in RocksDB or on the way there."""

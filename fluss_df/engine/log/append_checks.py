@@ -1,8 +1,9 @@
-"""What is looked at in batches before they are stored."""
+"""What is looked at in batches before they are stored, and where they are stored."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
@@ -18,6 +19,25 @@ MOST_BYTES: Final = 1 << 30
 _MOST_BATCHES: Final = 16 << 10
 # the length of a row of a row format, and its change type
 _LEAST_ROW: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a request's batches are in the log.
+
+    Attributes
+    ----------
+    base_offset
+        Of the first; -1 where there were no records.
+    end_offset
+        What must be synced before the request is acknowledged.
+    records
+        How many are new: none of batches that were written before.
+    """
+
+    base_offset: int
+    end_offset: int
+    records: int = 0
 
 
 def check_batches(

@@ -11,11 +11,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from fluss_df.engine.files.files import disk_refused, make_folder, sync_data
-from fluss_df.engine.log.append_checks import check_batches
+from fluss_df.engine.log.append_checks import Appended, check_batches
 from fluss_df.engine.log.batch_heads import stamped
 from fluss_df.engine.log.log_reads import Piece, Stretch
 from fluss_df.engine.log.log_segments import LogSegments, close_copies
@@ -37,22 +36,6 @@ from fluss_df.record.log.checked import CheckedColumns
 from fluss_df.record.log.cut import ColumnLayout
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Where a request's batches are in the log.
-
-    Attributes
-    ----------
-    base_offset
-        Of the first; -1 where there were no records.
-    end_offset
-        What must be synced before the request is acknowledged.
-    """
-
-    base_offset: int
-    end_offset: int
 
 
 class Tablet:
@@ -157,6 +140,12 @@ class Tablet:
         return self.synced_offset < self.end_offset
 
     @property
+    def size(self) -> int:
+        """Its bytes on the disk."""
+        with self._lock:
+            return sum(segment.size for segment in self._segments)
+
+    @property
     def poisoned(self) -> bool:
         """Whether it takes no more writes until it is opened again."""
         return self._poison is not None
@@ -235,7 +224,7 @@ class Tablet:
             raise disk_refused(f"cannot write to {self.name}", self.folder, error) from error
         self._last_timestamp = timestamp
         remember(self._writers, headers)
-        return Appended(base, self.end_offset)
+        return Appended(base, self.end_offset, self.end_offset - base)
 
     def _roll(self) -> None:
         """Begin a new segment; the old one is synced and gets its index."""

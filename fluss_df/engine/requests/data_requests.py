@@ -18,8 +18,8 @@ from fluss_df.engine.access.authorizer import Rights
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files.files import disk_refused
 from fluss_df.engine.files.workers import paced
+from fluss_df.engine.log.append_checks import Appended
 from fluss_df.engine.log.log_reads import Piece
-from fluss_df.engine.log.tablet import Appended
 from fluss_df.engine.requests.answer_room import AnswerRoom
 from fluss_df.engine.requests.filtered_read import read_filtered
 from fluss_df.engine.requests.kv_requests import limit_rows
@@ -84,7 +84,10 @@ def _append_all(
                     ErrorCode.INVALID_TABLE_EXCEPTION,
                 )
             layouts = table.layouts if table.arrow else dict.fromkeys(table.schemas)
-            results.append(tablet.append(data, layouts))
+            appended = tablet.append(data, layouts)
+            of_table = engine.counters.tables.of(table.path)
+            of_table.add(messages_in=appended.records, bytes_in=len(data))
+            results.append(appended)
         except FlussError as error:
             results.append(without_frames(error))
         except OSError as error:
@@ -234,6 +237,7 @@ def _read_all(
         parts: list[Buffer] = []
         # a right that was taken away meanwhile ends a fetch that waits
         refusal = rights.refusal_by_id(OperationType.READ, asked.table_id) if rights else None
+        before = total
         for part in paced(asked.buckets_req):
             answer = pb.FetchLogResponseForBucket(bucket_id=part.bucket_id)
             if part.HasField("partition_id"):
@@ -254,6 +258,10 @@ def _read_all(
                 reply.buckets.append(bucket)
             else:
                 parts += fetch_response_bucket(answer, bucket.records)
+        if total > before:
+            table = engine.catalog.table_by_id(asked.table_id)
+            if table is not None:
+                engine.counters.tables.of(table.path).add(bytes_out=total - before)
         if not in_place:
             response += fetch_response_table(asked.table_id, parts)
     if in_place:

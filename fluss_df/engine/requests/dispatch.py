@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,14 +149,17 @@ class Dispatcher:
         Never raises: whatever goes wrong becomes an error response. In place, the answer to a fetch
         is a :class:`~fluss_df.protocol.fetch.FetchReply`, for a reader in this process.
         """
+        began = time.monotonic()
         try:
             result = await self._begin(session, request, in_place)
         except Exception as error:
+            self._count(request.key, began, failed=True)
             return _error(error)
         if isinstance(result, list):
+            self._count(request.key, began)
             return TYPE_OK, result
         # begun at once: its peer may be gone before anyone waits for it
-        finishing = asyncio.ensure_future(self._finish(result))
+        finishing = asyncio.ensure_future(self._finish(request.key, began, result))
         if asyncio.iscoroutine(result):
             # one that is cancelled before its first step never waits for it
             close = result.close
@@ -166,11 +170,16 @@ class Dispatcher:
         """Answer a fetch or lookup of this process on its thread; None for one that may wait."""
         looks_up = request.key == api.LOOKUP.key
         at_once = kv_requests.lookup_at_once if looks_up else data_requests.fetch_at_once
+        began = time.monotonic()
         try:
             result = at_once(self.engine, request.body)
         except Exception as error:
+            self._count(request.key, began, failed=True)
             return _error(error)
-        return None if result is None else (TYPE_OK, result)
+        if result is None:
+            return None
+        self._count(request.key, began)
+        return TYPE_OK, result
 
     def answer_at_once(
         self, kind: api.Api[api.RequestT, api.ResponseT], message: api.RequestT
@@ -190,15 +199,29 @@ class Dispatcher:
             # opening one may mean to recover it
             if not all(map(self.engine.is_open, buckets)):
                 return None
-        answer: api.ResponseT = self._handlers[kind.key][1](message)
+        began = time.monotonic()
+        try:
+            answer: api.ResponseT = self._handlers[kind.key][1](message)
+        except Exception:
+            self._count(kind.key, began, failed=True)
+            raise
+        self._count(kind.key, began)
         return answer
 
-    @staticmethod
-    async def _finish(rest: Awaitable[list[Buffer]]) -> Reply:
+    async def _finish(self, key: int, began: float, rest: Awaitable[list[Buffer]]) -> Reply:
         try:
-            return TYPE_OK, await rest
+            body = await rest
         except Exception as error:
+            self._count(key, began, failed=True)
             return _error(error)
+        self._count(key, began)
+        return TYPE_OK, body
+
+    def _count(self, key: int, began: float, *, failed: bool = False) -> None:
+        known = self._handlers.get(key)
+        # peers may ask for any number
+        name = "UNKNOWN" if known is None else known[0].name
+        self.engine.counters.requests.add(name, time.monotonic() - began, failed)
 
     async def _begin(
         self, session: Session, request: Request, in_place: bool

@@ -72,8 +72,11 @@ def _put_all(
     for part, data in zip(request.buckets_req, records, strict=True):
         try:
             engine.lock.verify()
-            _, kv = engine.kv_bucket(_bucket(request.table_id, part))
-            results.append(kv.put(data, targets, overwrite=overwrite))
+            table, kv = engine.kv_bucket(_bucket(request.table_id, part))
+            put = kv.put(data, targets, overwrite=overwrite)
+            of_table = engine.counters.tables.of(table.path)
+            of_table.add(messages_in=put.records, bytes_in=len(data))
+            results.append(put)
         except FlussError as error:
             results.append(without_frames(error))
         except OSError as error:

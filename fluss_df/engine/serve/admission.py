@@ -126,6 +126,7 @@ class Connections(Generic[PeerT]):
 
     def __init__(self, dispatcher: Dispatcher, limits: Limits) -> None:
         self.dispatcher = dispatcher
+        self.counters = dispatcher.engine.counters
         self.limits = limits
         self.open: set[PeerT] = set()
         self.shaking: set[Handshake] = set()
@@ -140,6 +141,12 @@ class Connections(Generic[PeerT]):
 
     def admit(self, address: str) -> bool:
         """Whether another connection of an address may come in; another one is closed for it."""
+        if self._has_room(address):
+            return True
+        self.counters.connections_refused += 1
+        return False
+
+    def _has_room(self, address: str) -> bool:
         if not address:
             return self._counts[""] < self._most
         from_there = self._counts[address] + sum(g.address == address for g in self.shaking)
@@ -203,6 +210,7 @@ class Connections(Generic[PeerT]):
     def enter(self, connection: PeerT) -> None:
         """Count a connection in."""
         self.open.add(connection)
+        self.counters.connections_accepted += 1
         self._counts[connection.address] += 1
         if self._sweeping is None:
             self._sweep_later()

@@ -147,6 +147,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take note of bytes that came."""
         self._moved = asyncio.get_running_loop().time()
         self._came += nbytes
+        self._connections.counters.bytes_in += nbytes
         try:
             request = self._reader.received(nbytes)
         except FlussError as error:
@@ -440,4 +441,5 @@ class Connection(asyncio.BufferedProtocol):
     async def _write(self, data: Buffer) -> None:
         await self._may_send()
         if len(data) and self._transport is not None and not self._transport.is_closing():
+            self._connections.counters.bytes_out += len(data)
             self._transport.write(data)

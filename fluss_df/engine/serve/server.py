@@ -33,6 +33,7 @@ from fluss_df.engine.serve.connection import Connection
 from fluss_df.engine.serve.tls import server_context
 from fluss_df.errors import FlussError, NetworkError
 from fluss_df.hooks import ForkStep, after_fork, open_folder_lake
+from fluss_df.observe.counters import engines
 from fluss_df.protocol.address import local_host
 from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.frames import Request
@@ -106,6 +107,7 @@ class EngineServer:
                 raise NetworkError(f"cannot listen on {where}: {error}") from error
             raise
         _open.add(self)
+        engines.enter(self, self.engine.counters)
         if lake_tables and self.engine.lake is not None:
             self.engine.lake.created()
 
@@ -173,6 +175,11 @@ class EngineServer:
         if self._address is None:
             raise FlussError("this engine serves no TCP: pass port=0 for a free port")
         return self._address
+
+    @property
+    def connections(self) -> Connections[Connection]:
+        """Those that are open, and their limits."""
+        return self._connections
 
     @property
     def closed(self) -> bool:
@@ -289,6 +296,7 @@ class EngineServer:
             try:
                 self.engine.close()
             finally:
+                engines.leave(self.engine.counters)
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join(5)
                 if not self._loop.is_running():

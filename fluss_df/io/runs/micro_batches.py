@@ -32,10 +32,12 @@ from fluss_df.io.runs.losses import (
     within_log,
     without_dropped,
 )
+from fluss_df.io.runs.run_counts import RunCounts
 from fluss_df.io.scans.planning import ask_bounds, check_schema, chosen_buckets, find_offsets
 from fluss_df.io.scans.report import planned_in
 from fluss_df.io.source import Halves, ScanSource
 from fluss_df.metadata import TablePath
+from fluss_df.observe.counters import runs
 from fluss_df.pushdown.plan import Bucket, Split
 from fluss_df.pushdown.prune import all_buckets
 from fluss_df.schema import TableInfo
@@ -130,10 +132,13 @@ class MicroBatches:
         self._scan = _streamed(scans, stream, frame)
         self._source = self._scan.source
         self._checkpoint = Checkpoint(checkpoint, self._source.table)
+        #: What is counted of its batches.
+        self.progress = RunCounts(checkpoint, self._source.table)
         self._max_rows = max_rows
         self._poll_s = poll_s
         self._stop = stop or threading.Event()
         self._open: int | None = None
+        self._rows = 0
         self._began = False
         self._went_on = False
         #: Whether batches are for the destination that the checkpoint belongs to.
@@ -173,9 +178,11 @@ class MicroBatches:
 
     def __enter__(self) -> MicroBatches:
         self._checkpoint.__enter__()
+        runs.enter(self, self.progress)
         return self
 
     def __exit__(self, *error: object) -> None:
+        runs.leave(self.progress)
         self._checkpoint.__exit__(*error)
 
     def __iter__(self) -> Iterator[MicroBatch]:
@@ -189,6 +196,7 @@ class MicroBatches:
             began = time.monotonic()
             planned = self._next()
             if planned is None:
+                self.progress.nothing_new()
                 if self._poll_s is None:
                     return
                 self._wait(began + self._poll_s)
@@ -196,7 +204,10 @@ class MicroBatches:
             splits = self._readable(planned)
             self._scan.source = dataclasses.replace(self._source, pinned=splits)
             self._open = planned.number
-            yield MicroBatch(planned.number, self._frame, splits, planned, self._commit)
+            batch = MicroBatch(planned.number, self._frame, splits, planned, self._commit)
+            self._rows = batch.rows
+            self.progress.began(batch.rows)
+            yield batch
             if self._open is not None:
                 raise FlussError(
                     f"micro-batch {planned.number} of {self.table} was not committed: call"
@@ -217,6 +228,7 @@ class MicroBatches:
             raise FlussError(f"micro-batch {number} is not the one that is open")
         self._checkpoint.commit(number, about)
         self._open = None
+        self.progress.committed(self._rows, int(about.get("rows_written", 0)))
 
     def _next(self) -> BatchOffsets | None:
         """Return the batch to run: the one that was not committed, or a new one if there is."""
@@ -322,7 +334,9 @@ class MicroBatches:
         splits = [_at(b, starts[b], max(starts[b], stops[b])) for b in buckets]
         self._began = True
         number = 0 if last is None else last.number + 1
+        ahead = {b: max(starts[b], stops[b]) for b in buckets}
         cut = (*share_rows(splits, self._max_rows), *left)
+        self.progress.looked(sum(ahead.values()) - sum(s.stop for s in cut if s.bucket in ahead))
         batch = BatchOffsets(number, info.table_id, cut, info.created_time)
         if not batch.rows and last is not None and not self._went_on:
             return batch
