@@ -21,8 +21,10 @@ from google.protobuf.message import Message
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.catalog.catalog_files import CatalogFiles
+from fluss_df.engine.upkeep.backup import back_up
 from fluss_df.engine.upkeep.check import check_folder
-from fluss_df.errors import ErrorCode
+from fluss_df.engine.upkeep.restore import restore
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from tests.embedded.peers import DATABASE, Peer, path, table_json
@@ -422,8 +424,12 @@ def test_settings_are_there_again(tmp_path: Path) -> None:
         # not in the file yet: as after the end of the process
         killed = tmp_path / "killed"
         shutil.copytree(folder, killed, ignore=shutil.ignore_patterns("*.lock", "*.sock"))
+        archive = tmp_path / "backup.tar.zst"
+        back_up(engine.engine, archive)
     assert "64mb" in state.read_text()
-    for place in (folder, killed):
+    restored = tmp_path / "restored"
+    restore(archive, restored)
+    for place in (folder, killed, restored):
         with EmbeddedFluss(place, port=0) as engine:
             found = {each.config_key: each for each in ask(engine, described).configs}
             assert found[LIMIT].config_value == "64mb"
@@ -447,6 +453,18 @@ def test_a_folder_of_before_there_were_settings(tmp_path: Path) -> None:
     with EmbeddedFluss(folder, port=0) as engine:
         assert engine.engine.cluster.tag(0) == 1
         assert engine.engine.cluster.configs == {LIMIT: "64mb"}
+
+
+@pytest.mark.parametrize("configs", [["a"], "a", 5, {"a": {"b": 1}}, None])
+def test_settings_that_are_none_are_told(tmp_path: Path, configs: object) -> None:
+    folder = tmp_path / "data"
+    with EmbeddedFluss(folder, port=0) as engine:
+        ask(engine, tag(True, 1, 0))
+    value = {"producers": {}, "tags": {}, "rebalance": None, "configs": configs}
+    CatalogFiles(folder).cluster().save(value)
+    assert not check_folder(folder).sound
+    with pytest.raises(FlussError, match=r"cluster\.json"), EmbeddedFluss(folder, port=0):
+        raise AssertionError("opened")
 
 
 def test_settings_are_changed_by_two_processes(tmp_path: Path) -> None:
