@@ -31,6 +31,8 @@ CHANGELOG_COLUMNS = (CHANGE_TYPE_COLUMN, LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COL
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _NAME_MAX = 200
+# what ZooKeeper takes in a path
+_NODE = re.compile("[^\\0-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\uffff]+")
 
 
 def check_name(name: str, kind: str) -> str:
@@ -61,6 +63,20 @@ def check_name(name: str, kind: str) -> str:
     else:
         return name
     raise FlussError(f"invalid {kind} name {name!r}: {problem}", code)
+
+
+def lease_problem(name: str) -> str | None:
+    """Return why servers cannot keep a lease of this id; None where they can.
+
+    They have a node of ZooKeeper for it, whose path has the id in it.
+    """
+    if not name:
+        return "it is empty"
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        return "neither it nor what stands between slashes may be empty, '.' or '..'"
+    if not _NODE.fullmatch(name):
+        return "it has a character that is not for names"
+    return None
 
 
 @contextlib.contextmanager

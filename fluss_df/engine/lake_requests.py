@@ -48,9 +48,12 @@ class LakeRequests:
         path = TablePath(request.table_path.database_name, request.table_path.table_name)
         table = self._engine.catalog.table(path)
         snapshot = table.lake.get("snapshot")
-        if snapshot is None:
+        asked = request.snapshot_id if request.HasField("snapshot_id") else None
+        if snapshot is None or asked not in (None, snapshot["id"]):
+            which = "" if asked is None else f", snapshot id: {asked}"
             raise FlussError(
-                f"Lake table snapshot doesn't exist for table: {table.path}, table id: {table.id}",
+                f"Lake table snapshot doesn't exist for table: {table.path}, table id: {table.id}"
+                f"{which}",
                 ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
             )
         lake = self._engine.lake
@@ -60,12 +63,6 @@ class LakeRequests:
                 f"table {table.path}: the lake of the folder cannot be used: {problem};"
                 " lake=False reads what Fluss itself has",
                 ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
-            )
-        if request.HasField("snapshot_id") and request.snapshot_id != snapshot["id"]:
-            raise FlussError(
-                f"Lake table snapshot {request.snapshot_id} doesn't exist for table: {table.path},"
-                f" table id: {table.id}",
-                ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
             )
         response = pb.GetLakeSnapshotResponse(table_id=table.id, snapshot_id=snapshot["id"])
         for partition, bucket, offset in snapshot["offsets"]:

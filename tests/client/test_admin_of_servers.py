@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError, TableBucket, TablePath
+from fluss_df.cli import app
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 
 T = TypeVar("T")
@@ -105,6 +108,13 @@ def test_snapshots_and_a_lease_of_one(connection: fluss.FlussConnection) -> None
     lease.drop_lease()
 
 
+def command(connection: fluss.FlussConnection, *words: str) -> str:
+    place = connection.config.bootstrap_servers
+    result = CliRunner().invoke(app, [*words, "--connection", place])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
 def test_a_server_is_emptied(connection: fluss.FlussConnection) -> None:
     admin = connection.get_admin()
     write(connection, "here")
@@ -129,6 +139,12 @@ def test_a_server_is_emptied(connection: fluss.FlussConnection) -> None:
         assert goes in result.original_replicas
         assert result.new_replicas == (stays,)
         assert result.new_leader == stays
+    shown = command(connection, "rebalance", "status", last)
+    assert f"{last}: COMPLETED, 100%" in shown
+    assert shown.count(f"{goes} -> {stays}") == 2 * len(moved)
+    told = json.loads(command(connection, "rebalance", "status", "--json"))
+    assert {bucket["bucket_id"] for bucket in told["buckets"]} == {b.bucket_id for b in moved}
+    assert all(bucket["new_replicas"] == [stays] for bucket in told["buckets"])
     # clients find the buckets where they are now
     write(connection, "there")
     rows = connection.get_table(PATH).new_scan().create_snapshot_scanner().to_arrow()

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError
+from fluss_df.cli import app
 from fluss_df.client.connection import resolve_connection
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 
@@ -113,3 +115,18 @@ def test_pickled_without_a_default_says_what_is_missing(guarded: str) -> None:
     with pytest.raises(FlussError, match=r"security\.sasl\.password") as raised:
         copied.get_admin().list_databases()
     assert raised.value.error_code == ErrorCode.AUTHENTICATE_EXCEPTION
+
+
+def test_settings_of_the_cluster_are_shown_without_passwords(guarded: str) -> None:
+    place = f"fluss://alice:{PASSWORD}@{guarded}"
+    with fluss.connect(place) as connection:
+        entries = connection.get_admin().describe_cluster_configs()
+        secrets = [entry for entry in entries if PASSWORD in (entry.value or "")]
+        assert [entry.key for entry in secrets] == ["security.sasl.plain.jaas.config"]
+        assert secrets[0].shown == "***"
+        assert PASSWORD not in repr(entries)
+    for words in ((), ("--json",)):
+        result = CliRunner().invoke(app, ["config", "list", *words, "--connection", place])
+        assert result.exit_code == 0
+        assert "security.sasl.plain.jaas.config" in result.output
+        assert PASSWORD not in result.output

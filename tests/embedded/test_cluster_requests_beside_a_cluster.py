@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,10 +18,13 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.catalog.catalog_files import CatalogFiles
+from fluss_df.engine.upkeep.backup import back_up
 from fluss_df.engine.upkeep.check import check_folder
-from fluss_df.errors import ErrorCode
+from fluss_df.engine.upkeep.restore import restore
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from tests.embedded.peers import DATABASE, Peer, path, table_json
@@ -96,6 +101,26 @@ def release(table: int) -> Step:
     )
 
 
+def renew(name: str) -> Step:
+    return api.ACQUIRE_KV_SNAPSHOT_LEASE, pb.AcquireKvSnapshotLeaseRequest(
+        lease_id=name, lease_duration_ms=10_000
+    )
+
+
+def drop(name: str) -> Step:
+    return api.DROP_KV_SNAPSHOT_LEASE, pb.DropKvSnapshotLeaseRequest(lease_id=name)
+
+
+def lake_snapshot(number: int | None) -> Step:
+    return api.GET_LAKE_SNAPSHOT, pb.GetLakeSnapshotRequest(
+        table_path=path("log"), snapshot_id=number
+    )
+
+
+def goals(*numbers: int) -> Step:
+    return api.REBALANCE, pb.RebalanceRequest(goals=numbers)
+
+
 def snapshot(table: int, bucket: int = 0) -> Step:
     return api.GET_KV_SNAPSHOT_METADATA, pb.GetKvSnapshotMetadataRequest(
         table_id=table, bucket_id=bucket, snapshot_id=3
@@ -133,7 +158,23 @@ STEPS: list[Callable[[Place], Step]] = [
     lambda _: tag(True, 0, 0),
     lambda _: create("when_gone"),
     lambda _: tag(False, 0, 0),
-    lambda _: (api.REBALANCE, pb.RebalanceRequest(goals=[9])),
+    lambda _: goals(9),
+    # every server there is has a tag: there is none to move buckets to
+    *(
+        lambda _, step=step: step
+        for number in (0, 1)
+        for step in (
+            tag(True, number, 0),
+            *(goals(*wanted) for wanted in ((0,), (1,), (2,), (2, 1), (1, 2), (0, 9))),
+            tag(False, number, 0),
+        )
+    ),
+    *(lambda _, number=number: lake_snapshot(number) for number in (None, 0, -1, 2**62)),
+    *(
+        lambda _, step=step: step
+        for name in ("a", "a/b", "ä b", "x" * 300, "", ".", "..", "/", "a/", "a/../b", "\n", "\0")
+        for step in (renew(name), drop(name))
+    ),
     *(
         lambda at, table=table, bucket=bucket: snapshot(getattr(at, table, NOBODY), bucket)
         for table, bucket in (("keyed", 0), ("log", 0), ("nobody", 0), ("keyed", 9))
@@ -143,7 +184,7 @@ STEPS: list[Callable[[Place], Step]] = [
         for kind in (lease, release)
         for table in ("keyed", "log", "nobody")
     ),
-    lambda _: (api.DROP_KV_SNAPSHOT_LEASE, pb.DropKvSnapshotLeaseRequest(lease_id="nope")),
+    lambda _: drop("nope"),
 ]
 
 
@@ -383,8 +424,12 @@ def test_settings_are_there_again(tmp_path: Path) -> None:
         # not in the file yet: as after the end of the process
         killed = tmp_path / "killed"
         shutil.copytree(folder, killed, ignore=shutil.ignore_patterns("*.lock", "*.sock"))
+        archive = tmp_path / "backup.tar.zst"
+        back_up(engine.engine, archive)
     assert "64mb" in state.read_text()
-    for place in (folder, killed):
+    restored = tmp_path / "restored"
+    restore(archive, restored)
+    for place in (folder, killed, restored):
         with EmbeddedFluss(place, port=0) as engine:
             found = {each.config_key: each for each in ask(engine, described).configs}
             assert found[LIMIT].config_value == "64mb"
@@ -408,6 +453,85 @@ def test_a_folder_of_before_there_were_settings(tmp_path: Path) -> None:
     with EmbeddedFluss(folder, port=0) as engine:
         assert engine.engine.cluster.tag(0) == 1
         assert engine.engine.cluster.configs == {LIMIT: "64mb"}
+
+
+@pytest.mark.parametrize("configs", [["a"], "a", 5, {"a": {"b": 1}}, None])
+def test_settings_that_are_none_are_told(tmp_path: Path, configs: object) -> None:
+    folder = tmp_path / "data"
+    with EmbeddedFluss(folder, port=0) as engine:
+        ask(engine, tag(True, 1, 0))
+    value = {"producers": {}, "tags": {}, "rebalance": None, "configs": configs}
+    CatalogFiles(folder).cluster().save(value)
+    assert not check_folder(folder).sound
+    with pytest.raises(FlussError, match=r"cluster\.json"), EmbeddedFluss(folder, port=0):
+        raise AssertionError("opened")
+
+
+def test_settings_are_changed_by_two_processes(tmp_path: Path) -> None:
+    """One has the folder, and the other asks it."""
+    folder = tmp_path / "data"
+    with fluss.connect(folder) as connection:
+        admin = connection.get_admin()
+        for value in ("64mb", "32mb"):
+            program = [sys.executable, "-m", "tests.cli.main", "config", "set", f"{LIMIT}={value}"]
+            subprocess.run([*program, "--connection", str(folder)], check=True)
+            found = {entry.key: entry.value for entry in admin.describe_cluster_configs()}
+            assert found[LIMIT] == value
+        admin.alter_cluster_configs(reset_configs=[LIMIT])
+        listed = subprocess.run(
+            [*program[:-2], "list", "--changed", "--json", "--connection", str(folder)],
+            check=True,
+            capture_output=True,
+        )
+        assert listed.stdout == b""
+
+
+MANY = 1_000_000
+
+
+def repeat(message: Message) -> None:
+    """Have a million entries where there is one."""
+    [(field, [entry])] = [(f, v) for f, v in message.ListFields() if f.is_repeated]
+    entry = entry.SerializeToString()
+    message.MergeFromString((bytes([field.number << 3 | 2, len(entry)]) + entry) * (MANY - 1))
+
+
+def many_requests() -> list[Step]:
+    asked = lease(0)
+    assert isinstance(asked[1], pb.AcquireKvSnapshotLeaseRequest)
+    asked[1].snapshots_to_lease[0].bucket_snapshots.add(bucket_id=0, snapshot_id=1)
+    repeat(asked[1].snapshots_to_lease[0])
+    registered = offsets(0, (None, 0, 1))
+    repeat(registered)
+    released = release(0)
+    repeat(released[1])
+    return [
+        asked,
+        released,
+        register("many", registered),
+        tag(True, 0, *range(MANY)),
+        tag(False, 0, *range(MANY)),
+        goals(*[0] * MANY),
+        configs(*((f"datalake.{number}", "x", SET) for number in range(100_000))),
+        configs((LIMIT, "9" * MANY, SET)),
+        drop("x" * MANY),
+        (
+            api.LIST_REBALANCE_PROGRESS,
+            pb.ListRebalanceProgressRequest(rebalance_id="x" * MANY),
+        ),
+    ]
+
+
+def test_a_million_buckets_are_refused(engine: EmbeddedFluss) -> None:
+    steps = many_requests()
+    with RawClient(engine.address) as client:
+        for step in steps:
+            code, message = client.ask(*step).error
+            assert code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+            assert step[0].name in message
+        assert client.call(api.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest()).status == 0
+    assert engine.engine.cluster.configs == {}
+    assert engine.engine.cluster.tag(0) is None
 
 
 def test_no_snapshot_is_leased(engine: EmbeddedFluss) -> None:

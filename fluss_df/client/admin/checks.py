@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -10,6 +11,8 @@ from fluss_df.metadata import TableBucket
 
 _INT32: Final = 2**31
 _INT64: Final = 2**63
+# not for UTF-8, and so not for the protocol
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def whole(value: object, what: str, *, bits: int = 64, least: int | None = None) -> int:
@@ -35,7 +38,7 @@ def text(value: object, what: str) -> str:
     FlussError
         Naming what it is meant for.
     """
-    if isinstance(value, str) and value:
+    if isinstance(value, str) and value and not _SURROGATE.search(value):
         return value
     raise FlussError(f"invalid {what} {value!r}: expected a text that is not empty")
 
@@ -72,7 +75,12 @@ def numbers_of_buckets(values: Mapping[TableBucket, int], what: str) -> dict[Tab
     if not isinstance(values, Mapping):
         raise FlussError(f"invalid {what} {values!r}: expected a dict of TableBucket to integer")
     found = buckets_of(values, what)
-    return {each: whole(values[each], f"{what} of {each}") for each in found}
+    for each in found:
+        number = values[each]
+        # what is wrong is put into words only where something is: there may be 100,000
+        if type(number) is not int or not -_INT64 <= number < _INT64:
+            whole(number, f"{what} of {each}")
+    return dict(values)
 
 
 def server_ids(values: Iterable[int]) -> list[int]:

@@ -14,7 +14,7 @@ from fluss_df.client.runtime.awaitable import Ready, blocking
 from fluss_df.client.runtime.io_thread import IOThread
 from fluss_df.client.runtime.retry import Backoff, is_transient
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import TableBucket
+from fluss_df.metadata import TableBucket, lease_problem
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 
@@ -41,6 +41,9 @@ class KvSnapshotLease(Ready):
     def __init__(self, context: ClientContext, lease_id: str, lease_duration_ms: int) -> None:
         self._context = context
         self._lease_id = text(lease_id, "lease id")
+        problem = lease_problem(lease_id)
+        if problem is not None:
+            raise FlussError(f"invalid lease id {lease_id!r}: {problem}")
         self._duration_ms = whole(lease_duration_ms, "lease_duration_ms", least=1)
 
     @property

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from fluss_df.errors import FlussError, ProtocolError
 from fluss_df.metadata import TableBucket, nearest
 from fluss_df.ready import Ready
 
 E = TypeVar("E", bound="Named")
+
+HIDDEN: Final = "***"
+# in the keys of settings whose values are nobody's business, as Fluss has them
+_SECRET: Final = (
+    "password", "secret", "jaas", "credential", "token", "apikey", "access-key", "access.key",
+    "account.key", "service-key", "auth-params", "basic-auth", "http-headers",
+)  # fmt: skip
 
 
 def member(kind: type[E], value: E | str | int) -> E:
@@ -74,8 +81,8 @@ class ConfigEntry:
     Parameters
     ----------
     key, value
-        Its name and value; servers hide the values of secrets, and have None for one without a
-        value.
+        Its name and value; None for one without a value. Servers of 0.9 tell passwords, too, which
+        are not shown when an entry is printed.
     source
         Where it comes from.
     """
@@ -83,6 +90,16 @@ class ConfigEntry:
     key: str
     value: str | None
     source: ConfigSource
+
+    @property
+    def shown(self) -> str:
+        """The value as it may be shown: not that of a secret."""
+        if self.value is None:
+            return ""
+        return HIDDEN if any(word in self.key.lower() for word in _SECRET) else self.value
+
+    def __repr__(self) -> str:
+        return f"ConfigEntry({self.key!r}, {self.shown!r}, {self.source.name})"
 
 
 class ClusterHealthStatus(Named):

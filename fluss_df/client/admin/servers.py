@@ -125,7 +125,7 @@ class ServerAdmin(TableQuestions):
         ...     set_configs={"kv.rocksdb.shared-rate-limiter.bytes-per-sec": "64mb"}
         ... )
         """
-        changes = config_changes(set_configs, reset_configs)
+        changes = config_changes(set_configs, reset_configs, what="configs")
         seen = {change.config_key for change in changes}
         for kind, given in ((_APPEND, append_configs), (_SUBTRACT, subtract_configs)):
             for change in config_changes(given, ()):
@@ -229,6 +229,8 @@ class ServerAdmin(TableQuestions):
         """
         if isinstance(priority_goals, (str, GoalType)):
             priority_goals = [priority_goals]
+        elif not isinstance(priority_goals, Iterable):
+            raise FlussError(f"invalid goals {priority_goals!r}: expected a list of GoalType")
         request = pb.RebalanceRequest(goals=[member(GoalType, goal) for goal in priority_goals])
         if not request.goals:
             raise FlussError(

@@ -119,24 +119,48 @@ def offset_spec_of(spec: OffsetSpec | int | None, kind: str | None, ts: int | No
 
 
 def config_changes(
-    set_properties: Mapping[str, object] | None, reset_properties: Iterable[str]
+    set_properties: Mapping[str, object] | None,
+    reset_properties: Iterable[str],
+    *,
+    what: str = "properties",
 ) -> list[pb.AlterConfig]:
-    """Return the messages of properties to set and to reset."""
-    if isinstance(reset_properties, str):
+    """Return the messages of properties, or configs, to set and to reset.
+
+    Raises
+    ------
+    FlussError
+        For what is no dict of texts, no list of keys, or a key in both.
+    """
+    if isinstance(reset_properties, str) or not isinstance(reset_properties, Iterable):
         raise FlussError(
-            f"reset_properties: expected a list of keys, not the string {reset_properties!r}"
+            f"reset_{what}: expected a list of keys, not the"
+            f" {'string' if isinstance(reset_properties, str) else 'value'} {reset_properties!r}"
         )
+    if not isinstance(set_properties, Mapping | None):
+        raise FlussError(f"set_{what}: expected a dict of key to value, not {set_properties!r}")
     changes = []
     for key, value in (set_properties or {}).items():
         if not isinstance(value, (str, int, float)):
             raise FlussError(f"invalid value {value!r} of the property '{key}': expected a string")
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        changes.append(pb.AlterConfig(config_key=key, config_value=text, op_type=_SET))
+        changes.append(
+            pb.AlterConfig(config_key=_utf8(key), config_value=_utf8(text, of=key), op_type=_SET)
+        )
     for key in reset_properties:
         if key in (set_properties or {}):
             raise FlussError(f"the property '{key}' is both to be set and to be reset")
-        changes.append(pb.AlterConfig(config_key=key, op_type=_DELETE))
+        changes.append(pb.AlterConfig(config_key=_utf8(key), op_type=_DELETE))
     return changes
+
+
+def _utf8(text: object, *, of: str | None = None) -> str:
+    """Return a text that the protocol can carry."""
+    if isinstance(text, str):
+        with contextlib.suppress(UnicodeEncodeError):
+            text.encode()
+            return text
+    what = "the key of a property" if of is None else f"the value of the property '{of}'"
+    raise FlussError(f"invalid text {text!r} as {what}: expected a string of Unicode characters")
 
 
 def columns_to_add(

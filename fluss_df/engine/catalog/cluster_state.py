@@ -103,7 +103,9 @@ def read_state(value: Mapping[str, Any], changes: Iterable[Change] = ()) -> Stat
     }
     tags = {int(server): int(tag) for server, tag in value["tags"].items()}
     # earlier versions could change no settings
-    configs = {key: str(text) for key, text in value.get("configs", {}).items()}
+    configs = dict(value.get("configs", {}))
+    if not all(isinstance(text, str) for text in configs.values()):
+        raise ValueError(f"settings that are no texts: {configs}")
     state = State(producers, tags, value["rebalance"], configs)
     for change in changes:
         state.apply(change)

@@ -17,7 +17,7 @@ from fluss_df.engine.catalog.cluster_configs import altered_configs
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.tables.buckets import java_name
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import TableBucket
+from fluss_df.metadata import TableBucket, lease_problem
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 
@@ -25,6 +25,13 @@ from fluss_df.protocol import messages_pb2 as pb
 SERVER: Final = 0
 _TAGS: Final = ("PERMANENT_OFFLINE", "TEMPORARY_OFFLINE")
 _GOALS: Final = ("REPLICA_DISTRIBUTION", "LEADER_DISTRIBUTION", "RACK_AWARE")
+# what each goal says where every server has a tag
+_WITHOUT_A_SERVER: Final = (
+    "[ReplicaDistributionGoal] All alive tabletServers are excluded from replica moves.",
+    "[LeaderReplicaDistributionGoal] All alive tabletServers are excluded from replica moves.",
+    "[RackAwareGoal] Insufficient number of racks to distribute each replica (Current: 0,"
+    " Needed: 1).",
+)
 _CREATED, _ALREADY_EXISTS = 0, 1
 _GREEN, _RED = 0, 2
 _COMPLETED: Final = 3
@@ -155,6 +162,13 @@ class ClusterRequests:
     def _rebalance(self, request: pb.RebalanceRequest) -> Message:
         for goal in request.goals:
             _one_of(goal, _GOALS)
+        if request.goals and self.engine.cluster.tag(SERVER) is not None:
+            # the only server is one that buckets are to be moved away from
+            raise FlussError(
+                "Failed to generate plan and execute rebalance. The root cause:"
+                f" {_WITHOUT_A_SERVER[request.goals[0]]}",
+                ErrorCode.REBALANCE_FAILURE_EXCEPTION,
+            )
         # complete at once: there is one server, and nothing to move
         rebalance = str(uuid.uuid4())
         self.engine.cluster.rebalanced(rebalance)
@@ -275,6 +289,7 @@ class ClusterRequests:
     def _acquire_lease(self, request: pb.AcquireKvSnapshotLeaseRequest) -> Message:
         for table in request.snapshots_to_lease:
             self._check_keyed(table.table_id)
+        _check_lease(request.lease_id, "acquire")
         # there are no snapshots: none that is asked for is to be had
         asked = [table for table in request.snapshots_to_lease if table.bucket_snapshots]
         return pb.AcquireKvSnapshotLeaseResponse(unavailable_snapshots=asked)
@@ -317,5 +332,13 @@ def _no_snapshot(request: pb.GetKvSnapshotMetadataRequest) -> NoReturn:
     )
 
 
+def _check_lease(lease_id: str, what: str) -> None:
+    if lease_problem(lease_id) is not None:
+        raise FlussError(
+            f"Failed to {what} kv snapshot lease for{lease_id}", ErrorCode.UNKNOWN_SERVER_ERROR
+        )
+
+
 def _drop_lease(request: pb.DropKvSnapshotLeaseRequest) -> Message:
+    _check_lease(request.lease_id, "drop")
     return pb.DropKvSnapshotLeaseResponse()

@@ -23,9 +23,30 @@ from fluss_df.protocol.wire import BYTES, FIXED32, FIXED64, VARINT, next_field
 _MB: Final = 1 << 20
 # of requests that carry rows
 _ROWS: Final = frozenset({api.PRODUCE_LOG.key, api.PUT_KV.key})
+# of requests that name one thing, or a few servers or settings
+_SMALL: Final = 64 << 10
 _SIZES: Final = {
-    api.API_VERSIONS.key: 64 << 10,
-    api.AUTHENTICATE.key: 64 << 10,
+    **{
+        kind.key: _SMALL
+        for kind in (
+            api.DESCRIBE_CLUSTER_CONFIGS,
+            api.ALTER_CLUSTER_CONFIGS,
+            api.ADD_SERVER_TAG,
+            api.REMOVE_SERVER_TAG,
+            api.REBALANCE,
+            api.LIST_REBALANCE_PROGRESS,
+            api.CANCEL_REBALANCE,
+            api.GET_PRODUCER_OFFSETS,
+            api.DELETE_PRODUCER_OFFSETS,
+            api.DROP_KV_SNAPSHOT_LEASE,
+            api.GET_KV_SNAPSHOT_METADATA,
+            api.LIST_KV_SNAPSHOTS,
+            api.LIST_REMOTE_LOG_MANIFESTS,
+            api.GET_CLUSTER_HEALTH,
+        )
+    },
+    api.API_VERSIONS.key: _SMALL,
+    api.AUTHENTICATE.key: _SMALL,
     api.LOOKUP.key: 32 * _MB,
     api.PREFIX_LOOKUP.key: 32 * _MB,
 }

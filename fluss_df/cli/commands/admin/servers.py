@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -59,13 +60,13 @@ def list_configs(
     connection: Connection = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the settings that are not at their default."""
+    """List the settings that are not at their default, without passwords and keys."""
     with errors_as_messages():
         entries = resolve_connection(connection).get_admin().describe_cluster_configs()
         rows = [
             {
                 "key": entry.key,
-                "value": "" if entry.value is None else entry.value,
+                "value": entry.shown,
                 "source": entry.source.value,
             }
             for entry in entries
@@ -146,6 +147,16 @@ def status(
         progress = resolve_connection(connection).get_admin().list_rebalance_progress(rebalance_id)
         if progress is None:
             raise FlussError("there was no rebalance yet: `fluss-df rebalance start` starts one")
+        moved = progress.progress_for_buckets.items()
+        if as_json:
+            buckets = [
+                {**dataclasses.asdict(bucket), **dataclasses.asdict(result)}
+                | {"status": result.status.name}
+                for bucket, result in moved
+            ]
+            about = {"id": progress.rebalance_id, "status": progress.status.name}
+            typer.echo(json.dumps({**about, "progress": progress.progress, "buckets": buckets}))
+            return
         rows = [
             {
                 "table id": bucket.table_id,
@@ -156,12 +167,8 @@ def status(
                 f" {_servers(result.new_replicas)}",
                 "status": result.status.name,
             }
-            for bucket, result in progress.progress_for_buckets.items()
+            for bucket, result in moved
         ]
-        if as_json:
-            about = {"id": progress.rebalance_id, "status": progress.status.name}
-            typer.echo(json.dumps({**about, "progress": progress.progress, "buckets": rows}))
-            return
         part = "nothing to move" if progress.progress is None else f"{progress.progress:.0%}"
         out.print(f"[bold]{progress.rebalance_id}[/]: {progress.status.name}, {part}")
         if rows:
@@ -192,7 +199,7 @@ def untag(servers: Servers, tag: Tag, connection: Connection = None) -> None:
         typer.echo(f"untagged {_servers(servers)}")
 
 
-def _servers(ids: list[int] | tuple[int, ...]) -> str:
+def _servers(ids: Iterable[int]) -> str:
     return ", ".join(map(str, ids))
 
 
