@@ -25,7 +25,7 @@ _LOCKS = Path("/proc/locks")
 _WAIT_S = 5.0
 _REQUESTS = 20
 # how servers of this project answer who comes without TLS
-_ASKS_FOR_TLS: Final = "this port speaks TLS"
+_ASKS_FOR_TLS = "this port speaks TLS"
 _SLOW_MS = 100.0
 _CLOCK_OFF_S = 1.0
 # a time that no server's clock has reached: one that is asked for it says what its clock is
