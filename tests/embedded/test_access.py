@@ -35,6 +35,7 @@ from fluss_df.engine.upkeep.restore import restore
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import binding_message, filter_message
+from tests.embedded.golden import GOLDEN
 from tests.embedded.raw import RawClient
 
 PASSWORDS = {"root": "r", "alice": "a", "bob": "b"}
@@ -99,6 +100,21 @@ def test_a_backup_has_the_rights(tmp_path: Path) -> None:
     assert acls_of(tmp_path / "restored") == [READ]
 
 
+@pytest.mark.parametrize("version", GOLDEN)
+def test_folders_of_earlier_versions_have_no_rights(tmp_path: Path, version: int) -> None:
+    folder = tmp_path / "d"
+    restore(GOLDEN[version], folder)
+    with guarded(folder) as engine:
+        with fluss.connect(settings(engine.address, "alice")) as connection:
+            assert list(connection.get_admin().list_databases()) == []
+        with fluss.connect(settings(engine.address, "root")) as connection:
+            admin = connection.get_admin()
+            admin.create_acls([AclBinding.allow("alice", OperationType.READ, Resource.cluster())])
+        with fluss.connect(settings(engine.address, "alice")) as connection:
+            assert fluss.read_fluss("log", connection=connection).height > 0
+    assert check_folder(folder).findings == []
+
+
 def test_an_engine_without_an_authorizer_keeps_them(tmp_path: Path) -> None:
     with guarded(tmp_path) as engine, engine.connection() as connection:
         connection.get_admin().create_acls([READ])
@@ -145,6 +161,17 @@ def test_a_right_that_is_taken_away_ends_what_waits(tmp_path: Path) -> None:
     assert not bucket.records
     # a table's name is not told to who may not see it
     assert "orders" not in bucket.error_message
+
+
+def test_refusals_are_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        guarded(tmp_path) as engine,
+        fluss.connect(settings(engine.address, "alice")) as connection,
+        pytest.raises(FlussError),
+    ):
+        connection.get_admin().create_database("mine")
+    said = "User:alice at 127.0.0.1 was refused: it lacks the right CREATE on cluster"
+    assert said in caplog.text
 
 
 def test_what_is_not_there_looks_as_what_may_not_be_seen(tmp_path: Path) -> None:
