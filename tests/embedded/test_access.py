@@ -163,6 +163,75 @@ def test_a_right_that_is_taken_away_ends_what_waits(tmp_path: Path) -> None:
     assert "orders" not in bucket.error_message
 
 
+def test_a_scan_of_rows_goes_on_only_while_it_may_be_begun(tmp_path: Path) -> None:
+    path = fluss.TablePath("sales", "rows")
+    schema = fluss.Schema(pa.schema([("a", pa.int64()), ("b", pa.string())]), primary_keys=["a"])
+    with (
+        guarded(tmp_path) as engine,
+        fluss.connect(settings(engine.address, "root")) as connection,
+    ):
+        admin = connection.get_admin()
+        admin.create_database("sales")
+        admin.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+        with connection.get_table(path).new_upsert().create_writer() as writer:
+            for number in range(100):
+                writer.upsert({"a": number, "b": "x" * 100})
+        admin.create_acls([READ])
+        asked = pb.ScanKvRequest(call_seq_id=0, batch_size_bytes=1000)
+        asked.bucket_scan_req.table_id = admin.get_table_info(path).table_id
+        asked.bucket_scan_req.bucket_id = 0
+        assert engine.address is not None
+        with closing(RawClient(engine.address)) as alice, closing(RawClient(engine.address)) as bob:
+            for client, user in ((alice, "alice"), (bob, "bob")):
+                assert client.authenticate(user, PASSWORDS[user]).type == 0
+
+            def scan(client: RawClient, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
+                found: pb.ScanKvResponse = client.call(api.SCAN_KV, request)
+                return found
+
+            assert scan(bob, asked).error_code == ErrorCode.AUTHORIZATION_EXCEPTION
+            begun = scan(alice, asked)
+            assert begun.has_more_results
+            more = pb.ScanKvRequest(scanner_id=begun.scanner_id, batch_size_bytes=1000)
+            # the scan of another user, whose id was guessed
+            more.call_seq_id = 1
+            assert scan(bob, more).error_code == ErrorCode.AUTHORIZATION_EXCEPTION
+            assert scan(alice, more).records
+            admin.drop_acls([AclBindingFilter()])
+            more.call_seq_id = 2
+            refused = scan(alice, more)
+            assert refused.error_code == ErrorCode.AUTHORIZATION_EXCEPTION
+            assert not refused.records
+
+
+def test_partitions_that_may_not_be_seen_do_not_exist(tmp_path: Path) -> None:
+    path = fluss.TablePath("sales", "parted")
+    schema = fluss.Schema(pa.schema([("a", pa.int64()), ("day", pa.string())]))
+    with (
+        guarded(tmp_path) as engine,
+        fluss.connect(settings(engine.address, "root")) as connection,
+    ):
+        admin = connection.get_admin()
+        admin.create_database("sales")
+        descriptor = fluss.TableDescriptor(schema, partition_keys=["day"], bucket_count=1)
+        admin.create_table(path, descriptor)
+        admin.create_partition(path, {"day": "x"})
+        (there,) = admin.list_partition_infos(path)
+        assert engine.address is not None
+        with closing(RawClient(engine.address)) as alice:
+            assert alice.authenticate("alice", "a").type == 0
+            found = set()
+            for number in (there.partition_id, 10**6):
+                request = pb.MetadataRequest(partitions_id=[number])
+                code, message = alice.ask(api.GET_METADATA, request).error
+                found.add((code, message.replace(str(number), "N")))
+            assert len(found) == 1
+            admin.create_acls([READ])
+            request = pb.MetadataRequest(partitions_id=[there.partition_id])
+            seen = alice.call(api.GET_METADATA, request).partition_metadata
+            assert [each.partition_name for each in seen] == ["x"]
+
+
 def test_refusals_are_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with (
         guarded(tmp_path) as engine,
