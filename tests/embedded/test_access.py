@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 import time
 from contextlib import closing
 from pathlib import Path
 
+import fluss as official
 import pyarrow as pa
 import pytest
 
@@ -161,6 +163,58 @@ def test_a_right_that_is_taken_away_ends_what_waits(tmp_path: Path) -> None:
     assert not bucket.records
     # a table's name is not told to who may not see it
     assert "orders" not in bucket.error_message
+
+
+def test_the_official_client_has_the_rights_of_its_user(tmp_path: Path) -> None:
+    path = fluss.TablePath("sales", "orders")
+    schema = fluss.Schema(pa.schema([("a", pa.int64())]))
+
+    async def ask(address: str | None) -> list[object]:
+        """Write and read as alice; return what became of either."""
+        config = official.Config(
+            {
+                "bootstrap.servers": address,
+                "security.protocol": "sasl",
+                "security.sasl.mechanism": "PLAIN",
+                "security.sasl.username": "alice",
+                "security.sasl.password": "a",
+            }
+        )
+        found: list[object] = []
+        async with asyncio.timeout(30), await official.FlussConnection.create(config) as connection:
+            try:
+                table = await connection.get_table(official.TablePath("sales", "orders"))
+            except official.FlussError as error:
+                return [str(error)]
+            try:
+                writer = table.new_append().create_writer()
+                batch = pa.record_batch({"a": pa.array([1, 2], pa.int64())})
+                await writer.write_arrow_batch(batch).wait()
+                found.append("written")
+            except official.FlussError as error:
+                found.append(str(error))
+            scanner = await table.new_scan().create_record_batch_log_scanner()
+            scanner.subscribe(0, 0)
+            found.append((await scanner.to_arrow()).column("a").to_pylist())
+        return found
+
+    with (
+        guarded(tmp_path) as engine,
+        fluss.connect(settings(engine.address, "root")) as connection,
+    ):
+        admin = connection.get_admin()
+        admin.create_database("sales")
+        admin.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+        (refused,) = asyncio.run(ask(engine.address))
+        # it asks for the metadata alone, which leaves out what may not be seen
+        assert "Table not found: sales.orders" in str(refused)
+        where = Resource.table("sales", "orders")
+        admin.create_acls([AclBinding.allow("alice", OperationType.READ, where)])
+        refused, read = asyncio.run(ask(engine.address))
+        assert "lacks the right WRITE" in str(refused)
+        assert read == []
+        admin.create_acls([AclBinding.allow("alice", OperationType.WRITE, where)])
+        assert asyncio.run(ask(engine.address)) == ["written", [1, 2]]
 
 
 def test_a_scan_of_rows_goes_on_only_while_it_may_be_begun(tmp_path: Path) -> None:
