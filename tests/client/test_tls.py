@@ -162,12 +162,14 @@ def refusals(given: dict[str, object]) -> Iterator[FlussError]:
     yield raised.value
 
 
-def refused(given: dict[str, object], message: str) -> None:
+def refused(
+    given: dict[str, object], message: str, code: int = ErrorCode.AUTHENTICATE_EXCEPTION
+) -> None:
     began = time.monotonic()
     for error in refusals(given):
         assert message in error.message, error.message
-        assert error.error_code == ErrorCode.AUTHENTICATE_EXCEPTION
-        assert not error.is_retriable
+        assert error.error_code == code
+        assert error.is_retriable is (code == ErrorCode.NETWORK_EXCEPTION)
     # at once: nothing is tried again
     assert time.monotonic() - began < 4
 
@@ -242,7 +244,25 @@ def test_the_official_client_without_tls(engine: EmbeddedFluss) -> None:
 
 def test_tls_at_a_plain_port(tmp_path: Path, papers: Papers) -> None:
     with EmbeddedFluss(tmp_path, port=0) as engine:
-        refused(settings(engine.address, papers.authority), "does not speak TLS on this port")
+        given = settings(engine.address, papers.authority)
+        refused(given, "does not speak TLS on this port", ErrorCode.NETWORK_EXCEPTION)
+
+
+def test_plain_text_instead_of_a_handshake(papers: Papers) -> None:
+    """What is no TLS for certain is not tried again."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            for _ in range(2):
+                with listening.accept()[0] as peer:
+                    peer.recv(1 << 16)
+                    peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listening.getsockname()[1]
+        refused(settings(f"127.0.0.1:{port}", papers.authority), "does not speak TLS")
+        thread.join()
 
 
 def test_tls_at_a_real_server(fluss_cluster: LocalCluster, papers: Papers) -> None:

@@ -1,7 +1,7 @@
 """TLS of connections: what is verified, and what is said where it fails.
 
 Python's own TLS takes PEM files. What fails says which of the two sides is at fault, and which
-setting mends it; none of it is tried again, as it would fail again.
+setting mends it; what would fail again is not tried again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fluss_df.config import Config
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, NetworkError
 
 # taken from a socket at once: 16 records
 _RECEIVED_BYTES: Final = 256 << 10
@@ -291,11 +291,15 @@ def tls_error(error: OSError, address: str, *, shaking_hands: bool) -> FlussErro
             f"the server at {address} refuses this client: it asks for {certificate}, or has no"
             f" cipher suite in common with it ({_SETTING}.cipher.suites)"
         )
+    way_out = f"connect to a port that does, or without {_SETTING}.enabled"
+    if any(part in reason for part in _NO_TLS):
+        return TlsError(f"the server at {address} does not speak TLS on this port: {way_out}")
     ended = isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError))
-    if any(part in reason for part in _NO_TLS) or (ended and shaking_hands):
-        return TlsError(
-            f"the server at {address} does not speak TLS on this port: connect to one that does,"
-            f" or without {_SETTING}.enabled"
+    if ended and shaking_hands:
+        # or it is being restarted at this moment, and is tried again
+        return NetworkError(
+            f"the server at {address} ended the connection when it was asked for TLS: where it"
+            f" does not speak TLS on this port, {way_out}"
         )
     return None
 
