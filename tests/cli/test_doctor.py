@@ -19,7 +19,8 @@ from fluss_df.cli import app
 from fluss_df.cli.health.packages import _too_old
 from fluss_df.cli.health.place import _difference
 from fluss_df.cluster import LocalCluster
-from fluss_df.embedded import EmbeddedFluss
+from fluss_df.embedded import EmbeddedFluss, Security
+from tests.certificates import Authority
 
 Report = tuple[int, dict[str, dict[str, str]]]
 
@@ -213,3 +214,22 @@ def test_a_folder_without_a_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     status, found = doctor("data")
     assert status == 1
     assert found["connection"]["advice"].endswith("fluss-df doctor ./data")
+
+
+def test_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    issued = authority.issue("server")
+    security = Security(tls_cert=issued.cert, tls_key=issued.key)
+    with EmbeddedFluss(tmp_path / "d", port=0, security=security) as engine:
+        trusted = f"security.ssl.truststore.path={authority.file}"
+        url = f"fluss://{engine.address}?security.ssl.enabled=true"
+        status, found = doctor(f"{url}&{trusted}")
+        assert status == 0
+        assert "certificate is valid" in found["tls"]["message"]
+        for address, message in ((url, "truststore.path"), (engine.address, "speaks TLS")):
+            assert address is not None
+            status, found = doctor(address)
+            assert status == 1
+            assert message in found["tls"]["message"]
+            assert "Access and TLS" in found["tls"]["advice"]
+            assert "login" not in found

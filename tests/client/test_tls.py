@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -28,7 +29,6 @@ from fluss_df.config import Config
 from fluss_df.embedded import EmbeddedFluss, Limits, Security
 from fluss_df.io.scan import scan_fluss
 from tests.certificates import Authority, Issued
-from tests.client.support import Official
 
 SCHEMA = fluss.Schema(pa.schema([("a", pa.int64()), ("b", pa.string())]), primary_keys=["a"])
 LOG = fluss.Schema(pa.schema([("a", pa.int64()), ("b", pa.string())]))
@@ -162,12 +162,14 @@ def refusals(given: dict[str, object]) -> Iterator[FlussError]:
     yield raised.value
 
 
-def refused(given: dict[str, object], message: str) -> None:
+def refused(
+    given: dict[str, object], message: str, code: int = ErrorCode.AUTHENTICATE_EXCEPTION
+) -> None:
     began = time.monotonic()
     for error in refusals(given):
         assert message in error.message, error.message
-        assert error.error_code == ErrorCode.AUTHENTICATE_EXCEPTION
-        assert not error.is_retriable
+        assert error.error_code == code
+        assert error.is_retriable is (code == ErrorCode.NETWORK_EXCEPTION)
     # at once: nothing is tried again
     assert time.monotonic() - began < 4
 
@@ -231,14 +233,36 @@ def test_plain_text_at_a_port_of_tls(engine: EmbeddedFluss) -> None:
 
 
 def test_the_official_client_without_tls(engine: EmbeddedFluss) -> None:
-    assert engine.address is not None
+    async def connect() -> None:
+        config = official.Config({"bootstrap.servers": engine.address})
+        async with asyncio.timeout(10):
+            await official.FlussConnection.create(config)
+
     with pytest.raises(official.FlussError, match="this port speaks TLS"):
-        Official(engine.address)
+        asyncio.run(connect())
 
 
 def test_tls_at_a_plain_port(tmp_path: Path, papers: Papers) -> None:
     with EmbeddedFluss(tmp_path, port=0) as engine:
-        refused(settings(engine.address, papers.authority), "does not speak TLS on this port")
+        given = settings(engine.address, papers.authority)
+        refused(given, "does not speak TLS on this port", ErrorCode.NETWORK_EXCEPTION)
+
+
+def test_plain_text_instead_of_a_handshake(papers: Papers) -> None:
+    """What is no TLS for certain is not tried again."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            for _ in range(2):
+                with listening.accept()[0] as peer:
+                    peer.recv(1 << 16)
+                    peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listening.getsockname()[1]
+        refused(settings(f"127.0.0.1:{port}", papers.authority), "does not speak TLS")
+        thread.join()
 
 
 def test_tls_at_a_real_server(fluss_cluster: LocalCluster, papers: Papers) -> None:
@@ -383,6 +407,47 @@ def test_settings_of_servers_that_cannot_be(
         EmbeddedFluss(tmp_path / "d", port=0, security=Security(**given))  # type: ignore[arg-type]
     assert raised.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
     assert not (tmp_path / "d").exists()
+
+
+def test_a_certificate_is_renewed_while_it_is_served(
+    tmp_path: Path, papers: Papers, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = papers.authority.issue("old", days=(-2, -0.01))
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+
+    def put(new_cert: Path, new_key: Path) -> None:
+        for source, target in ((new_key, key), (new_cert, cert)):
+            new = target.with_suffix(".new")
+            new.write_bytes(source.read_bytes())
+            os.replace(new, target)
+
+    def eventually(given: dict[str, object], text: str) -> None:
+        until = time.monotonic() + 30
+        while True:
+            try:
+                fluss.connect(given).close()
+                said = "welcome"
+            except FlussError as error:
+                said = error.message
+            if text in said:
+                return
+            assert time.monotonic() < until, said
+
+    put(old.cert, old.key)
+    with EmbeddedFluss(
+        tmp_path / "d", port=0, security=Security(tls_cert=cert, tls_key=key)
+    ) as engine:
+        given = settings(engine.address, papers.authority)
+        eventually(given, "has expired")
+        put(papers.server.cert, papers.server.key)
+        eventually(given, "welcome")
+        # what cannot be used changes nothing
+        put(papers.server.cert, old.key)
+        until = time.monotonic() + 30
+        while "the certificate stays the old one" not in caplog.text:
+            fluss.connect(given).close()
+            assert time.monotonic() < until
+        fluss.connect(given).close()
 
 
 def _place(address: str | None) -> tuple[str, int]:

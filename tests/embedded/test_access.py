@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 import time
 from contextlib import closing
 from pathlib import Path
 
+import fluss as official
 import pyarrow as pa
 import pytest
 
@@ -35,6 +37,7 @@ from fluss_df.engine.upkeep.restore import restore
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import binding_message, filter_message
+from tests.embedded.golden import GOLDEN
 from tests.embedded.raw import RawClient
 
 PASSWORDS = {"root": "r", "alice": "a", "bob": "b"}
@@ -99,6 +102,21 @@ def test_a_backup_has_the_rights(tmp_path: Path) -> None:
     assert acls_of(tmp_path / "restored") == [READ]
 
 
+@pytest.mark.parametrize("version", GOLDEN)
+def test_folders_of_earlier_versions_have_no_rights(tmp_path: Path, version: int) -> None:
+    folder = tmp_path / "d"
+    restore(GOLDEN[version], folder)
+    with guarded(folder) as engine:
+        with fluss.connect(settings(engine.address, "alice")) as connection:
+            assert list(connection.get_admin().list_databases()) == []
+        with fluss.connect(settings(engine.address, "root")) as connection:
+            admin = connection.get_admin()
+            admin.create_acls([AclBinding.allow("alice", OperationType.READ, Resource.cluster())])
+        with fluss.connect(settings(engine.address, "alice")) as connection:
+            assert fluss.read_fluss("log", connection=connection).height > 0
+    assert check_folder(folder).findings == []
+
+
 def test_an_engine_without_an_authorizer_keeps_them(tmp_path: Path) -> None:
     with guarded(tmp_path) as engine, engine.connection() as connection:
         connection.get_admin().create_acls([READ])
@@ -145,6 +163,138 @@ def test_a_right_that_is_taken_away_ends_what_waits(tmp_path: Path) -> None:
     assert not bucket.records
     # a table's name is not told to who may not see it
     assert "orders" not in bucket.error_message
+
+
+def test_the_official_client_has_the_rights_of_its_user(tmp_path: Path) -> None:
+    path = fluss.TablePath("sales", "orders")
+    schema = fluss.Schema(pa.schema([("a", pa.int64())]))
+
+    async def ask(address: str | None) -> list[object]:
+        """Write and read as alice; return what became of either."""
+        config = official.Config(
+            {
+                "bootstrap.servers": address,
+                "security.protocol": "sasl",
+                "security.sasl.mechanism": "PLAIN",
+                "security.sasl.username": "alice",
+                "security.sasl.password": "a",
+            }
+        )
+        found: list[object] = []
+        async with asyncio.timeout(30), await official.FlussConnection.create(config) as connection:
+            try:
+                table = await connection.get_table(official.TablePath("sales", "orders"))
+            except official.FlussError as error:
+                return [str(error)]
+            try:
+                writer = table.new_append().create_writer()
+                batch = pa.record_batch({"a": pa.array([1, 2], pa.int64())})
+                await writer.write_arrow_batch(batch).wait()
+                found.append("written")
+            except official.FlussError as error:
+                found.append(str(error))
+            scanner = await table.new_scan().create_record_batch_log_scanner()
+            scanner.subscribe(0, 0)
+            found.append((await scanner.to_arrow()).column("a").to_pylist())
+        return found
+
+    with (
+        guarded(tmp_path) as engine,
+        fluss.connect(settings(engine.address, "root")) as connection,
+    ):
+        admin = connection.get_admin()
+        admin.create_database("sales")
+        admin.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+        (refused,) = asyncio.run(ask(engine.address))
+        # it asks for the metadata alone, which leaves out what may not be seen
+        assert "Table not found: sales.orders" in str(refused)
+        where = Resource.table("sales", "orders")
+        admin.create_acls([AclBinding.allow("alice", OperationType.READ, where)])
+        refused, read = asyncio.run(ask(engine.address))
+        assert "lacks the right WRITE" in str(refused)
+        assert read == []
+        admin.create_acls([AclBinding.allow("alice", OperationType.WRITE, where)])
+        assert asyncio.run(ask(engine.address)) == ["written", [1, 2]]
+
+
+def test_a_scan_of_rows_goes_on_only_while_it_may_be_begun(tmp_path: Path) -> None:
+    path = fluss.TablePath("sales", "rows")
+    schema = fluss.Schema(pa.schema([("a", pa.int64()), ("b", pa.string())]), primary_keys=["a"])
+    with (
+        guarded(tmp_path) as engine,
+        fluss.connect(settings(engine.address, "root")) as connection,
+    ):
+        admin = connection.get_admin()
+        admin.create_database("sales")
+        admin.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+        with connection.get_table(path).new_upsert().create_writer() as writer:
+            for number in range(100):
+                writer.upsert({"a": number, "b": "x" * 100})
+        admin.create_acls([READ])
+        asked = pb.ScanKvRequest(call_seq_id=0, batch_size_bytes=1000)
+        asked.bucket_scan_req.table_id = admin.get_table_info(path).table_id
+        asked.bucket_scan_req.bucket_id = 0
+        assert engine.address is not None
+        with closing(RawClient(engine.address)) as alice, closing(RawClient(engine.address)) as bob:
+            for client, user in ((alice, "alice"), (bob, "bob")):
+                assert client.authenticate(user, PASSWORDS[user]).type == 0
+
+            def scan(client: RawClient, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
+                found: pb.ScanKvResponse = client.call(api.SCAN_KV, request)
+                return found
+
+            assert scan(bob, asked).error_code == ErrorCode.AUTHORIZATION_EXCEPTION
+            begun = scan(alice, asked)
+            assert begun.has_more_results
+            more = pb.ScanKvRequest(scanner_id=begun.scanner_id, batch_size_bytes=1000)
+            # the scan of another user, whose id was guessed
+            more.call_seq_id = 1
+            assert scan(bob, more).error_code == ErrorCode.AUTHORIZATION_EXCEPTION
+            assert scan(alice, more).records
+            admin.drop_acls([AclBindingFilter()])
+            more.call_seq_id = 2
+            refused = scan(alice, more)
+            assert refused.error_code == ErrorCode.AUTHORIZATION_EXCEPTION
+            assert not refused.records
+
+
+def test_partitions_that_may_not_be_seen_do_not_exist(tmp_path: Path) -> None:
+    path = fluss.TablePath("sales", "parted")
+    schema = fluss.Schema(pa.schema([("a", pa.int64()), ("day", pa.string())]))
+    with (
+        guarded(tmp_path) as engine,
+        fluss.connect(settings(engine.address, "root")) as connection,
+    ):
+        admin = connection.get_admin()
+        admin.create_database("sales")
+        descriptor = fluss.TableDescriptor(schema, partition_keys=["day"], bucket_count=1)
+        admin.create_table(path, descriptor)
+        admin.create_partition(path, {"day": "x"})
+        (there,) = admin.list_partition_infos(path)
+        assert engine.address is not None
+        with closing(RawClient(engine.address)) as alice:
+            assert alice.authenticate("alice", "a").type == 0
+            found = set()
+            for number in (there.partition_id, 10**6):
+                request = pb.MetadataRequest(partitions_id=[number])
+                code, message = alice.ask(api.GET_METADATA, request).error
+                found.add((code, message.replace(str(number), "N")))
+            assert len(found) == 1
+            admin.create_acls([READ])
+            request = pb.MetadataRequest(partitions_id=[there.partition_id])
+            seen = alice.call(api.GET_METADATA, request).partition_metadata
+            assert [each.partition_name for each in seen] == ["x"]
+
+
+def test_refusals_are_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        guarded(tmp_path) as engine,
+        fluss.connect(settings(engine.address, "alice")) as connection,
+        pytest.raises(FlussError),
+    ):
+        connection.get_admin().create_database("mine")
+    said = "User:alice at 127.0.0.1 was refused: it lacks the right CREATE on cluster"
+    assert said in caplog.text
 
 
 def test_what_is_not_there_looks_as_what_may_not_be_seen(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fluss_df.engine.access.security import Security
-from fluss_df.engine.serve.tls import server_context, shake_hands
+from fluss_df.engine.serve.tls import ServerTls, shake_hands
 from fluss_df.engine.serve.tls_transport import TlsTransport
 from tests.certificates import Authority
 
@@ -26,8 +26,7 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, 
     """Of a server and a client."""
     authority = Authority(tmp_path_factory.mktemp("papers"))
     issued = authority.issue("server")
-    server = server_context(Security(tls_cert=issued.cert, tls_key=issued.key))
-    assert server is not None
+    server = ServerTls(Security(tls_cert=issued.cert, tls_key=issued.key)).context()
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.load_verify_locations(authority.file)
     return server, client
@@ -283,8 +282,7 @@ def test_bytes_that_are_not_of_tls_end_it(
 def test_nobody_is_waited_for_longer_than_is_said(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     issued = authority.issue("server")
-    context = server_context(Security(tls_cert=issued.cert, tls_key=issued.key))
-    assert context is not None
+    context = ServerTls(Security(tls_cert=issued.cert, tls_key=issued.key)).context()
 
     async def main() -> None:
         near, far = socket.socketpair()

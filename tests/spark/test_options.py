@@ -65,14 +65,13 @@ def test_texts_of_options_show_no_password() -> None:
         assert pickle.loads(pickle.dumps(parsed)) == parsed
 
 
-def test_a_password_is_read_where_it_is_needed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
-) -> None:
-    given = {"path": "a.b", "security.sasl.password": "env:FLUSS_TEST_PASSWORD"}
+@pytest.mark.parametrize("key", ["security.sasl.password", "security.ssl.key.password"])
+def test_a_password_is_read_where_it_is_needed(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    given = {"path": "a.b", key: "env:FLUSS_TEST_PASSWORD"}
     connection = ReadOptions.parse(given).connection
     monkeypatch.setenv("FLUSS_TEST_PASSWORD", PASSWORD)
     assert PASSWORD.encode() not in pickle.dumps(connection)
-    assert connection.resolved()["security.sasl.password"] == PASSWORD
+    assert connection.resolved()[key] == PASSWORD
     monkeypatch.delenv("FLUSS_TEST_PASSWORD")
     with pytest.raises(FlussError, match="FLUSS_TEST_PASSWORD is not set"):
         connection.resolved()

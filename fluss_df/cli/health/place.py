@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _LOCKS = Path("/proc/locks")
 _WAIT_S = 5.0
 _REQUESTS = 20
+# how servers of this project answer who comes without TLS
+_ASKS_FOR_TLS = "this port speaks TLS"
 _SLOW_MS = 100.0
 _CLOCK_OFF_S = 1.0
 # a time that no server's clock has reached: one that is asked for it says what its clock is
@@ -182,17 +184,25 @@ def _reach(check: str, host: str, port: int) -> Finding:
 def _connected(given: object) -> Iterator[Finding]:
     """Give what a connection tells: login, servers, versions, latency, clock."""
     from fluss_df.client.connection import FlussConnection, unconnected
+    from fluss_df.client.transport.tls import TlsError
+    from fluss_df.protocol.address import local_path
 
     opened: FlussConnection | None = None
     try:
         config = _impatient(unconnected(given).config)
         opened = FlussConnection.create(config)
+        if config.security_ssl_enabled and not all(
+            local_path(host) for host, _ in config.addresses()
+        ):
+            yield ok("tls", "encrypted, and the server's certificate is valid")
         yield _login(config)
         yield from _nodes(opened)
         yield _latency(opened)
         yield _clock(opened)
     except FlussError as error:
-        if error.error_code == ErrorCode.AUTHENTICATE_EXCEPTION:
+        if isinstance(error, TlsError) or _ASKS_FOR_TLS in error.message:
+            yield problem("tls", error.message, "set client.security.ssl.*: page 'Access and TLS'")
+        elif error.error_code == ErrorCode.AUTHENTICATE_EXCEPTION:
             yield problem("login", error.message, "fluss://user:password@host:port")
         else:
             yield problem(

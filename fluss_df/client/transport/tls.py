@@ -1,7 +1,7 @@
 """TLS of connections: what is verified, and what is said where it fails.
 
 Python's own TLS takes PEM files. What fails says which of the two sides is at fault, and which
-setting mends it; none of it is tried again, as it would fail again.
+setting mends it; what would fail again is not tried again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fluss_df.config import Config
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, NetworkError
 
 # taken from a socket at once: 16 records
 _RECEIVED_BYTES: Final = 256 << 10
@@ -270,32 +270,36 @@ def tls_error(error: OSError, address: str, *, shaking_hands: bool) -> FlussErro
         Whether nothing was received of the server's answers yet.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _final(_unverified(error, address))
+        return TlsError(_unverified(error, address))
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     if any(part in reason for part in _VERSION):
-        return _final(
+        return TlsError(
             f"the server at {address} and this client speak no common version of TLS, or have no"
             f" common cipher suite ({_SETTING}.enabled.protocols, {_SETTING}.cipher.suites)"
         )
     if any(part in reason for part in _REFUSES_CERTIFICATE):
-        return _final(
+        return TlsError(
             f"the server at {address} refuses the certificate of this client"
             f" ({_SETTING}.keystore.path): {reason.lower().replace('_', ' ')}"
         )
     certificate = f"a certificate of the client: set {_SETTING}.keystore.path to a PEM file of one"
     if "CERTIFICATE_REQUIRED" in reason:
-        return _final(f"the server at {address} asks for {certificate}, with its private key")
+        return TlsError(f"the server at {address} asks for {certificate}, with its private key")
     if "HANDSHAKE_FAILURE" in reason:
         # of TLS 1.2, whose servers say no more
-        return _final(
+        return TlsError(
             f"the server at {address} refuses this client: it asks for {certificate}, or has no"
             f" cipher suite in common with it ({_SETTING}.cipher.suites)"
         )
+    way_out = f"connect to a port that does, or without {_SETTING}.enabled"
+    if any(part in reason for part in _NO_TLS):
+        return TlsError(f"the server at {address} does not speak TLS on this port: {way_out}")
     ended = isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError))
-    if any(part in reason for part in _NO_TLS) or (ended and shaking_hands):
-        return _final(
-            f"the server at {address} does not speak TLS on this port: connect to one that does,"
-            f" or without {_SETTING}.enabled"
+    if ended and shaking_hands:
+        # or it is being restarted at this moment, and is tried again
+        return NetworkError(
+            f"the server at {address} ended the connection when it was asked for TLS: where it"
+            f" does not speak TLS on this port, {way_out}"
         )
     return None
 
@@ -320,10 +324,13 @@ def _unverified(error: ssl.SSLCertVerificationError, address: str) -> str:
     return f"the certificate of the server at {address} is not valid: {error.verify_message}"
 
 
-def _final(message: str) -> FlussError:
-    return FlussError(message, ErrorCode.AUTHENTICATE_EXCEPTION)
+class TlsError(FlussError):
+    """TLS failed in a way that fails again (``AUTHENTICATE_EXCEPTION``)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ErrorCode.AUTHENTICATE_EXCEPTION)
 
 
 def needs_tls(address: str) -> FlussError:
     """Return the error for a server that answers in TLS where this client speaks without."""
-    return _final(f"the server at {address} speaks TLS on this port: set {_SETTING}.enabled")
+    return TlsError(f"the server at {address} speaks TLS on this port: set {_SETTING}.enabled")

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from google.protobuf.message import Message
 
+from fluss_df.engine.access.acl_store import MOST_ACLS
 from fluss_df.engine.access.authorizer import Rights
 from fluss_df.engine.files.workers import paced
 from fluss_df.errors import ErrorCode, FlussError
@@ -17,6 +18,7 @@ def create_acls(request: pb.CreateAclsRequest, rights: Rights | None) -> Message
     """Add bindings: all, or none where one cannot be added."""
     if rights is None:
         _no_authorizer()
+    _check_count(len(request.acl))
     bindings = [binding_of(acl) for acl in paced(request.acl)]
     if len(set(bindings)) < len(bindings):
         raise FlussError(
@@ -42,6 +44,7 @@ def drop_acls(request: pb.DropAclsRequest, rights: Rights | None) -> Message:
     """Drop bindings: all that match, or none where one cannot be dropped."""
     if rights is None:
         _no_authorizer()
+    _check_count(len(request.acl_filter))
     filters = [filter_of(each) for each in paced(request.acl_filter)]
     response = pb.DropAclsResponse()
     for dropped in paced(rights.drop_acls(filters)):
@@ -49,6 +52,16 @@ def drop_acls(request: pb.DropAclsRequest, rights: Rights | None) -> Message:
         for binding in paced(dropped):
             matching.add(acl=binding_message(binding))
     return response
+
+
+def _check_count(count: int) -> None:
+    # before anything is made of them
+    if count > MOST_ACLS:
+        raise FlussError(
+            f"{count:,} access control lists, or filters of them, in one request, where"
+            f" {MOST_ACLS:,} are accepted: ask for fewer at once",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
 
 
 def _no_authorizer() -> NoReturn:

@@ -8,12 +8,14 @@ for all resources of exactly its type.
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from fluss_df.engine.access.acl_store import Acls, AclStore
 from fluss_df.engine.catalog.catalog import Catalog
+from fluss_df.engine.files.rate_limited_log import SeldomLogger
 from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol.acl import (
@@ -26,6 +28,8 @@ from fluss_df.protocol.acl import (
     Resource,
     ResourceType,
 )
+
+logger = SeldomLogger(logging.getLogger(__name__))
 
 _Index = dict[tuple[Resource, FlussPrincipal], list[tuple[OperationType, str]]]
 
@@ -178,10 +182,20 @@ class Rights:
             ``AUTHORIZATION_EXCEPTION``, which says which right is missing.
         """
         if not self.may(operation, resource):
+            self._note(operation, resource)
             raise denied(
                 f"Principal {self.principal} is not authorized: it lacks the right"
                 f" {operation.name} on {resource}{_ABOVE[resource.type]}"
             )
+
+    def _note(self, operation: OperationType, resource: Resource) -> None:
+        logger.warning(
+            "%s at %s was refused: it lacks the right %s on %s",
+            self.principal,
+            self.host,
+            operation.name,
+            resource,
+        )
 
     def refusal(self, operation: OperationType, table: Table | None) -> FlussError | None:
         """Return the error for a table that is known by its id; None where it may be done.
@@ -195,6 +209,7 @@ class Rights:
         resource = Resource.table(path.database_name, path.table_name)
         if self.may(operation, resource):
             return None
+        self._note(operation, resource)
         name = str(resource)
         if not self.may(OperationType.DESCRIBE, resource):
             name = f"the table with the id {table.id}"

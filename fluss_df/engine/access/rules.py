@@ -2,7 +2,7 @@
 
 Most rules name the rights that a request needs, and it is refused where one is missing. Some
 requests are answered for what the asking user may see. A request that is not in the table is
-refused to everyone but superusers: one that is forgotten lets nobody in.
+refused to everyone: one that is forgotten lets nobody in.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Rule:
     Attributes
     ----------
     text
-        In words, for the table of the documentation.
+        In words, as in the table of ``docs/access.md``.
     check
         Raises where a right is missing; None where everyone may ask, or the answer is what counts.
     view
@@ -234,19 +234,11 @@ def _producer_offsets(
     return kept
 
 
-# of DELETE_PRODUCER_OFFSETS: what the offsets are of, the engine knows
-ProducerTables = Callable[[str], Iterable[int]]
-
-
-def _delete_producer(tables_of: ProducerTables) -> Rule:
-    return _each(_WRITE, lambda asked: tables_of(asked.producer_id))
-
-
 EVERYONE: Final = Rule("none")
 
 
 def rules(
-    producer_tables: ProducerTables, scanned_table: Callable[[bytes], int | None]
+    producer_tables: Callable[[str], Iterable[int]], scanned_table: Callable[[bytes], int | None]
 ) -> Mapping[int, Rule]:
     """Return the rule of each request, by its API key.
 
@@ -308,7 +300,9 @@ def rules(
             _WRITE, lambda asked: (each.table_id for each in asked.table_offsets)
         ),
         api.GET_PRODUCER_OFFSETS: Rule("tells those of tables with READ", view=_producer_offsets),
-        api.DELETE_PRODUCER_OFFSETS: _delete_producer(producer_tables),
+        api.DELETE_PRODUCER_OFFSETS: _each(
+            _WRITE, lambda asked: producer_tables(asked.producer_id)
+        ),
         api.CREATE_ACLS: _in_handler("ALL on the database or the cluster"),
         api.LIST_ACLS: _in_handler("lists those of what may be described"),
         api.DROP_ACLS: _in_handler("ALL on the database or the cluster"),
@@ -333,9 +327,6 @@ def rules(
     return {kind.key: rule for kind, rule in table.items()}
 
 
-_NO_RULE: Final = Resource.cluster()
-
-
 def guarded(rule: Rule | None, name: str, rights: Rights, handler: Handler) -> Handler:
     """Return a handler that answers only what somebody may ask.
 
@@ -353,9 +344,7 @@ def guarded(rule: Rule | None, name: str, rights: Rights, handler: Handler) -> H
 
     def answer(asked: Message, *more: object) -> Message:
         if rule is None:
-            if not rights.may(OperationType.ALL, _NO_RULE):
-                raise denied(f"{name} has no rule that says who may ask it: superusers may")
-            return handler(asked, *more)
+            raise denied(f"{name} has no rule that says who may ask it: nobody may by TCP")
         if rule.check is not None:
             rule.check(rights, asked)
         if rule.view is not None:

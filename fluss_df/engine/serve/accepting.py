@@ -15,7 +15,7 @@ from typing import Final
 from fluss_df.engine.files.rate_limited_log import SeldomLogger
 from fluss_df.engine.serve.admission import Connections, Handshake
 from fluss_df.engine.serve.connection import Connection
-from fluss_df.engine.serve.tls import shake_hands
+from fluss_df.engine.serve.tls import ServerTls, shake_hands
 from fluss_df.engine.serve.tls_transport import TlsTransport
 from fluss_df.local_peers import peer_uid
 
@@ -51,7 +51,7 @@ class Acceptor:
         listening: socket.socket,
         connections: Connections[Connection],
         make: Callable[[str], Connection],
-        tls: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self._socket = listening
         self._connections = connections
@@ -95,7 +95,7 @@ class Acceptor:
         if self._tls is None:
             task = self._loop.create_task(self._open(peer, name))
         else:
-            task = self._loop.create_task(self._encrypt(peer, name, self._tls))
+            task = self._loop.create_task(self._encrypt(peer, name, self._tls.context()))
             # it counts, and may be closed for another one, before hands are shaken
             guest = Handshake(name, self._loop.time(), task)
             self._connections.shaking.add(guest)

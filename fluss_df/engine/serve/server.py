@@ -8,7 +8,6 @@ import functools
 import os
 import shutil
 import socket
-import ssl
 import tempfile
 import threading
 import weakref
@@ -30,7 +29,7 @@ from fluss_df.engine.serve.accepting import Acceptor
 from fluss_df.engine.serve.admission import Connections, Limits
 from fluss_df.engine.serve.channel import Channel
 from fluss_df.engine.serve.connection import Connection
-from fluss_df.engine.serve.tls import server_context
+from fluss_df.engine.serve.tls import ServerTls, server_tls
 from fluss_df.errors import FlussError, NetworkError
 from fluss_df.hooks import ForkStep, after_fork, open_folder_lake
 from fluss_df.observe.counters import engines
@@ -63,7 +62,7 @@ class EngineServer:
     ) -> None:
         self._users = checked_users(sasl) if sasl else None
         security = security or Security()
-        tls = server_context(security)
+        tls = server_tls(security)
         self._temporary = tempfile.mkdtemp(prefix=PREFIX) if path is None else None
         self.folder = Path(self._temporary or path or "").expanduser().absolute()
         self._address: str | None = None
@@ -128,7 +127,7 @@ class EngineServer:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _start(self, host: str, port: int | None, tls: ssl.SSLContext | None) -> None:
+    async def _start(self, host: str, port: int | None, tls: ServerTls | None) -> None:
         self.engine.start()
         unix_host, unix_port = local_host(self.socket_path)
         secret = self.engine.lock.secret
@@ -154,7 +153,7 @@ class EngineServer:
         self,
         listening: socket.socket,
         session: Callable[[str], Session],
-        tls: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         connections = self._connections
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable
 from typing import Final
 
 from fluss_df.engine.access.security import Security
+from fluss_df.engine.files.rate_limited_log import SeldomLogger
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import TYPE_ERROR, encode_response
 
+logger = SeldomLogger(logging.getLogger(__name__))
+
+# how often it is looked whether a certificate was renewed
+_LOOK_S: Final = 1.0
 # how a handshake begins
 _HANDSHAKE: Final = 0x16
 _FRAME: Final = struct.Struct(">ihhi")
@@ -24,18 +31,79 @@ _LINGER_S: Final = 1.0
 _LINGER_BYTES: Final = 256 << 10
 
 
-def server_context(security: Security) -> ssl.SSLContext | None:
-    """Return what shakes hands with peers; None where they come without TLS.
+class ServerTls:
+    """What shakes hands with peers: the files of a certificate, which may be renewed.
+
+    Parameters
+    ----------
+    security
+        Its files.
 
     Raises
     ------
     FlussError
         ``INVALID_CONFIG_EXCEPTION`` for a file that cannot be read, or holds something else.
     """
-    if security.tls_cert is None or security.tls_key is None:
+
+    def __init__(self, security: Security) -> None:
+        self._security = security
+        # before they are read, so that a change meanwhile is seen
+        self._files = self._seen()
+        self._looked = time.monotonic()
+        self._context = _context_of(security)
+
+    def _seen(self) -> list[tuple[int, int, int] | None]:
+        security = self._security
+        return [
+            _stamp(path)
+            for path in (security.tls_cert, security.tls_key, security.tls_client_ca)
+            if path is not None
+        ]
+
+    def context(self) -> ssl.SSLContext:
+        """Return it, with the files as they were a second ago.
+
+        Files that cannot be used leave it as it is, and are told in the log.
+        """
+        now = time.monotonic()
+        if now - self._looked > _LOOK_S:
+            self._looked = now
+            files = self._seen()
+            if files != self._files:
+                self._files = files
+                try:
+                    self._context = _context_of(self._security)
+                except FlussError as error:
+                    logger.warning("the certificate stays the old one: %s", error.message)
+        return self._context
+
+
+def _stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
         return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def server_tls(security: Security) -> ServerTls | None:
+    """Return what shakes hands with peers; None where they come without TLS.
+
+    Raises
+    ------
+    FlussError
+        As :class:`ServerTls`.
+    """
+    return None if security.tls_cert is None else ServerTls(security)
+
+
+def _context_of(security: Security) -> ssl.SSLContext:
+    assert security.tls_cert is not None
+    assert security.tls_key is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # of TLS 1.2: handshakes cost a server more than a client
+    context.options |= ssl.OP_NO_RENEGOTIATION
     cert, key = os.fspath(security.tls_cert), os.fspath(security.tls_key)
     for option, path in (("tls_cert", cert), ("tls_key", key)):
         try:
@@ -76,7 +144,7 @@ async def shake_hands(peer: socket.socket, context: ssl.SSLContext) -> ssl.SSLSo
     peer
         Its socket, which does not block. It is closed where no hands were shaken.
     context
-        Of :func:`server_context`.
+        Of :class:`ServerTls`.
 
     Raises
     ------

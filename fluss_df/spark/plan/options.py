@@ -113,13 +113,13 @@ class Connection:
         return resolve_connection({"bootstrap.servers": self.address, **properties})
 
     def resolved(self) -> dict[str, str]:
-        """Return the properties, with the password that an environment variable holds.
+        """Return the properties, with the passwords that environment variables hold.
 
         ``env:NAME`` is looked up in each process by itself, so that no password travels.
         """
         properties = dict(self.properties)
         for key, value in properties.items():
-            if key.endswith("sasl.password") and value.startswith("env:"):
+            if key.endswith((".password", "_password")) and value.startswith("env:"):
                 name = value.removeprefix("env:")
                 if name not in os.environ:
                     raise invalid(
