@@ -12,19 +12,19 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.embedded.lake_layout import field_name, layout
+from fluss_df.embedded.lake_layout import field_name, layout, match_columns
 from fluss_df.embedded.lake_summing import LakeSumming
 from fluss_df.engine.files.files import read_bytes, write_atomically
 from fluss_df.engine.lake.lake_tables import LAKE_TABLES, LakeTableCopy, PinnedTable
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
-from fluss_df.schema import TableDescriptor
+from fluss_df.schema import Schema, TableDescriptor
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -40,6 +40,9 @@ _FORMAT: Final = "table.datalake.format"
 _MARK: Final = "fluss-df.folder"
 # these mean something else in addresses
 _NOT_IN_PLACES: Final = frozenset("%?#")
+# names the table whose columns are being changed
+_ALTERING: Final = "altering"
+_TRIES: Final = 10
 # after which a lake that could not be made right is looked at again
 _AGAIN_S: Final = 60.0
 
@@ -186,7 +189,12 @@ class FolderLake:
             # of a backup that was killed
             shutil.rmtree(left, ignore_errors=True)
         if self.problem is None:
-            for path, descriptor, tiered in tables:
+            known = list(tables)
+            try:
+                self._complete((path, descriptor) for path, descriptor, _ in known)
+            except Exception as error:
+                logger.warning("a lake table has other columns than its table: %s", error)
+            for path, descriptor, tiered in known:
                 if not tiered:
                     self._make_missing(path, descriptor)
                 self._sums.add(path)
@@ -209,6 +217,12 @@ class FolderLake:
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
         self.require()
+        with _lake_errors(path):
+            self._create(path, descriptor)
+        # it decides how keys are hashed, so it is the table's for good
+        descriptor.properties[_FORMAT] = "iceberg"
+
+    def _create(self, path: TablePath, descriptor: TableDescriptor) -> None:
         from pyiceberg.exceptions import NoSuchTableError
 
         name = (path.database_name, path.table_name)
@@ -230,8 +244,50 @@ class FolderLake:
         with table.update_spec() as update:
             for column, transform in fields:
                 update.add_field(column, transform, *field_name(column, transform))
-        # it decides how keys are hashed, so it is the table's for good
-        descriptor.properties[_FORMAT] = "iceberg"
+
+    @contextlib.contextmanager
+    def altering(self, path: TablePath, old: Schema, new: Schema) -> Iterator[None]:
+        """Give a lake table other columns; those of before, where the end is an error."""
+        self.require()
+        # whoever opens the folder looks what became of it
+        marker = self._folder / _ALTERING
+        write_atomically(marker, str(path).encode())
+        try:
+            with _lake_errors(path):
+                self._match(path, new)
+            yield
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._match(path, old)
+                marker.unlink()
+            raise
+        marker.unlink()
+
+    def _match(self, path: TablePath, schema: Schema) -> None:
+        from pyiceberg.exceptions import CommitFailedException
+
+        for left in reversed(range(_TRIES)):
+            try:
+                table = self._catalog().load_table((path.database_name, path.table_name))
+                match_columns(table, schema)
+                return
+            except CommitFailedException as error:
+                # of a round of tiering meanwhile
+                if not left:
+                    raise FlussError(
+                        f"table {path}: its lake table was changed by others all the time: {error}",
+                        ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
+                    ) from error
+
+    def _complete(self, tables: Iterable[tuple[TablePath, TableDescriptor]]) -> None:
+        """Put a lake table right whose columns were being changed by a process that was killed."""
+        marker = self._folder / _ALTERING
+        found = read_bytes(marker)
+        if found is not None:
+            for path, descriptor in tables:
+                if str(path).encode() == found:
+                    self._match(path, descriptor.schema)
+            marker.unlink()
 
     def created(self) -> None:
         """Begin to tier, where that is not begun; called once a table with a lake is there."""
@@ -336,6 +392,21 @@ class FolderLake:
             warehouse=f"file://{warehouse}",
             **{"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"},
         )
+
+
+@contextlib.contextmanager
+def _lake_errors(path: TablePath) -> Iterator[None]:
+    """Name the table in what pyiceberg, SQLite or the disk say, without the text of a query."""
+    try:
+        yield
+    except FlussError:
+        raise
+    except Exception as error:
+        said = str(error).partition("\n")[0]
+        raise FlussError(
+            f"table {path}: the lake of the folder does not take it: {said}; try again",
+            ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
+        ) from error
 
 
 def _place(lake: Path, owner: Path) -> bytes:

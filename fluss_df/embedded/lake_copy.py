@@ -28,6 +28,7 @@ from fluss_df.embedded.lake_paths import (
     manifests,
     read_manifest,
     read_metadata,
+    require_inside,
     used_snapshots,
 )
 from fluss_df.embedded.lake_sums import Sum, Sums, lines_of, live_files, sum_of
@@ -207,11 +208,14 @@ def _made_at(lake: Path, below: str) -> str:
         data = (lake / below).read_bytes()
     except FileNotFoundError:
         return f"file://{lake}/{below}"  # it is said to be missing by who reads it
-    location = str(read_metadata(data, below)["location"])
+    metadata = read_metadata(data, below)
+    location = str(metadata["location"])
     table = below.rpartition("/metadata/")[0]
     if not location.startswith("file:///") or not location.endswith(f"/{table}"):
         raise DamagedError(f"{below} is that of a table at {location}")
-    return f"{location.removesuffix(table)}{below}"
+    made = location.removesuffix(f"/{table}").removeprefix("file://")
+    require_inside(metadata, LakePaths(made, lake))
+    return f"file://{made}/{below}"
 
 
 def register_pending(lake: Path) -> bool:

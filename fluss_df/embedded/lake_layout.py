@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
-from fluss_df.schema import TableDescriptor
+from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import DataType, TypeRoot
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
     from pyiceberg.types import IcebergType
 
 _SYSTEM: Final = ("__bucket", "__offset", "__timestamp")
@@ -19,7 +20,7 @@ _SYSTEM: Final = ("__bucket", "__offset", "__timestamp")
 
 def layout(path: TablePath, descriptor: TableDescriptor) -> tuple[Any, list[tuple[str, Any]]]:
     """Return the schema, and the columns and transforms of the partitions, as Fluss makes them."""
-    from pyiceberg.schema import Schema
+    from pyiceberg.schema import Schema as LakeSchema
     from pyiceberg.transforms import BucketTransform, IdentityTransform
     from pyiceberg.types import IntegerType, LongType, NestedField, TimestamptzType
 
@@ -64,8 +65,27 @@ def layout(path: TablePath, descriptor: TableDescriptor) -> tuple[Any, list[tupl
         fields.append((keys[0], BucketTransform(descriptor.bucket_count or 1)))
     else:
         fields.append(("__bucket", IdentityTransform()))
-    made = Schema(*columns, identifier_field_ids=[named[key] for key in schema.primary_keys])
+    made = LakeSchema(*columns, identifier_field_ids=[named[key] for key in schema.primary_keys])
     return made, fields
+
+
+def match_columns(table: Table, schema: Schema) -> None:
+    """Give a lake table the columns of a table that has others by now, behind those it has.
+
+    Columns that only the lake table has are of a change that was not completed: no row has them.
+    """
+    there = {field.name for field in table.schema().fields}
+    wanted = {column.name for column in schema.columns}
+    if there == wanted.union(_SYSTEM):
+        return
+    with table.update_schema() as update:
+        for name in there - wanted - {*_SYSTEM}:
+            update.delete_column((name,))
+        for column in schema.columns:
+            if column.name not in there:
+                kind = _lake_type(column.type, itertools.count(1))
+                update.add_column((column.name,), kind, doc=column.comment)
+                update.move_before((column.name,), (_SYSTEM[0],))
 
 
 def field_name(column: str, transform: Any) -> tuple[str]:

@@ -15,7 +15,7 @@ import logging
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,7 @@ from fluss_df.embedded.lake_paths import (
     places,
     read_manifest,
     read_metadata,
+    require_inside,
 )
 from fluss_df.embedded.lake_sums import Sum, Sums, sum_of
 from fluss_df.engine.files.files import DamagedError, disk_refused, sync_folder
@@ -46,8 +47,6 @@ _METADATA: Final = ".metadata.json"
 _SYNCS: Final = 8
 # parts of a table's metadata that name files
 _NAMES_FILES: Final = ("location", "properties", "statistics", "partition-statistics")
-# where files are written, in place of the table's location
-_WRITTEN_TO: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 
 
 def move_lake(here: Path) -> int:
@@ -79,8 +78,7 @@ def move_lake(here: Path) -> int:
         move.sync()
         if moved:
             _replace_catalog(catalog, moved, move.paths.values())
-        for key, at in rows.items():
-            move.clean(moved.get(key, at))
+        move.clean([moved.get(key, at) for key, at in rows.items()])
     except sqlite3.Error as error:
         raise FlussError(
             f"the catalog {catalog.name} of the lake cannot be used: {error}",
@@ -141,15 +139,11 @@ class _Move:
             ) from error
 
     def _table(self, paths: LakePaths, below: str) -> str:
-        data = self._read(below)
-        metadata = read_metadata(data, below)
+        metadata = read_metadata(self._read(below), below)
+        require_inside(metadata, paths)
         for name in _NAMES_FILES:
             if name in metadata:
                 metadata[name] = _moved(metadata[name], paths)
-        properties = metadata.get("properties", {})
-        for place in (metadata["location"], *(properties.get(name, "") for name in _WRITTEN_TO)):
-            if place and not place.startswith(f"{paths.at(lake_paths.WAREHOUSE)}/"):
-                raise DamagedError(f"its files would be written to {place}, outside of the lake")
         for snapshot in metadata.get("snapshots", []):
             if "manifest-list" not in snapshot:
                 raise DamagedError(f"{below} is of the first version of Iceberg's format")
@@ -208,7 +202,8 @@ class _Move:
             file[at[lake_paths.FILE_PATH]] = paths.moved(file[at[lake_paths.FILE_PATH]])
         target = self._named(below)
         data = found.written("manifest_entry")
-        self._write(target, data)
+        # its files have checksums, where it has one
+        self._write(target, data, summed=below in self._sums.files)
         return paths.at(target), len(data)
 
     def _positions(self, paths: LakePaths, file: Record, at: dict[int, int], *, live: bool) -> None:
@@ -255,7 +250,7 @@ class _Move:
             name = name.split("-", 2)[2]
         return f"{folder}/{self._mark}{name}"
 
-    def _write(self, below: str, data: bytes) -> None:
+    def _write(self, below: str, data: bytes, *, summed: bool = True) -> None:
         """Write a file whose name nothing has yet that is in use."""
         path = self._here / below
         # one that a killed attempt left may be linked from elsewhere, too
@@ -264,7 +259,8 @@ class _Move:
         with os.fdopen(fd, "wb") as stream:
             stream.write(data)
         self._written.append(path)
-        self._new_sums[below] = sum_of(data)
+        if summed:
+            self._new_sums[below] = sum_of(data)
 
     def sync(self) -> None:
         """Make the new files durable."""
@@ -274,28 +270,46 @@ class _Move:
         for folder in {path.parent for path in self._written}:
             sync_folder(folder)
 
-    def clean(self, location: str) -> None:
-        """Remove the files of a table's metadata folder that its metadata does not refer to."""
-        found = LakePaths.of(location, self._here)
-        if found is None:
-            return
-        paths, below = found
+    def clean(self, locations: Iterable[str]) -> None:
+        """Remove what is in the metadata folders of tables, and none of them refers to.
+
+        Parameters
+        ----------
+        locations
+            The metadata of all tables: one may be there by two names.
+        """
+        used: set[str] = set()
+        folders: set[str] = set()
+        for location in locations:
+            found = LakePaths.of(location, self._here)
+            if found is not None:
+                folders.add(found[1].rpartition("/")[0])
+                used.update(self._used(*found))
         for path in self._replaced:
             path.unlink(missing_ok=True)
-        self._replaced.clear()
-        metadata = read_metadata(self._read(below), below)
+        for folder in folders:
+            for name in os.listdir(self._here / folder):
+                if name.endswith((".avro", _METADATA)) and f"{folder}/{name}" not in used:
+                    (self._here / folder / name).unlink(missing_ok=True)
+
+    def _used(self, paths: LakePaths, below: str) -> Iterator[str]:
+        """Iterate over the files of metadata that a table refers to."""
+        metadata = read_metadata(self._data(below), below)
         logged = [str(one["metadata-file"]) for one in metadata.get("metadata-log", [])]
-        lists = [snapshot["manifest-list"] for snapshot in metadata.get("snapshots", [])]
-        used = {below, *(paths.relative(path) for path in (*logged, *lists))}
+        lists = [str(snapshot["manifest-list"]) for snapshot in metadata.get("snapshots", [])]
+        yield below
+        for path in (*logged, *lists):
+            at = paths.relative(path)
+            if at is not None:
+                yield at
         for path in lists:
-            rows = paths.relative(path)
-            if rows is not None:
-                listed = manifests(AvroRows.read(self._read(rows), rows))
-                used.update(paths.relative(one.path) for one in listed)
-        folder = below.rpartition("/")[0]
-        for name in os.listdir(self._here / folder):
-            if name.endswith((".avro", _METADATA)) and f"{folder}/{name}" not in used:
-                (self._here / folder / name).unlink(missing_ok=True)
+            at = paths.relative(path)
+            if at is not None:
+                for listed in manifests(AvroRows.read(self._data(at), at)):
+                    yield paths.relative(listed.path) or listed.path
+
+    def _data(self, below: str) -> bytes:
+        return (self._here / below).read_bytes()
 
 
 def _moved(value: Any, paths: LakePaths) -> Any:

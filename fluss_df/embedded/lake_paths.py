@@ -40,6 +40,9 @@ POSITION_DELETES: Final = 1
 # of the column of a file with positions of deleted rows that names the file with the rows
 DELETED_IN: Final = 2147483546
 
+# where files are written, in place of the table's location
+_WRITTEN_TO: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path")
+
 
 class LakePaths:
     """The paths of one lake table, made at one place and found at another.
@@ -105,6 +108,15 @@ def read_metadata(data: bytes, below: str) -> dict[str, Any]:
         return value
     except (ValueError, OSError, EOFError) as error:
         raise DamagedError(f"{below} is damaged: {error}") from error
+
+
+def require_inside(metadata: Mapping[str, Any], paths: LakePaths) -> None:
+    """Raise where the files of a table would be written to another place than its lake."""
+    properties = metadata.get("properties", {})
+    for place in (metadata["location"], *(properties.get(name) for name in _WRITTEN_TO)):
+        below = None if place is None else paths.relative(str(place))
+        if place is not None and (below is None or not below.startswith(f"{WAREHOUSE}/")):
+            raise DamagedError(f"its files would be written to {place}, outside of the lake")
 
 
 class _Bytes:

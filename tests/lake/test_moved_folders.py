@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import signal
@@ -9,10 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss
+from fluss_df.embedded import EmbeddedFluss, lake_paths
+from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 from tests.lake.folders import (
     BY_HAND,
@@ -21,6 +25,7 @@ from tests.lake.folders import (
     at,
     catalog,
     files_of,
+    rows_elsewhere,
     table,
     tier,
 )
@@ -190,6 +195,82 @@ def test_a_table_whose_lake_is_damaged_can_be_dropped_after_a_move(tmp_path: Pat
         assert_reads(engine, at(engine, keyed))
         assert not (new / "lake/warehouse/fluss/log").exists()
     assert files_of(old) == before
+
+
+def delete_by_position(folder: Path, name: str) -> None:
+    """Have the newest snapshot delete the first two rows of a file, as Flink's service may."""
+    lake = catalog(folder).load_table(("fluss", name))
+    snapshot = lake.current_snapshot()
+    assert snapshot is not None
+    listed = Path(snapshot.manifest_list.removeprefix("file://"))
+    manifest = snapshot.manifests(lake.io)[0]
+    [entry, *_] = manifest.fetch_manifest_entry(lake.io)
+    deleted_in = entry.data_file.file_path
+    file = Path(deleted_in.removeprefix("file://")).with_name("deletes.parquet")
+    ids = {"file_path": lake_paths.DELETED_IN, "pos": 2147483545}
+    schema = pa.schema(
+        [
+            pa.field(name, kind, False, {"PARQUET:field_id": str(ids[name])})
+            for name, kind in (("file_path", pa.string()), ("pos", pa.int64()))
+        ]
+    )
+    pq.write_table(pa.table([[deleted_in] * 2, [0, 1]], schema=schema), file)
+    path = Path(manifest.manifest_path.removeprefix("file://"))
+    rows = lake_paths.AvroRows.read(path.read_bytes(), path.name)
+    fields = {field.name: at for at, field in enumerate(rows.file_fields())}
+    at = rows.places(lake_paths.DATA_FILE)[lake_paths.DATA_FILE]
+    del rows.rows[1:]
+    said = rows.rows[0][at]
+    said[fields["content"]] = lake_paths.POSITION_DELETES
+    said[fields["file_path"]] = f"file://{file}"
+    said[fields["file_size_in_bytes"]] = file.stat().st_size
+    said[fields["record_count"]] = 2
+    for bound in ("lower_bounds", "upper_bounds"):
+        said[fields[bound]] = {lake_paths.DELETED_IN: deleted_in.encode()}
+    rows.header["content"] = "deletes"
+    made = path.with_name("deletes-m0.avro")
+    made.write_bytes(rows.written("manifest_entry"))
+    lists = lake_paths.AvroRows.read(listed.read_bytes(), listed.name)
+    names = {field.name: place for place, field in enumerate(lists.schema.fields)}
+    [of] = [row for row in lists.rows if row[0] == manifest.manifest_path]
+    new = copy.deepcopy(of)
+    new[names["manifest_path"]] = f"file://{made}"
+    new[names["manifest_length"]] = made.stat().st_size
+    new[names["content"]] = 1
+    lists.rows.append(new)
+    listed.write_bytes(lists.written("manifest_file"))
+    shutil.rmtree(folder / "lake/checksums")
+
+
+def test_positions_of_deleted_rows_name_the_files_where_they_are(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    filled(old, "log")
+    delete_by_position(old, "log")
+    before = [len(frame) for frame in rows_elsewhere(old, "log")]
+    assert before == [198] * 3
+    old.rename(new)
+    with EmbeddedFluss(new, port=0, options=BY_HAND) as engine:
+        lake = fluss.read_fluss("log$lake", connection=engine.address)
+        assert lake.height == 198
+    assert [len(frame) for frame in rows_elsewhere(new, "log")] == before
+    for name, data in files_of(new).items():
+        assert os.fsencode(old) not in data, name
+    assert not (new / "lake/warehouse/fluss/log/data/deletes.parquet").exists()
+    assert check_folder(new).findings == []
+
+
+def test_two_names_of_one_lake_table_keep_their_files(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    lake_table = filled(old, "log")
+    lake = catalog(old)
+    at_first = lake.load_table("fluss.log").metadata.metadata_log[-1].metadata_file
+    lake.register_table("fluss.other", at_first)
+    before = lake.load_table("fluss.other").scan().count()
+    assert 0 < before < lake.load_table("fluss.log").scan().count()
+    lake.close()
+    old.rename(new)
+    assert_all(new, lake_table)
+    assert catalog(new).load_table("fluss.other").scan().count() == before
 
 
 KILLED = """

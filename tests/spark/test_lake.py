@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.lake.tiering import TieringService
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
@@ -38,11 +39,24 @@ def rows(start: int, stop: int, mark: str) -> pl.DataFrame:
     )
 
 
-@pytest.fixture(scope="module", params=["iceberg", "paimon"])
+class Folder:
+    """A folder with a lake, reached as a cluster is."""
+
+    def __init__(self, engine: EmbeddedFluss) -> None:
+        self.bootstrap_servers = engine.address
+
+
+@pytest.fixture(scope="module", params=["iceberg", "paimon", "folder"])
 def cluster(
-    request: pytest.FixtureRequest, fluss_cluster_factory: ClusterFactory
-) -> Iterator[LocalCluster]:
-    """Return a cluster with a lake; into Paimon Flink's service tiers."""
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalCluster | Folder]:
+    """Return a cluster with a lake, or a folder; into Paimon Flink's service tiers."""
+    if request.param == "folder":
+        options = EngineOptions(lake_tiering=False)
+        with EmbeddedFluss(tmp_path_factory.mktemp("lake"), port=0, options=options) as engine:
+            yield Folder(engine)
+        return
+    fluss_cluster_factory: ClusterFactory = request.getfixturevalue("fluss_cluster_factory")
     with fluss_cluster_factory(datalake=request.param) as made:
         if request.param == "paimon":
             made.start_flink_tiering()
@@ -50,7 +64,9 @@ def cluster(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lake_and_log_are_one_table(spark: SparkSession, cluster: LocalCluster, kind: str) -> None:
+def test_lake_and_log_are_one_table(
+    spark: SparkSession, cluster: LocalCluster | Folder, kind: str
+) -> None:
     keys, partition_keys = KINDS[kind]
     name = f"spark_{kind}"
     path = fluss.TablePath("fluss", name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from fluss_df.metadata import TablePath
-from fluss_df.schema import TableDescriptor
+from fluss_df.schema import Schema, TableDescriptor
 
 #: Which lake tables a backup has; a catalog is made of it.
 LAKE_TABLES: Final = "tables.json"
@@ -62,6 +62,9 @@ class LakeTables(Protocol):
 
     def created(self) -> None:
         """Take note that a table with a lake is there."""
+
+    def altering(self, path: TablePath, old: Schema, new: Schema) -> AbstractContextManager[None]:
+        """Give a lake table other columns; those of before, where the end is an error."""
 
     def drop(self, path: TablePath) -> None:
         """Remove the lake table of a table that was dropped."""

@@ -146,7 +146,11 @@ class CatalogRequests:
         table = self._engine.catalog.table(path)
         changed = altered(table, request)
         if changed is not None:
-            self._engine.catalog.replace(table, changed)
+            old, new, lake = table.descriptor.schema, changed.schema, self._engine.lake
+            with contextlib.ExitStack() as held:
+                if new != old and lake is not None and has_lake(table):
+                    held.enter_context(lake.altering(path, old, new))
+                self._engine.catalog.replace(table, changed)
         return pb.AlterTableResponse()
 
     def _table_info(self, request: pb.GetTableInfoRequest) -> pb.GetTableInfoResponse:

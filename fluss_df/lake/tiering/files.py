@@ -113,6 +113,10 @@ class RollingWriter:
         with contextlib.suppress(Exception):
             self._finish()
         self._files.delete(self.done)
+        if self._path:
+            # one that the disk did not take whole
+            with contextlib.suppress(Exception):
+                self._files.table.io.delete(self._path)
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -170,3 +174,4 @@ class RollingWriter:
                 **statistics.to_serialized_dict(),
             )
         )
+        self._path = ""

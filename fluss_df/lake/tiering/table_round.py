@@ -217,6 +217,11 @@ class TableRound:
                     pool.shutdown(wait=False, cancel_futures=True)
         if failure is not None:
             lake.delete(file for part in written for file in part.added)
+            if isinstance(failure, OSError):
+                raise FlussError(
+                    f"table {self._path}: the files of its lake table cannot be written: {failure};"
+                    " nothing of the round was committed"
+                ) from failure
             raise failure
 
     def _task(
