@@ -107,7 +107,7 @@ class Asker:
 
     def _ask_one(self, key: Row) -> Any:
         self._check_row(key)
-        self._of_table.add(lookups=1)
+        self._of_table.add_to("lookups", 1)
         place = self._plain.place(key, self._partitions.known_id, self._buckets_of)
         if place is None:
             return self._ask_row(rows_to_batch([key], self._columns, self._name))
