@@ -4,6 +4,7 @@ Importing it adds ``pl.scan_fluss``, ``pl.read_fluss``, ``LazyFrame.sink_fluss``
 ``DataFrame.write_fluss`` and the namespace ``lf.fluss`` to Polars.
 """
 
+import os as _os
 from typing import TYPE_CHECKING
 
 from fluss_df.register import lazy_names, register
@@ -223,3 +224,8 @@ if not TYPE_CHECKING:
     )
 
 register()
+
+if _os.environ.get("FLUSS_DF_LOG") or _os.environ.get("FLUSS_DF_LOG_LEVEL"):
+    from fluss_df.observe.json_logs import set_up as _set_up_logs
+
+    _set_up_logs()

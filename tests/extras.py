@@ -92,6 +92,27 @@ options = LakeOptions(TablePath("db", "t"), "paimon", {"warehouse": f"{os.getcwd
 table = open_paimon(options, 1)
 assert table.frame(table.wanted([])).collect()["a"].to_list() == [1, 2]
 """
+_METRICS = """
+import urllib.request, polars as pl
+import fluss_df
+from fluss_df.metrics import start_http_server
+frame = pl.DataFrame({"a": [1, 2]})
+with start_http_server() as server:
+    frame.write_fluss("t", connection="./data", create_if_not_exists=True)
+    text = urllib.request.urlopen(server.url).read().decode()
+assert 'fluss_client_writer_records_total{table="fluss.t"} 2.0' in text
+"""
+# without the SDK: spans are made, and nobody keeps them
+_OTEL = """
+import polars as pl
+import fluss_df
+from fluss_df.metrics import start_tracing, stop_tracing
+start_tracing()
+frame = pl.DataFrame({"a": [1, 2]})
+frame.write_fluss("t", connection="./data", create_if_not_exists=True)
+assert fluss_df.read_fluss("t", connection="./data").sort("a").equals(frame)
+stop_tracing()
+"""
 # extra, or none, and programs that need it: Python, or a command line
 TRIALS: dict[str, list[list[str]]] = {
     "": [
@@ -133,6 +154,8 @@ TRIALS: dict[str, list[list[str]]] = {
     ],
     "lake": [["python", "-c", _LAKE]],
     "paimon": [["python", "-c", _PAIMON]],
+    "metrics": [["python", "-c", _METRICS]],
+    "otel": [["python", "-c", _OTEL]],
     "demo": [["fluss-df", "demo", "--plot", "demo.png"]],
     "notebook": [
         ["python", "-c", _NOTEBOOK, str(path)]

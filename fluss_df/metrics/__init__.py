@@ -6,5 +6,12 @@ packages of Prometheus and of OpenTelemetry are extras: ``fluss-df[metrics]``, `
 
 from fluss_df.metrics.collector import FlussCollector
 from fluss_df.metrics.http import MetricsServer, start_http_server
+from fluss_df.metrics.tracing import start_tracing, stop_tracing
 
-__all__ = ["FlussCollector", "MetricsServer", "start_http_server"]
+__all__ = [
+    "FlussCollector",
+    "MetricsServer",
+    "start_http_server",
+    "start_tracing",
+    "stop_tracing",
+]

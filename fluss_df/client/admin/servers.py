@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -30,6 +31,11 @@ from fluss_df.protocol import messages_pb2 as pb
 
 _APPEND: Final = 2
 _SUBTRACT: Final = 3
+
+# RocksDB divides by it
+_RATE_LIMIT: Final = "kv.rocksdb.shared-rate-limiter.bytes-per-sec"
+# 0 of any unit, as in "0 mb"
+_NOTHING: Final = re.compile(r"\s*0+\s*[a-zA-Z]*\s*")
 
 
 class ServerAdmin(TableQuestions):
@@ -138,6 +144,12 @@ class ServerAdmin(TableQuestions):
                         config_value=change.config_value,
                         op_type=kind,
                     )
+                )
+        for change in changes:
+            if change.config_key == _RATE_LIMIT and _NOTHING.fullmatch(change.config_value):
+                raise FlussError(
+                    f"the setting '{_RATE_LIMIT}' cannot be {change.config_value!r}: tablet servers"
+                    " of Fluss 0.9.1 die of it; name it in reset_configs to have no limit"
                 )
         if not changes:
             raise FlussError(

@@ -40,14 +40,8 @@ def _ask(cluster: Cluster, kind: Api[RequestT, ResponseT], message: RequestT) ->
     except (FlussError, RuntimeError):
         return None
     if answer is not None:
-        cluster.metrics.answered(
-            kind.name,
-            time.monotonic() - began,
-            failed=False,
-            requests=1,
-            bytes_sent=message.ByteSize(),
-            bytes_received=answer.ByteSize(),
-        )
+        cluster.metrics.sent(message.ByteSize())
+        cluster.metrics.answered(kind.name, time.monotonic() - began, False, answer.ByteSize())
     return answer
 
 

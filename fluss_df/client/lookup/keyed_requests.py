@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from fluss_df.client.runtime.retry import Backoff
 from fluss_df.client.scan.change_fold import key_array
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
+from fluss_df.observe import spans
 from fluss_df.record.keys.bucketing import bucket_ids
 from fluss_df.record.keys.keys import Keys, encode_keys
 from fluss_df.record.kv.primary_key import key_lake_format
@@ -88,10 +90,24 @@ class Asker:
         """Start again in a forked child."""
         self._reset()
 
+    def _span(self, keys: int) -> contextlib.AbstractContextManager[Any]:
+        name = "prefix_lookup" if self._prefix else "lookup"
+        attributes = spans.table_attributes(name, self._info.table_path)
+        if keys != 1:
+            # as the conventions have it: a batch of one is none
+            attributes["db.operation.batch.size"] = keys
+        return spans.current(f"{name} {self._name}", "client", attributes)
+
     def ask_one(self, key: Row) -> Any:
         """Return what a server has for one key: a value or None, or a list of values."""
+        if spans.tracer is None:
+            return self._ask_one(key)
+        with self._span(1):
+            return self._ask_one(key)
+
+    def _ask_one(self, key: Row) -> Any:
         self._check_row(key)
-        self._of_table.add(lookups=1)
+        self._of_table.add_to("lookups", 1)
         place = self._plain.place(key, self._partitions.known_id, self._buckets_of)
         if place is None:
             return self._ask_row(rows_to_batch([key], self._columns, self._name))
@@ -137,6 +153,12 @@ class Asker:
         """Return what servers have for each row of a frame of keys."""
         found = coerce(_as_table(keys, self._name), self._columns, table=self._name)
         self._of_table.add(lookups=found.num_rows)
+        if spans.tracer is None:
+            return self._ask_each(found, metrics)
+        with self._span(found.num_rows):
+            return self._ask_each(found, metrics)
+
+    def _ask_each(self, found: pa.Table, metrics: Metrics | None) -> list[Any]:
         if found.num_rows == 1 and not self._info.is_partitioned():
             return [self._ask_row(found.combine_chunks().to_batches()[0], metrics)]
         return self._ask(found, metrics)

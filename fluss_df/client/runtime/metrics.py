@@ -72,8 +72,10 @@ class Metrics:
     def __init__(self, parent: Metrics | None = None) -> None:
         self._lock = threading.Lock()
         self._parent = parent
-        # of a connection, and shared by its scans
-        self._requests: Durations = Durations("requests") if parent is None else parent._requests
+        # the first of them is the connection's, and counts for its scans
+        self._durations: Durations = (
+            Durations("requests", self._lock) if parent is None else parent._durations
+        )
         self._tables: Tables = Tables() if parent is None else parent._tables
         for name in self.NAMES:
             setattr(self, name, 0)
@@ -86,8 +88,18 @@ class Metrics:
         if self._parent is not None:
             self._parent.add(**amounts)
 
-    def answered(self, request: str, seconds: float, failed: bool, **amounts: float) -> None:
-        """Add to counters what belongs to an answer, or to a request that got none.
+    def sent(self, size: int) -> None:
+        """Count a request that was sent, of so many bytes; quicker than :meth:`add`."""
+        with self._lock:
+            self.requests += 1
+            self.bytes_sent += size
+        if self._parent is not None:
+            self._parent.sent(size)
+
+    def answered(
+        self, request: str, seconds: float, failed: bool, size: int = 0, waited: float = 0.0
+    ) -> None:
+        """Count an answer, or a request that got none; quicker than :meth:`add`.
 
         Parameters
         ----------
@@ -97,12 +109,18 @@ class Metrics:
             From its sending until the answer was taken.
         failed
             Whether it was an error, or none came.
-        **amounts
-            As of :meth:`add`.
+        size
+            The bytes of the answer.
+        waited
+            For how many seconds the caller waited for it.
         """
-        self._requests.add(request, seconds, failed)
-        if amounts:
-            self.add(**amounts)
+        with self._lock:
+            self.bytes_received += size
+            self.wait_seconds += waited
+            if self._parent is None:
+                self._durations.add_locked(request, seconds, failed)
+                return
+        self._parent.answered(request, seconds, failed, size, waited)
 
     def of_table(self, table: object) -> OfTable:
         """Return the counters of a table, by its path; all scans of a connection share them."""
@@ -111,7 +129,7 @@ class Metrics:
     def counts(self) -> Counts:
         """Return all counters, those of requests and tables too, as their exporter takes them."""
         counts: Counts = {(name,): value for name, value in self.as_dict().items()}
-        return counts | self._requests.counts() | self._tables.counts()
+        return counts | self._durations.counts() | self._tables.counts()
 
     def as_dict(self) -> Mapping[str, float]:
         """Return all counters as they are now."""

@@ -162,7 +162,7 @@ class Lane:
         version = self.apis.version_for(api)
         self._asked, self._sent_at = api.name, time.monotonic()
         sent = self._send(api, version, body)
-        metrics.add(requests=1, bytes_sent=sent)
+        metrics.sent(sent)
 
     def _send(self, api: Api[Any, Any], version: int, body: Sequence[Buffer]) -> int:
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
@@ -215,8 +215,8 @@ class Lane:
             self._asked,
             taken - self._sent_at,
             response.type != TYPE_OK,
-            bytes_received=response.size + RESPONSE_OVERHEAD,
-            wait_seconds=taken - began,
+            response.size + RESPONSE_OVERHEAD,
+            taken - began,
         )
         return response
 

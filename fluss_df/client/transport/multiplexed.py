@@ -355,7 +355,7 @@ class ServerConnection:
             raise NetworkError(self._failure.message)
         self._next_id = request_id = (self._next_id + 1) & 0x7FFFFFFF
         buffers = encode_request(api, version, request_id, body)
-        metrics.add(requests=1, bytes_sent=sum(len(part) for part in buffers))
+        metrics.sent(sum(len(part) for part in buffers))
         assert self._transport is not None
         self._transport.writelines(buffers)
         # a handle of the loop costs a fifth of what asyncio.timeout does
@@ -383,7 +383,7 @@ class ServerConnection:
                 asked.request,
                 time.monotonic() - asked.sent_at,
                 response.type != TYPE_OK,
-                bytes_received=len(response.body) + RESPONSE_OVERHEAD,
+                len(response.body) + RESPONSE_OVERHEAD,
             )
             asked.answered(response)
 

@@ -19,6 +19,7 @@ from fluss_df.client.write.codec import RowCodec
 from fluss_df.client.write.exit_flush import flush_at_exit, needs_no_flush
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
+from fluss_df.observe import spans
 from fluss_df.schema import TableInfo
 from fluss_df.types import arrow_schema
 
@@ -258,9 +259,19 @@ class TableWriter(Ready):
         TimeoutError
             When acknowledgements are outstanding after ``timeout_ms``.
         """
+        if spans.tracer is not None:
+            self._traced_flush(timeout_ms)
+            return ready(None)
         self.settle(timeout_ms)
         self._batcher.raise_failures()
         return ready(None)
+
+    def _traced_flush(self, timeout_ms: float | None) -> None:
+        attributes = spans.log_attributes("send", self._name)
+        attributes["messaging.batch.message_count"] = self.unflushed_rows
+        with spans.current(f"send {self._name}", "producer", attributes):
+            self.settle(timeout_ms)
+            self._batcher.raise_failures()
 
     def settle(self, timeout_ms: float | None) -> FlussError | None:
         """Send everything, and wait as :meth:`flush` does; return what it would raise first.

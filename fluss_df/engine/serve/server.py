@@ -176,7 +176,7 @@ class EngineServer:
         return self._address
 
     @property
-    def connections(self) -> Connections[Connection]:
+    def open_connections(self) -> Connections[Connection]:
         """Those that are open, and their limits."""
         return self._connections
 

@@ -37,6 +37,7 @@ from fluss_df.io.scans.planning import ask_bounds, check_schema, chosen_buckets,
 from fluss_df.io.scans.report import planned_in
 from fluss_df.io.source import Halves, ScanSource
 from fluss_df.metadata import TablePath
+from fluss_df.observe import spans
 from fluss_df.observe.counters import runs
 from fluss_df.pushdown.plan import Bucket, Split
 from fluss_df.pushdown.prune import all_buckets
@@ -175,6 +176,10 @@ class MicroBatches:
     def table(self) -> TablePath:
         """The table that is read batch by batch."""
         return self._source.table
+
+    def trace_from_here(self) -> None:
+        """Have the scans of batches belong to the current span of the calling thread."""
+        self._scan.runs.context = spans.context()
 
     def __enter__(self) -> MicroBatches:
         self._checkpoint.__enter__()

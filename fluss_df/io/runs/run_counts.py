@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from fluss_df.metadata import TablePath
-from fluss_df.observe.counters import BETWEEN, Counts, Durations, run_names
+from fluss_df.observe import counters
+from fluss_df.observe.counters import BETWEEN, Counts, Durations
 
 
 class RunCounts:
@@ -31,7 +32,7 @@ class RunCounts:
     """
 
     def __init__(self, checkpoint: str | os.PathLike[str], table: TablePath) -> None:
-        self.name = run_names.label(str(Path(checkpoint).absolute()))
+        self.name = counters.run_names.label(str(Path(checkpoint).absolute()))
         self.table = str(table)
         self.lag = 0
         self._lock = threading.Lock()

@@ -7,7 +7,7 @@ import datetime as dt
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from fluss_df.io.runs.parquet_folder import ParquetFolder
 from fluss_df.io.runs.per_batch import changed_line, query_text, refuse_replaced_results
 from fluss_df.io.runs.run_register import Link, RunNames, RunRegister
 from fluss_df.metadata import TablePath
+from fluss_df.observe import spans
 
 logger = logging.getLogger(__name__)
 
@@ -185,14 +186,29 @@ def run(
         _tell_changed_query(batches, frame)
         batches.of_run = True
         for batch in batches:
-            written = target.write(batch)
-            batch.commit(rows_read=batch.rows, rows_written=written, **target.noted())
+            with spans.OFF if spans.tracer is None else _batch_span(batches, batch):
+                written = target.write(batch)
+                batch.commit(rows_read=batch.rows, rows_written=written, **target.noted())
             count += 1
             rows_read += batch.rows
             rows_written += written
             if on_batch is not None:
                 on_batch(batch.number, batch.rows, written)
     return RunResult(batches.table, count, rows_read, rows_written)
+
+
+@contextlib.contextmanager
+def _batch_span(batches: MicroBatches, batch: MicroBatch) -> Iterator[None]:
+    """Give the span of a micro-batch; the scan of its table is a child of it."""
+    attributes = {
+        **spans.log_attributes("process", batches.table),
+        "messaging.batch.message_count": batch.rows,
+        "messaging.consumer.group.name": batches.progress.name,
+        "fluss.run.batch": batch.number,
+    }
+    with spans.current(f"process {batches.table}", "consumer", attributes):
+        batches.trace_from_here()
+        yield
 
 
 def _interval(trigger: str | float | dt.timedelta) -> float | None:

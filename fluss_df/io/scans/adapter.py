@@ -210,7 +210,19 @@ class _Reader(FileReader):
         num_pipelines: int,
     ) -> Iterator[pl.DataFrame]:
         """Return the rows, a few MB at a time."""
-        return self._planned.frames(self._run, columns, pre_slice)
+        frames = self._planned.frames(self._run, columns, pre_slice)
+        return _traced(frames, self._run) if self._run.is_traced else frames
+
+
+def _traced(frames: Iterator[pl.DataFrame], run: ScanRun) -> Iterator[pl.DataFrame]:
+    """Iterate over frames; what they raise is noted in the span of their run."""
+    try:
+        yield from frames
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        run.failed(error)
+        raise
 
 
 def with_known_schema(scan: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:

@@ -10,13 +10,16 @@ import time
 import weakref
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from fluss_df.client.runtime.metrics import ScanMetrics
+from fluss_df.observe import spans
 from fluss_df.pushdown.plan import ScanPlan, Split
 
 # for how many shapes of queries it is kept what they fetched
 _REMEMBERED_SHAPES: Final = 64
+# what spans say besides rows
+_OF_SPANS: Final = ("requests", "retries", "record_bytes", "bytes_received", "batches")
 # how long a report waits for the readers of a query that ended early
 _SETTLE_S: Final = 1.0
 
@@ -112,6 +115,8 @@ class ScanRun:
         self._columns: set[str] = set()
         self._read: dict[tuple[str | None, int], None] = {}
         self._open = 0
+        # of OpenTelemetry; from its beginning to the end of the last reader
+        self._span: Any = None
         self._began = self._ended = time.monotonic()
 
     def opened(self) -> None:
@@ -121,10 +126,41 @@ class ScanRun:
 
     def dropped(self) -> None:
         """Take note that a reader is done."""
+        span = None
         with self._lock:
             self._open -= 1
             self._ended = time.monotonic()
             self._lock.notify_all()
+            if not self._open:
+                span, self._span = self._span, None
+        if span is not None:
+            span.set_attributes(self._as_attributes())
+            span.end()
+
+    def traced(self, parent: Any) -> None:
+        """Begin a span, where somebody wants one, in the trace of a context."""
+        self._span = spans.begin("scan", self.plan.table, parent)
+
+    def failed(self, error: BaseException) -> None:
+        """Take note of what a reader raised."""
+        with self._lock:
+            span = self._span
+        if span is not None:
+            spans.failed(span, error)
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether it has a span."""
+        return self._span is not None
+
+    def _as_attributes(self) -> dict[str, Any]:
+        counts = self.metrics.as_dict()
+        return {
+            "db.response.returned_rows": int(counts["rows"]),
+            "fluss.columns": len(self._columns),
+            "fluss.buckets": len(self._read),
+            **{f"fluss.{name}": int(counts[name]) for name in _OF_SPANS},
+        }
 
     def reads(self, columns: tuple[str, ...], splits: tuple[Split, ...]) -> None:
         """Take note of what a reader fetches."""
@@ -177,10 +213,14 @@ class Runs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        #: Where the scan belongs in a trace: queries run in threads that know nothing of it.
+        self.context = spans.context()
         self._runs: dict[Hashable, ScanRun] = {}
 
     def began(self, run: ScanRun) -> None:
         """Remember a run."""
+        if spans.tracer is not None:
+            run.traced(self.context)
         began(run)
         shape = _shape(run.plan)
         with self._lock:

@@ -1,0 +1,88 @@
+"""Logs as JSON, one object a line: what ``FLUSS_DF_LOG=json`` asks for."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import os
+import sys
+from typing import Any, Final
+
+VARIABLE: Final = "FLUSS_DF_LOG"
+LEVEL_VARIABLE: Final = "FLUSS_DF_LOG_LEVEL"
+_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_LOGGER: Final = "fluss_df"
+# what a record has of itself: everything else was given as ``extra``
+_OF_RECORDS: Final = frozenset(
+    vars(logging.LogRecord("", 0, "", 0, "", (), None)) | {"message": "", "asctime": ""}
+)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line.
+
+    Its keys are ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``message``, ``process``,
+    ``thread``, what was given as ``extra``, ``exception`` with a traceback where there is one, and
+    within a span of OpenTelemetry ``trace_id``, ``span_id`` and ``trace_flags``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record; whatever it was given, it is one line."""
+        when = dt.datetime.fromtimestamp(record.created, dt.UTC)
+        line: dict[str, Any] = {
+            "time": when.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "process": record.process,
+            "thread": record.threadName,
+        }
+        for name, value in vars(record).items():
+            if name not in _OF_RECORDS and name not in line:
+                line[name] = value
+        line.update(_trace())
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            line["exception"] = record.exc_text
+        # lone surrogates of names that are no text cannot be written as UTF-8
+        return json.dumps(line, default=repr, ensure_ascii=True)
+
+
+def _trace() -> dict[str, str]:
+    """Return the ids of the current span; nothing where there is none."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        # nobody began a span
+        return {}
+    found = trace.get_current_span().get_span_context()
+    if not found.is_valid:
+        return {}
+    return {
+        "trace_id": f"{found.trace_id:032x}",
+        "span_id": f"{found.span_id:016x}",
+        "trace_flags": f"{int(found.trace_flags):02x}",
+    }
+
+
+def set_up() -> None:
+    """Do what the environment asks for; called once, when the package is imported.
+
+    What cannot be understood is said in a warning: a program should not fail by how it logs.
+    """
+    logger = logging.getLogger(_LOGGER)
+    asked = os.environ.get(VARIABLE, "").strip().lower()
+    level = os.environ.get(LEVEL_VARIABLE, "").strip().upper()
+    if asked == "json":
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonFormatter())
+        logger.addHandler(handler)
+        # a handler of the program would write each line again, in its own form
+        logger.propagate = False
+    elif asked:
+        logger.warning("%s=%s is not known: json is", VARIABLE, asked)
+    if level in _LEVELS:
+        logger.setLevel(level)
+    elif level:
+        logger.warning("%s=%s is not known: %s are", LEVEL_VARIABLE, level, ", ".join(_LEVELS))
