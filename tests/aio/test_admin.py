@@ -48,6 +48,18 @@ def test_the_cluster_as_such(address: str, tables: Tables, tmp_path: Path) -> No
         assert asyncio.run(asked(engine.address, there)) == expected
 
 
+async def rebalanced(admin: fluss.FlussAdmin) -> str:
+    """Rebalance as soon as every bucket of the cluster has a leader."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await admin.rebalance(["leader_distribution"])
+            except fluss.FlussError as error:
+                if error.error_code != fluss.ErrorCode.REBALANCE_FAILURE_EXCEPTION:
+                    raise
+            await asyncio.sleep(0.2)
+
+
 async def asked(address: str, table: core.FlussTable) -> list[object]:
     """Return what every method answers, without what is a server's own."""
     info = table.get_table_info()
@@ -64,6 +76,9 @@ async def asked(address: str, table: core.FlussTable) -> list[object]:
         assert known is not None
         assert known.offsets == {bucket: 4}
         lease = admin.create_kv_snapshot_lease(producer, 60_000)
+        last = await rebalanced(admin)
+        progress = await admin.list_rebalance_progress(last)
+        assert progress is not None
         await admin.delete_producer_offsets(producer)
         await lease.release_snapshots([bucket])
         await lease.renew()
@@ -72,6 +87,7 @@ async def asked(address: str, table: core.FlussTable) -> list[object]:
         await admin.remove_server_tag([server], fluss.ServerTag.TEMPORARY_OFFLINE)
         await admin.alter_cluster_configs(reset_configs=["datalake.format"])
         answers: list[object] = [
+            progress.status,
             latest.snapshot_ids,
             registered,
             await admin.get_producer_offsets(producer),

@@ -462,7 +462,13 @@ delete_producer_offsets = register_producer_offsets
 
 
 def get_cluster_health(world: World) -> Answer:
-    health = world.admin.get_cluster_health()
+    end = time.monotonic() + 30
+    while True:
+        # a real coordinator hears a moment later that leaders are active
+        health = world.admin.get_cluster_health()
+        if health.status is fluss.ClusterHealthStatus.GREEN or time.monotonic() > end:
+            break
+        time.sleep(0.2)
     assert health.num_replicas >= health.num_leader_replicas >= 4
     return health.status
 

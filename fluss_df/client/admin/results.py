@@ -292,7 +292,7 @@ class KvSnapshotMetadata(Ready):
     log_offset
         The changes below this offset of the bucket's changelog are in it, and no others.
     snapshot_files
-        Name of each file in RocksDB -> its URI in remote storage.
+        Name of each file in RocksDB -> its URI or path in remote storage.
     """
 
     log_offset: int
@@ -338,7 +338,7 @@ class RemoteLogManifestInfo:
     table_bucket
         The bucket.
     remote_log_manifest_path
-        The URI of the list.
+        Where the list is: a URI, or a path that all servers have.
     remote_log_end_offset
         The offset behind the last record in remote storage.
     """
