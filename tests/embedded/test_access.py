@@ -173,7 +173,7 @@ def test_the_official_client_has_the_rights_of_its_user(tmp_path: Path) -> None:
         """Write and read as alice; return what became of either."""
         config = official.Config(
             {
-                "bootstrap.servers": address,
+                "bootstrap.servers": str(address),
                 "security.protocol": "sasl",
                 "security.sasl.mechanism": "PLAIN",
                 "security.sasl.username": "alice",
