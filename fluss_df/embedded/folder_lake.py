@@ -114,7 +114,7 @@ class FolderLake:
                 if other.resolve() == self._folder:
                     raise FlussError(
                         f"{LAKE} is a link to the lake of {os.fsdecode(owner)}, which is there"
-                        f" still: copy what it leads to in place of the link",
+                        " still: copy what it leads to in place of the link",
                         ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
                     )
         self._require_extra()
