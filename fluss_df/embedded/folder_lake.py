@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded.lake_layout import field_name, layout, match_columns
+from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, catalog_rows, lacking
 from fluss_df.embedded.lake_summing import LakeSumming
 from fluss_df.engine.files.files import read_bytes, write_atomically
 from fluss_df.engine.lake.lake_tables import LAKE_TABLES, LakeTableCopy, PinnedTable
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LAKE: Final = "lake"
-_CATALOG: Final = "fluss-iceberg-catalog"
 _FORMAT: Final = "table.datalake.format"
 # of lake tables that this module made
 _MARK: Final = "fluss-df.folder"
@@ -70,7 +70,7 @@ class FolderLake:
         self._thread: threading.Thread | None = None
         self._service: TieringService | None = None
         self._closing = False
-        self._sums = LakeSumming(self._folder, _CATALOG)
+        self._sums = LakeSumming(self._folder, CATALOG)
         self._state = threading.Lock()
         self._right = False
         self._problem: str | None = None
@@ -104,7 +104,7 @@ class FolderLake:
         found = read_bytes(self._folder / "place")
         here = _place(self._folder, self._owner)
         restored = (self._folder / LAKE_TABLES).exists()
-        if not restored and (found == here or not (self._folder / "catalog.db").exists()):
+        if not restored and (found == here or not (self._folder / CATALOG_FILE).exists()):
             return
         # those before had the place of the lake alone, and links in it
         made, _, owner = (found or b"").partition(b"\0")
@@ -114,11 +114,11 @@ class FolderLake:
                 if other.resolve() == self._folder:
                     raise FlussError(
                         f"{LAKE} is a link to the lake of {os.fsdecode(owner)}, which is there"
-                        f" still: copy what it leads to in place of the link",
+                        " still: copy what it leads to in place of the link",
                         ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
                     )
         self._require_extra()
-        from fluss_df.embedded.lake_copy import register_pending
+        from fluss_df.embedded.lake_catalog import register_pending
         from fluss_df.embedded.lake_move import move_lake
 
         if restored:
@@ -141,7 +141,7 @@ class FolderLake:
         return {
             _FORMAT: "iceberg",
             f"{prefix}type": "jdbc",
-            f"{prefix}uri": f"jdbc:sqlite:{self._folder / 'catalog.db'}",
+            f"{prefix}uri": f"jdbc:sqlite:{self._folder / CATALOG_FILE}",
             f"{prefix}warehouse": f"file://{self._folder / 'warehouse'}",
         }
 
@@ -177,27 +177,44 @@ class FolderLake:
                 ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
             )
 
-    def opened(self, tables: Iterable[tuple[TablePath, TableDescriptor, bool]]) -> None:
+    def opened(self, tables: Iterable[tuple[TablePath, TableDescriptor, int | None]]) -> None:
         """Make the lake right when its folder is opened.
 
         Parameters
         ----------
         tables
-            The tables with a lake, and whether anything of them was tiered.
+            The tables with a lake, and their snapshots; None where nothing was tiered.
         """
         for left in self._folder.glob("copies-*"):
             # of a backup that was killed
             shutil.rmtree(left, ignore_errors=True)
+        known = list(tables)
+        tiered = {path: snapshot for path, _, snapshot in known if snapshot is not None}
+        if tiered:
+            self._mend(tiered)
         if self.problem is None:
-            known = list(tables)
             try:
                 self._complete((path, descriptor) for path, descriptor, _ in known)
             except Exception as error:
                 logger.warning("a lake table has other columns than its table: %s", error)
-            for path, descriptor, tiered in known:
-                if not tiered:
+            for path, descriptor, snapshot in known:
+                if snapshot is None:
                     self._make_missing(path, descriptor)
                 self._sums.add(path)
+
+    def _mend(self, tiered: Mapping[TablePath, int]) -> None:
+        try:
+            if (self._folder / LAKE_TABLES).exists() or not self._folder.exists():
+                return
+            rows, tables = lacking(self._folder, tiered)
+            if rows is not None and not tables:
+                return
+            from fluss_df.embedded.lake_catalog import mend_catalog
+
+            mend_catalog(self._folder, tiered)
+        except Exception as error:
+            # reads and tiering say what is missing
+            logger.warning("the catalog of %s cannot be made again: %s", self._folder, error)
 
     def _make_missing(self, path: TablePath, descriptor: TableDescriptor) -> None:
         """Make the lake table of a table of which nothing was tiered, where it is not there."""
@@ -326,17 +343,16 @@ class FolderLake:
             self._looked = 0.0
 
     def _drop(self, name: tuple[str, str]) -> None:
-        from fluss_df.embedded.lake_move import catalog_rows
         from fluss_df.embedded.lake_paths import LakePaths
         from fluss_df.embedded.lake_sums import forget_sums
 
-        if not (self._folder / "catalog.db").exists():
+        if not (self._folder / CATALOG_FILE).exists():
             return
         catalog = self._catalog()
         if self.problem is None and _MARK not in catalog.load_table(name).properties:
             return
         # a table that was not moved has the place of another folder's: only what is here is its
-        place = catalog_rows(self._folder / "catalog.db").get((_CATALOG, *name))
+        place = catalog_rows(self._folder / CATALOG_FILE).get((CATALOG, *name))
         found = None if place is None else LakePaths.of(place, self._folder)
         catalog.drop_table(name)
         forget_sums(self._folder, *name)
@@ -387,8 +403,8 @@ class FolderLake:
         if not place.exists():
             write_atomically(place, _place(self._folder, self._owner))
         return SqlCatalog(
-            _CATALOG,
-            uri=f"sqlite:///{self._folder / 'catalog.db'}",
+            CATALOG,
+            uri=f"sqlite:///{self._folder / CATALOG_FILE}",
             warehouse=f"file://{warehouse}",
             **{"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"},
         )

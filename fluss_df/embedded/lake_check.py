@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from fluss_df.embedded.lake_copy import pending_rows
-from fluss_df.embedded.lake_move import CATALOG_FILE, catalog_rows
+from fluss_df.embedded.lake_catalog import lost_rows, pending_rows
 from fluss_df.embedded.lake_paths import (
     AvroRows,
     LakePaths,
@@ -23,13 +22,13 @@ from fluss_df.embedded.lake_paths import (
     read_metadata,
     used_snapshots,
 )
+from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, catalog_rows
 from fluss_df.embedded.lake_sums import LiveFile, Sum, Sums, live_files, sum_of_file
 from fluss_df.engine.files.files import DamagedError
 from fluss_df.errors import FlussError
 from fluss_df.lake.tiering.offsets import OFFSETS_PROPERTY, offsets_from_text
 from fluss_df.metadata import TablePath
 
-_CATALOG: Final = "fluss-iceberg-catalog"
 _PARQUET: Final = (b"PAR1", b"PARE")
 #: Says what was found: "damage" or "note", where, and what.
 Found = Callable[[Any, Path, str], None]
@@ -75,17 +74,26 @@ def check_lake(
         rows = _catalog(lake)
     except (sqlite3.Error, OSError, DamagedError) as error:
         message = error.message if isinstance(error, DamagedError) else f"cannot be read: {error}"
-        if any(snapshot for _, snapshot in known) or not isinstance(error, FileNotFoundError):
-            names = ", ".join(str(path) for path, _ in known)
-            found("damage", lake / CATALOG_FILE, f"{message}: the lake tables are {names}")
-        return counts
+        found("note", lake / CATALOG_FILE, f"{message}; made again when opened")
+        rows = {}
+    tiered = {path: int(one["id"]) for path, one in known if one}
+    lacking = {
+        path: number
+        for path, number in tiered.items()
+        if (CATALOG, path.database_name, path.table_name) not in rows
+    }
+    lost, why = lost_rows(lake, lacking)
+    rows = {**rows, **lost}
     for path, snapshot in known:
-        row = rows.get((_CATALOG, path.database_name, path.table_name))
+        row = rows.get((CATALOG, path.database_name, path.table_name))
         checked = _Table(lake, path, found, counts, watch)
         if row is not None:
+            if path in lacking:
+                text = f"lake table {path} is not in it; put back when opened"
+                found("note", lake / CATALOG_FILE, text)
             checked.run(row, snapshot)
         elif snapshot:
-            checked.damage(lake / CATALOG_FILE, "is not in the catalog")
+            checked.damage(lake / CATALOG_FILE, f"it is not in the catalog, and {why[path]}")
         else:
             found("note", lake / CATALOG_FILE, f"lake table {path} is made when opened")
     return counts

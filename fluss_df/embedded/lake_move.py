@@ -35,13 +35,13 @@ from fluss_df.embedded.lake_paths import (
     read_metadata,
     require_inside,
 )
+from fluss_df.embedded.lake_rows import CATALOG_FILE, Key, catalog_rows
 from fluss_df.embedded.lake_sums import Sum, Sums, sum_of
 from fluss_df.engine.files.files import DamagedError, disk_refused, sync_folder
 from fluss_df.errors import ErrorCode, FlussError
 
 logger = logging.getLogger(__name__)
 
-CATALOG_FILE: Final = "catalog.db"
 _MOVED: Final = "moved-"
 _METADATA: Final = ".metadata.json"
 _SYNCS: Final = 8
@@ -87,20 +87,6 @@ def move_lake(here: Path) -> int:
     except OSError as error:
         raise disk_refused("the lake cannot be written again", here, error) from error
     return len(moved)
-
-
-# (catalog, namespace, name)
-Key = tuple[str, str, str]
-
-
-def catalog_rows(catalog: Path) -> dict[Key, str]:
-    """Return where the metadata of each table is, as a catalog says."""
-    with contextlib.closing(sqlite3.connect(catalog)) as database:
-        found = database.execute(
-            "SELECT catalog_name, table_namespace, table_name, metadata_location"
-            " FROM iceberg_tables WHERE metadata_location IS NOT NULL"
-        ).fetchall()
-    return {(str(c), str(n), str(t)): str(at) for c, n, t, at in found}
 
 
 class _Move:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from fluss_df.embedded.lake_rows import CATALOG_FILE, catalog_rows
 from fluss_df.metadata import TablePath
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,6 @@ class LakeSumming:
                 logger.warning("lake table %s has no checksums: %s", path, error)
 
     def _make(self, path: TablePath) -> None:
-        from fluss_df.embedded.lake_move import CATALOG_FILE, catalog_rows
         from fluss_df.embedded.lake_sums import Sums, add_sums
 
         name = (path.database_name, path.table_name)

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.upkeep.check import Finding, check_folder
-from tests.lake.folders import BY_HAND, catalog, files_of, table, tier
+from fluss_df.errors import FlussError
+from tests.lake.folders import BY_HAND, assert_reads, at, catalog, files_of, table, tier
 from tests.lake.tiering.support import KINDS
 
 
@@ -124,15 +126,29 @@ def test_a_checksum_that_is_damaged_is_none(two_tables: Path) -> None:
     assert check_folder(two_tables).findings == []
 
 
-@pytest.mark.parametrize("how", ["missing", "cut", "other", "without"])
-def test_a_catalog_that_is_damaged_is_found(two_tables: Path, tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("how", ["missing", "cut", "empty", "other", "without"])
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_catalog_that_is_lost_or_damaged_is_made_again(
+    tmp_path: Path, how: str, moved: bool
+) -> None:
     folder = tmp_path / "folder"
-    shutil.copytree(two_tables, folder)
+    with EmbeddedFluss(folder, port=0, options=BY_HAND) as engine:
+        tables = [table(engine, kind) for kind in ("log", "partitioned_keys")]
+        for version in (1, 2):
+            for lake_table in tables:
+                lake_table.write(list(range(version * 50, version * 50 + 100)), version)
+            while any(one.tiered() != one.ends() for one in tables):
+                tier(engine)
+    # of a commit that came to nothing
+    [newest, *_] = sorted(folder.glob("lake/warehouse/fluss/log/metadata/*.json"), reverse=True)
+    newest.with_name(f"00099-{newest.name[6:]}").write_bytes(newest.read_bytes()[:300])
     path = folder / "lake/catalog.db"
     if how == "missing":
         path.unlink()
     elif how == "cut":
         path.write_bytes(path.read_bytes()[:5000])
+    elif how == "empty":
+        path.write_bytes(b"")
     elif how == "other":
         path.write_bytes(b"no database at all" * 1000)
     else:
@@ -140,9 +156,36 @@ def test_a_catalog_that_is_damaged_is_found(two_tables: Path, tmp_path: Path, ho
         database.execute("DELETE FROM iceberg_tables WHERE table_name = 'log'")
         database.commit()
         database.close()
+    if moved:
+        folder = folder.rename(tmp_path / "moved")
+    report = check_folder(folder)
+    assert report.sound
+    assert report.lake_files > 8
+    assert str(folder / "lake/catalog.db") in {str(one.where) for one in report.findings}
+    with EmbeddedFluss(folder, port=0, options=BY_HAND) as engine:
+        for lake_table in tables:
+            assert_reads(engine, at(engine, lake_table))
+            lake_table.write([1, 2], 3)
+        tier(engine)
+        for lake_table in tables:
+            assert_reads(engine, lake_table)
+    assert check_folder(folder).findings == []
+    kept = [one.name for one in folder.glob("lake/catalog.db.damaged-*")]
+    assert len(kept) == (how in ("cut", "empty", "other"))
+
+
+def test_a_catalog_and_metadata_that_are_lost_are_damage(two_tables: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(two_tables, folder)
+    (folder / "lake/catalog.db").unlink()
+    for file in folder.glob("lake/warehouse/fluss/log/metadata/*.json"):
+        file.unlink()
     [found] = damaged(folder)
-    assert found.where == path
-    assert "fluss.log" in found.message
+    assert "lake table fluss.log: it is not in the catalog, and no metadata" in found.message
+    with EmbeddedFluss(folder, port=0, options=BY_HAND) as engine:
+        with pytest.raises(FlussError, match=r"fluss\.log is not in its Iceberg catalog"):
+            fluss.read_fluss("log", connection=engine.address)
+        assert fluss.read_fluss("keys", connection=engine.address).height == 150
 
 
 def test_a_moved_folder_is_sound_before_and_after_it_is_opened(

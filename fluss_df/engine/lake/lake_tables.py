@@ -86,10 +86,10 @@ class LakeTables(Protocol):
     def close(self) -> None:
         """Let go of the folder; called before the engine is closed."""
 
-    def opened(self, tables: Iterable[tuple[TablePath, TableDescriptor, bool]]) -> None:
+    def opened(self, tables: Iterable[tuple[TablePath, TableDescriptor, int | None]]) -> None:
         """Take note of the tables with a lake in a folder that is opened.
 
-        With each goes whether anything of it was tiered.
+        With each goes its lake snapshot; None where nothing was tiered.
         """
 
     @property

@@ -94,7 +94,7 @@ class EngineServer:
             if lake_tables and self.engine.lake is not None:
                 # before anybody reads of it
                 self.engine.lake.opened(
-                    (table.path, table.descriptor, bool(table.lake.get("snapshot")))
+                    (table.path, table.descriptor, table.lake.get("snapshot", {}).get("id"))
                     for table in lake_tables
                 )
             self._run(self._start(host, port, tls))
