@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.memory import data_pool
 from fluss_df.metrics import families
-from fluss_df.metrics.engine_sizes import LogSizes
+from fluss_df.metrics.engine_sizes import LogSizes, kv_work
 from fluss_df.metrics.families import Family
 from fluss_df.observe.counters import (
     BETWEEN,
@@ -159,6 +159,8 @@ class FlussCollector:
         servers = [server for server in engines.owners() if not server.closed]
         transports: Counter[str] = Counter(tcp=0, unix=0)
         sizes: Counter[str] = Counter()
+        rows: Counter[str] = Counter()
+        compactions: Counter[str] = Counter(running=0, pending=0)
         memory = tables = buckets = refusing = 0
         for server in servers:
             open_now = server.open_connections
@@ -170,6 +172,10 @@ class FlussCollector:
             buckets += len(server.engine.open_buckets())
             refusing += server.engine.refusing_writes()
             sizes.update(self._sizes.of(server.engine, self._tables.label))
+            for path, work in kv_work(server.engine):
+                rows[self._tables.label(path)] += work.bytes
+                compactions["running"] += work.running_compactions
+                compactions["pending"] += work.pending_compactions
         yield self._plain(families.SERVER_ENGINES, {(): len(servers)})
         yield self._plain(families.SERVER_CONNECTIONS, _by_label(transports))
         yield self._plain(families.SERVER_MEMORY, {(): memory})
@@ -177,6 +183,8 @@ class FlussCollector:
         yield self._plain(families.SERVER_BUCKETS, {(): buckets})
         yield self._plain(families.SERVER_REFUSING, {(): refusing})
         yield self._plain(families.SERVER_LOG_SIZE, _by_label(sizes))
+        yield self._plain(families.SERVER_KV_SIZE, _by_label(rows))
+        yield self._plain(families.SERVER_COMPACTIONS, _by_label(compactions))
 
 
 def _by_label(values: Mapping[str, float]) -> _Values:

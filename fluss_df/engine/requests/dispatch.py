@@ -30,6 +30,7 @@ from fluss_df.engine.tables.tables import Table
 from fluss_df.engine.upkeep.backup import BACKUP_KEY, back_up
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket, TablePath
+from fluss_df.observe.counters import Durations
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Request
@@ -95,6 +96,8 @@ class Dispatcher:
     _handlers: dict[int, tuple[api.Api[Any, Any], Callable[..., Any]]] = field(init=False)
     _scans: Scans = field(init=False)
     _cluster: ClusterRequests = field(init=False)
+    _names: dict[int, str] = field(init=False)
+    _requests: Durations = field(init=False)
     _attempts: Attempts = field(init=False, default_factory=Attempts)
 
     def __post_init__(self) -> None:
@@ -121,6 +124,8 @@ class Dispatcher:
         ]
         self._scans = Scans(self.engine)
         self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
+        self._names = {kind.key: kind.name for kind, _ in handlers}
+        self._requests = self.engine.counters.requests
 
     async def begin(
         self, session: Session, request: Request, *, in_place: bool = False
@@ -199,10 +204,9 @@ class Dispatcher:
         return TYPE_OK, body
 
     def _count(self, key: int, began: float, *, failed: bool = False) -> None:
-        known = self._handlers.get(key)
         # peers may ask for any number
-        name = "UNKNOWN" if known is None else known[0].name
-        self.engine.counters.requests.add(name, time.monotonic() - began, failed)
+        name = self._names.get(key, "UNKNOWN")
+        self._requests.add(name, time.monotonic() - began, failed)
 
     async def _begin(
         self, session: Session, request: Request, in_place: bool
