@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fluss_df.client.runtime.io_thread import reset_after_fork
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.memory import data_pool
 from fluss_df.metrics import families
@@ -68,6 +69,11 @@ class FlussCollector:
         self._tables = Names(max_tables)
         self._runs = Names(max_tables)
         self._sizes = LogSizes()
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Go on in a forked child: the parent may have been asked meanwhile."""
+        self._lock = threading.Lock()
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without values."""
