@@ -57,6 +57,7 @@ class ClientContext:
     def after_fork(self) -> None:
         """Begin again in a forked child: sockets and threads stay with the parent."""
         self._lock = threading.Lock()
+        self.metrics.after_fork()
         self._cluster = None
         self._writers = weakref.WeakSet()
 

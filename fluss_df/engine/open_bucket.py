@@ -16,8 +16,9 @@ from fluss_df.engine.engine_counters import EngineCounters
 from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.files.files import disk_refused
 from fluss_df.engine.files.ownership import FolderLock
-from fluss_df.engine.kv.kv_store import KvResources, store_folder
+from fluss_df.engine.kv.kv_store import KvResources
 from fluss_df.engine.kv.kv_tablet import KvTablet
+from fluss_df.engine.kv.store_folders import store_folder
 from fluss_df.engine.log.synced_point import BucketIds
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.tables.buckets import java_name

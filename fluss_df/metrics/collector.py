@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fluss_df.client.runtime.io_thread import reset_after_fork
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.memory import data_pool
 from fluss_df.metrics import families
-from fluss_df.metrics.engine_sizes import LogSizes
+from fluss_df.metrics.engine_sizes import LogSizes, kv_work
 from fluss_df.metrics.families import Family
 from fluss_df.observe.counters import (
     BETWEEN,
@@ -68,6 +69,11 @@ class FlussCollector:
         self._tables = Names(max_tables)
         self._runs = Names(max_tables)
         self._sizes = LogSizes()
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Go on in a forked child: the parent may have been asked meanwhile."""
+        self._lock = threading.Lock()
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without values."""
@@ -159,6 +165,8 @@ class FlussCollector:
         servers = [server for server in engines.owners() if not server.closed]
         transports: Counter[str] = Counter(tcp=0, unix=0)
         sizes: Counter[str] = Counter()
+        rows: Counter[str] = Counter()
+        compactions: Counter[str] = Counter(running=0, pending=0)
         memory = tables = buckets = refusing = 0
         for server in servers:
             open_now = server.open_connections
@@ -170,6 +178,10 @@ class FlussCollector:
             buckets += len(server.engine.open_buckets())
             refusing += server.engine.refusing_writes()
             sizes.update(self._sizes.of(server.engine, self._tables.label))
+            for path, work in kv_work(server.engine):
+                rows[self._tables.label(path)] += work.bytes
+                compactions["running"] += work.running_compactions
+                compactions["pending"] += work.pending_compactions
         yield self._plain(families.SERVER_ENGINES, {(): len(servers)})
         yield self._plain(families.SERVER_CONNECTIONS, _by_label(transports))
         yield self._plain(families.SERVER_MEMORY, {(): memory})
@@ -177,6 +189,8 @@ class FlussCollector:
         yield self._plain(families.SERVER_BUCKETS, {(): buckets})
         yield self._plain(families.SERVER_REFUSING, {(): refusing})
         yield self._plain(families.SERVER_LOG_SIZE, _by_label(sizes))
+        yield self._plain(families.SERVER_KV_SIZE, _by_label(rows))
+        yield self._plain(families.SERVER_COMPACTIONS, _by_label(compactions))
 
 
 def _by_label(values: Mapping[str, float]) -> _Values:

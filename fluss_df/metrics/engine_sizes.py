@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fluss_df.engine.engine import Engine
+from fluss_df.engine.kv.kv_store import StoreWork
 from fluss_df.metadata import TableBucket
 from fluss_df.observe.counters import OTHER
 
@@ -66,6 +67,14 @@ class LogSizes:
                     sizes[name] += size
         self._at_rest[engine] = at_rest
         return sizes
+
+
+def kv_work(engine: Engine) -> Iterator[tuple[str, StoreWork]]:
+    """Iterate over the primary-key tables' buckets in use: the table, and what RocksDB does."""
+    paths = {table.id: str(table.path) for table in engine.catalog.all_tables()}
+    for bucket, in_use in engine.open_buckets().items():
+        if in_use.kv is not None and bucket.table_id in paths:
+            yield paths[bucket.table_id], in_use.kv.work()
 
 
 def _files_in(folder: Path) -> int:

@@ -152,6 +152,12 @@ SERVER_REFUSING: Final = _gauge(
     "server_failed_buckets", "Buckets that take no more writes, as their disk failed."
 )
 SERVER_LOG_SIZE: Final = _gauge("server_table_log_size_bytes", "Bytes of logs.", _TABLE)
+SERVER_KV_SIZE: Final = _gauge(
+    "server_table_kv_size_bytes", "Bytes of rows in RocksDB, of buckets in use.", _TABLE
+)
+SERVER_COMPACTIONS: Final = _gauge(
+    "server_kv_compactions", "Compactions of RocksDB: running, or pending.", "state"
+)
 
 RUNS: Final = (
     _counter("run_batches", "batches", "Micro-batches that were committed.", *_RUN),
@@ -181,6 +187,8 @@ FAMILIES: Final = (
     SERVER_BUCKETS,
     SERVER_REFUSING,
     SERVER_LOG_SIZE,
+    SERVER_KV_SIZE,
+    SERVER_COMPACTIONS,
     *RUNS,
     RUN_LAG,
 )

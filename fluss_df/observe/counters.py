@@ -98,6 +98,10 @@ class Durations:
         if failed:
             of_kind[-1] += 1
 
+    def after_fork(self, lock: threading.Lock) -> None:
+        """Go on in a forked child: a thread of the parent may have held the lock."""
+        self._lock = lock
+
     def counts(self) -> Counts:
         """Return the counters: ``name`` by kind and bound, ``name.sum`` and ``name.errors``."""
         with self._lock:
@@ -151,6 +155,11 @@ class Tables:
         if found is None:
             found = self._tables.setdefault(table_names.label(name), OfTable())
         return found
+
+    def after_fork(self) -> None:
+        """Go on in a forked child, as :meth:`Durations.after_fork`."""
+        for of_table in self._tables.values():
+            of_table._lock = threading.Lock()
 
     def counts(self) -> Counts:
         """Return the counters, by name and table."""

@@ -21,7 +21,7 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files.files import TooManyFilesError
-from fluss_df.engine.kv.kv_store import store_folder
+from fluss_df.engine.kv.store_folders import store_folder
 from fluss_df.engine.upkeep import check, row_digests
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError

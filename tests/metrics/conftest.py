@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,17 +13,16 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.observe import counters
 from tests.client.support import Tables
+from tests.engines import ENGINES
 
 
-@pytest.fixture(scope="session", params=["cluster", "embedded"])
-def address(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
+@pytest.fixture(params=ENGINES)
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "cluster":
         cluster: LocalCluster = request.getfixturevalue("fluss_cluster")
         yield cluster.bootstrap_servers
         return
-    with EmbeddedFluss(tmp_path_factory.mktemp("embedded"), port=0) as engine:
+    with EmbeddedFluss(tmp_path / "embedded", port=0) as engine:
         yield engine.address
 
 
@@ -36,7 +36,10 @@ def tables(address: str) -> Iterator[Tables]:
 
 
 @pytest.fixture(autouse=True)
-def names_of_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests of this process may have used up the names that are counted apart."""
+def nothing_else_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of this process have connections and engines, and used up names of tables."""
     monkeypatch.setattr(counters, "table_names", counters.Names())
     monkeypatch.setattr(counters, "run_names", counters.Names())
+    for group in (counters.clients, counters.engines, counters.runs):
+        monkeypatch.setattr(group, "_open", {})
+        monkeypatch.setattr(group, "_closed", {})

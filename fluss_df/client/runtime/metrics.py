@@ -122,6 +122,12 @@ class Metrics:
                 return
         self._parent.answered(request, seconds, failed, size, waited)
 
+    def after_fork(self) -> None:
+        """Go on in a forked child: a thread of the parent may have held a lock."""
+        self._lock = threading.Lock()
+        self._durations.after_fork(self._lock)
+        self._tables.after_fork()
+
     def of_table(self, table: object) -> OfTable:
         """Return the counters of a table, by its path; all scans of a connection share them."""
         return self._tables.of(table)

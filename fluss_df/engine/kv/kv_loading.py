@@ -15,9 +15,8 @@ from fluss_df.engine.kv.kv_store import (
     DamagedStoreError,
     KvResources,
     KvStore,
-    next_store_folder,
-    remove_older_stores,
 )
+from fluss_df.engine.kv.store_folders import next_store_folder, remove_older_stores
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.merge.values_pool import TableCodec
 from fluss_df.engine.tables.tables import Table

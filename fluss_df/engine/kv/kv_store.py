@@ -11,18 +11,16 @@ import contextlib
 import io
 import logging
 import os
-import re
-import shutil
 import struct
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 import rocksdict
 
-from fluss_df.engine.files.files import DamagedError, disk_refused, names_in, read_bytes
+from fluss_df.engine.files.files import DamagedError, disk_refused, read_bytes
 from fluss_df.engine.files.ownership import FolderLock
 from fluss_df.engine.files.private_files import FOLDER, make_private
 from fluss_df.engine.log.synced_point import NO_BUCKET, BucketIds
@@ -52,8 +50,6 @@ _MOST_LIST_VALUES: Final = 128
 _LIST_BYTES: Final = 1 << 20
 # keys of a batch that are sorted at once
 _SORTED_KEYS: Final = 64 << 10
-_FOLDER: Final = "kv"
-_FOLDER_NAME: Final = re.compile(rf"{_FOLDER}(-\d+)?")
 # how RocksDB's messages begin where files are missing, cut off or changed
 _DAMAGE: Final = ("Corruption", "IO error")
 # a folder that is still in use, another user's, or on a disk that fails
@@ -161,6 +157,15 @@ class KvResources:
         return options
 
 
+class StoreWork(NamedTuple):
+    """What a store takes, and does by itself."""
+
+    #: of its files and its memory tables
+    bytes: int = 0
+    running_compactions: int = 0
+    pending_compactions: int = 0
+
+
 class KvStore:
     """A RocksDB of values by key.
 
@@ -198,6 +203,7 @@ class KvStore:
         self._db: rocksdict.Rdict | None
         self._db, stored = self._open()
         self.state = stored or KvState()
+        self._work = StoreWork()
 
     def _open(self) -> tuple[rocksdict.Rdict, KvState | None]:
         """Open RocksDB; return it, and how far it is."""
@@ -244,6 +250,16 @@ class KvStore:
             with self._guard:
                 self._users -= 1
 
+    def work(self) -> StoreWork:
+        """Return what it does; by the last look, where it rests or somebody opens or closes it."""
+        if self._guard.acquire(blocking=False):
+            try:
+                if self._db is not None:
+                    self._work = _work(self._db)
+            finally:
+                self._guard.release()
+        return self._work
+
     def rest(self) -> bool:
         """Bring everything to the disk and close RocksDB until it is needed, unless it is in use.
 
@@ -273,6 +289,7 @@ class KvStore:
         if self._db is not None:
             db, self._db, self._grown = self._db, None, False
             try:
+                self._work = StoreWork(_work(db).bytes)
                 db.close()
                 self._make_private()
             except Exception as error:
@@ -437,6 +454,14 @@ class KvStore:
         make_private(folder)
 
 
+def _work(db: rocksdict.Rdict) -> StoreWork:
+    def value(name: str) -> int:
+        return db.property_int_value(f"rocksdb.{name}") or 0
+
+    size = value("total-sst-files-size") + value("cur-size-all-mem-tables")
+    return StoreWork(size, value("num-running-compactions"), value("compaction-pending"))
+
+
 def _value_lists(rows: rocksdict.RdictIter, most_bytes: int | None) -> Iterator[list[bytes]]:
     """Iterate over the values from where RocksDB's iterator is, in lists.
 
@@ -448,35 +473,6 @@ def _value_lists(rows: rocksdict.RdictIter, most_bytes: int | None) -> Iterator[
         few = sum(map(len, values)) < _LIST_BYTES // 2
         yield values
         count = min(2 * count, _MOST_LIST_VALUES) if few else max(1, count // 2)
-
-
-def store_folder(bucket: Path) -> Path:
-    """Return the folder of a bucket's RocksDB: ``kv``, or ``kv-<n>`` after it was made again."""
-    return max(_store_folders(bucket), key=_number, default=bucket / _FOLDER)
-
-
-def next_store_folder(damaged: Path) -> Path:
-    """Return the folder for a RocksDB that takes the place of another one.
-
-    It has a name of its own: iterators may still read the other one, and RocksDB opens no folder
-    of a name that this process has open.
-    """
-    return damaged.with_name(f"{_FOLDER}-{_number(damaged) + 1}")
-
-
-def remove_older_stores(folder: Path) -> None:
-    """Remove those in whose place a RocksDB was made."""
-    for other in _store_folders(folder.parent):
-        if _number(other) < _number(folder):
-            shutil.rmtree(other, ignore_errors=True)
-
-
-def _store_folders(bucket: Path) -> list[Path]:
-    return [bucket / name for name in names_in(bucket) if _FOLDER_NAME.fullmatch(name)]
-
-
-def _number(folder: Path) -> int:
-    return int(folder.name.partition("-")[2] or 0)
 
 
 def open_rocks(

@@ -22,7 +22,7 @@ from fluss_df.engine.kv.auto_increment import next_numbers
 from fluss_df.engine.kv.batch_changes import ChangeBuilder, corrupt, read_batch
 from fluss_df.engine.kv.kv_loading import StoreLoader
 from fluss_df.engine.kv.kv_replay import NOT_COUNTED, Changes
-from fluss_df.engine.kv.kv_store import DamagedStoreError, KvResources, KvState, KvStore
+from fluss_df.engine.kv.kv_store import DamagedStoreError, KvResources, KvState, KvStore, StoreWork
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.merge.values_pool import TableCodec
 from fluss_df.engine.tables import options
@@ -197,6 +197,10 @@ class KvTablet:
     def applied(self) -> int:
         """The offset behind the last change that RocksDB has."""
         return self._store.state.applied
+
+    def work(self) -> StoreWork:
+        """Return what RocksDB takes, and does by itself."""
+        return self._store.work()
 
     @property
     def pending(self) -> bool:

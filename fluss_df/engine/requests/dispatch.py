@@ -24,7 +24,7 @@ from fluss_df.engine.files.rate_limited_log import SeldomLogger
 from fluss_df.engine.files.workers import paced
 from fluss_df.engine.lake.lake_of_table import shown
 from fluss_df.engine.lake_requests import LakeRequests
-from fluss_df.engine.requests import data_requests, kv_requests
+from fluss_df.engine.requests import data_requests, kv_requests, offset_requests
 from fluss_df.engine.requests.answer_room import AnswerRoom
 from fluss_df.engine.requests.catalog_requests import CatalogRequests, path_of
 from fluss_df.engine.requests.cluster_requests import SERVER, ClusterRequests
@@ -34,6 +34,7 @@ from fluss_df.engine.tables.tables import Table
 from fluss_df.engine.upkeep.backup import BACKUP_KEY, back_up
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket, TablePath
+from fluss_df.observe.counters import Durations
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import FlussPrincipal
@@ -109,6 +110,8 @@ class Dispatcher:
     _scans: Scans = field(init=False)
     _cluster: ClusterRequests = field(init=False)
     _rules: Mapping[int, Rule] = field(init=False)
+    _names: dict[int, str] = field(init=False)
+    _requests: Durations = field(init=False)
     _attempts: Attempts = field(init=False, default_factory=Attempts)
     _passwords: Passwords = field(init=False, default_factory=Passwords)
 
@@ -140,6 +143,8 @@ class Dispatcher:
         self._scans = Scans(self.engine)
         self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
         self._rules = rules(self._cluster.producer_tables, self._scans.table_of)
+        self._names = {kind.key: kind.name for kind, _ in handlers}
+        self._requests = self.engine.counters.requests
 
     async def begin(
         self, session: Session, request: Request, *, in_place: bool = False
@@ -218,10 +223,9 @@ class Dispatcher:
         return TYPE_OK, body
 
     def _count(self, key: int, began: float, *, failed: bool = False) -> None:
-        known = self._handlers.get(key)
         # peers may ask for any number
-        name = "UNKNOWN" if known is None else known[0].name
-        self.engine.counters.requests.add(name, time.monotonic() - began, failed)
+        name = self._names.get(key, "UNKNOWN")
+        self._requests.add(name, time.monotonic() - began, failed)
 
     async def _begin(
         self, session: Session, request: Request, in_place: bool
@@ -419,7 +423,7 @@ class Dispatcher:
         return pb.InitWriterResponse(writer_id=self.engine.catalog.writer_id())
 
     def _list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
-        return data_requests.list_offsets(self.engine, request)
+        return offset_requests.list_offsets(self.engine, request)
 
     def _limit_scan(self, request: pb.LimitScanRequest) -> pb.LimitScanResponse:
         return data_requests.limit_scan(self.engine, request)

@@ -30,7 +30,8 @@ from fluss_df.engine.files.files import (
 from fluss_df.engine.files.kept_json import KeptJson
 from fluss_df.engine.files.ownership import FolderLock
 from fluss_df.engine.kv.kv_replay import ChangeReplay
-from fluss_df.engine.kv.kv_store import KvState, store_folder
+from fluss_df.engine.kv.kv_store import KvState
+from fluss_df.engine.kv.store_folders import store_folder
 from fluss_df.engine.kv.stored_rows import stored_rows, stored_state
 from fluss_df.engine.lake.lake_of_table import has_lake
 from fluss_df.engine.log.recovery import load_log

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.engine.requests import data_requests
+from fluss_df.engine.requests import offset_requests
 from fluss_df.errors import FlussError
 from fluss_df.io import run, scan_fluss
 from fluss_df.io.scans.planning import ask_bounds
@@ -112,7 +112,7 @@ def test_clocks_of_servers_that_differ(tmp_path: Path, monkeypatch: pytest.Monke
     partitions = pipeline.connection.get_admin().list_partition_infos(pipeline.source)
     names = {found.partition_id: found.partition_name for found in partitions}
     ahead = {"a": -3_600_000, "b": 3_600_000}
-    answer = data_requests._offset
+    answer = offset_requests._offset
 
     def by_its_clock(engine: Any, bucket: Any, request: Any) -> int:
         name = names.get(bucket.partition_id)
@@ -123,7 +123,7 @@ def test_clocks_of_servers_that_differ(tmp_path: Path, monkeypatch: pytest.Monke
             request = shifted
         return answer(engine, bucket, request)
 
-    monkeypatch.setattr(data_requests, "_offset", by_its_clock)
+    monkeypatch.setattr(offset_requests, "_offset", by_its_clock)
     pipeline.run()
     # the clock that was behind was set right
     ahead["a"] = 0
