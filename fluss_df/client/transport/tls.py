@@ -19,6 +19,9 @@ from fluss_df.errors import ErrorCode, FlussError, NetworkError
 
 # taken from a socket at once: 16 records
 _RECEIVED_BYTES: Final = 256 << 10
+# more than a record has, encrypted
+_RECORD_BYTES: Final = 20 << 10
+_WAIT_ALL: Final = getattr(socket, "MSG_WAITALL", 0)
 _SETTING: Final = "client.security.ssl"
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -188,9 +191,20 @@ class TlsSocket:
                 self._flush()
                 return
 
-    def _receive(self) -> bool:
-        """Take what has come, at least a byte; return whether there was any."""
-        count = self._socket.recv_into(self._received)
+    def _receive(self, certain: int = 0) -> bool:
+        """Take what has come, at least a byte; return whether there was any.
+
+        Parameters
+        ----------
+        certain
+            Bytes that are sure to come, and are waited for: a thread that is woken for each record
+            waits for its turn each time.
+        """
+        count = min(certain - _RECORD_BYTES, _RECEIVED_BYTES)
+        if count > 0:
+            count = self._socket.recv_into(self._received, count, _WAIT_ALL)
+        else:
+            count = self._socket.recv_into(self._received)
         if count:
             self._incoming.write(self._received[:count])
         else:
@@ -211,7 +225,8 @@ class TlsSocket:
             except ssl.SSLWantReadError:
                 # of a new key
                 self._flush()
-                if not self._receive():
+                # encrypted they are more; of one record a part may be there
+                if not self._receive(len(buffer) - filled):
                     break
             except ssl.SSLZeroReturnError:
                 break
