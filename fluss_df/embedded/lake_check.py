@@ -25,6 +25,7 @@ from fluss_df.embedded.lake_paths import (
 from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, catalog_rows
 from fluss_df.embedded.lake_sums import LiveFile, Sum, Sums, live_files, sum_of_file
 from fluss_df.engine.files.files import DamagedError
+from fluss_df.engine.lake.lake_tables import LAKE_TABLES
 from fluss_df.errors import FlussError
 from fluss_df.lake.tiering.offsets import OFFSETS_PROPERTY, offsets_from_text
 from fluss_df.metadata import TablePath
@@ -74,6 +75,10 @@ def check_lake(
         rows = _catalog(lake)
     except (sqlite3.Error, OSError, DamagedError) as error:
         message = error.message if isinstance(error, DamagedError) else f"cannot be read: {error}"
+        if (lake / LAKE_TABLES).exists():
+            # a catalog is made of that list alone
+            found("damage", lake / LAKE_TABLES, message)
+            return counts
         found("note", lake / CATALOG_FILE, f"{message}; made again when opened")
         rows = {}
     tiered = {path: int(one["id"]) for path, one in known if one}
