@@ -16,7 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from fluss_df.embedded.lake_paths import WAREHOUSE, LakePaths, read_metadata, require_inside
+from fluss_df.embedded.lake_paths import (
+    WAREHOUSE,
+    LakePaths,
+    read_file,
+    read_metadata,
+    require_inside,
+)
 from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, Key, lacking
 from fluss_df.engine.files.files import (
     NOT_AS_WRITTEN,
@@ -68,7 +74,7 @@ def pending_rows(lake: Path) -> dict[Key, str] | None:
 def _made_at(lake: Path, below: str) -> str:
     """Return the path of a table's metadata where it was made."""
     try:
-        data = (lake / below).read_bytes()
+        data = read_file(lake / below)
     except FileNotFoundError:
         return f"file://{lake}/{below}"  # it is said to be missing by who reads it
     metadata = read_metadata(data, below)
@@ -151,7 +157,7 @@ def lost_rows(
         missing[path] = f"no metadata in {folder} has the snapshot {snapshot} as its newest"
         for _, below in sorted(versions.items(), reverse=True):
             try:
-                metadata = read_metadata((lake / below).read_bytes(), below)
+                metadata = read_metadata(read_file(lake / below), below)
                 if metadata.get("current-snapshot-id") == snapshot:
                     found[CATALOG, path.database_name, path.table_name] = _made_at(lake, below)
                     del missing[path]

@@ -18,13 +18,14 @@ from fluss_df.embedded.lake_paths import (
     AvroRows,
     LakePaths,
     manifests,
+    read_file,
     read_manifest,
     read_metadata,
     used_snapshots,
 )
 from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, catalog_rows
 from fluss_df.embedded.lake_sums import LiveFile, Sum, Sums, live_files, sum_of_file
-from fluss_df.engine.files.files import DamagedError
+from fluss_df.engine.files.files import DamagedError, TooManyFilesError, disk_refused
 from fluss_df.engine.lake.lake_tables import LAKE_TABLES
 from fluss_df.errors import FlussError
 from fluss_df.lake.tiering.offsets import OFFSETS_PROPERTY, offsets_from_text
@@ -145,8 +146,13 @@ class _Table:
             self.damage(self.lake / below, "the file is missing")
         except DamagedError as error:
             self.damage(self.lake / below, error.message)
+        except TooManyFilesError:
+            raise
         # of values in JSON or Avro that are of another kind, and of what the disk does not give
         except (ValueError, KeyError, TypeError, OSError, FlussError) as error:
+            refused = disk_refused("cannot check the lake", self.lake, error)
+            if isinstance(refused, TooManyFilesError):
+                raise refused from error
             self.damage(self.lake / below, f"cannot be read: {type(error).__name__}: {error}")
 
     def run(self, location: str, known: Mapping[str, Any]) -> None:
@@ -211,7 +217,7 @@ class _Table:
                                 self._file(at, file)
 
     def _read(self, below: str) -> bytes:
-        data = (self.lake / below).read_bytes()
+        data = read_file(self.lake / below)
         self._count(len(data))
         if below in self.sums.files:
             self.sums.verify(below, data)

@@ -18,6 +18,7 @@ from fluss_df.embedded.lake_paths import (
     AvroRows,
     LakePaths,
     manifests,
+    read_file,
     read_manifest,
     read_metadata,
     used_snapshots,
@@ -89,7 +90,7 @@ def _copy(lake: Path, table: PinnedTable, copies: Path) -> LakeTableCopy:
     if found is None:
         raise DamagedError("it is not in the catalog")
     paths, below = found
-    metadata = _trimmed(read_metadata((lake / below).read_bytes(), below), table.snapshot)
+    metadata = _trimmed(read_metadata(read_file(lake / below), below), table.snapshot)
     if table.snapshot is not None and table.snapshot not in _ids(metadata):
         raise DamagedError(f"it has no snapshot {table.snapshot}, which Fluss reads")
     if metadata.get("format-version") == 1 or not METADATA.fullmatch(below):
@@ -111,11 +112,11 @@ def _copy(lake: Path, table: PinnedTable, copies: Path) -> LakeTableCopy:
         listed = paths.relative(str(snapshot["manifest-list"]))
         if listed is None:
             continue
-        for manifest in manifests(AvroRows.read(add(listed).read_bytes(), listed)):
+        for manifest in manifests(AvroRows.read(read_file(add(listed)), listed)):
             at = paths.relative(manifest.path)
             if at is None or at in files:
                 continue
-            for file in live_files(read_manifest(add(at).read_bytes(), at, manifest)):
+            for file in live_files(read_manifest(read_file(add(at)), at, manifest)):
                 part = paths.relative(file.path)
                 if part is not None:
                     add(part)

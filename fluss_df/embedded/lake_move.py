@@ -31,6 +31,7 @@ from fluss_df.embedded.lake_paths import (
     Manifest,
     manifests,
     places,
+    read_file,
     read_manifest,
     read_metadata,
     require_inside,
@@ -223,7 +224,7 @@ class _Move:
     def _read(self, below: str) -> bytes:
         """Return the bytes of a file, which are those that were written."""
         try:
-            data = (self._here / below).read_bytes()
+            data = read_file(self._here / below)
         except FileNotFoundError as error:
             raise DamagedError(f"{below} is missing") from error
         self._sums.verify(below, data)
@@ -295,7 +296,7 @@ class _Move:
                     yield paths.relative(listed.path) or listed.path
 
     def _data(self, below: str) -> bytes:
-        return (self._here / below).read_bytes()
+        return read_file(self._here / below)
 
 
 def _moved(value: Any, paths: LakePaths) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField, StructType
 
-from fluss_df.engine.files.files import DamagedError
+from fluss_df.engine.files.files import DamagedError, read_bytes
 from fluss_df.lake.snapshot import local_path
 
 WAREHOUSE: Final = "warehouse"
@@ -42,6 +44,23 @@ DELETED_IN: Final = 2147483546
 
 # where files are written, in place of the table's location
 _WRITTEN_TO: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path")
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a file of the lake.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where there is none.
+    FlussError
+        As :func:`~fluss_df.engine.files.files.read_bytes`: what cannot be opened now is not
+        damaged.
+    """
+    data = read_bytes(path)
+    if data is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return data
 
 
 class LakePaths:

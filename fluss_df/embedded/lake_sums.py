@@ -27,6 +27,7 @@ from fluss_df.embedded.lake_paths import (
     LakePaths,
     manifests,
     places,
+    read_file,
     read_manifest,
     read_metadata,
 )
@@ -196,7 +197,7 @@ def add_sums(lake: Path, sums: Sums, metadata_path: str, closing: Callable[[], b
     if found is None:
         return
     paths, below = found
-    data = (lake / below).read_bytes()
+    data = read_file(lake / below)
     metadata = read_metadata(data, below)
     if below not in sums.files:
         sums.add({below: sum_of(data)})
@@ -216,13 +217,13 @@ def _add_snapshot(
     below = paths.relative(snapshot["manifest-list"])
     if below is None:
         return True
-    data = (lake / below).read_bytes()
+    data = read_file(lake / below)
     for manifest in manifests(AvroRows.read(data, below)):
         listed = paths.relative(manifest.path)
         # a manifest is added after its files
         if listed is None or listed in sums.files:
             continue
-        content = (lake / listed).read_bytes()
+        content = read_file(lake / listed)
         new: dict[str, Sum] = {}
         for file in live_files(read_manifest(content, listed, manifest)):
             at = paths.relative(file.path)

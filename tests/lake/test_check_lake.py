@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 import sqlite3
@@ -11,6 +13,8 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.engine.files import files
+from fluss_df.engine.files.files import TooManyFilesError
 from fluss_df.engine.upkeep.check import Finding, check_folder
 from fluss_df.errors import FlussError
 from tests.lake.folders import BY_HAND, assert_reads, at, catalog, files_of, table, tier
@@ -62,6 +66,21 @@ def used(folder: Path) -> list[Path]:
             entries = manifest.fetch_manifest_entry(lake.io)
             found += [entry.data_file.file_path for entry in entries]
     return [Path(path.removeprefix("file://")) for path in found]
+
+
+def test_a_file_that_cannot_be_opened_now_is_not_damaged(
+    two_tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = files._get
+
+    def no_descriptors(path: Path) -> bytes:
+        if path.suffix == ".avro":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return get(path)
+
+    monkeypatch.setattr(files, "_get", no_descriptors)
+    with pytest.raises(TooManyFilesError, match="ulimit -n"):
+        check_folder(two_tables)
 
 
 @pytest.mark.parametrize("how", ["missing", "cut", "flipped", "empty"])
