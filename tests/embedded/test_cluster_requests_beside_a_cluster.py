@@ -57,7 +57,7 @@ class Place:
 
         def named(text: str) -> str:
             for number, name in names.items():
-                pattern = rf"(table(?:_id: |Id=| |\b\D*?ID ))\b{number}\b"
+                pattern = rf"(table(?:_id: |Id=| id: | |\b\D*?ID ))\b{number}\b"
                 text = re.sub(pattern, rf"\g<1>{name}", text, flags=re.IGNORECASE)
             text = re.sub(rf"([Pp]artition(?:_id:|) ){self.partition}\b", r"\g<1>P", text)
             return re.sub(r"expiration_time: \d+", "expiration_time: T", text)

@@ -31,6 +31,7 @@ class _Io:
 class _Cluster:
     def __init__(self, config: fluss.Config) -> None:
         self.config = config
+        self.metrics = Metrics()
         self.tokens: Iterator[pb.GetFileSystemSecurityTokenResponse | fluss.FlussError] = iter(())
         self.asked = 0
 

@@ -89,7 +89,7 @@ class Metrics:
             self._parent.add(**amounts)
 
     def sent(self, size: int) -> None:
-        """Count a request that was sent, of so many bytes; quicker than :meth:`add`."""
+        """Count a request that was sent, and its bytes; quicker than :meth:`add`."""
         with self._lock:
             self.requests += 1
             self.bytes_sent += size

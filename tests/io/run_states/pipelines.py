@@ -102,7 +102,7 @@ class Pipeline:
         return sorted(read_fluss(self.target, mode=mode, connection=self.connection)["id"])
 
     def batches(self, count: int) -> None:
-        """Run so many batches of 10 rows."""
+        """Run a number of batches of 10 rows each."""
         for _ in range(count):
             self.feed()
             assert self.run() == 1
