@@ -23,13 +23,12 @@ from fluss_df.embedded.lake_paths import (
     read_metadata,
     require_inside,
 )
-from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, Key, lacking
+from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, Key, lacking, replacing
 from fluss_df.engine.files.files import (
     NOT_AS_WRITTEN,
     DamagedError,
     names_in,
     read_bytes,
-    sync_folder,
 )
 from fluss_df.engine.lake.lake_tables import LAKE_TABLES
 from fluss_df.metadata import TablePath
@@ -99,32 +98,21 @@ def register_pending(lake: Path) -> bool:
 
 def _write(lake: Path, rows: Mapping[Key, str]) -> None:
     """Put a catalog with some tables in place of what is there."""
-    new = lake / f"{CATALOG_FILE}.tmp"
-    for left in (new, new.with_name(f"{new.name}-journal")):
-        left.unlink(missing_ok=True)
-    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     from pyiceberg.catalog.sql import SqlCatalog
 
-    catalog = SqlCatalog(CATALOG, uri=f"sqlite:///{new}", warehouse=f"file://{lake}/{WAREHOUSE}")
-    for database in {key[1] for key in rows}:
-        catalog.create_namespace_if_not_exists(database)
-    catalog.close()
-    with contextlib.closing(sqlite3.connect(new)) as connection:
-        connection.executemany(
-            "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name,"
-            " metadata_location, iceberg_type) VALUES (?, ?, ?, ?, 'TABLE')",
-            [(*key, at) for key, at in rows.items()],
-        )
-        connection.commit()
-    fd = os.open(new, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    # a journal of the old one would be rolled back into the new one
-    (lake / f"{CATALOG_FILE}-journal").unlink(missing_ok=True)
-    os.replace(new, lake / CATALOG_FILE)
-    sync_folder(lake)
+    with replacing(lake / CATALOG_FILE) as new:
+        warehouse = f"file://{lake}/{WAREHOUSE}"
+        catalog = SqlCatalog(CATALOG, uri=f"sqlite:///{new}", warehouse=warehouse)
+        for database in {key[1] for key in rows}:
+            catalog.create_namespace_if_not_exists(database)
+        catalog.close()
+        with contextlib.closing(sqlite3.connect(new)) as connection:
+            connection.executemany(
+                "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name,"
+                " metadata_location, iceberg_type) VALUES (?, ?, ?, ?, 'TABLE')",
+                [(*key, at) for key, at in rows.items()],
+            )
+            connection.commit()
 
 
 # ---- a catalog that was lost

@@ -36,9 +36,9 @@ from fluss_df.embedded.lake_paths import (
     read_metadata,
     require_inside,
 )
-from fluss_df.embedded.lake_rows import CATALOG_FILE, Key, catalog_rows
+from fluss_df.embedded.lake_rows import CATALOG_FILE, Key, catalog_rows, replacing
 from fluss_df.embedded.lake_sums import Sum, Sums, sum_of
-from fluss_df.engine.files.files import DamagedError, disk_refused, sync_folder
+from fluss_df.engine.files.files import DamagedError, disk_refused, sync_file, sync_folder
 from fluss_df.errors import ErrorCode, FlussError
 
 logger = logging.getLogger(__name__)
@@ -252,7 +252,7 @@ class _Move:
     def sync(self) -> None:
         """Make the new files durable."""
         with ThreadPoolExecutor(_SYNCS, "fluss-df-lake-sync") as pool:
-            for _ in pool.map(_sync, self._written):
+            for _ in pool.map(sync_file, self._written):
                 pass
         for folder in {path.parent for path in self._written}:
             sync_folder(folder)
@@ -324,24 +324,13 @@ def _positions_moved(data: bytes, below: str, paths: LakePaths) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _replace_catalog(catalog: Path, moved: dict[Key, str], all_paths: Iterable[LakePaths]) -> None:
     """Put a catalog with other places in place of one that stays as it is to who reads it.
 
     A copy, as links may lead to the old one from elsewhere.
     """
-    new = catalog.with_name(f"{catalog.name}.tmp")
-    for left in (new, new.with_name(f"{new.name}-journal")):
-        left.unlink(missing_ok=True)
-    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     with (
+        replacing(catalog) as new,
         contextlib.closing(sqlite3.connect(catalog)) as old,
         contextlib.closing(sqlite3.connect(new)) as database,
     ):
@@ -354,9 +343,6 @@ def _replace_catalog(catalog: Path, moved: dict[Key, str], all_paths: Iterable[L
         for paths in all_paths:
             _move_namespaces(database, paths)
         database.commit()
-    _sync(new)
-    os.replace(new, catalog)
-    sync_folder(catalog.parent)
 
 
 def _move_namespaces(database: sqlite3.Connection, paths: LakePaths) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from fluss_df.engine.files.files import sync_file, sync_folder
 from fluss_df.metadata import TablePath
 
 CATALOG: Final = "fluss-iceberg-catalog"
@@ -24,6 +26,27 @@ def catalog_rows(catalog: Path) -> dict[Key, str]:
             " FROM iceberg_tables WHERE metadata_location IS NOT NULL"
         ).fetchall()
     return {(str(c), str(n), str(t)): str(at) for c, n, t, at in found}
+
+
+@contextlib.contextmanager
+def replacing(catalog: Path) -> Iterator[Path]:
+    """Give the path of an empty file, which takes the place of a catalog at the end, as a whole.
+
+    Parameters
+    ----------
+    catalog
+        The catalog, which may be missing.
+    """
+    new = catalog.with_name(f"{catalog.name}.tmp")
+    for left in (new, new.with_name(f"{new.name}-journal")):
+        left.unlink(missing_ok=True)
+    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    yield new
+    sync_file(new)
+    # a journal of the old one would be rolled back into the new one
+    catalog.with_name(f"{catalog.name}-journal").unlink(missing_ok=True)
+    os.replace(new, catalog)
+    sync_folder(catalog.parent)
 
 
 def is_damaged(catalog: Path) -> bool:

@@ -275,7 +275,7 @@ def test_two_names_of_one_lake_table_keep_their_files(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from fluss_df.embedded import EmbeddedFluss, EngineOptions, lake_move
+from fluss_df.embedded import EmbeddedFluss, EngineOptions, lake_move, lake_rows
 turn = int(sys.argv[2])
 calls = 0
 def dying(function):
@@ -286,8 +286,10 @@ def dying(function):
             os.kill(os.getpid(), signal.SIGKILL)
         return function(*args, **options)
     return call
-for name in ("_sync", "sync_folder", "_replace_catalog", "_move_namespaces"):
+for name in ("sync_file", "sync_folder", "_replace_catalog", "_move_namespaces"):
     setattr(lake_move, name, dying(getattr(lake_move, name)))
+for name in ("sync_file", "sync_folder"):
+    setattr(lake_rows, name, dying(getattr(lake_rows, name)))
 lake_move._Move._write = dying(lake_move._Move._write)
 lake_move._Move.clean = dying(lake_move._Move.clean)
 lake_move.os.replace = dying(os.replace)

@@ -208,6 +208,15 @@ def sync_data(fd: int) -> None:
         os.fsync(fd)
 
 
+def sync_file(path: Path) -> None:
+    """Make the bytes of a file durable that is not open."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sync_data(fd)
+    finally:
+        os.close(fd)
+
+
 def set_folder_aside(path: Path) -> None:
     """Give a folder that stands where a small file should be another name; nothing is deleted.
 
