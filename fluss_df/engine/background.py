@@ -48,11 +48,17 @@ async def check_for_ever(
     run: Callable[[Callable[[], object]], Awaitable[object]],
     works: Callable[[], Sequence[Callable[[], object]]],
 ) -> None:
-    """Run some works once a minute; one that fails does not keep the others from being done."""
+    """Run some works once a minute, until the folder is lost.
+
+    One that fails does not keep the others from being done.
+    """
     while True:
         await asyncio.sleep(_CHECK_INTERVAL_S)
         for work in works():
             try:
                 await run(work)
+            except FolderLostError:
+                # the watch of the folder tells it, and leaves the folder to who opens it next
+                return
             except Exception:
                 logger.exception("background work failed; it is tried again")
