@@ -9,7 +9,6 @@ four threads with a bucket each took a tenth longer.
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import weakref
 from collections import deque
@@ -22,7 +21,7 @@ import pyarrow as pa
 from fluss_df.client.fetch.chunk_read import ChunkRead
 from fluss_df.client.fetch.position import Position
 from fluss_df.client.fetch.table_decoder import TableDecoder
-from fluss_df.client.runtime.encoders import MAX_THREADS
+from fluss_df.client.runtime.encoders import compute_threads
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.hooks import ExitStep, ForkStep, after_fork, at_exit
 from fluss_df.record.log.log_batch import Compression
@@ -96,8 +95,9 @@ class ParallelRead(Generic[T]):
         self.schema = self._decoder.schema
         servers = len({connection.cluster.known_leader(p.bucket) for p in positions})
         self._lanes = max(1, connection.config.scanner_fetch_connections * max(1, servers))
-        cores = min(MAX_THREADS, os.cpu_count() or 1)
-        self._threads = min(max(cores, self._lanes), -(-sum(map(_rows, positions)) // _FEW_ROWS))
+        self._threads = min(
+            max(compute_threads(), self._lanes), -(-sum(map(_rows, positions)) // _FEW_ROWS)
+        )
         # An engine in this process answers at once: a few rows are here before a thread has begun,
         # and where nothing is to be computed threads would only wait for each other's GIL.
         self._at_once = connection.cluster.engine is not None and (
@@ -121,14 +121,18 @@ class ParallelRead(Generic[T]):
         self._held = 0
         # whether the caller waited for what it took last
         self._eager = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        # What the caller waits for and what threads wait for are told apart: each that is woken
+        # takes the interpreter lock, and with many cores most would find nothing.
+        self._can_go_on = threading.Condition(self._lock)
+        self._may_work = threading.Condition(self._lock)
         self._decoding = 0
         self._closed = False
 
     def __enter__(self) -> Self:
         # They wait for the lock: a first one that goes to work at once does not let go of the GIL,
         # and the second one was there 5 ms later.
-        with self._changed:
+        with self._lock:
             for number in range(0 if self._at_once else self._threads):
                 name = f"fluss-df-read-{number}"
                 threading.Thread(target=self._work, name=name, daemon=True).start()
@@ -144,28 +148,31 @@ class ParallelRead(Generic[T]):
         self._close()
 
     def _close(self) -> None:
-        with self._changed:
+        with self._lock:
             self._closed = True
             groups = list(self._groups)
             self._groups.clear()
-            self._changed.notify_all()
+            self._can_go_on.notify_all()
+            self._may_work.notify_all()
         for group in groups:
             group.read.abort()
 
     def end(self, timeout_s: float) -> None:
         """End the read, and wait until nothing is being decoded."""
         self._close()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._decoding, timeout_s)
+        with self._lock:
+            self._can_go_on.wait_for(lambda: not self._decoding, timeout_s)
 
     def __iter__(self) -> Iterator[T | None]:
         while True:
             if self._at_once:
                 self._work_here()
-            with self._changed:
+            with self._lock:
                 self._eager = not self._can_take()
                 if self._eager and not self._at_once:
-                    self._changed.wait_for(self._can_take, _WAIT_S)
+                    # more may be held now
+                    self._may_work.notify()
+                    self._can_go_on.wait_for(self._can_take, _WAIT_S)
                 if not self._groups:
                     return
                 if not self._can_take():
@@ -177,13 +184,13 @@ class ParallelRead(Generic[T]):
                         if group.error is not None:
                             raise group.error
                         self._groups.popleft()
-                        self._changed.notify_all()
+                        self._may_work.notify()
                         continue
                     piece = group.pieces.popleft()
                     if piece.error is not None:
                         raise piece.error
                     self._held -= piece.size
-                    self._changed.notify_all()
+                    self._may_work.notify()
                     if piece.result is None:
                         continue
                     taken = cast("T", piece.result[0])
@@ -200,13 +207,15 @@ class ParallelRead(Generic[T]):
 
     def _work(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 task = self._next_task()
                 while task is None:
                     if self._closed or not self._groups:
                         return
-                    self._changed.wait(_WAIT_S)
+                    self._may_work.wait(_WAIT_S)
                     task = self._next_task()
+                # who finds work wakes one more: there may be more of it
+                self._may_work.notify()
             # the lock is not held meanwhile
             self._do(task)
 
@@ -214,7 +223,7 @@ class ParallelRead(Generic[T]):
         """Do on the caller's thread what it would wait for, as long as that comes at once."""
         going_on = True
         while going_on:
-            with self._changed:
+            with self._lock:
                 task = None if self._can_take() else self._next_task()
             if task is None:
                 return
@@ -298,11 +307,12 @@ class ParallelRead(Generic[T]):
         except BaseException as caught:
             ended, error = True, caught
             group.steps.close()
-        with self._changed:
+        with self._lock:
             group.receiving = False
             group.ended, group.error = ended, error
             group.pieces.extend(pieces)
-            self._changed.notify_all()
+            self._may_work.notify()
+            self._tell_caller()
 
     def _decode(self, piece: _Piece) -> None:
         decode, piece.decode = piece.decode, None
@@ -316,11 +326,16 @@ class ParallelRead(Generic[T]):
             piece.error = caught
         # the received bytes are let go of
         del decode
-        with self._changed:
+        with self._lock:
             self._held += piece.size
             self._decoding -= 1
             piece.done = True
-            self._changed.notify_all()
+            self._tell_caller()
+
+    def _tell_caller(self) -> None:
+        """Wake the caller where there is something for it, or where it waits for the end."""
+        if self._can_take():
+            self._can_go_on.notify_all()
 
 
 class _Piece:
