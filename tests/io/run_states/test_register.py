@@ -132,7 +132,7 @@ def test_a_row_that_is_given_back_hides_no_claim(tmp_path: Path) -> None:
             second._changes = lambda *_: [link]  # type: ignore[method-assign]
 
         second._settled = first_meanwhile  # type: ignore[method-assign]
-        second._put = copy_meanwhile  # type: ignore[method-assign]
+        second._put = copy_meanwhile  # type: ignore[assignment, method-assign]
         with pytest.raises(InterruptedError):
             second.claim(names, Link(0, "second 0"), None)
         assert first.find("run") == link
