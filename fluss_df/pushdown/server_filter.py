@@ -34,7 +34,7 @@ from fluss_df.pushdown.predicate import (
     TextMatch,
     TextOp,
 )
-from fluss_df.record.log.statistics import statistics_columns
+from fluss_df.record.log.statistics import statistics_columns, unscaled_value
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, TypeRoot
 
@@ -200,7 +200,7 @@ def _set_float(made: pb.LiteralValue, value: pa.Scalar, _: int) -> None:
 
 
 def _set_decimal(made: pb.LiteralValue, value: pa.Scalar, precision: int) -> None:
-    unscaled = int(value.as_py().scaleb(value.type.scale))
+    unscaled = unscaled_value(value.as_py())
     if precision <= 18:
         made.decimal_value = unscaled
     else:

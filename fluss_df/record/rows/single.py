@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,6 +23,10 @@ _MASK: Final = 0xFFFFFFFF
 EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
 # longer keys are hashed faster with NumPy
 _MOST_HASHED: Final = 64
+
+# The context of the calling thread is the user's: with a precision of 6 digits, 12345.67 would be
+# written, and read, as 12345.7.
+_EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 _LENGTH: Final = struct.Struct("<i")
 _FLOAT: Final = struct.Struct("<f")
@@ -77,7 +81,7 @@ def _double(value: Any) -> bytes | None:
 
 
 def unscaled_of(t: DataType) -> Number | None:
-    """Return what gives the digits of a DECIMAL; None where they take more than 64 bits."""
+    """Return a function from a DECIMAL to its unscaled value; None where that exceeds 64 bits."""
     precision, scale = t.precision or 0, t.scale or 0
     if precision > 18:
         return None
@@ -86,9 +90,12 @@ def unscaled_of(t: DataType) -> Number | None:
     def number(value: Any) -> int | None:
         if type(value) is not Decimal or not value.is_finite():
             return None
-        unscaled = value.scaleb(scale)
+        unscaled = value.scaleb(scale, _EXACT)
+        # compared first: the integer of 1E+999999 has a million digits
+        if not -limit < unscaled < limit:
+            return None
         digits = int(unscaled)
-        return digits if digits == unscaled and -limit < digits < limit else None
+        return digits if digits == unscaled else None
 
     return number
 
@@ -399,7 +406,7 @@ def _read_decimal(t: DataType) -> Read | None:
         value, at = _read_bigint(data, at)
         if not -limit < value < limit:
             raise ValueError("a decimal of more digits than its precision")
-        return Decimal(value).scaleb(-scale), at
+        return Decimal(value).scaleb(-scale, _EXACT), at
 
     return read
 
