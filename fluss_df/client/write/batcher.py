@@ -195,13 +195,19 @@ class Batcher:
         rows = routed.rows
         size = rows.nbytes
         self.take_room(size, rows.num_rows, wait=wait_for_room)
-        handle.expect(1)
         batch = WriteBatch(routed.bucket, routed.partition_name, rows.num_rows, size, handle)
         batch.data = rows
         if size <= _ENCODE_AT_ONCE_BYTES:
-            self._encode(batch, None)
+            try:
+                self._encode(batch, None)
+            except BaseException:
+                # no sender has the batch, and so nobody else would give its room back
+                self._memory.give_back(batch.memory)
+                raise
+            handle.expect(1)
             self._hand_over(batch)
             return
+        handle.expect(1)
         self._hand_over(batch)
         try:
             encode_pool().submit(self._encode, batch, sender)
