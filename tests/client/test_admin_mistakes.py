@@ -54,7 +54,7 @@ MISTAKES: list[tuple[str, Callable[[Any], object]]] = [
     ("text None as the key", lambda a: a.alter_cluster_configs(reset_configs=[None])),
     ("value of the property", lambda a: a.alter_cluster_configs(set_configs={"x": "\ud800"})),
     (
-        "servers of Fluss 0.9.1 die of it",
+        "servers of Fluss 0.9.1 crash with it",
         lambda a: a.alter_cluster_configs(
             set_configs={"kv.rocksdb.shared-rate-limiter.bytes-per-sec": "0 mb"}
         ),
