@@ -45,8 +45,8 @@ _EAGER_FACTOR = 1.5
 _EXIT_WAIT_S = 2.0
 # the longest wait after which the caller may stop, as by Ctrl-C
 _WAIT_S = 0.2
-# Fewer rows than these are not worth a thread or a lane of their own: neighbouring buckets with fewer
-# rows together are read by one lane, whose requests ask for all of them.
+# Fewer rows are not worth a thread or a lane of their own: neighbouring buckets that have
+# no more together are read by one lane, whose requests ask for all of them.
 _FEW_ROWS = 1 << 16
 
 

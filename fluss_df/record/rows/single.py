@@ -10,12 +10,13 @@ from __future__ import annotations
 import datetime as dt
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 
 from fluss_df.record.layout.unaligned import varint
+from fluss_df.record.rows.single_numbers import EXACT, since_epoch_of, unscaled_of
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 _R = TypeRoot
@@ -24,16 +25,11 @@ EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
 # longer keys are hashed faster with NumPy
 _MOST_HASHED: Final = 64
 
-# The context of the calling thread is the user's: with a precision of 6 digits, 12345.67 would be
-# written, and read, as 12345.7.
-_EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
-
 _LENGTH: Final = struct.Struct("<i")
 _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
 
 Encode = Callable[[Any], bytes | None]
-Number = Callable[[Any], int | None]
 # bytes and a place to a value and the place behind it
 Read = Callable[[bytes, int], tuple[Any, int]]
 
@@ -78,45 +74,6 @@ def _float(value: Any) -> bytes | None:
 
 def _double(value: Any) -> bytes | None:
     return _DOUBLE.pack(value) if type(value) is float and value == value else None
-
-
-def unscaled_of(t: DataType) -> Number | None:
-    """Return a function from a DECIMAL to its unscaled value; None where that exceeds 64 bits."""
-    precision, scale = t.precision or 0, t.scale or 0
-    if precision > 18:
-        return None
-    limit = 10**precision
-
-    def number(value: Any) -> int | None:
-        if type(value) is not Decimal or not value.is_finite():
-            return None
-        unscaled = value.scaleb(scale, _EXACT)
-        # compared first: the integer of 1E+999999 has a million digits
-        if not -limit < unscaled < limit:
-            return None
-        digits = int(unscaled)
-        return digits if digits == unscaled else None
-
-    return number
-
-
-def since_epoch_of(t: DataType) -> Number | None:
-    """Return what gives a timestamp as its type has it, in ms or us; None for other units."""
-    kind = to_arrow(t)
-    if kind.unit not in ("ms", "us"):
-        return None
-    epoch = dt.datetime(1970, 1, 1, tzinfo=pa.scalar(0, kind).as_py().tzinfo)
-    whole = 1000 if kind.unit == "ms" else 1
-
-    def number(value: Any) -> int | None:
-        if type(value) is not dt.datetime or (value.tzinfo is None) != (epoch.tzinfo is None):
-            return None
-        since = value - epoch
-        micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-        units, rest = divmod(micros, whole)
-        return None if rest else units
-
-    return number
 
 
 def _decimal(t: DataType) -> Encode | None:
@@ -406,7 +363,7 @@ def _read_decimal(t: DataType) -> Read | None:
         value, at = _read_bigint(data, at)
         if not -limit < value < limit:
             raise ValueError("a decimal of more digits than its precision")
-        return Decimal(value).scaleb(-scale, _EXACT), at
+        return Decimal(value).scaleb(-scale, EXACT), at
 
     return read
 
