@@ -67,7 +67,7 @@ run_names: Final = Names()
 class Durations:
     """Histograms of how long things took, one for each kind; thread safe.
 
-    The kinds are the names of requests, and the like: there are few.
+    There are few kinds, such as the names of requests, so that their number needs no limit.
 
     Parameters
     ----------

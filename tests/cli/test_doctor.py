@@ -55,7 +55,7 @@ def test_a_report_for_people() -> None:
     done = CliRunner().invoke(app, ["doctor", "nosuch.invalid:9123"])
     assert done.exit_code == 1
     assert "problem  address" in done.stdout
-    assert "what to do: mend the name" in done.stdout
+    assert "what to do: correct the name" in done.stdout
     assert "1 problem" in done.stderr
 
 
@@ -90,7 +90,7 @@ def test_a_folder_is_left_as_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     status, found = doctor(str(folder))
     assert status == 0
-    assert "is not there" in found["data"]["message"]
+    assert "does not exist" in found["data"]["message"]
     assert not folder.exists()
     with EmbeddedFluss(folder):
         pass

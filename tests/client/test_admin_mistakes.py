@@ -20,7 +20,7 @@ MISTAKES: list[tuple[str, Callable[[Any], object]]] = [
     ("lease id None", lambda a: a.create_kv_snapshot_lease(None, 1000)),
     (r"lease id '\.\.'", lambda a: a.create_kv_snapshot_lease("..", 1000)),
     ("lease id 'a/'", lambda a: a.create_kv_snapshot_lease("a/", 1000)),
-    ("not for names", lambda a: a.create_kv_snapshot_lease("a\nb", 1000)),
+    ("control character", lambda a: a.create_kv_snapshot_lease("a\nb", 1000)),
     ("lease_duration_ms 0", lambda a: a.create_kv_snapshot_lease("a", 0)),
     ("lease_duration_ms 1.5", lambda a: a.create_kv_snapshot_lease("a", 1.5)),
     (r"renew\(\)", lambda a: lease(a).acquire_snapshots({})),
