@@ -429,6 +429,8 @@ class KvTablet:
         if not self.log.may_expire(now_ms, ttl_ms):
             return 0
         self._catch_up()
+        # changes that are synced, and that RocksDB could not take before, as on a full disk
+        self.apply()
         self.flush()
         # RocksDB syncs the names of the files in its folder, but not the name of the folder
         sync_folder(self._store.folder.parent)
