@@ -72,9 +72,9 @@ class Durations:
     Parameters
     ----------
     name
-        Of the counters.
+        The name of the counters.
     lock
-        Of counters that are added to together with these; by default one of their own.
+        The lock of other counters that are changed together with these; by default an own lock.
     """
 
     def __init__(self, name: str, lock: threading.Lock | None = None) -> None:

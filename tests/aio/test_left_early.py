@@ -52,6 +52,7 @@ def test_records_behind_a_break_come_with_the_next_call(table: core.FlussTable) 
         # iterations that end within a batch, at its end, and in the next one
         for stop in (1, 14, 20, 33):
             async for record in scanner:
+                assert isinstance(record, fluss.ScanRecord)
                 seen.append(record.row["x"])
                 if len(seen) == stop:
                     break
@@ -65,6 +66,7 @@ def test_records_behind_a_break_come_with_the_next_call(table: core.FlussTable) 
 def test_batches_behind_a_break_come_with_the_next_call(table: core.FlussTable) -> None:
     async def work(scanner: fluss.LogScanner) -> None:
         async for batch in scanner:
+            assert isinstance(batch, fluss.RecordBatch)
             first = batch.batch["x"].to_pylist()
             break
         rest = (await scanner.to_arrow())["x"].to_pylist()
@@ -78,6 +80,7 @@ def test_a_call_within_an_iteration_takes_its_rows(table: core.FlussTable) -> No
     async def work(scanner: fluss.LogScanner) -> None:
         seen: list[int] = []
         async for record in scanner:
+            assert isinstance(record, fluss.ScanRecord)
             seen.append(record.row["x"])
             if len(seen) < 50:
                 seen += [record.row["x"] for record in await scanner.poll(1000)]
