@@ -31,7 +31,7 @@ class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
         future = self._core.future
         self._core.send_now(may_block=False)
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-            # others may wait for the same rows: whoever gives up must not cancel them
+            # others may wait for the same rows: a caller that is cancelled must not cancel them
             await watched(future)
 
 

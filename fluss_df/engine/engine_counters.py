@@ -22,8 +22,8 @@ class EngineCounters:
         By table: ``messages_in``, ``bytes_in`` and ``bytes_out``, rows and bytes as they come from
         clients and go to them.
     bytes_in, bytes_out
-        Of sockets. What comes from this process passes through none. For the event loop alone, as
-        those that follow.
+        Bytes of sockets; requests of this process pass through none. Used by the event loop alone,
+        as are the counters that follow.
     connections_accepted, connections_refused
         Connections that were let in, and those that the limits kept out.
     """

@@ -67,14 +67,14 @@ run_names: Final = Names()
 class Durations:
     """Histograms of how long things took, one for each kind; thread safe.
 
-    The kinds are the names of requests, and the like: there are few.
+    There are few kinds, such as the names of requests, so that their number needs no limit.
 
     Parameters
     ----------
     name
-        Of the counters.
+        The name of the counters.
     lock
-        Of counters that are added to together with these; by default one of their own.
+        The lock of other counters that are changed together with these; by default an own lock.
     """
 
     def __init__(self, name: str, lock: threading.Lock | None = None) -> None:

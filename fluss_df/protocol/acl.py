@@ -245,7 +245,7 @@ class ResourceFilter:
     Parameters
     ----------
     type
-        Of which type.
+        The type of the resource.
     name
         With exactly this name; None for any. Without a type it says nothing.
     """

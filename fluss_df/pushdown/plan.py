@@ -78,8 +78,8 @@ class LakePlan:
     delete_files
         Files of the snapshot that say which rows are deleted.
     rows, bytes
-        Of the files that are read: their rows before deletes and filters, and their sizes. Of a
-        file only the columns and row groups that a query needs are read.
+        Rows of the data files that are read, before deletes and filters, and the sizes of the files
+        in bytes. Of each file only the columns and row groups that a query needs are read.
     """
 
     snapshot_id: int

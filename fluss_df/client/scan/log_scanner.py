@@ -352,7 +352,11 @@ class LogScanner(Ready):
         The scanner goes on from there. Rows are ordered by partition, bucket and offset.
         """
         self._require(records=False)
-        before = [(position, position.offset) for position in self._subscriptions.values()]
+        with self._lock:
+            # so that each position is at the first row that the caller does not have: rows that
+            # were decoded for a poll that failed lie before the offset that is fetched next
+            self._buffer.clear(self._subscriptions.values())
+            before = [(position, position.offset) for position in self._subscriptions.values()]
         try:
             positions = self._bounded()
             for position in positions:

@@ -280,7 +280,7 @@ class SnapshotScanner(Ready):
         try:
             lane = lane_pool().take(cluster, cluster.endpoint(node))
         except FlussError:
-            # whoever reads the bucket tries again
+            # the read of the bucket connects again, and reports the error if it stays
             return True
         lane_pool().give_back(lane)
         return SCAN_KV.key in lane.apis.versions

@@ -179,9 +179,9 @@ class WriteBatch:
         self.attempts = 0
         self.writer_id = -1
         self.sequence = -1
-        # an attempt was lost on the way: the server may have the batch or not
+        # an attempt got no answer: the server may have written the batch, or not
         self.uncertain = False
-        # a server that was asked for it in vain did not know its writer, or not its sequence
+        # a server refused the batch, as it did not know its writer or its sequence
         self.refused = False
 
     @property

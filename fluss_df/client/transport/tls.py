@@ -64,7 +64,7 @@ class Tls:
     truststore, keystore
         Files of authorities, and of the client's certificate and key; "" for none.
     password
-        Of the key.
+        The password of the key.
     names
         Whether certificates have to be for the host that is connected to.
     """
@@ -280,7 +280,7 @@ def tls_error(error: OSError, address: str, *, shaking_hands: bool) -> FlussErro
     error
         What was raised.
     address
-        Of the server.
+        The address of the server.
     shaking_hands
         Whether nothing was received of the server's answers yet.
     """

@@ -143,7 +143,7 @@ def _remove_if_left(folder: str) -> None:
     fcntl = file_locks()
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        # of whoever lives; those of earlier versions have no lock, and listen
+        # processes that run hold the lock; those of earlier versions have none, but listen
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _listens(os.path.join(folder, SOCKET)):
             shutil.rmtree(folder, ignore_errors=True)

@@ -43,7 +43,7 @@ def expired(
 
 
 def may_expire(folder: Path, now_ms: int, ttl_ms: int) -> bool:
-    """Whether a log that is not opened has a segment besides the newest that is so old."""
+    """Whether a log that is not open has a segment to expire, which is never the newest."""
     bases = segment_offsets(folder)
     if len(bases) < 2:
         return False

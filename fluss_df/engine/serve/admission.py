@@ -101,9 +101,9 @@ class Limits:
         The same for all connections together; and again for answers that are made in memory, which
         are begun when there is room for one as large as that connection had before.
     stalled_s
-        While others wait for room in ``total_bytes``, a peer that neither sends the rest of its
-        request nor takes its answers for so long is closed, and one of whose request less than an
-        eighth came in that time.
+        Seconds that a slow peer has while others wait for room in ``total_bytes``. A peer is
+        disconnected if it sends nothing of its request and takes nothing of its answers for this
+        time, or if less than an eighth of its request came in it.
     """
 
     connections: int = 1000

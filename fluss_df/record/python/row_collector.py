@@ -70,7 +70,7 @@ class Gathered:
     Attributes
     ----------
     values
-        Of all rows, in one list.
+        The values of all rows, in one list.
     extend
         Adds the values of a row.
     deletes
