@@ -1,4 +1,4 @@
-"""What a table is made of: its schema, its description, and what the cluster says of it."""
+"""Tables: schema, descriptor, and the cluster's information about a table."""
 
 from __future__ import annotations
 

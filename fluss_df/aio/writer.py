@@ -1,4 +1,4 @@
-"""Writers: what is written is queued at once, acknowledgements are awaited."""
+"""Writers that queue rows at once; acknowledgements are awaited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all parts of a client share: its settings, its I/O thread, its view of the cluster."""
+"""The common context of a client: settings, I/O thread and cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an option is, and how its values are checked."""
+"""Options of the configuration: names, defaults, and checks of their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said on a new connection before it is used, without I/O.
+"""The handshake of a new connection, without I/O.
 
 The order is that of Fluss: API versions first, then, where the client has credentials,
 SASL/PLAIN. Drivers with and without an event loop run the same generator.

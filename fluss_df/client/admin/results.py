@@ -1,4 +1,4 @@
-"""What the admin answers about a cluster: settings, health, balance, snapshots, producers."""
+"""Results of the admin about a cluster: settings, health, balance, snapshots, producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a writer keeps of a batch until it is acknowledged, and the handle that its caller gets."""
+"""A batch of a writer until it is acknowledged, and the handle that its caller gets."""
 
 from __future__ import annotations
 

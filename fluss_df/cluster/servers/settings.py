@@ -1,4 +1,4 @@
-"""What a cluster consists of, and the folder that remembers it.
+"""The settings of a cluster, and the folder that keeps them.
 
 The folder of a cluster::
 

@@ -1,4 +1,4 @@
-"""What a cluster keeps beside its tables: producers' offsets, tags, settings, the last rebalance.
+"""The state of a cluster beside its tables: producers' offsets, tags, settings, last rebalance.
 
 One JSON file, kept twice and replaced atomically, and the changes since then, one record for each
 (:mod:`~fluss_df.engine.catalog.cluster_changes`): each change happens wholly or not at all, and

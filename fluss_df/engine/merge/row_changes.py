@@ -1,4 +1,4 @@
-"""What a batch of upserts and deletes does to each row, and the changelog of it."""
+"""The changes that a batch of upserts and deletes makes, and their changelog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may come in: the limits of a server, and the connections that are open within them."""
+"""The limits of a server, and the connections that are open within them."""
 
 from __future__ import annotations
 

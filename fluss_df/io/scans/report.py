@@ -1,4 +1,4 @@
-"""What queries fetched: counters of each scan while it runs, and afterwards."""
+"""Reports of scans: the counters of each, during the scan and afterwards."""
 
 from __future__ import annotations
 
