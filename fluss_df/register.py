@@ -58,7 +58,7 @@ class _Function:
 
 
 class FlussFrame:
-    """What ``lf.fluss`` offers on a lazy frame that reads Fluss tables.
+    """The namespace ``lf.fluss`` of a lazy frame that reads Fluss tables.
 
     Examples
     --------

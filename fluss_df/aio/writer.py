@@ -36,7 +36,7 @@ class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
 
 
 class Writer(Facade[W]):
-    """What writers of log tables and of primary-key tables have in common."""
+    """The common part of writers of log tables and of primary-key tables."""
 
     _unreported: BaseException | None = None
 

@@ -132,7 +132,7 @@ def servers(key: str, value: object) -> str:
 
 
 class HasValues(Protocol):
-    """What has options: the values that were set, by their keys."""
+    """An object with options: the values that were set, by their keys."""
 
     _values: dict[str, Any]
 

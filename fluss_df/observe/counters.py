@@ -171,7 +171,7 @@ class Tables:
 
 
 class Counting(Protocol):
-    """What has counters."""
+    """Something with counters."""
 
     def counts(self) -> Counts:
         """Return the counters as they are now."""

@@ -34,7 +34,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class FolderSecret:
-    """What proves to an embedded engine on this machine that one may read its folder."""
+    """The secret by which a client proves to a local engine that it may read its folder."""
 
     secret: str = field(repr=False)
 

@@ -41,7 +41,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class BucketMoment:
-    """What there was of a bucket at one moment.
+    """The snapshot and the offsets of a bucket at one moment.
 
     Attributes
     ----------

@@ -192,7 +192,7 @@ class WriteBatch:
 
 @dataclass(frozen=True, slots=True)
 class BucketResult:
-    """What of a bucket was acknowledged.
+    """The acknowledged rows of a bucket.
 
     Parameters
     ----------

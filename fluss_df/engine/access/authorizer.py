@@ -155,7 +155,7 @@ def _containing(resource: Resource) -> set[Resource]:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What one principal at one address may do, at any moment.
+    """The rights of one principal at one address, at any moment.
 
     Parameters
     ----------

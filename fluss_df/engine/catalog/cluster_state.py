@@ -59,7 +59,7 @@ class ProducerOffsets:
 
 @dataclass(slots=True)
 class State:
-    """What there is: offsets by producer, tags by server, the last rebalance, changed settings."""
+    """The state: offsets by producer, tags by server, the last rebalance, changed settings."""
 
     producers: dict[str, ProducerOffsets] = field(default_factory=dict)
     tags: dict[int, int] = field(default_factory=dict)

@@ -35,7 +35,7 @@ _CRC_AT: Final = 21
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """What each record of a batch did.
+    """The change that each record of a batch makes.
 
     Attributes
     ----------

@@ -70,7 +70,7 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What peers may use of a server.
+    """The limits of what peers may use of a server.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ _SETTLE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ScanReport:
-    """What one scan of a query fetched.
+    """The counters of one scan of a query.
 
     Parameters
     ----------
