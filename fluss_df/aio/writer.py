@@ -1,4 +1,4 @@
-"""Writers: what is written is queued at once, acknowledgements are awaited."""
+"""Writers that queue rows at once; acknowledgements are awaited."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
 
 
 class Writer(Facade[W]):
-    """What writers of log tables and of primary-key tables have in common."""
+    """The common part of writers of log tables and of primary-key tables."""
 
     _unreported: BaseException | None = None
 

@@ -1,4 +1,4 @@
-"""What an embedded engine counts of its requests, connections and tables."""
+"""The counters of an embedded engine: requests, connections and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scan was asked for: its arguments, checked, as plain values."""
+"""The arguments of a scan, checked, as plain values."""
 
 from __future__ import annotations
 

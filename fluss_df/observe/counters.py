@@ -1,4 +1,4 @@
-"""What a process counts for who watches it: sums over all connections and engines, open or closed.
+"""The counters of a process: sums over all connections and engines, open or closed.
 
 Nothing here is exported by itself. Clients and engines count in plain integers of their own, and
 :mod:`fluss_df.metrics` adds them up when it is asked. What a connection counted stays in the sums
@@ -171,7 +171,7 @@ class Tables:
 
 
 class Counting(Protocol):
-    """What has counters."""
+    """Something with counters."""
 
     def counts(self) -> Counts:
         """Return the counters as they are now."""

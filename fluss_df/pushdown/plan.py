@@ -67,7 +67,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class LakePlan:
-    """What a scan reads of the data lake.
+    """The part of a scan that reads the data lake.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class LakePlan:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """What a scan reads, frozen when its query starts.
+    """The plan of a scan, frozen when its query starts.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How the ``fluss-df`` command speaks: output, and errors with their exit code."""
+"""Output of the ``fluss-df`` command, and errors with their exit codes."""
 
 from __future__ import annotations
 

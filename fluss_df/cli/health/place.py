@@ -190,7 +190,7 @@ def _connected(given: object) -> Iterator[Finding]:
 
     opened: FlussConnection | None = None
     try:
-        config = _impatient(unconnected(given).config)
+        config = _with_short_timeouts(unconnected(given).config)
         opened = FlussConnection.create(config)
         if config.security_ssl_enabled and not all(
             local_path(host) for host, _ in config.addresses()
@@ -216,7 +216,7 @@ def _connected(given: object) -> Iterator[Finding]:
             opened.close()
 
 
-def _impatient(config: Config) -> Config:
+def _with_short_timeouts(config: Config) -> Config:
     made = config.copy()
     most = int(_WAIT_S * 1000)
     made.connect_timeout_ms = min(made.connect_timeout_ms, most)

@@ -47,7 +47,7 @@ _LEDGER = "ledger"
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a load did.
+    """The result of a load.
 
     Parameters
     ----------

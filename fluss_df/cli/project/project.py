@@ -47,7 +47,7 @@ def make_project(folder: Path) -> list[str]:
                 (made / name).write_text(text, encoding="utf-8")
             _make_table(made / _DATA)
             # another program may have put files here meanwhile: renaming would overwrite them
-            _require_empty(folder, but=made.name)
+            _require_empty(folder, besides=made.name)
             for name in (*files, _DATA):
                 os.rename(made / name, folder / name)
         finally:
@@ -61,12 +61,12 @@ def make_project(folder: Path) -> list[str]:
     return [*files, f"{_DATA}/"]
 
 
-def _require_empty(folder: Path, but: str = "") -> None:
+def _require_empty(folder: Path, besides: str = "") -> None:
     if not folder.exists() and not folder.is_symlink():
         return
     if not folder.is_dir():
         raise FlussError(f"{folder} is not a folder: name one that is new or empty")
-    held = sorted(name for name in os.listdir(folder) if name != but)
+    held = sorted(name for name in os.listdir(folder) if name != besides)
     if held:
         more = f" and {len(held) - 3} more" if len(held) > 3 else ""
         raise FlussError(

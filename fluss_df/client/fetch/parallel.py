@@ -102,7 +102,7 @@ class ParallelRead(Generic[T]):
         # An engine in this process answers at once. A few rows are read before a thread has begun,
         # and columns that need no decoding leave threads nothing to do but wait for the GIL.
         self._at_once = connection.cluster.engine is not None and (
-            self._threads == 1 or _lies_ready(info, self.schema)
+            self._threads == 1 or _needs_no_decoding(info, self.schema)
         )
         self._groups = deque(
             _Group(
@@ -366,7 +366,7 @@ class _Group:
         self.error: BaseException | None = None
 
 
-def _lies_ready(info: TableInfo, schema: pa.Schema) -> bool:
+def _needs_no_decoding(info: TableInfo, schema: pa.Schema) -> bool:
     """Whether columns need no decoding: they are used where the log is mapped into memory.
 
     That is so for numbers that are not compressed. Strings are checked once and converted to views

@@ -1,4 +1,4 @@
-"""What a writer keeps of a batch until it is acknowledged, and the handle that its caller gets."""
+"""A batch of a writer until it is acknowledged, and the handle that its caller gets."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class WriteBatch:
 
 @dataclass(frozen=True, slots=True)
 class BucketResult:
-    """What of a bucket was acknowledged.
+    """The acknowledged rows of a bucket.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""TLS of connections: what is verified, and what is said where it fails.
+"""TLS of connections: verification of the peer, and errors that name the setting at fault.
 
 Python's own TLS takes PEM files. What fails says which of the two sides is at fault, and which
 setting mends it; what would fail again is not tried again.

@@ -26,7 +26,7 @@ _EXIT_FLUSH_HERE_S = 60.0
 
 
 class Flushable(Protocol):
-    """What is used of a writer here."""
+    """The part of a writer that is used here."""
 
     @property
     def info(self) -> TableInfo:

@@ -29,7 +29,7 @@ _FETCH_SECONDS = 900
 
 @dataclass(frozen=True, slots=True)
 class ServerJars:
-    """What a server runs from.
+    """The files that a server runs from.
 
     Parameters
     ----------

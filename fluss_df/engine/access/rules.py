@@ -33,7 +33,7 @@ Handler = Callable[..., Message]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a request needs.
+    """The rights that a request needs.
 
     Attributes
     ----------

@@ -22,7 +22,7 @@ _BUSY_AT_ONCE: Final = 64
 
 
 class Resting(Protocol):
-    """What has files that it can give back, and opens again by itself."""
+    """Something with files that it can close, and opens again by itself."""
 
     @property
     def files(self) -> int:
@@ -75,7 +75,7 @@ def allow_files() -> int:
 
 
 class OpenFiles(Generic[K]):
-    """Who may have files open, in the order of use; thread safe.
+    """The users of open files, in the order of their last use; thread safe.
 
     Parameters
     ----------

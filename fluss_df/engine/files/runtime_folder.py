@@ -1,4 +1,4 @@
-"""Folders for Unix sockets and temporary data: the user's alone, removed once nobody has them.
+"""Private folders for Unix sockets and temporary data, removed when no process uses them.
 
 A socket's path may only be short, so that it is not in the folder with the data.
 """

@@ -112,7 +112,7 @@ class KvState:
 
 
 class KvResources:
-    """What the stores of an engine share: the cache of blocks, the limit on memory tables.
+    """The resources that an engine's stores share: the cache of blocks, the limit on memory tables.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class KvResources:
 
 
 class StoreWork(NamedTuple):
-    """What a store takes, and does by itself."""
+    """The disk and memory that a store uses, and its background work."""
 
     #: of its files and its memory tables
     bytes: int = 0

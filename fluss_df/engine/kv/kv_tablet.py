@@ -131,7 +131,7 @@ class KvTablet:
         self._pending_bytes = 0
         # the newest pending value of each key
         self._overlay: Changes = {}
-        self._made: TableCodec | None = None
+        self._table_codec: TableCodec | None = None
         self.closed = False
         self._loader = StoreLoader(log, table, resources, self._codec, self._sequence_block)
         self._store = self._loader.open(folder)
@@ -139,7 +139,7 @@ class KvTablet:
 
     # ---- damage
 
-    def _repaired(self, error: DamagedStoreError, damaged: KvStore) -> None:
+    def _replace_damaged(self, error: DamagedStoreError, damaged: KvStore) -> None:
         """Replace a store that turned out to be damaged by one made from the changelog.
 
         Reads of the damaged store that are under way end with an error.
@@ -167,7 +167,7 @@ class KvTablet:
         try:
             return use()
         except DamagedStoreError as error:
-            self._repaired(error, store)
+            self._replace_damaged(error, store)
         return use()
 
     def _open_again(self) -> None:
@@ -187,7 +187,7 @@ class KvTablet:
         try:
             yield from lists
         except DamagedStoreError as error:
-            self._repaired(error, store)
+            self._replace_damaged(error, store)
             # values that were yielded already are of another state than those of the new store
             raise FlussError(
                 f"the rows of {self.name} were damaged and are made again from the changelog:"
@@ -237,9 +237,9 @@ class KvTablet:
         return self._store.scans_at_rest
 
     def _codec(self) -> TableCodec:
-        if self._made is None or self._made.schema_id != self._table.schema_id:
-            self._made = TableCodec(self._table)
-        return self._made
+        if self._table_codec is None or self._table_codec.schema_id != self._table.schema_id:
+            self._table_codec = TableCodec(self._table)
+        return self._table_codec
 
     def _require_open(self) -> None:
         if self.closed:

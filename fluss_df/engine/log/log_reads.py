@@ -1,4 +1,4 @@
-"""Where batches begin and end in a memory map of a log."""
+"""Finds where batches begin and end in the memory map of a log."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _CHUNK: Final = 16 << 20
 
 @dataclass(slots=True)
 class LoadedLog:
-    """What was found: whole batches only.
+    """A log that was loaded: whole batches only.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How old a segment is, also where a clock was wrong once.
+"""Which segments have expired, even if the clock was wrong when they were written.
 
 Commit timestamps never run backwards: after a clock was ahead, those of a log stay ahead until the
 time comes. A segment whose last timestamp lies ahead of the clock is as old as its file, which was

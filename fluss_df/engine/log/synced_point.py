@@ -117,7 +117,7 @@ class SyncedPoint:
 
 @dataclass(frozen=True, slots=True)
 class FoundPoint:
-    """What the file of a log says.
+    """The contents of the file ``synced`` of a log.
 
     Attributes
     ----------

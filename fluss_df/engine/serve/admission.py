@@ -1,4 +1,4 @@
-"""Who may come in: the limits of a server, and the connections that are open within them."""
+"""The limits of a server, and the connections that are open within them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What peers may use of a server.
+    """The limits of what peers may use of a server.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How much memory peers may make a server hold: who has to wait before more is received."""
+"""The memory that peers may make a server hold, and the requests that wait for room in it."""
 
 from __future__ import annotations
 

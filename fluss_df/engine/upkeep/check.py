@@ -75,7 +75,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What was verified, and what was found.
+    """The result of a check: counts of what was verified, and findings.
 
     Attributes
     ----------

@@ -31,7 +31,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class BatchOffsets:
-    """What a micro-batch reads.
+    """The part of a table that a micro-batch reads.
 
     Parameters
     ----------

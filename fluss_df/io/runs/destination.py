@@ -39,7 +39,7 @@ def table_of(connection: FlussConnection, to: str | TablePath) -> TablePath | No
     if os.sep in to or (os.altsep is not None and os.altsep in to) or not to.strip("."):
         return None
     if "." not in to.strip("."):
-        _refuse_either(connection, to)
+        _refuse_ambiguous(connection, to)
         return None
     try:
         path = TablePath.parse(to, connection.default_database)
@@ -59,7 +59,7 @@ def table_of(connection: FlussConnection, to: str | TablePath) -> TablePath | No
     return path
 
 
-def _refuse_either(connection: FlussConnection, to: str) -> None:
+def _refuse_ambiguous(connection: FlussConnection, to: str) -> None:
     """Refuse a name without a dot, which means a folder, if there is also a table of that name."""
     try:
         path = TablePath.parse(to, connection.default_database)

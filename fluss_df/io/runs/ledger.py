@@ -66,7 +66,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What the ledger says of a micro-batch.
+    """The entry of the ledger for a micro-batch.
 
     Parameters
     ----------

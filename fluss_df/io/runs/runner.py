@@ -38,7 +38,7 @@ LEDGER_DATABASE = "fluss_df_ledger"
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run did before it ended.
+    """The result of a run that has ended.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a frame remembers of its table, so that not each of its queries asks for it."""
+"""Remembers the table of a frame, so that not every query asks for it."""
 
 from __future__ import annotations
 

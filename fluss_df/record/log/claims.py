@@ -1,4 +1,4 @@
-"""What a compressed Arrow message says that it becomes, held against what it can become.
+"""Compares the size that a compressed Arrow message claims with what it can decompress to.
 
 Before each compressed buffer stands its size when it is decompressed, and readers allocate that.
 The frames of LZ4 and Zstandard are walked from block to block without decompressing them: they

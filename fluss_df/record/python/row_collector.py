@@ -114,7 +114,7 @@ class Gathered:
 
 
 class RowGate:
-    """What rows may join without a lock; see :meth:`RowCollector.taker`.
+    """The gate by which rows join others without a lock; see :meth:`RowCollector.taker`.
 
     Attributes
     ----------
