@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,8 @@ def test_examples(
     names: dict[str, object] = {}
     examples = examples_of(page)
     assert examples
+    # what a page handles by itself is not for the tests that come after it
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number, example in enumerate(examples):
         source = example.replace("127.0.0.1:9123", fluss_cluster.bootstrap_servers)
         source = source.replace("tablet_servers=3", "tablet_servers=1")
@@ -105,6 +108,8 @@ def test_examples(
             exec(compile(source, f"{page.name} example {number}", "exec"), names)
         finally:
             fluss_df.set_default_connection(None)
+            for each, handler in handlers.items():
+                signal.signal(each, handler)
         assert capsys.readouterr().out.strip(), example
 
 
