@@ -17,6 +17,7 @@ import typer
 import fluss_df
 from fluss_df.cli import app
 from fluss_df.cluster import LocalCluster
+from fluss_df.engine.tables import options
 from tests.run_page import blocks_of
 
 ROOT = Path(__file__).parent.parent
@@ -204,3 +205,11 @@ def test_a_command_that_does_not_exist_is_found() -> None:
     assert problem_of(["cluster", "start", "--tablet-servers", "3"]) is None
     assert problem_of(["cluster", "begin"]) == "begin"
     assert problem_of(["count", "t", "--fast"]) == "--fast"
+
+
+def test_every_property_of_a_table_is_in_the_guide() -> None:
+    text = (DOCS / "operating.md").read_text()
+    section = text.split("### Properties of tables")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(table\.[a-z.-]+)`", row)]
+    assert sorted(named) == sorted(options.NAMES)
