@@ -17,7 +17,8 @@ def parse_address(text: str) -> tuple[str, int]:
     match = _ADDRESS.match(text.strip())
     if match is None or not 0 < int(match[2]) < 65536:
         raise FlussError(
-            f"invalid address {text.strip()!r}: expected 'host:port', as in '127.0.0.1:9123'",
+            f"invalid address {text.strip()!r}: expected 'host:port', as in '127.0.0.1:9123'"
+            f"; a folder begins with a slash, or a dot and a slash: './data'",
             ErrorCode.INVALID_CONFIG_EXCEPTION,
         )
     return match[1].strip("[]"), int(match[2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import typer
 import fluss_df
 from fluss_df.cli import app
 from fluss_df.cluster import LocalCluster
+from fluss_df.engine.tables import options
 from tests.run_page import blocks_of
 
 ROOT = Path(__file__).parent.parent
@@ -98,6 +100,8 @@ def test_examples(
     names: dict[str, object] = {}
     examples = examples_of(page)
     assert examples
+    # what a page handles by itself is not for the tests that come after it
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number, example in enumerate(examples):
         source = example.replace("127.0.0.1:9123", fluss_cluster.bootstrap_servers)
         source = source.replace("tablet_servers=3", "tablet_servers=1")
@@ -105,6 +109,8 @@ def test_examples(
             exec(compile(source, f"{page.name} example {number}", "exec"), names)
         finally:
             fluss_df.set_default_connection(None)
+            for each, handler in handlers.items():
+                signal.signal(each, handler)
         assert capsys.readouterr().out.strip(), example
 
 
@@ -199,3 +205,11 @@ def test_a_command_that_does_not_exist_is_found() -> None:
     assert problem_of(["cluster", "start", "--tablet-servers", "3"]) is None
     assert problem_of(["cluster", "begin"]) == "begin"
     assert problem_of(["count", "t", "--fast"]) == "--fast"
+
+
+def test_every_property_of_a_table_is_in_the_guide() -> None:
+    text = (DOCS / "operating.md").read_text()
+    section = text.split("### Properties of tables")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(table\.[a-z.-]+)`", row)]
+    assert sorted(named) == sorted(options.NAMES)

@@ -281,9 +281,10 @@ def _replace_closed(key: tuple[Config, str | None], made: FlussConnection) -> Fl
 
 def _no_connection() -> FlussError:
     return FlussError(
-        "no connection given: pass connection='host:port' (or a 'fluss://' URL, Config, dict or an"
-        f" open connection), call fluss_df.set_default_connection(...), or set"
-        f" {BOOTSTRAP_VARIABLE}, or {HOME_VARIABLE} to a folder for an embedded Fluss",
+        "no connection given: pass connection='host:port', or a folder, './data', for an embedded"
+        " Fluss (or a 'fluss://' URL, Config, dict or an open connection); on the command line it"
+        " is --connection; or call fluss_df.set_default_connection(...), or set"
+        f" {BOOTSTRAP_VARIABLE}, or {HOME_VARIABLE} to a folder",
         ErrorCode.INVALID_CONFIG_EXCEPTION,
     )
 

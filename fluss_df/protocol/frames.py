@@ -148,9 +148,15 @@ class ResponseReader:
             length, self._type, self._request_id = _RESPONSE_HEADER.unpack(self._header)
             size = length - _RESPONSE_HEADER_AFTER_LENGTH
             if size < 0 or size > self._max_bytes:
-                raise ProtocolError(f"response of {length} bytes announced by {self._peer}")
+                raise ProtocolError(
+                    f"response of {length} bytes announced by {self._peer}: something else than"
+                    " Fluss may listen on this port"
+                )
             if self._type > TYPE_FAILURE:
-                raise ProtocolError(f"response of unknown type {self._type} from {self._peer}")
+                raise ProtocolError(
+                    f"response of unknown type {self._type} from {self._peer}: something else than"
+                    " Fluss may listen on this port"
+                )
             # not zeroed, unlike a bytearray: measured 6 % of a scan
             self._body = allocate(size)
             if size:

@@ -70,6 +70,7 @@ def _quickly(look: Callable[[], None]) -> None:
 
 
 def _tables(given: str | None) -> set[str]:
+    from fluss_df.cli.base.listing import list_tables
     from fluss_df.client.connection import BOOTSTRAP_VARIABLE, FlussConnection, unconnected
     from fluss_df.client.transport.folders import home_folder
 
@@ -83,12 +84,7 @@ def _tables(given: str | None) -> set[str]:
     most = int(_LONGEST_S * 1000)
     config.connect_timeout_ms = config.request_timeout_ms = config.retry_timeout_ms = most
     with FlussConnection.create(config) as opened:
-        admin = opened.get_admin()
-        return {
-            f"{database}.{table}"
-            for database in admin.list_databases()
-            for table in admin.list_tables(database)
-        }
+        return {str(path) for path in list_tables(opened)}
 
 
 def _tables_of_folder(folder: Path) -> set[str]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import stat
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -210,12 +211,23 @@ def passwd(
         if drop and len(kept) == len(lines):
             raise FlussError(f"there is no user {user} in {file}")
         if not drop:
-            password = typer.prompt(
-                f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True
-            )
-            kept.append(f"{user}:{hash_password(password)}")
+            kept.append(f"{user}:{hash_password(_password_of(user))}")
         _write(file, "".join(f"{line}\n" for line in kept))
         out.print(f"{'dropped' if drop else 'set'}: {escape(user)} in {escape(str(file))}")
+
+
+def _password_of(user: str) -> str:
+    """Return the password that is typed twice, or that a script writes to standard input."""
+    if sys.stdin.isatty():
+        prompt = f"Password of {user}"
+        typed: str = typer.prompt(prompt, hide_input=True, confirmation_prompt=True, err=True)
+        return typed
+    lines = sys.stdin.read().splitlines()
+    if not lines or not lines[0]:
+        raise FlussError(f"no password for {user}: write one line to standard input")
+    if len(set(lines)) > 1:
+        raise FlussError(f"the lines of standard input are two passwords for {user}: write one")
+    return lines[0]
 
 
 def _write(file: Path, text: str) -> None:

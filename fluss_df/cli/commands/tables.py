@@ -15,6 +15,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from fluss_df.cli.base.console import errors_as_messages, out, print_table
+from fluss_df.cli.base.listing import list_tables
 from fluss_df.cli.base.options import AsJson, Connection, Table, open_table
 from fluss_df.cli.base.progress import reading
 from fluss_df.client.connection import resolve_connection
@@ -44,12 +45,15 @@ def tables(
     with errors_as_messages():
         opened = resolve_connection(connection)
         admin = opened.get_admin()
-        databases = [database] if database is not None else admin.list_databases()
+        paths = (
+            list_tables(opened)
+            if database is None
+            else [TablePath(database, table) for table in admin.list_tables(database)]
+        )
         found = [
-            admin.get_table_info(TablePath(name, table))
-            for name in databases
-            for table in admin.list_tables(name)
-            if like is None or fnmatch.fnmatchcase(table, like)
+            admin.get_table_info(path)
+            for path in paths
+            if like is None or fnmatch.fnmatchcase(path.table_name, like)
         ]
         show_rows([_summary(info) for info in found], as_json=as_json, nothing="no tables")
 

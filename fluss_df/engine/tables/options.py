@@ -142,6 +142,8 @@ _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "table.changelog.image": _one_of("FULL", "WAL"),
 }
 
+NAMES: Final = tuple(_PARSERS)
+
 
 def invalid_config(message: str) -> FlussError:
     """Return the error for a property."""
