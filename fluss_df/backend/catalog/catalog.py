@@ -14,20 +14,20 @@ import polars as pl
 from ibis.backends import CanCreateDatabase, HasCurrentDatabase
 from ibis.formats.polars import PolarsSchema
 
-from fluss_df.backend.catalog.frames import by_position, frame_of, require_places, with_nulls
+from fluss_df.backend.catalog.frames import frame_of
 from fluss_df.backend.catalog.leaves import ibis_schema, plain_schema
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.base.names import all_exact, exact
+from fluss_df.io.base.names import exact
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sinks.sink import SinkResult, sink_fluss, write_fluss
 from fluss_df.io.sinks.target import TableLayout, describe
-from fluss_df.metadata import DatabaseDescriptor, TablePath, require_columns
+from fluss_df.metadata import DatabaseDescriptor, TablePath
 from fluss_df.record.change_tables import split_name
 from fluss_df.schema import TableDescriptor, TableInfo
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 _SCAN_OPTIONS = frozenset({"mode", "start", "stop", "include_metadata", "partitions", "buckets"})
 
@@ -244,7 +244,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             return self.table(name)
         path = self.path(name, database)
         layout = TableLayout(
-            _names(primary_key), _names(partition_by), _names(bucket_by), buckets, properties
+            names_of(primary_key), names_of(partition_by), names_of(bucket_by), buckets, properties
         )
         required: frozenset[str] = frozenset()
         if schema is not None:
@@ -329,140 +329,6 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
 
     # ---- writing
 
-    def insert(
-        self,
-        name: str,
-        /,
-        obj: pd.DataFrame | ir.Table | list[Any] | dict[str, Any],
-        *,
-        database: str | None = None,
-        overwrite: bool = False,
-    ) -> SinkResult | None:
-        """Append rows to a table, and create the partitions they need.
-
-        Columns are matched by name where all names are the table's, else by position, unless a
-        name is that of a column at another place. Nullable columns that are not given become null.
-
-        Parameters
-        ----------
-        name, database
-            The table.
-        obj
-            An expression, a frame, or what ``ibis.memtable`` takes.
-        overwrite
-            Must be False: Fluss only adds to tables.
-
-        Returns
-        -------
-        SinkResult
-            Rows, and offsets by bucket; None for a temporary table.
-        """
-        frame = frame_of(obj, self.compile)
-        if self.is_local(name, database):
-            self._insert_locally(name, frame, overwrite)
-            return None
-        path = self.path(name, database)
-        if overwrite:
-            self.truncate_table(path.table_name, database=path.database_name)
-        info = self.table_info(path.table_name, path.database_name)
-        names = frame.collect_schema().names()
-        columns = info.get_column_names()
-        if not set(names) <= set(columns):
-            require_places(names, columns, path)
-            frame = by_position(frame, columns, path)
-        return self._write(with_nulls(frame, info), path)
-
-    def _insert_locally(
-        self, name: str, rows: pl.LazyFrame | pl.DataFrame, overwrite: bool
-    ) -> None:
-        there = self._tables[name]
-        kinds = there.collect_schema()
-        rows = rows.lazy()
-        if set(rows.collect_schema().names()) != set(kinds):
-            rows = by_position(rows, list(kinds), name).lazy()
-        made = rows.select(exact(n).cast(t) for n, t in kinds.items())
-        self._add_table(name, made if overwrite else pl.concat([there, made]))
-
-    def upsert(
-        self,
-        name: str,
-        /,
-        obj: pd.DataFrame | ir.Table | list[Any] | dict[str, Any],
-        on: str | Sequence[str],
-        *,
-        database: str | None = None,
-    ) -> SinkResult:
-        """Write rows of a primary-key table: new ones are inserted, others updated.
-
-        Columns that are not given keep their values, null in new rows.
-
-        Parameters
-        ----------
-        name, database
-            The table.
-        obj
-            An expression, a frame, or what ``ibis.memtable`` takes.
-        on
-            The primary key of the table, all of it: Fluss can match rows by nothing else.
-
-        Raises
-        ------
-        FlussError
-            For a table without primary key, or another ``on``.
-        """
-        path = self.path(name, database)
-        info = self._keyed(path, "upsert")
-        keys = info.get_primary_keys()
-        given = _names(on) or []
-        if set(given) != set(keys):
-            raise FlussError(
-                f"table {path}: upsert(on={given!r}): rows are matched by the primary key,"
-                f" on={keys!r}"
-            )
-        frame = frame_of(obj, self.compile)
-        partial = len(frame.collect_schema().names()) < len(info.get_column_names())
-        return self._write(frame, path, mode="partial_update" if partial else "upsert")
-
-    def delete(
-        self,
-        name: str,
-        /,
-        obj: pd.DataFrame | ir.Table | list[Any] | dict[str, Any],
-        *,
-        database: str | None = None,
-    ) -> SinkResult:
-        """Delete the rows of a primary-key table whose keys are given.
-
-        Parameters
-        ----------
-        name, database
-            The table.
-        obj
-            An expression, a frame, or what ``ibis.memtable`` takes, with the columns of the
-            primary key; others are left out.
-        """
-        path = self.path(name, database)
-        keys = self._keyed(path, "delete").get_primary_keys()
-        frame = frame_of(obj, self.compile)
-        require_columns(keys, frame.collect_schema().names(), f"delete from table {path}")
-        return self._write(frame.select(all_exact(keys)), path, mode="delete")
-
-    def _keyed(self, path: TablePath, operation: str) -> TableInfo:
-        info = self.table_info(path.table_name, path.database_name)
-        if not info.has_primary_key():
-            raise FlussError(
-                f"table {path} has no primary key, so there is no {operation}: rows of a log are"
-                " only added, with insert"
-            )
-        return info
-
-    def truncate_table(self, name: str, /, *, database: str | None = None) -> None:
-        """Say that Fluss cannot empty a table."""
-        raise FlussError(
-            f"table {self.path(name, database)} cannot be emptied: Fluss has no such operation;"
-            " drop partitions, or drop the table and create another"
-        )
-
     def _write(
         self, frame: pl.LazyFrame | pl.DataFrame, path: TablePath, mode: str = "auto"
     ) -> SinkResult:
@@ -475,7 +341,8 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         return result
 
 
-def _names(names: str | Sequence[str] | None) -> list[str] | None:
+def names_of(names: str | Sequence[str] | None) -> list[str] | None:
+    """Return names that were given as one or several."""
     if names is None:
         return None
     return [names] if isinstance(names, str) else list(names)

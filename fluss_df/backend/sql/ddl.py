@@ -10,8 +10,8 @@ from dataclasses import replace
 import polars as pl
 from sqlglot import exp
 
-from fluss_df.backend.catalog.catalog import Catalog
 from fluss_df.backend.catalog.frames import by_position
+from fluss_df.backend.catalog.rows import Rows
 from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
 from fluss_df.backend.sql.queries import SqlScope, count_hints
 from fluss_df.backend.sql.sql_types import (
@@ -43,7 +43,7 @@ RESET = re.compile(
 )
 
 
-class Ddl(Catalog):
+class Ddl(Rows):
     """What SQL says about databases and tables, done."""
 
     def show(self, statement: str) -> pl.DataFrame:

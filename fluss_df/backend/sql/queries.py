@@ -211,7 +211,7 @@ class SqlScope:
                     left.append(condition)
                 else:
                     sides.setdefault(id(table), []).append(found)
-                    hints += _hints_within(condition)
+                    hints += hints_within(condition)
             if len(left) < len(conditions):
                 select.set("where", exp.Where(this=exp.and_(*left)) if left else None)
         return sides, hints
@@ -236,7 +236,7 @@ class SqlScope:
         try:
             if not narrows(self._catalog.table_info(name, database), [column.name]):
                 return None
-            keys = self.run(alone, _hints_within(alone))
+            keys = self.run(alone, hints_within(alone))
         except FlussError:
             # it speaks of the rows around it, or has an error: Polars will say which
             return None
@@ -380,7 +380,8 @@ def _only_left(select: exp.Select) -> exp.Table | None:
     return table
 
 
-def _hints_within(tree: exp.Expr) -> int:
+def hints_within(tree: exp.Expr) -> int:
+    """Return how many hints stand behind tables in a part of a statement."""
     tables = tree.find_all(exp.Table)
     return sum(comment.startswith("+") for table in tables for comment in table.comments or ())
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
 from typing import Any
 
 import ibis
@@ -16,24 +14,28 @@ import sqlglot
 from ibis.formats.polars import PolarsSchema
 from sqlglot import exp
 
-from fluss_df.backend.catalog.frames import by_position, frame_of, with_nulls
+from fluss_df.backend.catalog.frames import (
+    by_position,
+    floats_of_decimals,
+    frame_of,
+    with_nulls,
+)
 from fluss_df.backend.catalog.leaves import plain_schema
 from fluss_df.backend.sql.arguments import require_read
-from fluss_df.backend.sql.ddl import RESET, Ddl, is_shown
+from fluss_df.backend.sql.ddl import RESET, is_shown
 from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
-from fluss_df.backend.sql.queries import SqlScope, count_hints, parse, polars_reason
+from fluss_df.backend.sql.merging import Merging, errors_of_polars
+from fluss_df.backend.sql.queries import SqlScope, count_hints, parse
 from fluss_df.backend.sql.values import typed_rows
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
 from fluss_df.io.scan import explain
 from fluss_df.metadata import TablePath, require_columns
-from fluss_df.schema import TableInfo
-from fluss_df.types import TypeRoot
 
 _EXPLAIN = re.compile(r"EXPLAIN\s+(?:PLAN\s+FOR\s+)?(.*)", re.IGNORECASE | re.DOTALL)
 
 
-class Statements(Ddl):
+class Statements(Merging):
     """The SQL of the backend."""
 
     def sql(
@@ -95,6 +97,8 @@ class Statements(Ddl):
             return self._update(tree)
         if isinstance(tree, exp.Delete):
             return self._delete(tree)
+        if isinstance(tree, exp.Merge):
+            return self._merge(tree, count_hints(query))
         if isinstance(tree, exp.Create):
             self._create_statement(tree, query)
         elif isinstance(tree, exp.Drop):
@@ -149,8 +153,8 @@ class Statements(Ddl):
             if common is not None:
                 source.set("with_", common)
             rows = SqlScope(self).run(source, count_hints(query))
-            frame = _floats(by_position(rows, listed or columns, path), info)
-        with _errors_of_polars():
+            frame = floats_of_decimals(by_position(rows, listed or columns, path), info)
+        with errors_of_polars():
             result = self._write(with_nulls(frame, info), path)
         return _written(path, result.rows)
 
@@ -186,9 +190,9 @@ class Statements(Ddl):
         )
         found = self._found(chosen, tree)
         mode = "partial_update" if partial and others else "upsert"
-        with _errors_of_polars():
+        with errors_of_polars():
             # known before the first is written
-            result = self._write(_floats(found.collect(), info), path, mode=mode)
+            result = self._write(floats_of_decimals(found.collect(), info), path, mode=mode)
         return _written(path, result.rows)
 
     def _delete(self, tree: exp.Delete) -> pl.DataFrame:
@@ -201,7 +205,7 @@ class Statements(Ddl):
             )
         keys = self._keyed(path, "DELETE").get_primary_keys()
         found = self._found(exp.select(*(exp.column(key, quoted=True) for key in keys)), tree)
-        with _errors_of_polars():
+        with errors_of_polars():
             # known before the first is deleted
             result = self._write(found.collect(), path, mode="delete")
         return _written(path, result.rows)
@@ -228,18 +232,6 @@ class Statements(Ddl):
         return pl.DataFrame({"plan": [explain(frame) or frame.explain()]})
 
 
-def _floats(frame: pl.LazyFrame | pl.DataFrame, info: TableInfo) -> pl.LazyFrame | pl.DataFrame:
-    """Make floats of decimals for columns of floats: a number with a point is a decimal in SQL."""
-    kinds = frame.collect_schema()
-    wanted = [
-        exact(c.name).cast(pl.Float64)
-        for c in info.schema.columns
-        if c.type.root in (TypeRoot.FLOAT, TypeRoot.DOUBLE)
-        and isinstance(kinds.get(c.name), pl.Decimal)
-    ]
-    return frame.with_columns(wanted) if wanted else frame
-
-
 def _query_of(values: exp.Values) -> exp.Select:
     return exp.select("*").from_(exp.alias_(values, "v", table=True))
 
@@ -248,17 +240,8 @@ def _written(path: TablePath, rows: int) -> pl.DataFrame:
     return pl.DataFrame({"table": [str(path)], "rows": [rows]})
 
 
-@contextlib.contextmanager
-def _errors_of_polars() -> Iterator[None]:
-    """Say as other errors of SQL what is found wrong only when rows are there."""
-    try:
-        yield
-    except pl.exceptions.PolarsError as error:
-        raise FlussError(f"SQL cannot be run: {polars_reason(error)}") from error
-
-
 def _collected(frame: pl.LazyFrame) -> pl.DataFrame:
-    with _errors_of_polars():
+    with errors_of_polars():
         return frame.collect()
 
 

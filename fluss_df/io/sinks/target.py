@@ -125,7 +125,7 @@ def find_target(
         check_layout(info, layout)
         descriptor = info.descriptor
     mode = resolve_mode(path, descriptor, mode, change_type_column)
-    columns = written_columns(path, descriptor, mode, schema)
+    columns = written_columns(path, descriptor, mode, schema.names())
     return Target(connection, path, descriptor, info, mode, columns, change_type_column)
 
 
@@ -245,17 +245,16 @@ def resolve_mode(
 
 
 def written_columns(
-    path: TablePath, descriptor: TableDescriptor, mode: str, schema: pl.Schema
+    path: TablePath, descriptor: TableDescriptor, mode: str, names: Collection[str]
 ) -> tuple[Column, ...]:
-    """Return the columns of a table that a frame has to have, or may have."""
+    """Return the columns of a table that a frame with these has to have, or may have."""
     columns = descriptor.schema.columns
     if mode == "delete":
         by_name = {column.name: column for column in columns}
         return tuple(by_name[key] for key in descriptor.schema.primary_keys)
     if mode == "partial_update":
-        names = [column.name for column in columns]
-        require_columns(schema.names(), names, f"table {path}:")
-        given = frozenset(schema.names())
+        require_columns(names, [column.name for column in columns], f"table {path}:")
+        given = frozenset(names)
         return tuple(column for column in columns if column.name in given)
     numbered = set(descriptor.schema.auto_increment)
     return tuple(column for column in columns if column.name not in numbered)

@@ -79,10 +79,18 @@ class Writing:
 
     def write_arrow(self, rows: pa.Table) -> None:
         """Hand Arrow data to the writer, in slices that keep memory bounded."""
+        self._hand(rows, self._put)
+
+    def delete_arrow(self, keys: pa.Table) -> None:
+        """Hand keys of rows to delete to the writer of a primary-key table, as rows are."""
+        assert isinstance(self._writer, UpsertWriter)
+        self._hand(keys, self._writer.delete_arrow)
+
+    def _hand(self, rows: pa.Table, put: Callable[[pa.Table], object]) -> None:
         step = max(1, rows.num_rows * _SLICE_BYTES // max(1, rows.nbytes))
         for start in range(0, rows.num_rows, step):
             part = rows.slice(start, step)
-            self._put(part)
+            put(part)
             self._given += part.num_rows
             self._tell()
 
