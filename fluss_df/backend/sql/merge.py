@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
 from fluss_df.backend.sql.sql_types import type_of_sql
+from fluss_df.backend.sql.values import require_fitting
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TablePath, require_columns
 from fluss_df.schema import TableInfo
@@ -313,7 +314,7 @@ def _updated(
                 f"{spot(place)}"
             )
         _require_written(info, name)
-        found[name] = _typed(value, by_name[name])
+        found[name] = _typed(value, by_name[name], path)
     return found
 
 
@@ -323,7 +324,7 @@ def _inserted(then: exp.Insert, merge: Merge, kind: str) -> dict[str, exp.Expr]:
     values = then.expression
     if isinstance(then.this, exp.Star):
         return {
-            name: _typed(value, by_name[name])
+            name: _typed(value, by_name[name], path)
             for name, value, _ in _all_by_name(merge, kind, "INSERT *")
         }
     if not isinstance(values, exp.Tuple | exp.Paren):
@@ -348,7 +349,7 @@ def _inserted(then: exp.Insert, merge: Merge, kind: str) -> dict[str, exp.Expr]:
     found = {}
     for name, value in zip(listed, given, strict=True):
         _require_written(info, name)
-        found[name] = _typed(_resolved(value, (merge.source,), path, kind), by_name[name])
+        found[name] = _typed(_resolved(value, (merge.source,), path, kind), by_name[name], path)
     missing = [
         c.name
         for c in info.schema.columns
@@ -385,7 +386,7 @@ def _all_by_name(merge: Merge, kind: str, what: str) -> list[tuple[str, exp.Expr
     return [(n, value, value) for n in wanted for value in [_column(source.named(n))]]
 
 
-def _typed(value: exp.Expr, column: Column) -> exp.Expr:
+def _typed(value: exp.Expr, column: Column, path: TablePath) -> exp.Expr:
     """Return a value for a column: NULL and texts of times in its type."""
     bare = value.unnest()
     if isinstance(bare, exp.Var) and bare.name.upper() == "DEFAULT":
@@ -394,6 +395,7 @@ def _typed(value: exp.Expr, column: Column) -> exp.Expr:
         return bare
     text = isinstance(bare, exp.Literal) and bare.is_string
     if text and column.type.root in _READ_FROM_TEXT:
+        require_fitting(bare, column, path)
         return exp.cast(bare, type_of_sql(column.type))
     return value
 

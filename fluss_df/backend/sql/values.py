@@ -78,6 +78,15 @@ def typed_rows(
     return pa.table(made, names=[c.name for c in columns])
 
 
+def require_fitting(cell: exp.Expr, column: Column, path: TablePath) -> None:
+    """Raise for a literal that is none of a column's type, naming both and where it stands."""
+
+    def refuse(_: exp.Expr) -> None:
+        raise _MisfitError("expected a literal")
+
+    _value(cell, column, path, refuse)
+
+
 def _value(cell: exp.Expr, column: Column, path: TablePath, compute: Compute) -> Any:
     try:
         return _literal(cell, column.type, compute)

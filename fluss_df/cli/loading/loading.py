@@ -281,7 +281,7 @@ class Load:
         rows = 0
         arrow_types(self.path, schema)
         coerce(
-            pa.Table.from_batches([], arrow_types(self.path, schema)),
+            arrow_types(self.path, schema).empty_table(),
             target.columns,
             table=str(self.path),
         )
