@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ibis.expr.types as ir
@@ -10,11 +10,12 @@ import polars as pl
 
 from fluss_df.backend.catalog.catalog import Catalog, names_of
 from fluss_df.backend.catalog.frames import by_position, frame_of, require_places, with_nulls
+from fluss_df.backend.catalog.overwriting import Overwriting, Overwritten
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact, exact
 from fluss_df.io.sinks.sink import SinkResult
 from fluss_df.metadata import TablePath, require_columns
-from fluss_df.schema import TableInfo
+from fluss_df.schema import TableDescriptor, TableInfo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,27 +45,32 @@ class Rows(Catalog):
         obj
             An expression, a frame, or what ``ibis.memtable`` takes.
         overwrite
-            Must be False: Fluss only adds to tables.
+            Have the rows stand for all that the table has. They are computed before anything
+            changes, and may come of the table itself. In a primary-key table they are upserted,
+            then the rows with other keys are deleted; another table, or each partition, is
+            dropped and created again, and the new rows are stored in a table beside it before.
 
         Returns
         -------
         SinkResult
-            Rows, and offsets by bucket; None for a temporary table.
+            Rows, and offsets by bucket; None for a temporary table, and with ``overwrite``.
         """
         frame = frame_of(obj, self.compile)
         if self.is_local(name, database):
             self._insert_locally(name, frame, overwrite)
             return None
         path = self.path(name, database)
-        if overwrite:
-            self.truncate_table(path.table_name, database=path.database_name)
         info = self.table_info(path.table_name, path.database_name)
         names = frame.collect_schema().names()
         columns = info.get_column_names()
         if not set(names) <= set(columns):
             require_places(names, columns, path)
             frame = by_position(frame, columns, path)
-        return self._write(with_nulls(frame, info), path)
+        frame = with_nulls(frame, info)
+        if overwrite:
+            self._replace(path, frame, {})
+            return None
+        return self._write(frame, path)
 
     def _insert_locally(
         self, name: str, rows: pl.LazyFrame | pl.DataFrame, overwrite: bool
@@ -151,8 +157,35 @@ class Rows(Catalog):
         return info
 
     def truncate_table(self, name: str, /, *, database: str | None = None) -> None:
-        """Say that Fluss cannot empty a table."""
-        raise FlussError(
-            f"table {self.path(name, database)} cannot be emptied: Fluss has no such operation;"
-            " drop partitions, or drop the table and create another"
-        )
+        """Take all rows out of a table, which stays as it is.
+
+        Rows of a primary-key table are deleted one by one, which those that follow its changes
+        see. Other tables, and the partitions of partitioned ones, are dropped and created again.
+
+        Parameters
+        ----------
+        name, database
+            The table; a temporary table of the connection too.
+
+        Raises
+        ------
+        FlussError
+            For a log table with a data lake, in which the rows would stay.
+        """
+        if self.is_local(name, database):
+            self._add_table(name, self._tables[name].clear())
+            return
+        self._replace(self.path(name, database), None, {})
+
+    def _replace(
+        self,
+        path: TablePath,
+        rows: pl.LazyFrame | pl.DataFrame | None,
+        spec: Mapping[str, Any] | None,
+    ) -> Overwritten:
+        info = self.table_info(path.table_name, path.database_name)
+        return Overwriting(self._connection, info, self.creation_of).replace(rows, spec)
+
+    def creation_of(self, path: TablePath, descriptor: TableDescriptor) -> str:
+        """Return the statement in SQL that creates a table."""
+        raise NotImplementedError

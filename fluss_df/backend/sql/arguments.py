@@ -19,7 +19,7 @@ READ: Final[dict[type[exp.Expr], frozenset[str]]] = {
     exp.DropPartition: frozenset({"expressions", "exists"}),
     exp.AlterSet: frozenset({"expressions"}),
     exp.Use: frozenset({"this"}),
-    exp.TruncateTable: frozenset({"expressions"}),
+    exp.TruncateTable: frozenset({"expressions", "partition"}),
     exp.Insert: frozenset(
         {"this", "expression", "with_", "overwrite", "where", "conflict", "returning"}
         | {"alternative"}

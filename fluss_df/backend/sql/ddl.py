@@ -93,6 +93,10 @@ class Ddl(Rows):
             return pl.DataFrame({"statement": [create_statement(info.table_path, info.descriptor)]})
         return _described(info.schema.columns, info.get_primary_keys())
 
+    def creation_of(self, path: TablePath, descriptor: TableDescriptor) -> str:
+        """Return the statement in SQL that creates a table."""
+        return create_statement(path, descriptor)
+
     def _local_columns(self, name: str) -> tuple[Column, ...]:
         """Return the columns of a view or temporary table as a table of Fluss would have them."""
         kinds = self._tables[name].collect_schema()

@@ -10,6 +10,7 @@ import ibis
 import ibis.expr.schema as sch
 import ibis.expr.types as ir
 import polars as pl
+import pyarrow as pa
 import sqlglot
 from ibis.formats.polars import PolarsSchema
 from sqlglot import exp
@@ -21,16 +22,18 @@ from fluss_df.backend.catalog.frames import (
     with_nulls,
 )
 from fluss_df.backend.catalog.leaves import plain_schema
+from fluss_df.backend.catalog.overwriting import Overwriting
 from fluss_df.backend.sql.arguments import require_read
 from fluss_df.backend.sql.ddl import RESET, is_shown
 from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
 from fluss_df.backend.sql.merging import Merging, errors_of_polars
 from fluss_df.backend.sql.queries import SqlScope, count_hints, parse
-from fluss_df.backend.sql.values import typed_rows
+from fluss_df.backend.sql.values import constant, typed_rows
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
 from fluss_df.io.scan import explain
 from fluss_df.metadata import TablePath, require_columns
+from fluss_df.schema import TableInfo
 
 _EXPLAIN = re.compile(r"EXPLAIN\s+(?:PLAN\s+FOR\s+)?(.*)", re.IGNORECASE | re.DOTALL)
 
@@ -108,10 +111,7 @@ class Statements(Merging):
         elif isinstance(tree, exp.Use):
             self._use(tree)
         elif isinstance(tree, exp.TruncateTable):
-            if len(tree.expressions) > 1:
-                raise unsupported("TRUNCATE TABLE of several tables", tree)
-            table = tree.expressions[0]
-            self.truncate_table(table.name, database=table.db or None)
+            self._truncate(tree)
         else:
             raise unsupported("statement", tree)
         return pl.DataFrame()
@@ -121,7 +121,7 @@ class Statements(Merging):
         return [self.raw_sql(statement) for statement in split_statements(script)]
 
     def _insert(self, tree: exp.Insert, query: str) -> pl.DataFrame:
-        for part in ("overwrite", "where", "conflict", "returning", "alternative"):
+        for part in ("where", "conflict", "returning", "alternative"):
             if tree.args.get(part):
                 raise FlussError(f"INSERT cannot be run with {part.upper()}")
         target = tree.this
@@ -130,13 +130,9 @@ class Statements(Merging):
             listed = [item.name for item in target.expressions]
             target = target.this
         path = self.path(target.name, target.db or None)
-        if target.args.get("partition"):
-            raise FlussError(
-                f"INSERT INTO {path} cannot be run with PARTITION: give its columns as others"
-                f"{spot(target)}"
-            )
         info = self.table_info(path.table_name, path.database_name)
-        columns = info.get_column_names()
+        constants = self._partition_values(target.args.get("partition"), info)
+        columns = [c for c in info.get_column_names() if c not in constants]
         require_columns(listed, columns, f"table {path}: INSERT")
         if len(set(listed)) != len(listed):
             raise FlussError(f"table {path}: INSERT names a column more than once")
@@ -154,9 +150,62 @@ class Statements(Merging):
                 source.set("with_", common)
             rows = SqlScope(self).run(source, count_hints(query))
             frame = floats_of_decimals(by_position(rows, listed or columns, path), info)
+        if constants:
+            named = pl.DataFrame(pa.table(constants))
+            frame = frame.lazy().join(named.lazy(), how="cross")
+        frame = with_nulls(frame, info)
         with errors_of_polars():
-            result = self._write(with_nulls(frame, info), path)
-        return _written(path, result.rows)
+            if tree.args.get("overwrite"):
+                return self._overwrite(info, frame, constants)
+            return _written(path, self._write(frame, path).rows)
+
+    def _overwrite(
+        self, info: TableInfo, rows: pl.LazyFrame | pl.DataFrame, constants: dict[str, pa.Array]
+    ) -> pl.DataFrame:
+        """Replace the partitions that were named, else those of the rows, else the whole table."""
+        spec: dict[str, Any] | None = {name: item[0].as_py() for name, item in constants.items()}
+        if info.get_partition_keys() and not spec:
+            spec = None
+        return _written(info.table_path, self._replace(info.table_path, rows, spec).rows)
+
+    def _partition_values(self, tree: exp.Expr | None, info: TableInfo) -> dict[str, pa.Array]:
+        """Return the values of ``PARTITION (column = value, ...)``, each an array of one."""
+        found: dict[str, pa.Array] = {}
+        by_name = {column.name: column for column in info.schema.columns}
+        path = info.table_path
+        for item in tree.expressions if tree is not None else ():
+            if not isinstance(item, exp.EQ) or not isinstance(item.this, exp.Column):
+                raise FlussError(
+                    f"table {path}: PARTITION takes column = value, not {item.sql(Fluss)}: give"
+                    f" other partition columns as the rest of the columns{spot(item)}"
+                )
+            name = item.this.name
+            if name not in info.get_partition_keys() or name in found:
+                why = "stands twice in PARTITION" if name in found else "is no partition column"
+                there = ", ".join(info.get_partition_keys()) or "none"
+                raise FlussError(
+                    f"table {path}: column '{name}' {why} (there are: {there}){spot(item)}"
+                )
+            found[name] = constant(item.expression, by_name[name], path)
+        return found
+
+    def _truncate(self, tree: exp.TruncateTable) -> None:
+        table = tree.expressions[0]
+        name, database = table.name, table.db or None
+        if len(tree.expressions) > 1:
+            raise unsupported("TRUNCATE TABLE of several tables", tree)
+        part = tree.args.get("partition")
+        if part is None or self.is_local(name, database):
+            self.truncate_table(name, database=database)
+            return
+        info = self.table_info(name, database)
+        values = self._partition_values(part, info)
+        spec = {column: item[0].as_py() for column, item in values.items()}
+        there = Overwriting(self._connection, info, self.creation_of).partitions(spec)
+        if not there:
+            shown = ", ".join(f"{column} = {value!r}" for column, value in spec.items())
+            raise FlussError(f"table {info.table_path} has no partition with {shown}{spot(table)}")
+        self._replace(info.table_path, None, spec)
 
     def _compute(self, expression: exp.Expr) -> Any:
         """Return the value of an expression without columns."""
@@ -200,8 +249,8 @@ class Statements(Merging):
         path = self._only_table(tree, "DELETE FROM")
         if tree.args.get("where") is None:
             raise FlussError(
-                f"DELETE FROM {path}: without WHERE it would empty the table, which Fluss cannot;"
-                " drop the table and create it again"
+                f"DELETE FROM {path}: without WHERE it would empty the table: TRUNCATE TABLE does"
+                " that"
             )
         keys = self._keyed(path, "DELETE").get_primary_keys()
         found = self._found(exp.select(*(exp.column(key, quoted=True) for key in keys)), tree)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
 from fluss_df.cli.base.texts import entries_of
 from fluss_df.cli.loading.files import LINES, TEXTS, Source

@@ -65,8 +65,13 @@ class Changes:
         """How many rows are changed."""
         return sum(table.num_rows for table in (*self._written, *self._deleted))
 
-    def apply(self) -> None:
+    def apply(self, *, deletes_first: bool = True) -> None:
         """Write what was taken, by one writer: what is deleted first, then the rows.
+
+        Parameters
+        ----------
+        deletes_first
+            False for the rows first. Where both have a key, what comes last counts.
 
         Raises
         ------
@@ -76,7 +81,13 @@ class Changes:
         if not self.rows:
             return
         with Writing(self._target, create_partitions=True, progress=None) as writing:
+            if not deletes_first:
+                self._write(writing)
             for keys in self._deleted:
                 writing.delete_arrow(keys)
-            for rows in self._written:
-                writing.write_arrow(rows)
+            if deletes_first:
+                self._write(writing)
+
+    def _write(self, writing: Writing) -> None:
+        for rows in self._written:
+            writing.write_arrow(rows)
