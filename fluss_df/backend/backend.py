@@ -33,7 +33,7 @@ from fluss_df.client.connection import FlussConnection, resolve_connection, unco
 from fluss_df.errors import FlussError
 from fluss_df.io.scans.adapter import polars_text
 from fluss_df.io.scans.offsets import bucket_offsets
-from fluss_df.metadata import DEFAULT_DATABASE, TablePath, check_name
+from fluss_df.metadata import DEFAULT_DATABASE, VIEW_PROPERTY, TablePath, check_name
 from fluss_df.record.change_tables import split_name
 from fluss_df.version import __version__
 
@@ -46,13 +46,19 @@ _INTERNAL = frozenset(
     {
         "create_described_database",
         "create_described_table",
+        "create_query_view",
+        "creation_of",
+        "find_view",
         "is_local",
         "path",
+        "require_table",
         "reset",
         "scan_table",
         "show",
         "table_info",
         "translated",
+        "view",
+        "written_info",
     }
 )
 
@@ -113,6 +119,7 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         self._database = check_name(chosen, "database")
         self._tables.clear()
         self._unnamed = set()
+        self._queries = {}
         self._context = pl.SQLContext()
 
     def _from_url(self, url: ParseResult, **kwargs: Any) -> Backend:
@@ -240,8 +247,8 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
             return None
         path = TablePath(table.namespace.database, name)
         info = self._connection.get_table(path).get_table_info()
-        if info.has_primary_key():
-            return None  # offsets of a changelog count changes
+        if info.has_primary_key() or VIEW_PROPERTY in info.get_custom_properties():
+            return None  # offsets of a changelog count changes, and those of a view nothing
         rows = sum(last - first for first, last in bucket_offsets(self._connection, info).values())
         return pl.DataFrame(
             {name: [rows] for name in node.metrics}, schema=dict.fromkeys(node.metrics, pl.Int64)

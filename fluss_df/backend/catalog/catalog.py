@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from fluss_df.io.base.names import exact
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sinks.sink import SinkResult, sink_fluss, write_fluss
 from fluss_df.io.sinks.target import TableLayout, describe
-from fluss_df.metadata import DatabaseDescriptor, TablePath
+from fluss_df.metadata import VIEW_PROPERTY, DatabaseDescriptor, TablePath, require_table
 from fluss_df.record.change_tables import split_name
 from fluss_df.schema import TableDescriptor, TableInfo
 
@@ -111,6 +112,12 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         """Return what the cluster says of a table."""
         return self._connection.get_table(self.path(name, database)).get_table_info()
 
+    def written_info(self, path: TablePath) -> TableInfo:
+        """Return what the cluster says of a table that is to be written; a view is none."""
+        info = self.table_info(path.table_name, path.database_name)
+        require_table(path, info.get_custom_properties())
+        return info
+
     def list_tables(self, *, like: str | None = None, database: str | None = None) -> list[str]:
         """Return names of tables, and of views and temporary tables where no database is given."""
         names = set(self._connection.get_admin().list_tables(database or self._database))
@@ -173,11 +180,14 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             self._tables[scan] = frame
             self._unnamed.add(scan)
             return self.table(scan)
-        columns = self.table_info(path.table_name, path.database_name).schema.arrow_schema
+        info = self.table_info(path.table_name, path.database_name)
+        columns = info.schema.arrow_schema
         if changes is not None:
             columns = changes.schema(columns)
+        is_view = VIEW_PROPERTY in info.get_custom_properties()
+        schema = plain_schema(frame) if is_view else ibis_schema(frame, columns)
         namespace = ops.Namespace(database=path.database_name)
-        return ops.DatabaseTable(virtual, ibis_schema(frame, columns), self, namespace).to_expr()
+        return ops.DatabaseTable(virtual, schema, self, namespace).to_expr()
 
     def get_schema(self, table_name: str, *, database: str | None = None) -> sch.Schema:
         """Return the columns and types of a table."""
@@ -224,7 +234,8 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         ------
         FlussError
             When it exists, or Fluss has no type for a column. When writing the rows of ``obj``
-            fails, the table is there, and the error says how many rows it has.
+            fails, the table is dropped again; one that replaced another is there, and the error
+            says how many rows it has.
         """
         if obj is None and schema is None:
             raise ibis.common.exceptions.IbisError("create_table needs obj or schema")
@@ -250,21 +261,45 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         if schema is not None:
             required = frozenset(n for n, t in ibis.schema(schema).items() if not t.nullable)
         made = describe(path, kinds, layout, required=required, comment=comment)
-        if overwrite and self._connection.get_admin().table_exists(path):
+        replaced = overwrite and self._connection.get_admin().table_exists(path)
+        if replaced:
+            there = self.table_info(path.table_name, path.database_name)
+            require_table(path, there.get_custom_properties())
             # the new rows may come from the table that goes
             frame = None if frame is None else frame.lazy().collect()
             self._connection.get_admin().drop_table(path)
-        self._create(path, made)
-        if frame is not None:
+        if frame is None:
+            self._create(path, made)
+        elif replaced:
+            # these rows may be nowhere else
+            self._create(path, made)
             self._write(frame, path)
+        else:
+            self._create_with(path, made, frame)
         return self.table(path.table_name, database=path.database_name)
 
     def create_described_table(
         self, path: TablePath, frame: pl.LazyFrame, layout: TableLayout, comment: str | None
     ) -> None:
         """Create a table of the cluster for the rows of a query, and write them."""
-        self._create(path, describe(path, frame.collect_schema(), layout, comment=comment))
-        self._write(frame, path)
+        self._create_with(
+            path, describe(path, frame.collect_schema(), layout, comment=comment), frame
+        )
+
+    def _create_with(
+        self, path: TablePath, descriptor: TableDescriptor, frame: pl.LazyFrame | pl.DataFrame
+    ) -> None:
+        """Create a table with rows; where they cannot be written, there is none."""
+        self._create(path, descriptor)
+        try:
+            self._write(frame, path)
+        except BaseException as error:
+            with contextlib.suppress(FlussError):
+                self._connection.get_admin().drop_table(path, ignore_if_not_exists=True)
+                if isinstance(error, FlussError):
+                    error.message = f"{error.message}; table {path} was dropped again"
+                    error.args = (error.message, error.error_code)
+            raise
 
     def _create(
         self, path: TablePath, descriptor: TableDescriptor, *, if_not_exists: bool = False
@@ -279,29 +314,6 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         self._connection.get_admin().drop_table(
             self.path(name, database), ignore_if_not_exists=force
         )
-
-    def create_view(
-        self,
-        name: str,
-        /,
-        obj: ir.Table,
-        *,
-        database: str | None = None,
-        overwrite: bool = False,
-    ) -> ir.Table:
-        """Name an expression in this connection; each query that uses it reads again."""
-        _local_only("views", name, database)
-        self._keep(name, self.compile(obj), overwrite)
-        return self.table(name)
-
-    def drop_view(self, name: str, /, *, database: str | None = None, force: bool = False) -> None:
-        """Forget a view; ``force`` bears that there is none."""
-        _local_only("views", name, database)
-        if name in self._tables:
-            self._forget(name)
-        elif not force:
-            there = ", ".join(sorted(self._tables)) or "none"
-            raise FlussError(f"view {name!r} does not exist (local names: {there})")
 
     def _keep(self, name: str, frame: pl.LazyFrame | pl.DataFrame, overwrite: bool) -> None:
         if name in self._tables and not overwrite:
@@ -320,10 +332,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
     def rename_table(self, old_name: str, new_name: str) -> None:
         """Rename a view or temporary table; Fluss cannot rename the cluster's tables."""
         if not self.is_local(old_name):
-            raise FlussError(
-                f"table {self.path(old_name)} cannot be renamed: Fluss has no such operation;"
-                f" create {new_name!r} and insert into it"
-            )
+            raise not_renamed(self.path(old_name), new_name)
         self._keep(new_name, self._tables[old_name], overwrite=False)
         self._forget(old_name)
 
@@ -341,6 +350,15 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         return result
 
 
+def not_renamed(path: TablePath, new_name: str) -> FlussError:
+    """Return the error for a table of the cluster that is to get another name."""
+    return FlussError(
+        f"table {path} cannot be renamed: no server of Fluss has such a request; CREATE TABLE"
+        f" {new_name} AS SELECT * FROM {path.table_name} copies it, and CREATE VIEW {new_name} AS"
+        f" SELECT * FROM {path.table_name} gives it a second name"
+    )
+
+
 def names_of(names: str | Sequence[str] | None) -> list[str] | None:
     """Return names that were given as one or several."""
     if names is None:
@@ -351,11 +369,3 @@ def names_of(names: str | Sequence[str] | None) -> list[str] | None:
 def _no_catalog(catalog: str | None) -> None:
     if catalog is not None:
         raise FlussError(f"catalog={catalog!r}: Fluss has databases and no catalogs")
-
-
-def _local_only(kind: str, name: str, database: str | None) -> None:
-    if database is not None:
-        raise FlussError(
-            f"{name!r} in database {database!r}: {kind} are local to the connection; leave the"
-            " database out"
-        )

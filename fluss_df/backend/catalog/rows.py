@@ -60,7 +60,7 @@ class Rows(Catalog):
             self._insert_locally(name, frame, overwrite)
             return None
         path = self.path(name, database)
-        info = self.table_info(path.table_name, path.database_name)
+        info = self.written_info(path)
         names = frame.collect_schema().names()
         columns = info.get_column_names()
         if not set(names) <= set(columns):
@@ -148,7 +148,7 @@ class Rows(Catalog):
         return self._write(frame.select(all_exact(keys)), path, mode="delete")
 
     def _keyed(self, path: TablePath, operation: str) -> TableInfo:
-        info = self.table_info(path.table_name, path.database_name)
+        info = self.written_info(path)
         if not info.has_primary_key():
             raise FlussError(
                 f"table {path} has no primary key, so there is no {operation}: rows of a log are"
@@ -183,7 +183,7 @@ class Rows(Catalog):
         rows: pl.LazyFrame | pl.DataFrame | None,
         spec: Mapping[str, Any] | None,
     ) -> Overwritten:
-        info = self.table_info(path.table_name, path.database_name)
+        info = self.written_info(path)
         return Overwriting(self._connection, info, self.creation_of).replace(rows, spec)
 
     def creation_of(self, path: TablePath, descriptor: TableDescriptor) -> str:

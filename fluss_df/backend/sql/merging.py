@@ -7,7 +7,6 @@ deletes of keys and whole rows. Nothing is sent before all of that is known and 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -29,7 +28,7 @@ from fluss_df.backend.sql.merge import (
     source_alias,
     target_side,
 )
-from fluss_df.backend.sql.queries import SqlScope, hints_within, polars_reason
+from fluss_df.backend.sql.queries import SqlScope, errors_of_polars, hints_within
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact, exact
 from fluss_df.io.sinks.changes import Changes
@@ -39,15 +38,6 @@ _ROWS: Final = "__fluss_rows"
 # the number of a row of the source, and of a pair
 _SOURCE_ROW: Final = "__fluss_source_row"
 _NUMBER: Final = "__fluss_number"
-
-
-@contextlib.contextmanager
-def errors_of_polars() -> Iterator[None]:
-    """Say as other errors of SQL what is found wrong only when rows are there."""
-    try:
-        yield
-    except pl.exceptions.PolarsError as error:
-        raise FlussError(f"SQL cannot be run: {polars_reason(error)}") from error
 
 
 class Merging(Ddl):
@@ -60,7 +50,7 @@ class Merging(Ddl):
         path = self.path(tree.this.name, tree.this.db or None)
         if self.is_local(tree.this.name, tree.this.db or None):
             raise FlussError(f"MERGE INTO {tree.this.name}: it is local to the connection")
-        info = self.table_info(path.table_name, path.database_name)
+        info = self.written_info(path)
         target = target_side(tree, path, info)
         alias = source_alias(tree, path, target)
         common = tree.args.get("with_")

@@ -26,8 +26,8 @@ from fluss_df.backend.catalog.overwriting import Overwriting
 from fluss_df.backend.sql.arguments import require_read
 from fluss_df.backend.sql.ddl import RESET, is_shown
 from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
-from fluss_df.backend.sql.merging import Merging, errors_of_polars
-from fluss_df.backend.sql.queries import SqlScope, count_hints, parse
+from fluss_df.backend.sql.merging import Merging
+from fluss_df.backend.sql.queries import SqlScope, count_hints, errors_of_polars, parse
 from fluss_df.backend.sql.values import constant, typed_rows
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
@@ -50,14 +50,24 @@ class Statements(Merging):
         dialect: str | None = None,
     ) -> ir.Table:
         """Return a query in SQL as an expression; each run of it reads again."""
-        frame = SqlScope(self).execute(self._transpile_sql(query, dialect=dialect))
-        if schema is not None:
-            kinds = PolarsSchema.from_ibis(ibis.schema(schema))
-            frame = frame.select(exact(n).cast(t) for n, t in kinds.items())
+        text = self._transpile_sql(query, dialect=dialect)
+        frame = SqlScope(self).execute(text)
+        if schema is None:
+            return self._named_query(frame, text, self._database)
+        kinds = PolarsSchema.from_ibis(ibis.schema(schema))
+        return self._named(frame.select(exact(n).cast(t) for n, t in kinds.items()))
+
+    def _named(self, frame: pl.LazyFrame) -> ir.Table:
+        """Return a frame as an expression, by a name that no user sees."""
         name = ibis.util.gen_name("fluss_sql")
         self._keep(name, frame, overwrite=False)
         self._unnamed.add(name)
         return self.table(name)
+
+    def _named_query(self, frame: pl.LazyFrame, text: str, database: str) -> ir.Table:
+        found = self._named(frame)
+        self._queries[found.op().name] = text, database
+        return found
 
     def _get_sql_string_view_schema(self, *, name: str, table: ir.Table, query: str) -> sch.Schema:
         scope = SqlScope(self)
@@ -103,11 +113,11 @@ class Statements(Merging):
         if isinstance(tree, exp.Merge):
             return self._merge(tree, count_hints(query))
         if isinstance(tree, exp.Create):
-            self._create_statement(tree, query)
+            self._create_statement(tree, bare)
         elif isinstance(tree, exp.Drop):
             self._drop_statement(tree)
         elif isinstance(tree, exp.Alter):
-            self._alter_statement(tree)
+            self._alter_statement(tree, bare)
         elif isinstance(tree, exp.Use):
             self._use(tree)
         elif isinstance(tree, exp.TruncateTable):
@@ -130,7 +140,7 @@ class Statements(Merging):
             listed = [item.name for item in target.expressions]
             target = target.this
         path = self.path(target.name, target.db or None)
-        info = self.table_info(path.table_name, path.database_name)
+        info = self.written_info(path)
         constants = self._partition_values(target.args.get("partition"), info)
         columns = [c for c in info.get_column_names() if c not in constants]
         require_columns(listed, columns, f"table {path}: INSERT")
@@ -198,7 +208,7 @@ class Statements(Merging):
         if part is None or self.is_local(name, database):
             self.truncate_table(name, database=database)
             return
-        info = self.table_info(name, database)
+        info = self.written_info(self.path(name, database))
         values = self._partition_values(part, info)
         spec = {column: item[0].as_py() for column, item in values.items()}
         there = Overwriting(self._connection, info, self.creation_of).partitions(spec)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.sinks.evolution import add_columns, new_columns, require_schema_mode
-from fluss_df.metadata import METADATA_COLUMNS, TablePath, nearest, require_columns
+from fluss_df.metadata import METADATA_COLUMNS, TablePath, nearest, require_columns, require_table
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.types import Column, from_arrow
 
@@ -131,6 +131,7 @@ def find_target(
     if info is None:
         descriptor = describe(path, schema, layout, change_type_column)
     else:
+        require_table(path, info.descriptor.custom_properties)
         check_layout(info, layout)
         descriptor = info.descriptor
     mode = resolve_mode(path, descriptor, mode, change_type_column)
