@@ -129,14 +129,13 @@ class Views(Rows):
     def scan_table(self, name: str, database: str | None = None, **options: Any) -> pl.LazyFrame:
         """Return a lazy frame over a table or a view; options as of ``scan_fluss``."""
         try:
-            return super().scan_table(name, database, **options)  # type: ignore[no-any-return]
+            return super().scan_table(name, database, **options)
         except ViewError as error:
             path, columns = error.path, options.pop("columns", None)
             if options or path.table_name != name.rpartition(".")[2]:
                 raise FlussError(
                     f"{path} is a view, which has no changes and takes no options: they belong to"
-                    " the tables in it",
-                    ErrorCode.INVALID_TABLE_EXCEPTION,
+                    " the tables in it"
                 ) from None
             definition = error.definition
         frame = self._rows_of(path, View.of_text(path, definition))
@@ -172,7 +171,8 @@ class Views(Rows):
         if view.sql is not None:
             return self._query_frame(view.sql, view.database)
         expr = self._expression_of(view)
-        return self.translated(expr, SqlScope(self, view.database))
+        frame: pl.LazyFrame = self.translated(expr, SqlScope(self, view.database))
+        return frame
 
     def _expression_of(self, view: View) -> ir.Table:
         def find_query(text: str, database: str) -> ops.Relation:
@@ -294,7 +294,8 @@ class Views(Rows):
         # what cannot be read is not kept; this finds a view that speaks of itself
         self._rows_of(path, view)
         if overwrite and admin.table_exists(path):
-            self.view(path)
+            if self.find_view(path) is None:
+                raise FlussError(f"view {path}: there is a table of this name")
             admin.alter_table(path, set_properties={VIEW_PROPERTY: text})
             return
         descriptor = TableDescriptor(
@@ -308,14 +309,14 @@ class Views(Rows):
         except FlussError as error:
             if error.error_code != ErrorCode.TABLE_ALREADY_EXIST:
                 raise
+            if self.find_view(path) is None:
+                raise FlussError(
+                    f"view {path}: there is a table of this name", error.error_code
+                ) from None
             raise FlussError(
-                f"{self._kind(path)} {path} exists; CREATE OR REPLACE VIEW, or overwrite=True,"
-                " replaces a view",
+                f"view {path} exists: CREATE OR REPLACE VIEW replaces it, or overwrite=True",
                 error.error_code,
             ) from None
-
-    def _kind(self, path: TablePath) -> str:
-        return "table" if self.find_view(path) is None else "view"
 
     def find_view(self, path: TablePath) -> View | None:
         """Return a view; None for a table."""
