@@ -13,11 +13,11 @@ import ibis.expr.operations as ops
 import ibis.expr.types as ir
 import polars as pl
 import pyarrow as pa
-from ibis.backends.polars import Backend as PolarsBackend
 from ibis.backends.polars.rewrites import bind_unbound_table, rewrite_join
 from ibis.expr.rewrites import lower_stringslice, replace_parameter
 from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 
+from fluss_df.backend.catalog.files import Files
 from fluss_df.backend.catalog.leaves import bind_fluss_tables
 from fluss_df.backend.compiler import (  # noqa: F401 - they add to the translation
     relations,
@@ -63,7 +63,7 @@ _INTERNAL = frozenset(
 )
 
 
-class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
+class Backend(Streaming, Files):
     """Ibis over a Fluss cluster; ``ibis.fluss.connect(...)`` makes one that is connected.
 
     Expressions run on Polars, and read tables with :func:`fluss_df.scan_fluss`: only the columns,

@@ -63,7 +63,8 @@ def require_places(names: Sequence[str], columns: Sequence[str], path: object) -
 
 def with_nulls(frame: pl.LazyFrame | pl.DataFrame, info: TableInfo) -> pl.LazyFrame | pl.DataFrame:
     """Add the nullable columns of a table that a frame does not have."""
-    there = set(frame.collect_schema().names())
+    # those that the server numbers are not written
+    there = {*frame.collect_schema().names(), *info.schema.auto_increment}
     missing = [c.name for c in info.schema.columns if c.name not in there and c.type.nullable]
     return frame.with_columns(pl.lit(None).alias(name) for name in missing)
 

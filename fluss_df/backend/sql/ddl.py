@@ -179,11 +179,13 @@ class Ddl(Views):
         comment, partitioned, properties = _table_options(tree, path)
         require_columns(partitioned, names, f"CREATE TABLE {path}: PARTITIONED BY")
         columns = [_aggregated(column, properties) for column in columns]
+        own = {key: properties.pop(key) for key in list(properties) if not _is_of_fluss(key)}
         descriptor = TableDescriptor(
             Schema.from_columns(columns, keys),
             partition_keys=partitioned,
             comment=comment,
             properties=properties,
+            custom_properties=own,
         )
         self._create(path, descriptor, if_not_exists=bool(tree.args["exists"]))
 
@@ -252,7 +254,8 @@ class Ddl(Views):
         if exists and tree.args.get("replace"):
             self._replace_table(path, frame, layout, comment)
             return
-        self.create_described_table(path, frame, layout, comment)
+        with errors_of_polars():
+            self.create_described_table(path, frame, layout, comment)
 
     def _replace_table(
         self, path: TablePath, frame: pl.LazyFrame, layout: TableLayout, comment: str | None
@@ -483,6 +486,11 @@ def _table_options(
         else:
             raise unsupported(f"part of CREATE TABLE {path}", item)
     return comment, partitioned, properties
+
+
+def _is_of_fluss(key: str) -> bool:
+    """Whether an option is one that servers read; others are kept for whoever asks for them."""
+    return key.startswith(("table.", "bucket."))
 
 
 def _properties(tree: exp.Create) -> list[exp.Expr]:
