@@ -73,8 +73,12 @@ def main(
             close_all()
         return
     with tempfile.TemporaryDirectory() as folder:
-        measure(bench, folder, rows)
-        close_all()
+        server = EmbeddedFluss(folder)
+        try:
+            measure(bench, folder, rows)
+        finally:
+            close_all()
+            server.close()
     durability(bench)
 
 
