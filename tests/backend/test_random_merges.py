@@ -190,14 +190,14 @@ def run_both(con: Backend, name: str, cases: int, seed: int) -> dict[str, int]:
             duck.execute(f"CREATE TABLE {each} ({declared}, {OTHERS})")
         first = made.rows(12, unique=True)
         for db in (con.raw_sql, duck.execute):
-            db(f"INSERT INTO {table} VALUES {', '.join(first)}")  # type: ignore[operator]
+            db(f"INSERT INTO {table} VALUES {', '.join(first)}")
         given: list[str] = []
         for at in range(min(ON_ONE_TABLE, cases - done)):
             if at % 3 == 0:
                 more = made.rows(rng.choice([0, 1, 6, 12]), unique=False)
                 if more:
                     for db in (con.raw_sql, duck.execute):
-                        db(f"INSERT INTO {source} VALUES {', '.join(more)}")  # type: ignore[operator]
+                        db(f"INSERT INTO {source} VALUES {', '.join(more)}")
                 given += more
             outcomes[_one(con, duck, made, table, source, keys)] += 1
             done += 1
@@ -245,7 +245,7 @@ def _one(
     except FlussError as error:
         raise AssertionError(f"{error}\n{statement}") from error
     found = con.raw_sql(query)
-    expected = expected.cast(dict(found.schema))
+    expected = expected.cast(found.schema)
     assert found.equals(expected), f"{statement}\n{before}\n{found}\n{expected}"
     return "changed" if not found.equals(before) else "changed nothing"
 

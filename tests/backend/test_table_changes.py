@@ -1,6 +1,7 @@
 """Statements that change tables: MERGE, TRUNCATE, INSERT OVERWRITE, CREATE TABLE AS."""
 
 from collections.abc import Callable
+from typing import Any
 
 import ibis
 import polars as pl
@@ -40,7 +41,7 @@ def log(con: Backend, fresh: Fresh) -> str:
     return name
 
 
-def rows(con: Backend, name: str) -> list[tuple[object, ...]]:
+def rows(con: Backend, name: str) -> list[tuple[Any, ...]]:
     return sorted(con.raw_sql(f"SELECT * FROM {name}").rows(), key=repr)
 
 
@@ -184,6 +185,9 @@ def test_tables_that_merge_by_themselves(con: Backend, fresh: Fresh) -> None:
     for action in ("DELETE", "UPDATE SET v = 'x'"):
         with pytest.raises(FlussError, match=r"'table.merge-engine' = 'first_row'"):
             con.raw_sql(f"{merge} WHEN MATCHED THEN {action}")
+    for statement in (f"UPDATE {name} SET v = 'x'", f"DELETE FROM {name} WHERE k = 1"):
+        with pytest.raises(FlussError, match=r"'table.merge-engine' = 'first_row'"):
+            con.raw_sql(statement)
     con.raw_sql(f"{merge} WHEN NOT MATCHED THEN INSERT VALUES (k, 'new')")
     assert rows(con, name) == [(1, "a"), (2, "new")]
     con.raw_sql(f"INSERT OVERWRITE {name} VALUES (1, 'z')")
@@ -315,7 +319,7 @@ def test_an_overwrite_that_fails_loses_nothing(
     def fail(self: Writing, table: object) -> None:
         if str(self._target.path).rpartition(".")[2] in (log, keyed):
             raise FlussError("no room")
-        written(self, table)  # type: ignore[arg-type]
+        written(self, table)
 
     monkeypatch.setattr(Writing, "write_arrow", fail)
     with pytest.raises(FlussError, match=r"no room; nothing was written|no room; table"):

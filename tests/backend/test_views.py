@@ -172,7 +172,7 @@ def test_a_view_is_no_table(con: Backend, name: str) -> None:
         lambda: write_fluss(ROWS, path, connection=con.connection),
     ):
         with pytest.raises(FlussError, match=f"{path} is a view"):
-            use()  # type: ignore[no-untyped-call]
+            use()
     assert con.raw_sql(f"SELECT * FROM {view}").height == 3
 
 

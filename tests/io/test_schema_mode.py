@@ -7,7 +7,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-import fluss_df
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io import SinkResult, read_fluss, sink_fluss, write_fluss
@@ -158,7 +157,3 @@ def test_a_table_that_is_created_has_all(place: Place) -> None:
     merged(MORE, path, place, create_if_not_exists=True)
     merged(MORE.with_columns(last=1), path, place, create_if_not_exists=True)
     assert read_fluss(path, connection=place.connection).columns == [*MORE.columns, "last"]
-
-
-def test_polars_has_it() -> None:
-    assert fluss_df.write_fluss.__kwdefaults__["schema_mode"] is None

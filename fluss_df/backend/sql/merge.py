@@ -258,31 +258,37 @@ def _clause(when: exp.When, merge: Merge, equal: Mapping[str, str]) -> Clause:
             f"MERGE INTO {path}: {kind} THEN takes {can} or DO NOTHING, not"
             f" {then.sql(Fluss, comments=False)[:80]}{spot(when)}"
         )
-    if action != "insert":
-        _require_changes(merge.info, action)
+    if action in ("update", "delete"):
+        require_changes(merge.info, "MERGE INTO", action)
     return Clause(kind, condition, action, values)
 
 
-def _require_changes(info: TableInfo, action: str) -> None:
-    """Raise where the rows of a table cannot be updated or deleted."""
+def require_changes(info: TableInfo, what: str, action: str) -> None:
+    """Raise where the rows of a table cannot be updated or deleted.
+
+    Parameters
+    ----------
+    info
+        The table.
+    what, action
+        The statement, and what it would do: ``"update"`` or ``"delete"``.
+    """
     path = info.table_path
-    if action == "nothing":
-        return
     if not info.has_primary_key():
         raise FlussError(
-            f"MERGE INTO {path}: the table has no primary key, so rows are only added to it: there"
+            f"{what} {path}: the table has no primary key, so rows are only added to it: there"
             f" is no {action.upper()}, only WHEN NOT MATCHED THEN INSERT"
         )
     engine = info.get_properties().get("table.merge-engine")
     if engine:
         raise FlussError(
-            f"MERGE INTO {path}: the table merges rows by itself ('table.merge-engine' ="
+            f"{what} {path}: the table merges rows by itself ('table.merge-engine' ="
             f" '{engine}'), so there is no {action.upper()}; write to it with INSERT INTO"
         )
     behavior = info.get_properties().get("table.delete.behavior", "allow").lower()
     if action == "delete" and behavior != "allow":
         raise FlussError(
-            f"MERGE INTO {path}: nothing is deleted there ('table.delete.behavior' = '{behavior}')"
+            f"{what} {path}: nothing is deleted there ('table.delete.behavior' = '{behavior}')"
         )
 
 

@@ -26,6 +26,7 @@ from fluss_df.backend.catalog.overwriting import Overwriting
 from fluss_df.backend.sql.arguments import require_read
 from fluss_df.backend.sql.ddl import RESET, is_shown
 from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
+from fluss_df.backend.sql.merge import require_changes
 from fluss_df.backend.sql.merging import Merging
 from fluss_df.backend.sql.queries import SqlScope, count_hints, errors_of_polars, parse
 from fluss_df.backend.sql.values import constant, typed_rows
@@ -226,6 +227,7 @@ class Statements(Merging):
         """Write the rows that a query over the table finds, with their new values."""
         path = self._only_table(tree, "UPDATE")
         info = self._keyed(path, "UPDATE")
+        require_changes(info, "UPDATE", "update")
         keys, columns = info.get_primary_keys(), info.get_column_names()
         new: dict[str, exp.Expr] = {}
         for item in tree.expressions:
@@ -262,7 +264,9 @@ class Statements(Merging):
                 f"DELETE FROM {path}: without WHERE it would empty the table: TRUNCATE TABLE does"
                 " that"
             )
-        keys = self._keyed(path, "DELETE").get_primary_keys()
+        info = self._keyed(path, "DELETE")
+        require_changes(info, "DELETE FROM", "delete")
+        keys = info.get_primary_keys()
         found = self._found(exp.select(*(exp.column(key, quoted=True) for key in keys)), tree)
         with errors_of_polars():
             # known before the first is deleted
