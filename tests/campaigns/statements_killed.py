@@ -147,6 +147,7 @@ def main(
                     delay = rng.random() * 2 * took[name]
                     state, took[name] = trial(where, name, (at + 1) % 2, delay)
                     found[name][state] += 1
+                    print(f"{name}: killed after {delay:.2f} s: {state}", flush=True)
         finally:
             if cluster is not None:
                 cluster.stop()
