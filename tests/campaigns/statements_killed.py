@@ -31,6 +31,7 @@ _CHILD = """
 import sys
 from fluss_df.backend import Backend
 con = Backend().connect(sys.argv[1])
+con.raw_sql("INSERT OVERWRITE warm SELECT k + 1 AS k FROM warm")
 print("ready", flush=True)
 con.raw_sql(sys.argv[2])
 print("done", flush=True)
@@ -62,6 +63,7 @@ def prepare(con: Backend) -> None:
         ("merged", ["k", "dt"], None),
     ):
         con.create_table(name, rows(0), primary_key=keys, partition_by=parts, buckets=2)
+    con.create_table("warm", pl.DataFrame({"k": [1]}), buckets=1)
     for generation in (0, 1):
         con.create_table(f"new_{generation}", rows(generation), buckets=2)
 
@@ -143,8 +145,7 @@ def main(
             took = dict.fromkeys(STATEMENTS, 0.5)
             for at in range(rounds):
                 for name in STATEMENTS:
-                    # a first run has more to load
-                    delay = rng.random() * 2 * took[name]
+                    delay = rng.random() * 1.5 * took[name]
                     state, took[name] = trial(where, name, (at + 1) % 2, delay)
                     found[name][state] += 1
                     print(f"{name}: killed after {delay:.2f} s: {state}", flush=True)
