@@ -1,7 +1,8 @@
 """Statements that change tables, killed: ``python -m tests.campaigns.statements_killed``.
 
 A process runs INSERT OVERWRITE of a partitioned log, of a plain log and of a primary-key table, or
-MERGE, and is killed at a random moment. Then what docs/ibis.md promises must hold: the rows are the
+MERGE, and is killed: before each step that changes something, one after the other, and at random
+moments. Then what docs/ibis.md promises must hold: the rows are the
 old ones or the new ones, or the new ones are all in the table beside; of a primary-key table no key
 is missing that both have; each row is wholly the old or the new one; and the statement run again
 completes.
@@ -28,10 +29,28 @@ from fluss_df.cluster import LocalCluster
 ROWS = 20_000
 # generation g: keys g*1000 .. g*1000+ROWS, all values g
 _CHILD = """
-import sys
+import os, signal, sys
 from fluss_df.backend import Backend
+from fluss_df.client.admin.admin import FlussAdmin
+from fluss_df.io.sinks.writing import Writing
 con = Backend().connect(sys.argv[1])
 con.raw_sql("INSERT OVERWRITE warm SELECT k + 1 AS k FROM warm")
+left = int(sys.argv[3])
+
+def counted(kind, name):
+    old = getattr(kind, name)
+    def new(*args, **options):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return old(*args, **options)
+    setattr(kind, name, new)
+
+for name in ("create_table", "drop_table", "create_partition", "drop_partition"):
+    counted(FlussAdmin, name)
+for name in ("_hand", "__exit__"):
+    counted(Writing, name)
 print("ready", flush=True)
 con.raw_sql(sys.argv[2])
 print("done", flush=True)
@@ -106,28 +125,29 @@ def check(con: Backend, name: str, old: int, new: int) -> str:
     return state if exists else f"{state}, table gone"
 
 
-def trial(where: str, name: str, new: int, delay: float) -> tuple[str, float]:
-    """Kill a statement after a delay; return what was found, and how long it ran again."""
+def trial(where: str, name: str, new: int, step: int, delay: float | None) -> tuple[str, bool]:
+    """Kill a statement before a step, or after a delay; return what was found, and if it ended."""
     statement = STATEMENTS[name].format(new)
     child = subprocess.Popen(
-        [sys.executable, "-c", _CHILD, where, statement], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _CHILD, where, statement, str(step)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
-    time.sleep(delay)
-    child.send_signal(signal.SIGKILL)
+    if delay is not None:
+        time.sleep(delay)
+        child.send_signal(signal.SIGKILL)
     child.wait()
+    ended = child.stdout.read() == "done\n"
     with fluss.connect(where) as connection:
         con = Backend()
         con.do_connect(connection)
-        state = check(con, name, 1 - new, new)
-        began = time.monotonic()
-        con.raw_sql(STATEMENTS[name].format(new))
-        return state, time.monotonic() - began
+        return check(con, name, 1 - new, new), ended
 
 
 def main(
-    rounds: Annotated[int, typer.Option(help="Kills of each statement.")] = 25,
+    rounds: Annotated[int, typer.Option(help="Kills at random moments.")] = 10,
     engine: Annotated[str, typer.Option(help="embedded or cluster.")] = "embedded",
     seed: Annotated[int, typer.Option(help="Of the random moments.")] = 1,
 ) -> None:
@@ -142,11 +162,18 @@ def main(
                 con.do_connect(connection)
                 prepare(con)
             found: dict[str, Counter[str]] = {name: Counter() for name in STATEMENTS}
-            took = dict.fromkeys(STATEMENTS, 0.5)
-            for at in range(rounds):
-                for name in STATEMENTS:
-                    delay = rng.random() * 1.5 * took[name]
-                    state, took[name] = trial(where, name, (at + 1) % 2, delay)
+            for name in STATEMENTS:
+                new, step, ended = 1, 0, False
+                while not ended:
+                    step += 1
+                    state, ended = trial(where, name, new, step, None)
+                    new = 1 - new
+                    found[name][state] += 1
+                    print(f"{name}: killed before step {step}: {state}", flush=True)
+                for _ in range(rounds):
+                    delay = rng.random() * 1.5
+                    state, _ = trial(where, name, new, -1, delay)
+                    new = 1 - new
                     found[name][state] += 1
                     print(f"{name}: killed after {delay:.2f} s: {state}", flush=True)
         finally:
