@@ -333,12 +333,21 @@ class Backend(Streaming, Files):
         Raises
         ------
         FlussError
-            For a view or temporary table of this connection, or what Spark has no SQL for.
+            For a view, a temporary table of this connection, or what Spark has no SQL for.
         """
         from pyspark.sql import SparkSession as Session
 
         from fluss_df.spark.queries.expressions import expression_to_spark
 
+        for table in expr.op().find(ops.DatabaseTable):
+            name, changes = split_name(table.name)
+            if table.namespace.database is None or changes is not None:
+                continue  # said below
+            path = TablePath(table.namespace.database, name)
+            if self.find_view(path) is not None:
+                raise FlussError(
+                    f"{path} is a view, which Spark cannot read: build the expression of its tables"
+                )
         return expression_to_spark(expr, spark or Session.active(), self._connection, params)
 
 

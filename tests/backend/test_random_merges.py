@@ -251,6 +251,9 @@ def _one(
 
 
 def test_statements_change_what_those_of_duckdb_do(con: Backend, fresh: Callable[[], str]) -> None:
-    outcomes = run_both(con, fresh(), CASES, SEED)
-    assert outcomes["changed"] > CASES // 4
-    assert pl.Series(outcomes.values()).sum() == CASES
+    on_cluster = con.connection.config.bootstrap_servers.startswith("127.")
+    # a cluster takes longer for each
+    cases = CASES // 3 if on_cluster and "FLUSS_TEST_CASES" not in os.environ else CASES
+    outcomes = run_both(con, fresh(), cases, SEED)
+    assert outcomes["changed"] > cases // 4
+    assert sum(outcomes.values()) == cases

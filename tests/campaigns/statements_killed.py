@@ -153,7 +153,7 @@ def main(
 ) -> None:
     """Kill statements, and look at what is left."""
     rng = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         cluster = LocalCluster().start() if engine == "cluster" else None
         where = cluster.bootstrap_servers if cluster else folder
         try:

@@ -230,11 +230,11 @@ class Views(Rows):
         self._run_pre_execute_hooks(obj)
         columns = tuple(obj.columns)
         if query is not None:
-            view = View(columns, columns, query[0], query[1])
+            self.create_query_view(path, query[0], columns, query[1], overwrite=overwrite)
         else:
             operations = expression_to_data(obj, self._queries.get)
             view = View(columns, columns, None, self._database, operations)
-        self._keep_view(path, view, overwrite=overwrite)
+            self._keep_view(path, view, overwrite=overwrite)
         return self.table(path.table_name, database=path.database_name)
 
     def _query_of(self, obj: ir.Table) -> tuple[str, str] | None:
@@ -248,6 +248,7 @@ class Views(Rows):
         path: TablePath,
         text: str,
         names: Sequence[str],
+        database: str | None = None,
         *,
         overwrite: bool,
         comment: str | None = None,
@@ -262,6 +263,8 @@ class Views(Rows):
             The query.
         names
             Names of its columns; none for those that it has.
+        database
+            The database of names in it that have none; the current one by default.
         comment
             A description.
         """
@@ -274,7 +277,7 @@ class Views(Rows):
                 )
         token = _EXPANDING.set((*_EXPANDING.get(), path))
         try:
-            there = self._query_frame(text, self._database).collect_schema().names()
+            there = self._query_frame(text, database or self._database).collect_schema().names()
         finally:
             _EXPANDING.reset(token)
         if names and len(names) != len(there):
@@ -282,7 +285,7 @@ class Views(Rows):
                 f"view {path}: {len(names)} names ({', '.join(names)}) given for {len(there)}"
                 f" columns ({', '.join(there)})"
             )
-        view = View(tuple(names or there), tuple(there), text, self._database)
+        view = View(tuple(names or there), tuple(there), text, database or self._database)
         if len(set(view.columns)) < len(view.columns):
             raise FlussError(f"view {path}: two of its columns have one name")
         self._keep_view(path, view, overwrite=overwrite, comment=comment)
@@ -291,8 +294,9 @@ class Views(Rows):
         self, path: TablePath, view: View, *, overwrite: bool, comment: str | None = None
     ) -> None:
         admin, text = self._connection.get_admin(), view.to_text(path)
-        # what cannot be read is not kept; this finds a view that speaks of itself
-        self._rows_of(path, view)
+        if view.sql is None:
+            # what cannot be read is not kept; a query was looked at before
+            self._rows_of(path, view)
         if overwrite and admin.table_exists(path):
             if self.find_view(path) is None:
                 raise FlussError(f"view {path}: there is a table of this name")
