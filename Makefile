@@ -95,6 +95,8 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.embedded_large
 	@"$(BIN)/python" -m tests.campaigns.embedded_owners
 	@"$(BIN)/python" -m tests.campaigns.embedded_attacks
+	@"$(BIN)/python" -m tests.campaigns.statements_killed
+	@"$(BIN)/python" -m tests.campaigns.statements_killed --engine cluster
 	@FLUSS_TEST_SPARK_FULL=1 "$(BIN)/python" -m pytest -o timeout=1200 tests/spark
 	@FLUSS_TEST_SPARK_FULL=1 FLUSS_TEST_SPARK=connect "$(BIN)/python" -m pytest -o timeout=1200 tests/spark
 	@"$(BIN)/python" -m tests.campaigns.spark_pipeline
@@ -105,6 +107,7 @@ campaigns: $(STAMP)
 	@FLUSS_TEST_SQL_CASES=2000 "$(BIN)/python" -m pytest -o timeout=14400 tests/spark/test_random_queries.py
 	@FLUSS_TEST_SQL_CASES=200 "$(BIN)/python" -m pytest -o timeout=7200 tests/spark/test_random_conditions.py
 	@FLUSS_TEST_CASES=2000 "$(BIN)/python" -m pytest -o timeout=7200 tests/backend/test_conditions.py
+	@FLUSS_TEST_CASES=500 "$(BIN)/python" -m pytest -o timeout=7200 tests/backend/test_random_merges.py
 	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/io/test_run.py tests/io/test_run_tables.py tests/io/test_run_kills.py -k killed
 	@FLUSS_TEST_KILLS=20 "$(BIN)/python" -m pytest -o timeout=1200 tests/cli/files -k killed
 

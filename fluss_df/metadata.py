@@ -27,6 +27,8 @@ COMMIT_TIMESTAMP_COLUMN = "_commit_timestamp"
 METADATA_COLUMNS = (PARTITION_COLUMN, BUCKET_COLUMN, LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
 # metadata columns of the changelog of a primary-key table
 CHANGE_TYPE_COLUMN = "_change_type"
+#: The custom property of a table that stands for a view, with what the view is.
+VIEW_PROPERTY = "fluss_df.view"
 CHANGELOG_COLUMNS = (CHANGE_TYPE_COLUMN, LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -247,6 +249,39 @@ def nearest(name: str, existing: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, existing, n=1)
     near = near or [other for other in existing if other.lower() == name.lower()]
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+class ViewError(FlussError):
+    """A name is that of a view where a table is expected.
+
+    Parameters
+    ----------
+    path
+        The view.
+    definition
+        What it is, as it is kept.
+    """
+
+    def __init__(self, path: TablePath, definition: str) -> None:
+        super().__init__(
+            f"{path} is a view, and has no rows of its own: SQL and Ibis read it",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+        self.path = path
+        self.definition = definition
+
+
+def require_table(path: TablePath, custom_properties: Mapping[str, str]) -> None:
+    """Raise for what is a view of SQL or Ibis: a table with nothing but its definition.
+
+    Raises
+    ------
+    ViewError
+        With the definition.
+    """
+    definition = custom_properties.get(VIEW_PROPERTY)
+    if definition is not None:
+        raise ViewError(path, definition)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ import ibis.expr.operations as ops
 import ibis.expr.types as ir
 import polars as pl
 import pyarrow as pa
-from ibis.backends.polars import Backend as PolarsBackend
 from ibis.backends.polars.rewrites import bind_unbound_table, rewrite_join
 from ibis.expr.rewrites import lower_stringslice, replace_parameter
 from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 
+from fluss_df.backend.catalog.files import Files
 from fluss_df.backend.catalog.leaves import bind_fluss_tables
 from fluss_df.backend.compiler import (  # noqa: F401 - they add to the translation
     relations,
@@ -33,7 +33,7 @@ from fluss_df.client.connection import FlussConnection, resolve_connection, unco
 from fluss_df.errors import FlussError
 from fluss_df.io.scans.adapter import polars_text
 from fluss_df.io.scans.offsets import bucket_offsets
-from fluss_df.metadata import DEFAULT_DATABASE, TablePath, check_name
+from fluss_df.metadata import DEFAULT_DATABASE, VIEW_PROPERTY, TablePath, check_name
 from fluss_df.record.change_tables import split_name
 from fluss_df.version import __version__
 
@@ -46,18 +46,24 @@ _INTERNAL = frozenset(
     {
         "create_described_database",
         "create_described_table",
+        "create_query_view",
+        "creation_of",
+        "find_view",
         "is_local",
         "path",
+        "require_table",
         "reset",
         "scan_table",
         "show",
         "table_info",
         "translated",
+        "view",
+        "written_info",
     }
 )
 
 
-class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
+class Backend(Streaming, Files):
     """Ibis over a Fluss cluster; ``ibis.fluss.connect(...)`` makes one that is connected.
 
     Expressions run on Polars, and read tables with :func:`fluss_df.scan_fluss`: only the columns,
@@ -113,6 +119,7 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         self._database = check_name(chosen, "database")
         self._tables.clear()
         self._unnamed = set()
+        self._queries = {}
         self._context = pl.SQLContext()
 
     def _from_url(self, url: ParseResult, **kwargs: Any) -> Backend:
@@ -240,8 +247,8 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
             return None
         path = TablePath(table.namespace.database, name)
         info = self._connection.get_table(path).get_table_info()
-        if info.has_primary_key():
-            return None  # offsets of a changelog count changes
+        if info.has_primary_key() or VIEW_PROPERTY in info.get_custom_properties():
+            return None  # offsets of a changelog count changes, and those of a view nothing
         rows = sum(last - first for first, last in bucket_offsets(self._connection, info).values())
         return pl.DataFrame(
             {name: [rows] for name in node.metrics}, schema=dict.fromkeys(node.metrics, pl.Int64)
@@ -326,12 +333,21 @@ class Backend(Streaming, PolarsBackend):  # type: ignore[misc]
         Raises
         ------
         FlussError
-            For a view or temporary table of this connection, or what Spark has no SQL for.
+            For a view, a temporary table of this connection, or what Spark has no SQL for.
         """
         from pyspark.sql import SparkSession as Session
 
         from fluss_df.spark.queries.expressions import expression_to_spark
 
+        for table in expr.op().find(ops.DatabaseTable):
+            name, changes = split_name(table.name)
+            if table.namespace.database is None or changes is not None:
+                continue  # said below
+            path = TablePath(table.namespace.database, name)
+            if self.find_view(path) is not None:
+                raise FlussError(
+                    f"{path} is a view, which Spark cannot read: build the expression of its tables"
+                )
         return expression_to_spark(expr, spark or Session.active(), self._connection, params)
 
 

@@ -33,7 +33,7 @@ from fluss_df.io.source import (
     parse_partitions,
 )
 from fluss_df.lake.options import is_lake_table, lake_options
-from fluss_df.metadata import METADATA_COLUMNS, TablePath
+from fluss_df.metadata import METADATA_COLUMNS, TablePath, require_table
 from fluss_df.pushdown.plan import bind_columns, bind_metadata
 from fluss_df.record.change_tables import ChangeTable, split_name
 from fluss_df.schema import TableInfo
@@ -160,6 +160,7 @@ def scan_fluss(
     path = TablePath.parse(plain, open_connection.default_database)
     now = Moment()
     info = open_connection.get_table(path).get_table_info()
+    require_table(path, info.descriptor.custom_properties)
     known = KnownTable(info, now)
     changes = _resolve_mode(info, mode, changes)
     of_log = changes is not None or follow or (start, stop) != ("earliest", "latest")

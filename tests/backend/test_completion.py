@@ -14,7 +14,16 @@ from tests.backend import entry_point
 
 # what docs/ibis.md tells of, and Ibis asks for
 OURS = {
-    *("connection", "current_database", "follow", "insert", "raw_sql", "run", "run_script"),
+    *(
+        "connection",
+        "current_database",
+        "follow",
+        "list_views",
+        "insert",
+        "raw_sql",
+        "run",
+        "run_script",
+    ),
     *("to_spark", "truncate_table", "upsert", "delete"),
     *("create_database", "drop_database", "list_databases"),
 }

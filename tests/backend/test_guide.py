@@ -13,7 +13,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "ibis.md"
 def test_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     examples = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    assert len(examples) == 7
+    assert len(examples) == 10
     names: dict[str, object] = {}
     for example in examples:
         printed = io.StringIO()

@@ -130,16 +130,16 @@ def test_comments_semicolons_and_views(con: Backend, fresh: Fresh) -> None:
         -- clicks; of a page
         CREATE TABLE {name} (a INT) COMMENT 'it''s; one' WITH ('bucket.num' = '1'); -- made
         /* three; rows */ INSERT INTO {name} VALUES (1), (2), (3);;
-        CREATE VIEW {view} (b, c) AS SELECT a, a * 2 FROM {name} WHERE a > 1; -- done
+        CREATE TEMPORARY VIEW {view} (b, c) AS SELECT a, a * 2 FROM {name} WHERE a > 1; -- done
     """)
     rows = con.raw_sql(f"-- all\nSELECT * FROM {view} ORDER BY b; -- of it").rows()
     assert rows == [(2, 4), (3, 6)]
     assert name in con.raw_sql("/* x */ SHOW TABLES; -- y")["table"].to_list()
     described = con.raw_sql(f"DESCRIBE {view} -- the view")
     assert described.select("column", "type").rows() == [("b", "int"), ("c", "int")]
-    with pytest.raises(FlussError, match="CREATE OR REPLACE VIEW replaces it"):
-        con.raw_sql(f"CREATE VIEW {view} AS SELECT 1")
-    con.raw_sql(f"CREATE OR REPLACE VIEW {view} AS SELECT 1 AS one")
+    with pytest.raises(FlussError, match="CREATE OR REPLACE TEMPORARY VIEW replaces it"):
+        con.raw_sql(f"CREATE TEMPORARY VIEW {view} AS SELECT 1")
+    con.raw_sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS SELECT 1 AS one")
     assert con.raw_sql(f"EXPLAIN PLAN FOR SELECT * FROM {view}").height == 1
     assert con.raw_sql("VALUES (1, 'a'), (2, 'b')").rows() == [(1, "a"), (2, "b")]
     assert con.raw_sql("SHOW CURRENT DATABASE").item() == "ibis"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +15,20 @@ import polars as pl
 from ibis.backends import CanCreateDatabase, HasCurrentDatabase
 from ibis.formats.polars import PolarsSchema
 
-from fluss_df.backend.catalog.frames import by_position, frame_of, require_places, with_nulls
+from fluss_df.backend.catalog.frames import frame_of
 from fluss_df.backend.catalog.leaves import ibis_schema, plain_schema
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.base.names import all_exact, exact
+from fluss_df.io.base.names import exact
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sinks.sink import SinkResult, sink_fluss, write_fluss
 from fluss_df.io.sinks.target import TableLayout, describe
-from fluss_df.metadata import DatabaseDescriptor, TablePath, require_columns
+from fluss_df.metadata import VIEW_PROPERTY, DatabaseDescriptor, TablePath, require_table
 from fluss_df.record.change_tables import split_name
 from fluss_df.schema import TableDescriptor, TableInfo
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 _SCAN_OPTIONS = frozenset({"mode", "start", "stop", "include_metadata", "partitions", "buckets"})
 
@@ -111,6 +112,12 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         """Return what the cluster says of a table."""
         return self._connection.get_table(self.path(name, database)).get_table_info()
 
+    def written_info(self, path: TablePath) -> TableInfo:
+        """Return what the cluster says of a table that is to be written; a view is none."""
+        info = self.table_info(path.table_name, path.database_name)
+        require_table(path, info.get_custom_properties())
+        return info
+
     def list_tables(self, *, like: str | None = None, database: str | None = None) -> list[str]:
         """Return names of tables, and of views and temporary tables where no database is given."""
         names = set(self._connection.get_admin().list_tables(database or self._database))
@@ -173,11 +180,14 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             self._tables[scan] = frame
             self._unnamed.add(scan)
             return self.table(scan)
-        columns = self.table_info(path.table_name, path.database_name).schema.arrow_schema
+        info = self.table_info(path.table_name, path.database_name)
+        columns = info.schema.arrow_schema
         if changes is not None:
             columns = changes.schema(columns)
+        is_view = VIEW_PROPERTY in info.get_custom_properties()
+        schema = plain_schema(frame) if is_view else ibis_schema(frame, columns)
         namespace = ops.Namespace(database=path.database_name)
-        return ops.DatabaseTable(virtual, ibis_schema(frame, columns), self, namespace).to_expr()
+        return ops.DatabaseTable(virtual, schema, self, namespace).to_expr()
 
     def get_schema(self, table_name: str, *, database: str | None = None) -> sch.Schema:
         """Return the columns and types of a table."""
@@ -224,7 +234,8 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         ------
         FlussError
             When it exists, or Fluss has no type for a column. When writing the rows of ``obj``
-            fails, the table is there, and the error says how many rows it has.
+            fails, the table is dropped again; one that replaced another is there, and the error
+            says how many rows it has.
         """
         if obj is None and schema is None:
             raise ibis.common.exceptions.IbisError("create_table needs obj or schema")
@@ -244,27 +255,51 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             return self.table(name)
         path = self.path(name, database)
         layout = TableLayout(
-            _names(primary_key), _names(partition_by), _names(bucket_by), buckets, properties
+            names_of(primary_key), names_of(partition_by), names_of(bucket_by), buckets, properties
         )
         required: frozenset[str] = frozenset()
         if schema is not None:
             required = frozenset(n for n, t in ibis.schema(schema).items() if not t.nullable)
         made = describe(path, kinds, layout, required=required, comment=comment)
-        if overwrite and self._connection.get_admin().table_exists(path):
+        replaced = overwrite and self._connection.get_admin().table_exists(path)
+        if replaced:
+            there = self.table_info(path.table_name, path.database_name)
+            require_table(path, there.get_custom_properties())
             # the new rows may come from the table that goes
             frame = None if frame is None else frame.lazy().collect()
             self._connection.get_admin().drop_table(path)
-        self._create(path, made)
-        if frame is not None:
+        if frame is None:
+            self._create(path, made)
+        elif replaced:
+            # these rows may be nowhere else
+            self._create(path, made)
             self._write(frame, path)
+        else:
+            self._create_with(path, made, frame)
         return self.table(path.table_name, database=path.database_name)
 
     def create_described_table(
         self, path: TablePath, frame: pl.LazyFrame, layout: TableLayout, comment: str | None
     ) -> None:
         """Create a table of the cluster for the rows of a query, and write them."""
-        self._create(path, describe(path, frame.collect_schema(), layout, comment=comment))
-        self._write(frame, path)
+        self._create_with(
+            path, describe(path, frame.collect_schema(), layout, comment=comment), frame
+        )
+
+    def _create_with(
+        self, path: TablePath, descriptor: TableDescriptor, frame: pl.LazyFrame | pl.DataFrame
+    ) -> None:
+        """Create a table with rows; where they cannot be written, there is none."""
+        self._create(path, descriptor)
+        try:
+            self._write(frame, path)
+        except BaseException as error:
+            with contextlib.suppress(FlussError):
+                self._connection.get_admin().drop_table(path, ignore_if_not_exists=True)
+                if isinstance(error, FlussError):
+                    error.message = f"{error.message}; table {path} was dropped again"
+                    error.args = (error.message, error.error_code)
+            raise
 
     def _create(
         self, path: TablePath, descriptor: TableDescriptor, *, if_not_exists: bool = False
@@ -279,29 +314,6 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         self._connection.get_admin().drop_table(
             self.path(name, database), ignore_if_not_exists=force
         )
-
-    def create_view(
-        self,
-        name: str,
-        /,
-        obj: ir.Table,
-        *,
-        database: str | None = None,
-        overwrite: bool = False,
-    ) -> ir.Table:
-        """Name an expression in this connection; each query that uses it reads again."""
-        _local_only("views", name, database)
-        self._keep(name, self.compile(obj), overwrite)
-        return self.table(name)
-
-    def drop_view(self, name: str, /, *, database: str | None = None, force: bool = False) -> None:
-        """Forget a view; ``force`` bears that there is none."""
-        _local_only("views", name, database)
-        if name in self._tables:
-            self._forget(name)
-        elif not force:
-            there = ", ".join(sorted(self._tables)) or "none"
-            raise FlussError(f"view {name!r} does not exist (local names: {there})")
 
     def _keep(self, name: str, frame: pl.LazyFrame | pl.DataFrame, overwrite: bool) -> None:
         if name in self._tables and not overwrite:
@@ -320,148 +332,11 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
     def rename_table(self, old_name: str, new_name: str) -> None:
         """Rename a view or temporary table; Fluss cannot rename the cluster's tables."""
         if not self.is_local(old_name):
-            raise FlussError(
-                f"table {self.path(old_name)} cannot be renamed: Fluss has no such operation;"
-                f" create {new_name!r} and insert into it"
-            )
+            raise not_renamed(self.path(old_name), new_name)
         self._keep(new_name, self._tables[old_name], overwrite=False)
         self._forget(old_name)
 
     # ---- writing
-
-    def insert(
-        self,
-        name: str,
-        /,
-        obj: pd.DataFrame | ir.Table | list[Any] | dict[str, Any],
-        *,
-        database: str | None = None,
-        overwrite: bool = False,
-    ) -> SinkResult | None:
-        """Append rows to a table, and create the partitions they need.
-
-        Columns are matched by name where all names are the table's, else by position, unless a
-        name is that of a column at another place. Nullable columns that are not given become null.
-
-        Parameters
-        ----------
-        name, database
-            The table.
-        obj
-            An expression, a frame, or what ``ibis.memtable`` takes.
-        overwrite
-            Must be False: Fluss only adds to tables.
-
-        Returns
-        -------
-        SinkResult
-            Rows, and offsets by bucket; None for a temporary table.
-        """
-        frame = frame_of(obj, self.compile)
-        if self.is_local(name, database):
-            self._insert_locally(name, frame, overwrite)
-            return None
-        path = self.path(name, database)
-        if overwrite:
-            self.truncate_table(path.table_name, database=path.database_name)
-        info = self.table_info(path.table_name, path.database_name)
-        names = frame.collect_schema().names()
-        columns = info.get_column_names()
-        if not set(names) <= set(columns):
-            require_places(names, columns, path)
-            frame = by_position(frame, columns, path)
-        return self._write(with_nulls(frame, info), path)
-
-    def _insert_locally(
-        self, name: str, rows: pl.LazyFrame | pl.DataFrame, overwrite: bool
-    ) -> None:
-        there = self._tables[name]
-        kinds = there.collect_schema()
-        rows = rows.lazy()
-        if set(rows.collect_schema().names()) != set(kinds):
-            rows = by_position(rows, list(kinds), name).lazy()
-        made = rows.select(exact(n).cast(t) for n, t in kinds.items())
-        self._add_table(name, made if overwrite else pl.concat([there, made]))
-
-    def upsert(
-        self,
-        name: str,
-        /,
-        obj: pd.DataFrame | ir.Table | list[Any] | dict[str, Any],
-        on: str | Sequence[str],
-        *,
-        database: str | None = None,
-    ) -> SinkResult:
-        """Write rows of a primary-key table: new ones are inserted, others updated.
-
-        Columns that are not given keep their values, null in new rows.
-
-        Parameters
-        ----------
-        name, database
-            The table.
-        obj
-            An expression, a frame, or what ``ibis.memtable`` takes.
-        on
-            The primary key of the table, all of it: Fluss can match rows by nothing else.
-
-        Raises
-        ------
-        FlussError
-            For a table without primary key, or another ``on``.
-        """
-        path = self.path(name, database)
-        info = self._keyed(path, "upsert")
-        keys = info.get_primary_keys()
-        given = _names(on) or []
-        if set(given) != set(keys):
-            raise FlussError(
-                f"table {path}: upsert(on={given!r}): rows are matched by the primary key,"
-                f" on={keys!r}"
-            )
-        frame = frame_of(obj, self.compile)
-        partial = len(frame.collect_schema().names()) < len(info.get_column_names())
-        return self._write(frame, path, mode="partial_update" if partial else "upsert")
-
-    def delete(
-        self,
-        name: str,
-        /,
-        obj: pd.DataFrame | ir.Table | list[Any] | dict[str, Any],
-        *,
-        database: str | None = None,
-    ) -> SinkResult:
-        """Delete the rows of a primary-key table whose keys are given.
-
-        Parameters
-        ----------
-        name, database
-            The table.
-        obj
-            An expression, a frame, or what ``ibis.memtable`` takes, with the columns of the
-            primary key; others are left out.
-        """
-        path = self.path(name, database)
-        keys = self._keyed(path, "delete").get_primary_keys()
-        frame = frame_of(obj, self.compile)
-        require_columns(keys, frame.collect_schema().names(), f"delete from table {path}")
-        return self._write(frame.select(all_exact(keys)), path, mode="delete")
-
-    def _keyed(self, path: TablePath, operation: str) -> TableInfo:
-        info = self.table_info(path.table_name, path.database_name)
-        if not info.has_primary_key():
-            raise FlussError(
-                f"table {path} has no primary key, so there is no {operation}: rows of a log are"
-                " only added, with insert"
-            )
-        return info
-
-    def truncate_table(self, name: str, /, *, database: str | None = None) -> None:
-        """Say that Fluss cannot empty a table."""
-        raise FlussError(
-            f"table {self.path(name, database)} cannot be emptied: Fluss has no such operation;"
-            " drop partitions, or drop the table and create another"
-        )
 
     def _write(
         self, frame: pl.LazyFrame | pl.DataFrame, path: TablePath, mode: str = "auto"
@@ -475,7 +350,17 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         return result
 
 
-def _names(names: str | Sequence[str] | None) -> list[str] | None:
+def not_renamed(path: TablePath, new_name: str) -> FlussError:
+    """Return the error for a table of the cluster that is to get another name."""
+    return FlussError(
+        f"table {path} cannot be renamed: no server of Fluss has such a request; CREATE TABLE"
+        f" {new_name} AS SELECT * FROM {path.table_name} copies it, and CREATE VIEW {new_name} AS"
+        f" SELECT * FROM {path.table_name} gives it a second name"
+    )
+
+
+def names_of(names: str | Sequence[str] | None) -> list[str] | None:
+    """Return names that were given as one or several."""
     if names is None:
         return None
     return [names] if isinstance(names, str) else list(names)
@@ -484,11 +369,3 @@ def _names(names: str | Sequence[str] | None) -> list[str] | None:
 def _no_catalog(catalog: str | None) -> None:
     if catalog is not None:
         raise FlussError(f"catalog={catalog!r}: Fluss has databases and no catalogs")
-
-
-def _local_only(kind: str, name: str, database: str | None) -> None:
-    if database is not None:
-        raise FlussError(
-            f"{name!r} in database {database!r}: {kind} are local to the connection; leave the"
-            " database out"
-        )

@@ -12,7 +12,9 @@ import polars as pl
 import pyarrow as pa
 
 from fluss_df.errors import FlussError
+from fluss_df.io.base.names import exact
 from fluss_df.schema import TableInfo
+from fluss_df.types import TypeRoot
 
 
 def frame_of(obj: Any, compiled: Callable[[ir.Expr], pl.LazyFrame]) -> pl.LazyFrame | pl.DataFrame:
@@ -61,6 +63,21 @@ def require_places(names: Sequence[str], columns: Sequence[str], path: object) -
 
 def with_nulls(frame: pl.LazyFrame | pl.DataFrame, info: TableInfo) -> pl.LazyFrame | pl.DataFrame:
     """Add the nullable columns of a table that a frame does not have."""
-    there = set(frame.collect_schema().names())
+    # those that the server numbers are not written
+    there = {*frame.collect_schema().names(), *info.schema.auto_increment}
     missing = [c.name for c in info.schema.columns if c.name not in there and c.type.nullable]
     return frame.with_columns(pl.lit(None).alias(name) for name in missing)
+
+
+def floats_of_decimals(
+    frame: pl.LazyFrame | pl.DataFrame, info: TableInfo
+) -> pl.LazyFrame | pl.DataFrame:
+    """Make floats of decimals for columns of floats: a number with a point is a decimal in SQL."""
+    kinds = frame.collect_schema()
+    wanted = [
+        exact(c.name).cast(pl.Float64)
+        for c in info.schema.columns
+        if c.type.root in (TypeRoot.FLOAT, TypeRoot.DOUBLE)
+        and isinstance(kinds.get(c.name), pl.Decimal)
+    ]
+    return frame.with_columns(wanted) if wanted else frame

@@ -19,7 +19,7 @@ READ: Final[dict[type[exp.Expr], frozenset[str]]] = {
     exp.DropPartition: frozenset({"expressions", "exists"}),
     exp.AlterSet: frozenset({"expressions"}),
     exp.Use: frozenset({"this"}),
-    exp.TruncateTable: frozenset({"expressions"}),
+    exp.TruncateTable: frozenset({"expressions", "partition"}),
     exp.Insert: frozenset(
         {"this", "expression", "with_", "overwrite", "where", "conflict", "returning"}
         | {"alternative"}
@@ -28,6 +28,9 @@ READ: Final[dict[type[exp.Expr], frozenset[str]]] = {
         {"this", "expressions", "where", "from_", "returning", "limit", "order", "with_"}
     ),
     exp.Delete: frozenset({"this", "where", "using", "returning", "limit", "order", "with_"}),
+    exp.Merge: frozenset({"this", "using", "on", "using_cond", "whens", "with_", "returning"}),
+    exp.Whens: frozenset({"expressions"}),
+    exp.When: frozenset({"matched", "source", "condition", "then"}),
     exp.Table: frozenset({"this", "db", "alias", "partition"}),
     exp.Schema: frozenset({"this", "expressions"}),
     exp.Properties: frozenset({"expressions"}),

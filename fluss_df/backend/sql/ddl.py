@@ -6,14 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import polars as pl
+import sqlglot
 from sqlglot import exp
 
-from fluss_df.backend.catalog.catalog import Catalog
+from fluss_df.backend.catalog.catalog import not_renamed
 from fluss_df.backend.catalog.frames import by_position
 from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
-from fluss_df.backend.sql.queries import SqlScope, count_hints
+from fluss_df.backend.sql.queries import SqlScope, count_hints, errors_of_polars
 from fluss_df.backend.sql.sql_types import (
     commented,
     constrained,
@@ -22,16 +24,18 @@ from fluss_df.backend.sql.sql_types import (
     quoted,
     sql_type,
 )
+from fluss_df.backend.sql.views import Views
 from fluss_df.errors import FlussError
 from fluss_df.io.sinks.target import TableLayout, describe
-from fluss_df.metadata import TablePath, require_columns
+from fluss_df.metadata import VIEW_PROPERTY, TablePath, require_columns
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import Column
 
 # sqlglot reads none of these
 _SHOWN = re.compile(r"(SHOW|DESC|DESCRIBE)\b", re.IGNORECASE)
 _SHOW = re.compile(
-    r"(?:SHOW\s+(?P<what>DATABASES|CURRENT\s+DATABASE|TABLES|PARTITIONS|CREATE\s+TABLE)|DESC(?:RIBE)?)"
+    r"(?:SHOW\s+(?P<what>DATABASES|CURRENT\s+DATABASE|TABLES|VIEWS|PARTITIONS|CREATE\s+(?:TABLE|VIEW))"
+    r"|DESC(?:RIBE)?)"
     r"(?:\s+(?:(?:FROM|IN)\s+)?(?P<name>(?!(?:LIKE|NOT)\b)[^\s;']+))?(?:\s+LIKE\s+'(?P<like>[^']*)')?"
     r"(?:\s+PARTITION\s*\((?P<spec>[^()]*)\))?"
     r"(?:[\s;]*(?:--[^'\n]*|/\*[^']*\*/))?",
@@ -43,7 +47,7 @@ RESET = re.compile(
 )
 
 
-class Ddl(Catalog):
+class Ddl(Views):
     """What SQL says about databases and tables, done."""
 
     def show(self, statement: str) -> pl.DataFrame:
@@ -53,12 +57,13 @@ class Ddl(Catalog):
             raise FlussError(
                 f"SQL cannot be read: {' '.join(statement.split())[:80]}: expected SHOW DATABASES"
                 " [LIKE '...'], SHOW TABLES [FROM database] [LIKE '...'], SHOW CURRENT DATABASE,"
-                " SHOW PARTITIONS table [PARTITION (...)], SHOW CREATE TABLE table, DESCRIBE table"
+                " SHOW VIEWS [FROM database] [LIKE '...'], SHOW PARTITIONS table [PARTITION (...)],"
+                " SHOW CREATE TABLE table, SHOW CREATE VIEW view, DESCRIBE table"
             )
         what = " ".join((match["what"] or "DESCRIBE").upper().split())
         name, like = match["name"], match["like"]
         table = exp.to_table(name, dialect=Fluss) if name else None
-        if like is not None and what not in ("DATABASES", "TABLES"):
+        if like is not None and what not in ("DATABASES", "TABLES", "VIEWS"):
             raise FlussError(f"{what} has no LIKE")
         if match["spec"] is not None and what != "PARTITIONS":
             raise FlussError(f"{what} has no PARTITION (...)")
@@ -75,13 +80,21 @@ class Ddl(Catalog):
         if what == "TABLES":
             found = self.list_tables(like=names_like, database=table.name if table else None)
             return pl.DataFrame({"table": found}, schema={"table": pl.String})
+        if what == "VIEWS":
+            found = self.list_views(like=names_like, database=table.name if table else None)
+            return pl.DataFrame({"view": found}, schema={"view": pl.String})
         if table is None:
             raise FlussError(f"{what}: expected the name of a table")
         if self.is_local(table.name, table.db or None):
             if what != "DESCRIBE":
                 raise FlussError(f"{what}: {table.name!r} is local to the connection")
-            return _described(self._local_columns(table.name), ())
-        info = self.table_info(table.name, table.db or None)
+            return _described(self._columns_of(self._tables[table.name]), ())
+        path = self.path(table.name, table.db or None)
+        info = self.table_info(path.table_name, path.database_name)
+        if VIEW_PROPERTY in info.get_custom_properties():
+            return self._show_view(what, path)
+        if what == "CREATE VIEW":
+            raise FlussError(f"{path} is a table, not a view: SHOW CREATE TABLE shows it")
         if what == "PARTITIONS":
             spec = dict(re.findall(r"([\w`]+)\s*=\s*'([^']*)'", match["spec"] or ""))
             there = self._connection.get_admin().list_partition_infos(
@@ -93,10 +106,29 @@ class Ddl(Catalog):
             return pl.DataFrame({"statement": [create_statement(info.table_path, info.descriptor)]})
         return _described(info.schema.columns, info.get_primary_keys())
 
-    def _local_columns(self, name: str) -> tuple[Column, ...]:
+    def creation_of(self, path: TablePath, descriptor: TableDescriptor) -> str:
+        """Return the statement in SQL that creates a table."""
+        return create_statement(path, descriptor)
+
+    def _columns_of(self, frame: pl.LazyFrame) -> tuple[Column, ...]:
         """Return the columns of a view or temporary table as a table of Fluss would have them."""
-        kinds = self._tables[name].collect_schema()
-        return describe(self.path(name), kinds, TableLayout()).schema.columns
+        kinds = frame.collect_schema()
+        return describe(self.path("view"), kinds, TableLayout()).schema.columns
+
+    def _show_view(self, what: str, path: TablePath) -> pl.DataFrame:
+        if what == "DESCRIBE":
+            frame = self.scan_table(path.table_name, path.database_name)
+            return _described(self._columns_of(frame), ())
+        if what != "CREATE VIEW":
+            raise FlussError(f"{path} is a view: SHOW CREATE VIEW and DESCRIBE show it")
+        view = self.view(path)
+        if view.sql is None:
+            body = "/* an expression of Ibis: con.table(...) has it */"
+        else:
+            body = view.sql
+        names = ", ".join(map(quoted, view.columns))
+        name = f"{quoted(path.database_name)}.{quoted(path.table_name)}"
+        return pl.DataFrame({"statement": [f"CREATE VIEW {name} ({names}) AS {body}"]})
 
     def _create_statement(self, tree: exp.Create, query: str) -> None:
         if tree.kind == "DATABASE":
@@ -110,7 +142,7 @@ class Ddl(Catalog):
         if tree.kind == "VIEW" and tree.expression is not None:
             self._create_view_statement(tree, query)
             return
-        if tree.kind != "TABLE" or tree.args.get("replace"):
+        if tree.kind != "TABLE" or (tree.args.get("replace") and tree.expression is None):
             raise unsupported("statement", tree)
         if tree.expression is not None:
             self._create_as(tree, query)
@@ -147,30 +179,47 @@ class Ddl(Catalog):
         comment, partitioned, properties = _table_options(tree, path)
         require_columns(partitioned, names, f"CREATE TABLE {path}: PARTITIONED BY")
         columns = [_aggregated(column, properties) for column in columns]
+        own = {key: properties.pop(key) for key in list(properties) if not _is_of_fluss(key)}
         descriptor = TableDescriptor(
             Schema.from_columns(columns, keys),
             partition_keys=partitioned,
             comment=comment,
             properties=properties,
+            custom_properties=own,
         )
         self._create(path, descriptor, if_not_exists=bool(tree.args["exists"]))
 
     def _create_view_statement(self, tree: exp.Create, query: str) -> None:
         """Name a query, and perhaps its columns."""
-        table, columns = tree.this, []
+        table, columns, comment, temporary = tree.this, [], None, False
         if isinstance(table, exp.Schema):
             table, columns = table.this, [item.name for item in table.expressions]
+        for item in _properties(tree):
+            if isinstance(item, exp.SchemaCommentProperty):
+                comment = item.this.name
+            elif isinstance(item, exp.TemporaryProperty):
+                temporary = True
+            else:
+                raise unsupported("part of CREATE VIEW", item)
+        replace, exists = bool(tree.args.get("replace")), bool(tree.args.get("exists"))
+        if not temporary:
+            path = self.path(table.name, table.db or None)
+            if exists and self._connection.get_admin().table_exists(path):
+                return
+            text = query_behind_as(query)
+            self.create_query_view(path, text, columns, overwrite=replace, comment=comment)
+            return
         if table.db:
             raise FlussError(
-                f"view {table.sql(Fluss)}: views are local to the connection; leave the database"
-                f" out{spot(table)}"
+                f"view {table.sql(Fluss)}: temporary views are local to the connection; leave the"
+                f" database out{spot(table)}"
             )
-        replace = bool(tree.args.get("replace"))
         if self.is_local(table.name) and not replace:
-            if tree.args.get("exists"):
+            if exists:
                 return
             raise FlussError(
-                f"view '{table.name}' exists: CREATE OR REPLACE VIEW replaces it{spot(table)}"
+                f"view '{table.name}' exists: CREATE OR REPLACE TEMPORARY VIEW replaces it"
+                f"{spot(table)}"
             )
         frame = SqlScope(self).run(tree.expression, count_hints(query))
         if columns:
@@ -179,18 +228,46 @@ class Ddl(Catalog):
 
     def _create_as(self, tree: exp.Create, query: str) -> None:
         """Create a table from the rows of a query."""
-        if isinstance(tree.this, exp.Schema):
-            raise FlussError(
-                "CREATE TABLE ... AS takes its columns from the query: leave out"
-                f" {tree.this.sql(Fluss)[:80]}{spot(tree.this)}"
-            )
-        path = self.path(tree.this.name, tree.this.db or None)
-        if tree.args.get("exists") and self._connection.get_admin().table_exists(path):
+        table, keys = tree.this, []
+        if isinstance(table, exp.Schema):
+            for item in table.expressions:
+                if isinstance(item, exp.Constraint) and len(item.expressions) == 1:
+                    item = item.expressions[0]
+                if not isinstance(item, exp.PrimaryKey):
+                    raise FlussError(
+                        "CREATE TABLE ... AS takes its columns from the query: in (...) stands"
+                        f" PRIMARY KEY (...) alone, not {item.sql(Fluss)[:80]}{spot(item)}"
+                    )
+                keys += [key.name for key in item.expressions]
+            table = table.this
+        path = self.path(table.name, table.db or None)
+        admin = self._connection.get_admin()
+        exists = admin.table_exists(path)
+        if tree.args.get("exists") and exists:
             return
         frame = SqlScope(self).run(tree.expression, count_hints(query))
         comment, partitioned, properties = _table_options(tree, path)
-        layout = TableLayout(None, partitioned or None, None, None, properties)
-        self.create_described_table(path, frame, layout, comment)
+        names = frame.collect_schema().names()
+        require_columns(keys, names, f"CREATE TABLE {path}: primary key")
+        require_columns(partitioned, names, f"CREATE TABLE {path}: PARTITIONED BY")
+        layout = TableLayout(keys or None, partitioned or None, None, None, properties)
+        if exists and tree.args.get("replace"):
+            self._replace_table(path, frame, layout, comment)
+            return
+        with errors_of_polars():
+            self.create_described_table(path, frame, layout, comment)
+
+    def _replace_table(
+        self, path: TablePath, frame: pl.LazyFrame, layout: TableLayout, comment: str | None
+    ) -> None:
+        """Drop a table and create it again with the rows of a query, which are computed before."""
+        self.written_info(path)
+        made = describe(path, frame.collect_schema(), layout, comment=comment)
+        with errors_of_polars():
+            rows = frame.collect()
+        self._connection.get_admin().drop_table(path)
+        self._create(path, made)
+        self._write(rows, path)
 
     def _drop_statement(self, tree: exp.Drop) -> None:
         exists = bool(tree.args.get("exists"))
@@ -205,11 +282,24 @@ class Ddl(Catalog):
             else:
                 self.drop_view(name, database=database, force=exists)
 
-    def _alter_statement(self, tree: exp.Alter) -> None:
+    def _alter_statement(self, tree: exp.Alter, query: str) -> None:
+        actions = tree.args["actions"]
+        if tree.args.get("kind") == "VIEW" and isinstance(actions[0], exp.Query):
+            path = self.path(tree.this.name, tree.this.db or None)
+            self.view(path)
+            self.create_query_view(path, query_behind_as(query), (), overwrite=True)
+            return
+        if len(actions) == 1 and isinstance(actions[0], exp.AlterRename):
+            database = tree.this.db or None
+            if self.is_local(tree.this.name, database):
+                self.rename_table(tree.this.name, actions[0].this.name)
+                return
+            raise not_renamed(self.path(tree.this.name, database), actions[0].this.name)
         if tree.args.get("kind") != "TABLE":
             raise unsupported("statement", tree)
         path = self.path(tree.this.name, tree.this.db or None)
         admin = self._connection.get_admin()
+        self.require_table(path, "CREATE OR REPLACE VIEW, or ALTER VIEW ... AS, changes it")
         if tree.args.get("exists") and not admin.table_exists(path):
             return
         columns: list[Column] = []
@@ -236,6 +326,11 @@ class Ddl(Catalog):
                 fixed = sorted(properties.keys() & {"bucket.num", "bucket.key"})
                 if fixed:
                     raise FlussError(f"ALTER TABLE {path} SET: '{fixed[0]}' of a table is fixed")
+            elif isinstance(action, exp.RenameColumn | exp.AlterColumn | exp.Drop):
+                raise FlussError(
+                    f"ALTER TABLE {path}: Fluss adds columns, and neither renames, changes nor"
+                    f" drops them: {action.sql(Fluss)[:80]}{spot(action)}"
+                )
             else:
                 raise unsupported(f"part of ALTER TABLE {path}", action)
         if columns or properties:
@@ -258,6 +353,20 @@ class Ddl(Catalog):
             there = ", ".join(self.list_databases())
             raise FlussError(f"database {name!r} does not exist (databases: {there})")
         self._database = name
+
+
+def query_behind_as(statement: str) -> str:
+    """Return the query of ``CREATE VIEW ... AS query``, as it was written."""
+    depth = 0
+    tokens = sqlglot.tokenize(statement, dialect=Fluss)
+    for token, following in pairwise(tokens):
+        if token.token_type == sqlglot.TokenType.L_PAREN:
+            depth += 1
+        elif token.token_type == sqlglot.TokenType.R_PAREN:
+            depth -= 1
+        elif token.token_type == sqlglot.TokenType.ALIAS and not depth:
+            return statement[following.start :]
+    raise FlussError("SQL cannot be read: expected AS and a query")
 
 
 def is_shown(statement: str) -> bool:
@@ -377,6 +486,11 @@ def _table_options(
         else:
             raise unsupported(f"part of CREATE TABLE {path}", item)
     return comment, partitioned, properties
+
+
+def _is_of_fluss(key: str) -> bool:
+    """Whether an option is one that servers read; others are kept for whoever asks for them."""
+    return key.startswith(("table.", "bucket."))
 
 
 def _properties(tree: exp.Create) -> list[exp.Expr]:

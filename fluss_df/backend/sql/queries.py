@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from fluss_df.backend.sql.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.names import exact, is_pattern, with_fields_named
 from fluss_df.io.scans.adapter import polars_text
-from fluss_df.metadata import BUCKET_COLUMN
+from fluss_df.metadata import BUCKET_COLUMN, VIEW_PROPERTY
 from fluss_df.record.change_tables import split_name
 
 if TYPE_CHECKING:
@@ -113,10 +114,20 @@ def count_hints(query: str) -> int:
 
 
 class SqlScope:
-    """What the names in a query mean; Ibis takes it where Polars has an ``SQLContext``."""
+    """What the names in a query mean; Ibis takes it where Polars has an ``SQLContext``.
 
-    def __init__(self, catalog: Catalog) -> None:
+    Parameters
+    ----------
+    catalog
+        The backend.
+    database
+        The database of names without one, which then mean nothing local; by default the current
+        one, behind what is local.
+    """
+
+    def __init__(self, catalog: Catalog, database: str | None = None) -> None:
         self._catalog = catalog
+        self._database = database
         self._frames: dict[str, pl.LazyFrame] = {}
 
     def register(self, name: str, frame: pl.LazyFrame) -> None:
@@ -145,7 +156,7 @@ class SqlScope:
             key = f"__fluss_{len(frames)}"
             frames[key] = self._frame(table, _options(given))
             for side in sides.get(id(table), ()):
-                path = self._catalog.path(table.name, table.db or None)
+                path = self._catalog.path(table.name, self._database_of(table))
                 frames[key] = narrowed(frames[key], path, self._catalog._connection, side)
             if not table.alias:
                 table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
@@ -211,7 +222,7 @@ class SqlScope:
                     left.append(condition)
                 else:
                     sides.setdefault(id(table), []).append(found)
-                    hints += _hints_within(condition)
+                    hints += hints_within(condition)
             if len(left) < len(conditions):
                 select.set("where", exp.Where(this=exp.and_(*left)) if left else None)
         return sides, hints
@@ -224,7 +235,7 @@ class SqlScope:
             return None
         if column.table != table.alias_or_name and (column.table or joined):
             return None
-        name, database = table.name, table.db or None
+        name, database = table.name, self._database_of(table)
         if self._is_local(name, database) or split_name(name)[1] is not None:
             return None
         alone = query.this.copy()
@@ -236,7 +247,7 @@ class SqlScope:
         try:
             if not narrows(self._catalog.table_info(name, database), [column.name]):
                 return None
-            keys = self.run(alone, _hints_within(alone))
+            keys = self.run(alone, hints_within(alone))
         except FlussError:
             # it speaks of the rows around it, or has an error: Polars will say which
             return None
@@ -245,6 +256,9 @@ class SqlScope:
             return None
         return KeySide((column.name,), keys.select(exact(given[0]).alias(column.name)))
 
+    def _database_of(self, table: exp.Table) -> str | None:
+        return table.db or self._database
+
     def _is_local(self, name: str, database: str | None) -> bool:
         return database is None and (name in self._frames or self._catalog.is_local(name))
 
@@ -252,13 +266,15 @@ class SqlScope:
         if split_name(name)[1] is not None:
             return False
         info = self._catalog.table_info(name, database)
+        if VIEW_PROPERTY in info.get_custom_properties():
+            return False
         return not info.has_primary_key() and BUCKET_COLUMN not in info.get_column_names()
 
     def _frame(self, table: exp.Table, options: dict[str, Any]) -> pl.LazyFrame:
-        name, database = table.name, table.db or None
+        name, database = table.name, self._database_of(table)
         if table.catalog:
             raise FlussError(f"table {table.sql(Fluss)}: Fluss has databases and no catalogs")
-        local = self._frames.get(name) if database is None else None
+        local = self._frames.get(name) if not table.db else None
         if local is None and self._catalog.is_local(name, database):
             local = self._catalog._tables[name]
         if local is not None:
@@ -380,7 +396,8 @@ def _only_left(select: exp.Select) -> exp.Table | None:
     return table
 
 
-def _hints_within(tree: exp.Expr) -> int:
+def hints_within(tree: exp.Expr) -> int:
+    """Return how many hints stand behind tables in a part of a statement."""
     tables = tree.find_all(exp.Table)
     return sum(comment.startswith("+") for table in tables for comment in table.comments or ())
 
@@ -449,3 +466,12 @@ def _instant(text: str) -> datetime:
             " '2024-01-31 12:00:00'"
         ) from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+@contextlib.contextmanager
+def errors_of_polars() -> Iterator[None]:
+    """Say as other errors of SQL what is found wrong only when rows are there."""
+    try:
+        yield
+    except pl.exceptions.PolarsError as error:
+        raise FlussError(f"SQL cannot be run: {polars_reason(error)}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from fluss_df.backend.sql.dialect import spot, unsupported
+from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
 from fluss_df.errors import FlussError
 from fluss_df.types import DataField, DataType, TypeRoot
 
@@ -128,6 +128,17 @@ def sql_type(kind: DataType) -> str:
     else:
         return str(kind).upper()
     return text if kind.nullable else f"{text} NOT NULL"
+
+
+def type_of_sql(kind: DataType) -> exp.DataType:
+    """Return a type as a cast in SQL has it.
+
+    Examples
+    --------
+    >>> type_of_sql(DataType(TypeRoot.DATE)).sql()
+    'DATE'
+    """
+    return exp.DataType.build(sql_type(kind.with_nullable(True)), dialect=Fluss)
 
 
 def quoted(name: str) -> str:

@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
 from typing import Any
 
 import ibis
 import ibis.expr.schema as sch
 import ibis.expr.types as ir
 import polars as pl
+import pyarrow as pa
 import sqlglot
 from ibis.formats.polars import PolarsSchema
 from sqlglot import exp
 
-from fluss_df.backend.catalog.frames import by_position, frame_of, with_nulls
+from fluss_df.backend.catalog.frames import (
+    by_position,
+    floats_of_decimals,
+    frame_of,
+    with_nulls,
+)
 from fluss_df.backend.catalog.leaves import plain_schema
+from fluss_df.backend.catalog.overwriting import Overwriting
 from fluss_df.backend.sql.arguments import require_read
-from fluss_df.backend.sql.ddl import RESET, Ddl, is_shown
+from fluss_df.backend.sql.ddl import RESET, is_shown
 from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
-from fluss_df.backend.sql.queries import SqlScope, count_hints, parse, polars_reason
-from fluss_df.backend.sql.values import typed_rows
+from fluss_df.backend.sql.merge import require_changes
+from fluss_df.backend.sql.merging import Merging
+from fluss_df.backend.sql.queries import SqlScope, count_hints, errors_of_polars, parse
+from fluss_df.backend.sql.values import constant, typed_rows
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
 from fluss_df.io.scan import explain
 from fluss_df.metadata import TablePath, require_columns
 from fluss_df.schema import TableInfo
-from fluss_df.types import TypeRoot
 
 _EXPLAIN = re.compile(r"EXPLAIN\s+(?:PLAN\s+FOR\s+)?(.*)", re.IGNORECASE | re.DOTALL)
 
 
-class Statements(Ddl):
+class Statements(Merging):
     """The SQL of the backend."""
 
     def sql(
@@ -45,14 +51,24 @@ class Statements(Ddl):
         dialect: str | None = None,
     ) -> ir.Table:
         """Return a query in SQL as an expression; each run of it reads again."""
-        frame = SqlScope(self).execute(self._transpile_sql(query, dialect=dialect))
-        if schema is not None:
-            kinds = PolarsSchema.from_ibis(ibis.schema(schema))
-            frame = frame.select(exact(n).cast(t) for n, t in kinds.items())
+        text = self._transpile_sql(query, dialect=dialect)
+        frame = SqlScope(self).execute(text)
+        if schema is None:
+            return self._named_query(frame, text, self._database)
+        kinds = PolarsSchema.from_ibis(ibis.schema(schema))
+        return self._named(frame.select(exact(n).cast(t) for n, t in kinds.items()))
+
+    def _named(self, frame: pl.LazyFrame) -> ir.Table:
+        """Return a frame as an expression, by a name that no user sees."""
         name = ibis.util.gen_name("fluss_sql")
         self._keep(name, frame, overwrite=False)
         self._unnamed.add(name)
         return self.table(name)
+
+    def _named_query(self, frame: pl.LazyFrame, text: str, database: str) -> ir.Table:
+        found = self._named(frame)
+        self._queries[found.op().name] = text, database
+        return found
 
     def _get_sql_string_view_schema(self, *, name: str, table: ir.Table, query: str) -> sch.Schema:
         scope = SqlScope(self)
@@ -95,19 +111,18 @@ class Statements(Ddl):
             return self._update(tree)
         if isinstance(tree, exp.Delete):
             return self._delete(tree)
+        if isinstance(tree, exp.Merge):
+            return self._merge(tree, count_hints(query))
         if isinstance(tree, exp.Create):
-            self._create_statement(tree, query)
+            self._create_statement(tree, bare)
         elif isinstance(tree, exp.Drop):
             self._drop_statement(tree)
         elif isinstance(tree, exp.Alter):
-            self._alter_statement(tree)
+            self._alter_statement(tree, bare)
         elif isinstance(tree, exp.Use):
             self._use(tree)
         elif isinstance(tree, exp.TruncateTable):
-            if len(tree.expressions) > 1:
-                raise unsupported("TRUNCATE TABLE of several tables", tree)
-            table = tree.expressions[0]
-            self.truncate_table(table.name, database=table.db or None)
+            self._truncate(tree)
         else:
             raise unsupported("statement", tree)
         return pl.DataFrame()
@@ -117,7 +132,7 @@ class Statements(Ddl):
         return [self.raw_sql(statement) for statement in split_statements(script)]
 
     def _insert(self, tree: exp.Insert, query: str) -> pl.DataFrame:
-        for part in ("overwrite", "where", "conflict", "returning", "alternative"):
+        for part in ("where", "conflict", "returning", "alternative"):
             if tree.args.get(part):
                 raise FlussError(f"INSERT cannot be run with {part.upper()}")
         target = tree.this
@@ -126,13 +141,9 @@ class Statements(Ddl):
             listed = [item.name for item in target.expressions]
             target = target.this
         path = self.path(target.name, target.db or None)
-        if target.args.get("partition"):
-            raise FlussError(
-                f"INSERT INTO {path} cannot be run with PARTITION: give its columns as others"
-                f"{spot(target)}"
-            )
-        info = self.table_info(path.table_name, path.database_name)
-        columns = info.get_column_names()
+        info = self.written_info(path)
+        constants = self._partition_values(target.args.get("partition"), info)
+        columns = [c for c in info.get_column_names() if c not in constants]
         require_columns(listed, columns, f"table {path}: INSERT")
         if len(set(listed)) != len(listed):
             raise FlussError(f"table {path}: INSERT names a column more than once")
@@ -149,10 +160,63 @@ class Statements(Ddl):
             if common is not None:
                 source.set("with_", common)
             rows = SqlScope(self).run(source, count_hints(query))
-            frame = _floats(by_position(rows, listed or columns, path), info)
-        with _errors_of_polars():
-            result = self._write(with_nulls(frame, info), path)
-        return _written(path, result.rows)
+            frame = floats_of_decimals(by_position(rows, listed or columns, path), info)
+        if constants:
+            named = pl.DataFrame(pa.table(constants))
+            frame = frame.lazy().join(named.lazy(), how="cross")
+        frame = with_nulls(frame, info)
+        with errors_of_polars():
+            if tree.args.get("overwrite"):
+                return self._overwrite(info, frame, constants)
+            return _written(path, self._write(frame, path).rows)
+
+    def _overwrite(
+        self, info: TableInfo, rows: pl.LazyFrame | pl.DataFrame, constants: dict[str, pa.Array]
+    ) -> pl.DataFrame:
+        """Replace the partitions that were named, else those of the rows, else the whole table."""
+        spec: dict[str, Any] | None = {name: item[0].as_py() for name, item in constants.items()}
+        if info.get_partition_keys() and not spec:
+            spec = None
+        return _written(info.table_path, self._replace(info.table_path, rows, spec).rows)
+
+    def _partition_values(self, tree: exp.Expr | None, info: TableInfo) -> dict[str, pa.Array]:
+        """Return the values of ``PARTITION (column = value, ...)``, each an array of one."""
+        found: dict[str, pa.Array] = {}
+        by_name = {column.name: column for column in info.schema.columns}
+        path = info.table_path
+        for item in tree.expressions if tree is not None else ():
+            if not isinstance(item, exp.EQ) or not isinstance(item.this, exp.Column):
+                raise FlussError(
+                    f"table {path}: PARTITION takes column = value, not {item.sql(Fluss)}: give"
+                    f" other partition columns as the rest of the columns{spot(item)}"
+                )
+            name = item.this.name
+            if name not in info.get_partition_keys() or name in found:
+                why = "stands twice in PARTITION" if name in found else "is no partition column"
+                there = ", ".join(info.get_partition_keys()) or "none"
+                raise FlussError(
+                    f"table {path}: column '{name}' {why} (there are: {there}){spot(item)}"
+                )
+            found[name] = constant(item.expression, by_name[name], path)
+        return found
+
+    def _truncate(self, tree: exp.TruncateTable) -> None:
+        table = tree.expressions[0]
+        name, database = table.name, table.db or None
+        if len(tree.expressions) > 1:
+            raise unsupported("TRUNCATE TABLE of several tables", tree)
+        part = tree.args.get("partition")
+        if part is None or self.is_local(name, database):
+            self.truncate_table(name, database=database)
+            return
+        info = self.written_info(self.path(name, database))
+        values = self._partition_values(part, info)
+        spec = {column: item[0].as_py() for column, item in values.items()}
+        there = Overwriting(self._connection, info, self.creation_of).partitions(spec)
+        if not there:
+            shown = ", ".join(f"{column} = {value!r}" for column, value in spec.items())
+            raise FlussError(f"table {info.table_path} has no partition with {shown}{spot(table)}")
+        self._replace(info.table_path, None, spec)
 
     def _compute(self, expression: exp.Expr) -> Any:
         """Return the value of an expression without columns."""
@@ -163,6 +227,7 @@ class Statements(Ddl):
         """Write the rows that a query over the table finds, with their new values."""
         path = self._only_table(tree, "UPDATE")
         info = self._keyed(path, "UPDATE")
+        require_changes(info, "UPDATE", "update")
         keys, columns = info.get_primary_keys(), info.get_column_names()
         new: dict[str, exp.Expr] = {}
         for item in tree.expressions:
@@ -186,9 +251,9 @@ class Statements(Ddl):
         )
         found = self._found(chosen, tree)
         mode = "partial_update" if partial and others else "upsert"
-        with _errors_of_polars():
+        with errors_of_polars():
             # known before the first is written
-            result = self._write(_floats(found.collect(), info), path, mode=mode)
+            result = self._write(floats_of_decimals(found.collect(), info), path, mode=mode)
         return _written(path, result.rows)
 
     def _delete(self, tree: exp.Delete) -> pl.DataFrame:
@@ -196,12 +261,14 @@ class Statements(Ddl):
         path = self._only_table(tree, "DELETE FROM")
         if tree.args.get("where") is None:
             raise FlussError(
-                f"DELETE FROM {path}: without WHERE it would empty the table, which Fluss cannot;"
-                " drop the table and create it again"
+                f"DELETE FROM {path}: without WHERE it would empty the table: TRUNCATE TABLE does"
+                " that"
             )
-        keys = self._keyed(path, "DELETE").get_primary_keys()
+        info = self._keyed(path, "DELETE")
+        require_changes(info, "DELETE FROM", "delete")
+        keys = info.get_primary_keys()
         found = self._found(exp.select(*(exp.column(key, quoted=True) for key in keys)), tree)
-        with _errors_of_polars():
+        with errors_of_polars():
             # known before the first is deleted
             result = self._write(found.collect(), path, mode="delete")
         return _written(path, result.rows)
@@ -228,18 +295,6 @@ class Statements(Ddl):
         return pl.DataFrame({"plan": [explain(frame) or frame.explain()]})
 
 
-def _floats(frame: pl.LazyFrame | pl.DataFrame, info: TableInfo) -> pl.LazyFrame | pl.DataFrame:
-    """Make floats of decimals for columns of floats: a number with a point is a decimal in SQL."""
-    kinds = frame.collect_schema()
-    wanted = [
-        exact(c.name).cast(pl.Float64)
-        for c in info.schema.columns
-        if c.type.root in (TypeRoot.FLOAT, TypeRoot.DOUBLE)
-        and isinstance(kinds.get(c.name), pl.Decimal)
-    ]
-    return frame.with_columns(wanted) if wanted else frame
-
-
 def _query_of(values: exp.Values) -> exp.Select:
     return exp.select("*").from_(exp.alias_(values, "v", table=True))
 
@@ -248,17 +303,8 @@ def _written(path: TablePath, rows: int) -> pl.DataFrame:
     return pl.DataFrame({"table": [str(path)], "rows": [rows]})
 
 
-@contextlib.contextmanager
-def _errors_of_polars() -> Iterator[None]:
-    """Say as other errors of SQL what is found wrong only when rows are there."""
-    try:
-        yield
-    except pl.exceptions.PolarsError as error:
-        raise FlussError(f"SQL cannot be run: {polars_reason(error)}") from error
-
-
 def _collected(frame: pl.LazyFrame) -> pl.DataFrame:
-    with _errors_of_polars():
+    with errors_of_polars():
         return frame.collect()
 
 

@@ -78,6 +78,27 @@ def typed_rows(
     return pa.table(made, names=[c.name for c in columns])
 
 
+def constant(cell: exp.Expr, column: Column, path: TablePath) -> pa.Array:
+    """Return the value of a literal for a column, as an array of one.
+
+    Raises
+    ------
+    FlussError
+        For a literal that is none of the column's type, naming both and where it stands.
+    """
+    require_fitting(cell, column, path)
+    return _array([_value(cell, column, path, lambda _: None)], [cell], column, path)
+
+
+def require_fitting(cell: exp.Expr, column: Column, path: TablePath) -> None:
+    """Raise for a literal that is none of a column's type, naming both and where it stands."""
+
+    def refuse(_: exp.Expr) -> None:
+        raise _MisfitError("expected a literal")
+
+    _value(cell, column, path, refuse)
+
+
 def _value(cell: exp.Expr, column: Column, path: TablePath, compute: Compute) -> Any:
     try:
         return _literal(cell, column.type, compute)

@@ -26,7 +26,7 @@ def sql(
     connection: Connection = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run SQL: queries, CREATE, DROP, ALTER, INSERT, UPDATE, DELETE, SHOW, DESCRIBE, USE."""
+    """Run SQL: queries, CREATE, ALTER, DROP, INSERT, UPDATE, DELETE, MERGE, TRUNCATE, SHOW, USE."""
     with errors_as_messages():
         try:
             from fluss_df.backend import Backend

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
 from fluss_df.cli.base.texts import entries_of
 from fluss_df.cli.loading.files import LINES, TEXTS, Source
@@ -281,7 +280,7 @@ class Load:
         rows = 0
         arrow_types(self.path, schema)
         coerce(
-            pa.Table.from_batches([], arrow_types(self.path, schema)),
+            arrow_types(self.path, schema).empty_table(),
             target.columns,
             table=str(self.path),
         )

@@ -89,6 +89,7 @@ def sink_fluss(
     target: str | TablePath,
     *,
     mode: str = ...,
+    schema_mode: str | None = ...,
     connection: object | None = ...,
     create_if_not_exists: bool = ...,
     create_partitions: bool = ...,
@@ -110,6 +111,7 @@ def sink_fluss(
     target: str | TablePath,
     *,
     mode: str = ...,
+    schema_mode: str | None = ...,
     connection: object | None = ...,
     create_if_not_exists: bool = ...,
     create_partitions: bool = ...,
@@ -130,6 +132,7 @@ def sink_fluss(
     target: str | TablePath,
     *,
     mode: str = "auto",
+    schema_mode: str | None = None,
     connection: object | None = None,
     create_if_not_exists: bool = False,
     create_partitions: bool = False,
@@ -165,6 +168,11 @@ def sink_fluss(
         ``"upsert"`` say which. ``"delete"`` deletes the rows whose primary keys the frame has;
         ``"partial_update"`` writes the columns that the frame has, the primary key among them, and
         keeps the others. Rows count in their order: the last one of a key wins.
+    schema_mode
+        ``"merge"`` adds the columns that the frame has and the table has not, nullable and behind
+        the others, before the first row is written; their types are those that
+        ``create_if_not_exists`` gives. Nullable columns that the frame lacks are null. By default
+        the frame has the columns of the table.
     connection
         As for :func:`scan_fluss`.
     create_if_not_exists
@@ -216,10 +224,12 @@ def sink_fluss(
             mode=mode,
             create_if_not_exists=create_if_not_exists,
             change_type_column=change_type_column,
+            schema_mode=schema_mode,
         )
-        nothing = pa.Table.from_batches([], arrow_types(table.path, schema))
+        # with a chunk: without one nothing is looked at
+        nothing = arrow_types(table.path, schema).empty_table()
         if table.change_type_column is None:
-            coerce(nothing, table.columns, table=str(table.path))
+            coerce(nothing, table.columns, table=str(table.path), allow_missing=table.merges)
         return table
 
     def run() -> SinkResult:
@@ -256,6 +266,7 @@ def write_fluss(
     target: str | TablePath,
     *,
     mode: str = "auto",
+    schema_mode: str | None = None,
     connection: object | None = None,
     create_if_not_exists: bool = False,
     create_partitions: bool = False,
@@ -277,7 +288,7 @@ def write_fluss(
     frame
         The rows: a Polars frame, or what others can read as Arrow data, as pandas frames, tables
         and record batches of PyArrow, relations of DuckDB. An index of pandas is not written.
-    target, mode, connection, create_if_not_exists, create_partitions, primary_keys, \
+    target, mode, schema_mode, connection, create_if_not_exists, create_partitions, primary_keys, \
 partition_keys, bucket_keys, bucket_count, properties, change_type_column, progress
         As for :func:`sink_fluss`.
 
@@ -308,11 +319,12 @@ partition_keys, bucket_keys, bucket_count, properties, change_type_column, progr
         mode=mode,
         create_if_not_exists=create_if_not_exists,
         change_type_column=change_type_column,
+        schema_mode=schema_mode,
     )
     arrow_types(table.path, frame.schema)
     rows = frame.to_arrow()
     if table.change_type_column is None:
-        rows = coerce(rows, table.columns, table=str(table.path))
+        rows = coerce(rows, table.columns, table=str(table.path), allow_missing=table.merges)
     if not create_partitions:
         require_partitions(table, rows)
     with Writing(table, create_partitions=create_partitions, progress=progress) as writing:

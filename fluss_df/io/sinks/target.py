@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
-from fluss_df.metadata import TablePath, nearest, require_columns
+from fluss_df.io.sinks.evolution import add_columns, new_columns, require_schema_mode
+from fluss_df.metadata import METADATA_COLUMNS, TablePath, nearest, require_columns, require_table
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.types import Column, from_arrow
 
@@ -46,6 +47,10 @@ class Target:
         The columns that are written.
     change_type_column
         The column of a frame that says what its rows do, or None.
+    added
+        The columns that the table is to get before the first row is written.
+    merges
+        Whether nullable columns that a frame does not have are null.
     """
 
     connection: FlussConnection
@@ -55,6 +60,8 @@ class Target:
     mode: str
     columns: tuple[Column, ...]
     change_type_column: str | None = None
+    added: tuple[Column, ...] = ()
+    merges: bool = False
 
     def partition_columns(self) -> list[Column]:
         """Return the partition columns, in order."""
@@ -69,9 +76,9 @@ class Target:
         return {p.partition_name for p in admin.list_partition_infos(self.path)}
 
     def create(self) -> TableInfo:
-        """Return the table; create it first where it does not exist."""
+        """Return the table, which is created first where it does not exist, and gets columns."""
         if self.info is not None:
-            return self.info
+            return add_columns(self.connection, self.info, self.added) if self.added else self.info
         admin = self.connection.get_admin()
         # another writer may have been quicker
         admin.create_table(self.path, self.descriptor, ignore_if_exists=True)
@@ -87,6 +94,7 @@ def find_target(
     mode: str,
     create_if_not_exists: bool,
     change_type_column: str | None = None,
+    schema_mode: str | None = None,
 ) -> Target:
     """Return the table that a frame is to be written to.
 
@@ -104,6 +112,7 @@ def find_target(
             f"{nearest(str(mode), MODES)}"
         )
     path = TablePath.parse(target, connection.default_database)
+    require_schema_mode(schema_mode, path, mode)
     if mode == "overwrite":
         raise FlussError(
             f"mode='overwrite': table {path} cannot be overwritten, because Fluss only adds to"
@@ -122,11 +131,30 @@ def find_target(
     if info is None:
         descriptor = describe(path, schema, layout, change_type_column)
     else:
+        require_table(path, info.descriptor.custom_properties)
         check_layout(info, layout)
         descriptor = info.descriptor
     mode = resolve_mode(path, descriptor, mode, change_type_column)
-    columns = written_columns(path, descriptor, mode, schema)
-    return Target(connection, path, descriptor, info, mode, columns, change_type_column)
+    added: tuple[Column, ...] = ()
+    if schema_mode is not None and info is not None:
+        existing = set(info.get_column_names())
+        if change_type_column is not None:
+            existing |= {change_type_column, *METADATA_COLUMNS}
+        added = new_columns(path, arrow_types(path, schema), schema, existing)
+    new = {column.name for column in added}
+    names = [name for name in schema.names() if name not in new]
+    columns = (*written_columns(path, descriptor, mode, names), *added)
+    return Target(
+        connection,
+        path,
+        descriptor,
+        info,
+        mode,
+        columns,
+        change_type_column,
+        added,
+        merges=schema_mode is not None,
+    )
 
 
 def describe(
@@ -245,17 +273,16 @@ def resolve_mode(
 
 
 def written_columns(
-    path: TablePath, descriptor: TableDescriptor, mode: str, schema: pl.Schema
+    path: TablePath, descriptor: TableDescriptor, mode: str, names: Collection[str]
 ) -> tuple[Column, ...]:
-    """Return the columns of a table that a frame has to have, or may have."""
+    """Return the columns of a table that a frame with these has to have, or may have."""
     columns = descriptor.schema.columns
     if mode == "delete":
         by_name = {column.name: column for column in columns}
         return tuple(by_name[key] for key in descriptor.schema.primary_keys)
     if mode == "partial_update":
-        names = [column.name for column in columns]
-        require_columns(schema.names(), names, f"table {path}:")
-        given = frozenset(schema.names())
+        require_columns(names, [column.name for column in columns], f"table {path}:")
+        given = frozenset(names)
         return tuple(column for column in columns if column.name in given)
     numbered = set(descriptor.schema.auto_increment)
     return tuple(column for column in columns if column.name not in numbered)

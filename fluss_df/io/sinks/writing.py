@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -14,7 +14,9 @@ from fluss_df.client.send.batch import BucketResult
 from fluss_df.client.write.append import AppendWriter
 from fluss_df.client.write.upsert import UpsertWriter
 from fluss_df.errors import FlussError, SchemaMismatchError
+from fluss_df.io.sinks.evolution import with_missing
 from fluss_df.io.sinks.target import Target
+from fluss_df.types import Column
 
 Progress: TypeAlias = Callable[[int], object]
 
@@ -44,6 +46,7 @@ class Writing:
         self._progress = progress
         self._began = time.monotonic()
         self._partitions = target.partitions()
+        self._filled: Sequence[Column] = ()
         self._writer = self._open(create_partitions)
         self._given = 0
         self._told = 0
@@ -51,6 +54,10 @@ class Writing:
     def _open(self, create_partitions: bool) -> AppendWriter | UpsertWriter:
         target = self._target
         info = target.create()
+        # with those that another writer added meanwhile; a partial update writes what it has
+        self._filled = (
+            info.schema.columns if target.merges and target.mode != "partial_update" else ()
+        )
         if target.mode == "append":
             return AppendWriter(target.connection, info, create_partitions=create_partitions)
         columns = [column.name for column in target.columns]
@@ -79,10 +86,18 @@ class Writing:
 
     def write_arrow(self, rows: pa.Table) -> None:
         """Hand Arrow data to the writer, in slices that keep memory bounded."""
+        self._hand(with_missing(rows, self._filled), self._put)
+
+    def delete_arrow(self, keys: pa.Table) -> None:
+        """Hand keys of rows to delete to the writer of a primary-key table, as rows are."""
+        assert isinstance(self._writer, UpsertWriter)
+        self._hand(keys, self._writer.delete_arrow)
+
+    def _hand(self, rows: pa.Table, put: Callable[[pa.Table], object]) -> None:
         step = max(1, rows.num_rows * _SLICE_BYTES // max(1, rows.nbytes))
         for start in range(0, rows.num_rows, step):
             part = rows.slice(start, step)
-            self._put(part)
+            put(part)
             self._given += part.num_rows
             self._tell()
 

@@ -1,0 +1,93 @@
+"""Upserts and deletes that are all known, written as one: what ``MERGE INTO`` does in the end."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.io.sinks.target import Target, resolve_mode, written_columns
+from fluss_df.io.sinks.writing import Writing
+from fluss_df.record.keys.partition_names import partition_names
+from fluss_df.record.python.coerce import coerce
+from fluss_df.schema import TableInfo
+
+
+class Changes:
+    """Changes of a table: collected and checked first, then written.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    """
+
+    def __init__(self, connection: FlussConnection, info: TableInfo) -> None:
+        descriptor, path = info.descriptor, info.table_path
+        mode = resolve_mode(path, descriptor, "auto", None)
+        columns = written_columns(path, descriptor, mode, info.get_column_names())
+        self._target = Target(connection, path, descriptor, info, mode, columns)
+        self._keys = written_columns(path, descriptor, "delete", ())
+        self._written: list[pa.Table] = []
+        self._deleted: list[pa.Table] = []
+
+    def write(self, rows: pa.Table) -> pa.Table:
+        """Take rows to append or upsert, after the deletes; return them with the table's types.
+
+        Raises
+        ------
+        SchemaMismatchError
+            For rows that do not fit.
+        FlussError
+            For a partition that cannot be.
+        """
+        made = coerce(rows, self._target.columns, table=str(self._target.path), allow_missing=True)
+        parts = self._target.partition_columns()
+        if parts and made.num_rows:
+            names = [column.name for column in parts]
+            # a value that is no name of a partition
+            partition_names(
+                [made.column(name) for name in names],
+                [column.type for column in parts],
+                names=names,
+                table=str(self._target.path),
+            )
+        self._written.append(made)
+        return made
+
+    def delete(self, keys: pa.Table) -> pa.Table:
+        """Take keys of rows to delete; return them with the table's types."""
+        made = coerce(keys, self._keys, table=str(self._target.path))
+        self._deleted.append(made)
+        return made
+
+    @property
+    def rows(self) -> int:
+        """How many rows are changed."""
+        return sum(table.num_rows for table in (*self._written, *self._deleted))
+
+    def apply(self, *, deletes_first: bool = True) -> None:
+        """Write what was taken, by one writer: what is deleted first, then the rows.
+
+        Parameters
+        ----------
+        deletes_first
+            False for the rows first. Where both have a key, what comes last counts.
+
+        Raises
+        ------
+        FlussError
+            When rows could not be written; it says how many were, and where.
+        """
+        if not self.rows:
+            return
+        with Writing(self._target, create_partitions=True, progress=None) as writing:
+            if not deletes_first:
+                self._write(writing)
+            for keys in self._deleted:
+                writing.delete_arrow(keys)
+            if deletes_first:
+                self._write(writing)
+
+    def _write(self, writing: Writing) -> None:
+        for rows in self._written:
+            writing.write_arrow(rows)
