@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ibis
 import ibis.common.exceptions as com
@@ -26,9 +26,6 @@ from fluss_df.io.sinks.target import TableLayout, describe
 from fluss_df.metadata import VIEW_PROPERTY, DatabaseDescriptor, TablePath, require_table
 from fluss_df.record.change_tables import split_name
 from fluss_df.schema import TableDescriptor, TableInfo
-
-if TYPE_CHECKING:
-    pass
 
 _SCAN_OPTIONS = frozenset({"mode", "start", "stop", "include_metadata", "partitions", "buckets"})
 
