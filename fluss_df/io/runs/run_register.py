@@ -41,9 +41,12 @@ _SCHEMA = pa.schema(
         ("about", pa.string()),
     ]
 )
-# how long one that came second may take to give a row back
-_GIVEN_BACK_S = 3.0
+# How long one that came second may take to give a row back. On a loaded machine it takes seconds;
+# who waits in vain is refused, though it was the first.
+_GIVEN_BACK_S = 30.0
 _PAUSE_S = 0.02
+# the key in ``about`` of a row that one that came second has put back
+_GIVEN_BACK = "given_back"
 # a row before it was replaced tells of a claim that no lookup showed yet
 _ROWS = (ChangeType.Insert.value, ChangeType.UpdateBefore.value, ChangeType.UpdateAfter.value)
 
@@ -131,6 +134,8 @@ class RunRegister:
             Metrics(parent=connection.metrics),
         )
         self._claimed: Link | None = None
+        # the end of the table's changes before that claim was made
+        self._claimed_behind = 0
         self._writer = UpsertWriter(connection, self._info)
 
     def close(self) -> None:
@@ -156,16 +161,19 @@ class RunRegister:
         """
         # What others claim from here on is among the changes. What they claimed before is what the
         # row is, or what the change that replaces it says it was.
-        begun = self._end()
+        begun = end = self._end()
         now = self._settled(names.run_id, expected)
         if now == link:
             return None
         if now != expected:
             return now
+        if now is not None and _GIVEN_BACK in now.about and now == self._claimed:
+            # who gave it back may have put it over a claim that came in between
+            begun = self._claimed_behind
         self._put(names, link)
         for found in self._changes(names.run_id, begun, self._end()):
             if found == link:
-                self._claimed = link
+                self._claimed, self._claimed_behind = link, end
                 return None
             # a batch that was staged for a table that is gone is replaced by one of its number
             if found.batch >= link.batch and found != expected:
@@ -177,14 +185,18 @@ class RunRegister:
         )
 
     def _settled(self, run_id: str, expected: Link | None) -> Link | None:
-        """Return the newest batch of a run, once one that came second has given it back."""
+        """Return the newest batch of a run, once one that came second has given it back.
+
+        Until then it is another batch of the number that this one was the first to claim, or an
+        older one.
+        """
         now = self.find(run_id)
         deadline = time.monotonic() + _GIVEN_BACK_S
         while (
             now is not None
             and expected is not None
             and now != expected
-            and now.batch == expected.batch
+            and now.batch <= expected.batch
             and expected == self._claimed
             and time.monotonic() < deadline
         ):
@@ -200,7 +212,8 @@ class RunRegister:
             newest = max(others, key=lambda found: found.batch)
             if newest == given:
                 return newest
-            self._put(names, newest)
+            about = {**newest.about, _GIVEN_BACK: True}
+            self._put(names, Link(newest.batch, newest.name, about))
             given = newest
 
     def _put(self, names: RunNames, link: Link) -> None:

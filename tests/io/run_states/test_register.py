@@ -106,6 +106,59 @@ def test_who_comes_second_gives_the_row_back(tmp_path: Path) -> None:
         second.close()
 
 
+def test_a_row_that_is_given_back_hides_no_claim(tmp_path: Path) -> None:
+    """A second one, slow, puts the first batch back over the next batch of a copy."""
+    with FlussConnection.create(":memory:") as connection:
+        table = TablePath("io", "t")
+        names = RunNames("run", table, 1, table, 2)
+        first, second, copy = (RunRegister(connection, "notes") for _ in range(3))
+        link = Link(0, "first 0")
+        claim = second._settled
+
+        def first_meanwhile(run_id: str, expected: Link | None) -> None:
+            assert claim(run_id, expected) is None
+            assert first.claim(names, link, None) is None
+
+        put = second._put
+
+        def copy_meanwhile(names: RunNames, given: Link) -> None:
+            put(names, given)
+            if given == link:
+                # it does not look again: it was killed
+                raise InterruptedError
+            # the copy of the checkpoint, which knows of the first batch, goes on
+            copy._settled = lambda run_id, expected: expected  # type: ignore[method-assign]
+            assert copy.claim(names, Link(1, "copy 1"), link) is None
+            second._changes = lambda *_: [link]  # type: ignore[method-assign]
+
+        second._settled = first_meanwhile  # type: ignore[method-assign]
+        second._put = copy_meanwhile  # type: ignore[assignment, method-assign]
+        with pytest.raises(InterruptedError):
+            second.claim(names, Link(0, "second 0"), None)
+        assert first.find("run") == link
+        assert first.claim(names, Link(1, "first 1"), link) == Link(1, "copy 1")
+        for register in (first, second, copy):
+            register.close()
+
+
+def test_a_row_of_an_older_batch_is_waited_for(tmp_path: Path) -> None:
+    """It is put back by who came second, on a slow machine later than the next batch."""
+    with FlussConnection.create(":memory:") as connection:
+        table = TablePath("io", "t")
+        names = RunNames("run", table, 1, table, 2)
+        first, second = (RunRegister(connection, "notes") for _ in range(2))
+        links = [Link(number, f"first {number}") for number in range(3)]
+        assert first.claim(names, links[0], None) is None
+        assert first.claim(names, links[1], links[0]) is None
+        second._put(names, links[0])
+        settled = threading.Timer(0.2, second._put, (names, links[1]))
+        settled.start()
+        assert first.claim(names, links[2], links[1]) is None
+        settled.join()
+        first.close()
+        second.close()
+
+
 def test_a_claim_reads_what_came_since_it_began(tmp_path: Path) -> None:
     """Not what other runs claimed before, of which the beginning may have expired."""
     with FlussConnection.create(":memory:") as connection:
