@@ -1,4 +1,4 @@
-"""Where a connection goes to: addresses of servers, and folders of the embedded engine."""
+"""Addresses of connections: servers, and folders of embedded engines."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 
 class ExitStep(enum.IntEnum):
-    """What is done at the end of the process, first to last."""
+    """The steps at the end of the process, first to last."""
 
     #: Threads of Polars leave the interpreter.
     QUERIES = enum.auto()
@@ -32,7 +32,7 @@ class ExitStep(enum.IntEnum):
 
 
 class ForkStep(enum.IntEnum):
-    """What a forked child forgets of its parent, first to last."""
+    """The steps in a forked child, first to last: each forgets something of the parent."""
 
     COUNTERS = enum.auto()
     IO_THREAD = enum.auto()

@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket."""
+"""The user at the other end of a Unix socket, as the operating system tells it."""
 
 from __future__ import annotations
 

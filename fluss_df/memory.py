@@ -1,4 +1,4 @@
-"""Where received and decoded data is kept."""
+"""The memory of received and decoded data: its pool, and how buffers are allocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster holds: paths, schemas, tables, partitions, buckets, servers."""
+"""Paths, buckets, partitions, offsets, servers and databases of a cluster, and checks of names."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ LATEST_OFFSET = -1
 
 DEFAULT_DATABASE = "fluss"
 
-# metadata columns of scans, never stored
+# metadata columns, which scans compute; they are never stored
 PARTITION_COLUMN = "_partition"
 BUCKET_COLUMN = "_bucket"
 LOG_OFFSET_COLUMN = "_log_offset"
 COMMIT_TIMESTAMP_COLUMN = "_commit_timestamp"
 METADATA_COLUMNS = (PARTITION_COLUMN, BUCKET_COLUMN, LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
-# and of the changelog of a primary-key table
+# metadata columns of the changelog of a primary-key table
 CHANGE_TYPE_COLUMN = "_change_type"
 CHANGELOG_COLUMNS = (CHANGE_TYPE_COLUMN, LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _NAME_MAX = 200
-# what ZooKeeper takes in a path
+# the characters that ZooKeeper allows in a path
 _NODE = re.compile("[^\\0-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\uffff]+")
 
 
 def check_name(name: str, kind: str) -> str:
-    """Return a database, table or partition name that Fluss allows.
+    """Return the name of a database, table or partition if Fluss allows it.
 
     Raises
     ------
     FlussError
         ``INVALID_DATABASE_EXCEPTION``, ``INVALID_TABLE_EXCEPTION`` or
-        ``PARTITION_SPEC_INVALID_EXCEPTION``, saying which rule is broken.
+        ``PARTITION_SPEC_INVALID_EXCEPTION``, with the rule that the name breaks.
     """
     code = {
         "database": ErrorCode.INVALID_DATABASE_EXCEPTION,
@@ -66,22 +66,22 @@ def check_name(name: str, kind: str) -> str:
 
 
 def lease_problem(name: str) -> str | None:
-    """Return why servers cannot keep a lease of this id; None where they can.
+    """Return why servers cannot keep a lease with this id; None if they can.
 
-    They have a node of ZooKeeper for it, whose path has the id in it.
+    Servers keep a lease in a node of ZooKeeper, and the id is a part of the node's path.
     """
     if not name:
         return "it is empty"
     if any(part in ("", ".", "..") for part in name.split("/")):
         return "neither it nor what stands between slashes may be empty, '.' or '..'"
     if not _NODE.fullmatch(name):
-        return "it has a character that is not for names"
+        return "it has a control character, or another one that ZooKeeper does not allow"
     return None
 
 
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Make a ProtocolError of whatever is wrong with a server's JSON."""
+    """Turn errors of reading a server's JSON, ``what``, into a ProtocolError."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -90,7 +90,7 @@ def reading(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, order=True, init=False)
 class TablePath:
-    """Database and name of a table.
+    """The database and the name of a table.
 
     Examples
     --------
@@ -113,7 +113,7 @@ class TablePath:
         database_name: str | None = None,
         table_name: str | None = None,
     ) -> None:
-        # the documentation names the parameters one way, the released client the other
+        # the documentation of the official client names the parameters one way, its release another
         database = database if database_name is None else database_name
         table = table if table_name is None else table_name
         if database is None or table is None:
@@ -151,7 +151,7 @@ class TablePath:
 
 @dataclass(frozen=True, slots=True, order=True, init=False)
 class TableBucket:
-    """One bucket of a table or of a partition of it."""
+    """One bucket of a table, or of a partition of a table."""
 
     table_id: int
     bucket_id: int
@@ -176,7 +176,7 @@ class TableBucket:
 
 
 class ChangeType(enum.IntEnum):
-    """What a record of a log does."""
+    """The kind of change that a record of a log is."""
 
     AppendOnly = 0
     Insert = 1
@@ -191,7 +191,7 @@ class ChangeType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Which offset of a bucket is asked for.
+    """The offset of a bucket that is asked for: the first, the last, or that of a time.
 
     Examples
     --------
@@ -204,17 +204,17 @@ class OffsetSpec:
 
     @staticmethod
     def earliest() -> OffsetSpec:
-        """Return the offset of the first record that is still there."""
+        """Return the spec of the first record that has not expired."""
         return OffsetSpec(0)
 
     @staticmethod
     def latest() -> OffsetSpec:
-        """Return the offset behind the last record that readers may see."""
+        """Return the spec of the offset behind the last record that readers may see."""
         return OffsetSpec(1)
 
     @staticmethod
     def timestamp(ts: int) -> OffsetSpec:
-        """Return the offset of the first record committed at or after ``ts`` (ms since 1970)."""
+        """Return the spec of the first record committed at or after ``ts`` (ms since 1970)."""
         return OffsetSpec(2, ts)
 
     def __repr__(self) -> str:
@@ -232,7 +232,7 @@ class OffsetType:
 
 
 def require_columns(names: Iterable[str], existing: Sequence[str], what: str) -> None:
-    """Raise a FlussError that names the first of ``names`` that does not exist, and the nearest."""
+    """Raise FlussError for the first of ``names`` that does not exist, with the nearest name."""
     known = frozenset(existing)
     for name in names:
         if name not in known:
@@ -243,7 +243,7 @@ def require_columns(names: Iterable[str], existing: Sequence[str], what: str) ->
 
 
 def nearest(name: str, existing: Sequence[str]) -> str:
-    """Return the end of an error message that names what may have been meant; or nothing."""
+    """Return the end of an error message with the name that may be meant, or an empty string."""
     near = difflib.get_close_matches(name, existing, n=1)
     near = near or [other for other in existing if other.lower() == name.lower()]
     return f"; did you mean '{near[0]}'?" if near else ""
@@ -262,7 +262,7 @@ class PartitionInfo:
     spec
         Partition column -> value, as strings.
     num_buckets
-        How many buckets it has, where servers let partitions differ; None where it has as many as
+        How many buckets it has. None for servers on which each partition has as many buckets as
         its table.
     """
 
@@ -293,7 +293,7 @@ class ServerNode:
 
 
 class DatabaseDescriptor:
-    """What a database is created from."""
+    """The definition of a database: what it is created from."""
 
     def __init__(
         self, comment: str | None = None, custom_properties: Mapping[str, str] | None = None
@@ -330,7 +330,7 @@ class DatabaseDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseInfo(Ready):
-    """A database, as the server told; times in ms since 1970."""
+    """A database as a server describes it; times in ms since 1970."""
 
     database_name: str
     database_descriptor: DatabaseDescriptor

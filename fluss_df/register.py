@@ -1,4 +1,4 @@
-"""What ``import fluss_df`` does: Polars gets ``pl.scan_fluss``, ``lf.fluss`` and so on.
+"""What ``import fluss_df`` adds to Polars: ``pl.scan_fluss``, ``lf.fluss`` and others.
 
 Everything else is imported when it is used. That takes two to three times as long as importing
 Polars; most programs need a part, and ``fluss-df --version`` nothing.
@@ -58,7 +58,7 @@ class _Function:
 
 
 class FlussFrame:
-    """What ``lf.fluss`` offers on a lazy frame that reads Fluss tables.
+    """The namespace ``lf.fluss`` of a lazy frame that reads Fluss tables.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a table is made of: its schema, its description, and what the cluster says of it."""
+"""Tables: schema, descriptor, and the cluster's information about a table."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _column_from_json(entry: Mapping[str, Any]) -> Column:
 
 
 class TableDescriptor:
-    """What a table is created from.
+    """The definition of a table: what it is created from.
 
     Parameters
     ----------
@@ -398,7 +398,7 @@ def _property(key: str, value: object) -> str:
 
 @dataclass(frozen=True)
 class TableInfo(Ready):
-    """What a table is, as the server told.
+    """A table as its server describes it.
 
     Parameters
     ----------

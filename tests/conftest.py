@@ -52,7 +52,15 @@ class _Pieces(LoadFileScheduling):  # type: ignore[misc]
         return crashed
 
     def _reschedule(self, node: WorkerController) -> None:
-        if not self._removing:
+        """Give a worker more to do, or have it end.
+
+        A worker begins with a test when it has the next one, or is told that there is none. So one
+        that took the place of another needs two tests: with one it would wait for ever.
+        """
+        if self._removing or node not in self.registered_collections:
+            return
+        super()._reschedule(node)
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
             super()._reschedule(node)
 
 

@@ -35,7 +35,7 @@ _THREADS = 64
 
 
 class Facade(Generic[C_co]):
-    """What stands for an object of the core.
+    """The asynchronous counterpart of an object of the core.
 
     Parameters
     ----------

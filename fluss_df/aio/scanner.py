@@ -1,4 +1,4 @@
-"""Scanners: what they read is awaited, and nothing that was read is lost to a cancelled call."""
+"""Scanners whose reads are awaited; a cancelled call loses no row."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import fluss_df.client.scan.batch_scanner as core_batch
 import fluss_df.client.scan.log_scanner as core_scanner
 import fluss_df.client.scan.snapshot_scanner as core_snapshot
 from fluss_df.aio.bridge import Facade, in_thread, on_thread, watched
+from fluss_df.client.fetch.row_filter import part_of
 from fluss_df.client.scan.records import (
     RecordBatch,
     ScanRecord,
@@ -31,19 +32,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# how long one step of ``async for`` waits before it asks again
+# how long one poll of an ``async for`` waits for rows
 _ITERATION_MS = 1000
 
 
 class LogScanner(Facade[core_scanner.LogScanner]):
-    """Reads subscribed buckets: what there is (``to_arrow``), or what comes (``poll``).
+    """Reads subscribed buckets: all rows so far (``to_arrow``), or rows as they come (``poll``).
 
-    Everything that waits runs on a thread of the scanner's own, in the order of the calls. Where
-    a call is cancelled, by :func:`asyncio.timeout` or otherwise, what it had read is returned by
-    the next one.
+    Each scanner has one thread, on which its calls run in the order in which they were made. No row
+    is lost when a call is cancelled, by :func:`asyncio.timeout` or otherwise: rows of a poll are
+    returned by the next call that reads, and those of ``to_arrow`` by the next ``to_arrow``. When
+    an ``async for`` is left early, the next call begins with the first row that it did not yield.
 
-    Subscribing does not wait: what only the cluster knows to be wrong (a partition that is gone)
-    is raised by the next call that reads.
+    Subscribing returns at once. An error that only the cluster can know, such as a partition that
+    was dropped, is raised by the next call that reads.
 
     Examples
     --------
@@ -55,10 +57,14 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     def __init__(self, core: core_scanner.LogScanner) -> None:
         super().__init__(core)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fluss-df-aio-scan")
+        # errors of subscriptions, for the next call that reads
         self._problems: deque[BaseException] = deque()
-        # what calls had read when they were cancelled
+        # results of calls that were cancelled before they were returned
         self._kept: deque[Taken] = deque()
         self._kept_tables: deque[pa.Table] = deque()
+        # the poll that an ``async for`` goes through, and how many of its items it has yielded
+        self._iterated: Taken = []
+        self._yielded = 0
 
     # ---- subscriptions
 
@@ -91,7 +97,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         self._soon(self._core.unsubscribe_partition, partition_id, bucket_id)
 
     def _soon(self, function: Callable[..., None], *args: Any) -> None:
-        """Call a function on the scanner's thread, after what was asked for before."""
+        """Have the scanner's thread call a function, after the calls that were made before."""
 
         def work() -> None:
             try:
@@ -106,7 +112,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     async def poll(self, timeout_ms: int) -> ScanRecords:
         """Return records, at most ``scanner.log.max-poll-records``.
 
-        Waits up to ``timeout_ms`` for the first; none is an empty result.
+        Waits up to ``timeout_ms`` for the first; the result is empty when none came.
         """
         return ScanRecords(await self._poll(timeout_ms, records=True))
 
@@ -115,11 +121,12 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         return record_batches(await self._poll(timeout_ms, records=False))
 
     async def poll_arrow(self, timeout_ms: int) -> pa.Table:
-        """Return what came as one table; empty, with the schema, when nothing did."""
+        """Return the rows that came as one table, which is empty when none came."""
         return self._core.as_table(await self._poll(timeout_ms, records=False))
 
     async def _poll(self, timeout_ms: float, *, records: bool) -> Taken:
         given_up = threading.Event()
+        self._keep_unyielded()
 
         def work() -> Taken:
             if self._kept:
@@ -137,10 +144,12 @@ class LogScanner(Facade[core_scanner.LogScanner]):
 
         The scanner goes on from there. Rows are ordered by partition, bucket and offset.
         """
+        self._keep_unyielded()
 
         def work() -> pa.Table:
             table = self._core.to_arrow()
-            kept = [self._kept_tables.popleft() for _ in range(len(self._kept_tables))]
+            kept = [self._core.as_table(self._kept.popleft()) for _ in range(len(self._kept))]
+            kept += [self._kept_tables.popleft() for _ in range(len(self._kept_tables))]
             return pa.concat_tables([*kept, table]) if kept else table
 
         return await self._run(work, self._kept_tables.append)
@@ -154,8 +163,8 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
         """Return a lazy reader of all rows up to the latest offset, in bounded memory.
 
-        Reading from it waits in the thread that reads: give it to another thread, or to a library
-        that reads it there. What it reads ends where the log ended at this call.
+        The reader blocks the thread that reads from it: read in a thread other than the event
+        loop's. It ends at the offset where the log ended when this method was called.
         """
         made = self._thread.submit(self._checked, self._core.to_arrow_batch_reader)
 
@@ -165,17 +174,43 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         return pa.RecordBatchReader.from_batches(self._core.schema, batches())
 
     async def __aiter__(self) -> AsyncIterator[ScanRecord | RecordBatch]:
+        records = self._core.yields_records
         while True:
-            if self._core.yields_records:
-                for record in await self.poll(_ITERATION_MS):
-                    yield record
-            else:
-                for batch in await self.poll_record_batch(_ITERATION_MS):
-                    yield batch
+            # in the order of its buckets, as ScanRecords has them
+            order: dict[TableBucket, int] = {}
+            taken = sorted(
+                await self._poll(_ITERATION_MS, records=records),
+                key=lambda entry: order.setdefault(entry[0].bucket, len(order)),
+            )
+            self._iterated, self._yielded = taken, 0
+            for item in ScanRecords(taken) if records else record_batches(taken):
+                self._yielded += 1
+                yield item
+                if self._iterated is not taken:
+                    break  # another call has returned the others meanwhile
+
+    def _keep_unyielded(self) -> None:
+        """Keep what an ``async for`` that was left early did not yield, for the next call."""
+        rest, self._iterated = self._iterated, []
+        if not self._core.yields_records:
+            rest = rest[self._yielded :]
+        else:
+            skipped = self._yielded
+            while rest and skipped:
+                (position, decoded), rest = rest[0], rest[1:]
+                rows = decoded.batch.num_rows
+                if rows > skipped:
+                    rest = [(position, part_of(decoded, skipped, rows - skipped)), *rest]
+                skipped = max(0, skipped - rows)
+        if rest:
+            self._kept.appendleft(rest)
 
     async def close(self) -> None:
-        """Give up the sockets; a second call does nothing."""
-        await self._run(self._core.close, lambda _: None)
+        """Close the sockets; a second call does nothing.
+
+        A subscription that failed is not reported any more.
+        """
+        await watched(self._thread.submit(self._core.close))
 
     def _checked(self, work: Callable[[], T]) -> T:
         if self._problems:
@@ -188,7 +223,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         keep: Callable[[T], None],
         given_up: threading.Event | None = None,
     ) -> T:
-        """Run a call on the scanner's thread; keep its result where nobody waits any more."""
+        """Run a call on the scanner's thread; ``keep`` gets its result if this is cancelled."""
         future = self._thread.submit(self._checked, work)
         try:
             return await watched(future)
@@ -205,7 +240,7 @@ def _keep_result(keep: Callable[[Any], None], future: Future[Any]) -> None:
 
 
 class BatchScanner(Facade[core_batch.BatchScanner]):
-    """Reads the last rows of one bucket, once."""
+    """Reads the last rows of one bucket. It can be read once."""
 
     next_batch = on_thread(core_batch.BatchScanner.next_batch)
     collect_all_batches = on_thread(core_batch.BatchScanner.collect_all_batches)
@@ -219,7 +254,10 @@ class BatchScanner(Facade[core_batch.BatchScanner]):
 
 
 class SnapshotScanner(Facade[core_snapshot.SnapshotScanner]):
-    """Reads the current rows of a primary-key table, once; ``async for`` gives batches of them."""
+    """Reads the current rows of a primary-key table; ``async for`` yields them in batches.
+
+    It can be read once.
+    """
 
     to_arrow = on_thread(core_snapshot.SnapshotScanner.to_arrow)
     to_pandas = on_thread(core_snapshot.SnapshotScanner.to_pandas)
@@ -231,7 +269,7 @@ class SnapshotScanner(Facade[core_snapshot.SnapshotScanner]):
 
     @property
     def offsets(self) -> dict[TableBucket, int]:
-        """The offset of each bucket's changelog at which its rows were read, once all are."""
+        """The changelog offset that the rows of each bucket belong to, known after the read."""
         return self._core.offsets
 
     async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Writers: what is written is queued at once, acknowledgements are awaited."""
+"""Writers that queue rows at once; acknowledgements are awaited."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
         future = self._core.future
         self._core.send_now(may_block=False)
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-            # others may wait for the same rows: whoever gives up must not cancel them
+            # others may wait for the same rows: a caller that is cancelled must not cancel them
             await watched(future)
 
 
 class Writer(Facade[W]):
-    """What writers of log tables and of primary-key tables have in common."""
+    """The common part of writers of log tables and of primary-key tables."""
 
     _unreported: BaseException | None = None
 

@@ -1,4 +1,4 @@
-"""What ``fluss-df demo`` shows: real data through a Fluss, in seconds."""
+"""The tour of ``fluss-df demo``: real data through a Fluss, in seconds."""
 
 from __future__ import annotations
 

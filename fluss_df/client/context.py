@@ -1,4 +1,4 @@
-"""What all parts of a client share: its settings, its I/O thread, its view of the cluster."""
+"""The common context of a client: settings, I/O thread and cluster."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fluss_df.observe.counters import clients
 
 
 class Writer(Protocol):
-    """What is closed with its connection."""
+    """A writer, which is closed with its connection."""
 
     @property
     def buffered_bytes(self) -> int:
-        """What it holds of its buffer."""
+        """How many bytes of its buffer are in use."""
         ...
 
     def close(self) -> object:
-        """Flush, and give up what it holds."""
+        """Flush, and free all resources."""
         ...
 
 
@@ -68,7 +68,7 @@ class ClientContext:
 
     @property
     def cluster(self) -> Cluster:
-        """What is known of the cluster, in this process."""
+        """The process's metadata of the cluster."""
         if self._closed:
             raise FlussError("the connection is closed: open a new one")
         with self._lock:

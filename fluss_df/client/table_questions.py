@@ -1,4 +1,4 @@
-"""What a table is, which partitions and schemas it has, and where its buckets begin and end.
+"""Questions about a table: its schemas, its partitions, and the offsets of its buckets.
 
 The part of :class:`~fluss_df.client.admin.FlussAdmin` that scans and writers ask themselves.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong with a local cluster."""
+"""Errors of a local cluster."""
 
 from __future__ import annotations
 

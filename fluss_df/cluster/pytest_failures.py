@@ -1,4 +1,4 @@
-"""What the servers had to do with a failed test: the part of the pytest plugin for failures.
+"""Server logs of failed tests: a part of the pytest plugin.
 
 A failed test shows what the servers logged as warnings and errors while it ran. When the cluster of
 the session no longer serves new tables, the run ends: each later test would wait for its deadlines,

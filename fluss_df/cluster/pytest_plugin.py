@@ -56,7 +56,7 @@ class _Worker(Protocol):
 
 @dataclass
 class _Count:
-    """What became of the tests that want a real cluster."""
+    """The outcome of the tests that want a real cluster."""
 
     wanted: int = 0
     ran: int = 0

@@ -1,4 +1,4 @@
-"""How a local cluster is, as it was when asked."""
+"""The status of a local cluster at one moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an option is, and how its values are checked."""
+"""Options of the configuration: names, defaults, and checks of their values."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def servers(key: str, value: object) -> str:
 
 
 class HasValues(Protocol):
-    """What has options: the values that were set, by their keys."""
+    """An object with options: the values that were set, by their keys."""
 
     _values: dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""What an engine does by itself, on its event loop."""
+"""The background work of an engine, on its event loop: syncs, checks, a watch on its folder."""
 
 from __future__ import annotations
 

@@ -427,7 +427,7 @@ class Engine:
     def expire(self) -> int:
         """Delete segments older than ``table.log.ttl``; return how many.
 
-        Buckets that are not in use are opened where they have a segment that may be so old.
+        A bucket that is not open is opened only if it has a segment that may have expired.
         """
         deleted = 0
         now = now_ms()

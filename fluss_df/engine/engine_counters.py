@@ -1,4 +1,4 @@
-"""What an embedded engine counts of its requests, connections and tables."""
+"""The counters of an embedded engine: requests, connections and tables."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class EngineCounters:
         By table: ``messages_in``, ``bytes_in`` and ``bytes_out``, rows and bytes as they come from
         clients and go to them.
     bytes_in, bytes_out
-        Of sockets. What comes from this process passes through none. For the event loop alone, as
-        those that follow.
+        Bytes of sockets; requests of this process pass through none. Used by the event loop alone,
+        as are the counters that follow.
     connections_accepted, connections_refused
         Connections that were let in, and those that the limits kept out.
     """

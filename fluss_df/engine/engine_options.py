@@ -1,4 +1,4 @@
-"""How an engine keeps its data."""
+"""The options of an engine: durability, sizes and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Syncing in groups: what is written while a sync runs goes to the disk together, with the next."""
+"""Group commit: all writes that come while a sync runs share the next sync."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, Protocol
 
 
 class Syncable(Protocol):
-    """What is synced: a bucket in use."""
+    """A bucket that is open."""
 
     syncing: asyncio.Task[None] | None
 
     @property
     def durable_offset(self) -> int:
-        """Up to where writes are on the disk."""
+        """The offset up to which writes are on the disk."""
         ...
 
     def sync(self) -> None:
-        """Bring what was written so far to the disk; called on a worker thread."""
+        """Bring all writes so far to the disk; called on a worker thread."""
         ...
 
     def wake(self) -> None:
-        """Tell readers that there is something new."""
+        """Wake the readers that wait for new rows."""
         ...
 
 
@@ -31,10 +31,10 @@ Run = Callable[[Callable[[], None]], Awaitable[Any]]
 
 
 async def synced_to(bucket: Syncable, end_offset: int, run: Run) -> None:
-    """Wait until what is before an offset is on the disk.
+    """Wait until all writes before an offset are on the disk.
 
-    A sync that runs already may have begun before the write: then another one follows it, which all
-    who wait share.
+    A sync that is under way may have begun before the write, and may not cover it. Then one more
+    sync follows, which all waiting callers share.
 
     Raises
     ------
@@ -44,12 +44,12 @@ async def synced_to(bucket: Syncable, end_offset: int, run: Run) -> None:
     while bucket.durable_offset < end_offset:
         if bucket.syncing is None:
             bucket.syncing = asyncio.ensure_future(sync_once(bucket, run))
-        # a caller that goes away must not take the sync of the others along
+        # a caller that is cancelled must not cancel the sync, which others wait for
         await asyncio.shield(bucket.syncing)
 
 
 async def sync_once(bucket: Syncable, run: Run) -> None:
-    """Sync a bucket, and tell its readers."""
+    """Sync a bucket, then wake its readers, also when the sync failed."""
     try:
         await run(bucket.sync)
     finally:

@@ -1,4 +1,4 @@
-"""A bucket in use, and how it is opened."""
+"""A bucket that is open, and the loader that opens it from its folder."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ from fluss_df.engine.tables.buckets import java_name
 from fluss_df.engine.used_buckets import UsedBuckets, missing
 from fluss_df.metadata import TableBucket
 
-# the newest segment, its map, and what is synced; RocksDB's own, and some files of rows
+# Files that an open bucket has. Log: the newest segment, its memory map, and the file ``synced``.
+# RocksDB: those that it always has open, and some files of rows.
 _LOG_FILES: Final = 3
 _KV_FILES: Final = 13
 
 
 @dataclass(slots=True)
 class OpenBucket:
-    """A bucket in use, with who waits for it; the latter belongs to the event loop."""
+    """A bucket that is open, with its sync under way and the readers that wait for new rows.
+
+    ``syncing`` and ``readers`` are used by the event loop alone.
+    """
 
     tablet: Tablet
     counters: EngineCounters
@@ -42,30 +46,30 @@ class OpenBucket:
 
     @property
     def files(self) -> int:
-        """About how many files it has open while it is used."""
+        """About how many files the bucket has open while it is used."""
         return _LOG_FILES if self.kv is None else _LOG_FILES + _KV_FILES
 
     def rest(self) -> bool:
-        """Give back the files until they are needed, unless it is in use."""
+        """Close the files until they are needed, unless they are in use; return whether it did."""
         return (self.kv or self.tablet).rest()
 
     @property
     def durable_offset(self) -> int:
-        """Up to where writes may be acknowledged."""
+        """The offset up to which writes may be acknowledged."""
         return self.tablet.synced_offset if self.kv is None else self.kv.applied
 
     @property
     def dirty(self) -> bool:
-        """Whether something was written that is not where it belongs."""
+        """Whether batches are not synced yet, or changes are not in RocksDB yet."""
         return self.tablet.dirty or (self.kv is not None and self.kv.pending)
 
     def wake(self) -> None:
-        """Tell readers that there is something new."""
+        """Wake the readers that wait for new rows."""
         for event in self.readers:
             event.set()
 
     def sync(self) -> None:
-        """Bring the log to the disk, and from there the rows to RocksDB."""
+        """Sync the log, then write the synced changes to RocksDB; counted as one flush."""
         began = time.monotonic()
         failed = True
         try:
@@ -78,7 +82,7 @@ class OpenBucket:
             self.counters.flushes.add(kind, time.monotonic() - began, failed)
 
     def close(self) -> None:
-        """Sync and close; the log first, as RocksDB takes only what is synced."""
+        """Sync and close; the log first, since RocksDB gets only changes that are synced."""
         try:
             self.tablet.close()
         finally:
@@ -98,9 +102,9 @@ class Opening:
     Attributes
     ----------
     done
-        Set when it is open, or cannot be, or was closed again.
+        Set when opening is over: the bucket is open, could not be opened, or was closed again.
     dropped
-        Whether it is not wanted any more.
+        Whether the bucket was dropped meanwhile, so that it is closed at once.
     """
 
     def __init__(self) -> None:
@@ -114,15 +118,15 @@ class BucketLoader:
     Parameters
     ----------
     settings
-        How the data is kept.
+        The options of the engine.
     catalog, used
-        Which buckets there are, and which rows were written to.
+        The tables and partitions, and the register of buckets that have rows.
     lock
-        Of the folder of the engine.
+        The lock of the engine's folder.
     let_go
-        Has whoever uses some buckets, that it tells, let go of them.
+        Ends the scans of all buckets for which a function is true.
     counters
-        Of the engine.
+        The counters of the engine.
     """
 
     def __init__(
@@ -160,7 +164,8 @@ class BucketLoader:
         owner = BucketIds.of(bucket)
         used = self._used.has(owner)
         if used and not folder.exists():
-            # a partition that is dropped is taken from the catalog first
+            # a partition that is being dropped leaves the catalog before its folder goes: then this
+            # raises the error for an unknown bucket
             self._catalog.table_of(bucket)
             raise missing(java_name(bucket), folder)
         synced = self._settings.durability == "commit"

@@ -22,7 +22,7 @@ class UsedBuckets:
     Parameters
     ----------
     files, catalog
-        Of the folder.
+        The files of the folder's catalog, and the catalog.
     """
 
     def __init__(self, files: CatalogFiles, catalog: Catalog) -> None:

@@ -63,7 +63,7 @@ def lookup_join(
     columns
         The columns of the table to add; by default all besides its key.
     suffix
-        Of columns of the table whose name the frame has too.
+        Appended to names of the table's columns that the frame also has.
     connection
         As for :func:`scan_fluss`.
 

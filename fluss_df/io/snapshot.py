@@ -161,7 +161,7 @@ class FlussSnapshot(ScanNode):
 
 
 class _RowsRead(PlannedRead):
-    """What is read for one query: keys to look up, or partitions to scan."""
+    """The plan of one query: keys to look up, or partitions to scan."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a scan was asked for: its arguments, checked, as plain values."""
+"""The arguments of a scan, checked, as plain values."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class BucketBounds:
         return {p.partition_name: p.num_buckets or usual for p in chosen}
 
     def check(self, where: str, item: object, partition: str | None = None) -> None:
-        """Raise for what is no number of a bucket of the table, or of one of its partitions."""
+        """Raise FlussError if ``item`` is not the number of a bucket of the table or partition."""
         most = self.info.num_buckets
         is_number = isinstance(item, int) and not isinstance(item, bool)
         if is_number and item >= most and self.info.is_partitioned():  # type: ignore[operator]

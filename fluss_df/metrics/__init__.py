@@ -1,4 +1,4 @@
-"""What a process measures, for Prometheus and OpenTelemetry: counters, histograms and traces.
+"""The metrics of a process for Prometheus and OpenTelemetry: counters, histograms, traces.
 
 The counters are kept whether or not anybody asks for them, and added up when they are read. The
 packages of Prometheus and of OpenTelemetry are extras: ``fluss-df[metrics]``, ``fluss-df[otel]``.

@@ -1,4 +1,4 @@
-"""What Prometheus's client library asks for: counters as they are at the moment of a scrape."""
+"""The collector for Prometheus's client library: the counters at the moment of a scrape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large the tables of an engine are, looked at when somebody asks."""
+"""The sizes of an engine's tables, computed when metrics are read."""
 
 from __future__ import annotations
 

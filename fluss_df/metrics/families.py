@@ -1,4 +1,4 @@
-"""The names of what is exported: one table, from which the collector, its page and tests go.
+"""The names of all exported metrics: the table that the collector, its page and tests use.
 
 They begin with ``fluss_`` and a scope, as those of a Fluss server do, with the words of Fluss in
 the manner of Prometheus: base units, and ``_total`` behind counters.

@@ -1,1 +1,1 @@
-"""What a process tells those who watch it: counters, spans and logs; exported elsewhere."""
+"""Counters, spans and logs of a process; other packages export them."""

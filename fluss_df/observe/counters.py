@@ -1,4 +1,4 @@
-"""What a process counts for who watches it: sums over all connections and engines, open or closed.
+"""The counters of a process: sums over all connections and engines, open or closed.
 
 Nothing here is exported by itself. Clients and engines count in plain integers of their own, and
 :mod:`fluss_df.metrics` adds them up when it is asked. What a connection counted stays in the sums
@@ -67,14 +67,14 @@ run_names: Final = Names()
 class Durations:
     """Histograms of how long things took, one for each kind; thread safe.
 
-    The kinds are the names of requests, and the like: there are few.
+    There are few kinds, such as the names of requests, so that their number needs no limit.
 
     Parameters
     ----------
     name
-        Of the counters.
+        The name of the counters.
     lock
-        Of counters that are added to together with these; by default one of their own.
+        The lock of other counters that are changed together with these; by default an own lock.
     """
 
     def __init__(self, name: str, lock: threading.Lock | None = None) -> None:
@@ -171,7 +171,7 @@ class Tables:
 
 
 class Counting(Protocol):
-    """What has counters."""
+    """Something with counters."""
 
     def counts(self) -> Counts:
         """Return the counters as they are now."""

@@ -44,7 +44,7 @@ class _Named(enum.IntEnum):
 
 
 class ResourceType(_Named):
-    """What a right is about; ``ANY`` is for filters alone."""
+    """The kind of resource that a right is about; ``ANY`` is for filters alone."""
 
     ANY = 1
     CLUSTER = 2
@@ -53,7 +53,7 @@ class ResourceType(_Named):
 
 
 class OperationType(_Named):
-    """What may be done; ``ANY`` is for filters alone, ``ALL`` stands for every operation."""
+    """The operation of a right; ``ANY`` is for filters alone, ``ALL`` stands for each operation."""
 
     ANY = 1
     ALL = 2
@@ -74,12 +74,12 @@ class PermissionType(_Named):
 
 @dataclass(frozen=True, slots=True, order=True)
 class FlussPrincipal:
-    """Who asks.
+    """The principal: the user that sends a request, or that a right is for.
 
     Parameters
     ----------
     name
-        As in SASL; ``ANONYMOUS`` for who said no name.
+        The name of SASL; ``ANONYMOUS`` for a user without a login.
     type
         "User", the only type that servers give by themselves.
     """
@@ -186,7 +186,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, order=True)
 class AccessControlEntry:
-    """Who may do what, from where.
+    """A right: who may do what, from where.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ class ResourceFilter:
     Parameters
     ----------
     type
-        Of which type.
+        The type of the resource.
     name
         With exactly this name; None for any. Without a type it says nothing.
     """

@@ -1,4 +1,4 @@
-"""API keys, and the messages and versions that belong to each."""
+"""The requests of the protocol: API key, messages and versions of each, and what a server knows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Api(Generic[RequestT, ResponseT]):
-    """One kind of request: its key, its messages, the versions that this client can speak.
+    """One kind of request: its key, its messages, the versions that this client supports.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Api(Generic[RequestT, ResponseT]):
     request, response
         The message classes.
     max_version
-        The newest version that this client speaks; the oldest is 0.
+        The newest version that this client supports; the oldest is 0.
     """
 
     key: int
@@ -56,8 +56,8 @@ GET_TABLE_SCHEMA = Api(
 GET_METADATA = Api(1012, "GET_METADATA", pb.MetadataRequest, pb.MetadataResponse)
 PRODUCE_LOG = Api(1014, "PRODUCE_LOG", pb.ProduceLogRequest, pb.ProduceLogResponse)
 FETCH_LOG = Api(1015, "FETCH_LOG", pb.FetchLogRequest, pb.FetchLogResponse)
-# From version 1 on clients say that they encode keys as the table's kv format version asks
-# (fluss_df.record.keys.keys), from 2 on that they know STORAGE_BACKPRESSURE_EXCEPTION.
+# Version 1 says that the client encodes keys by the table's kv format version (see
+# fluss_df.record.keys.keys), version 2 that it also knows STORAGE_BACKPRESSURE_EXCEPTION.
 PUT_KV = Api(1016, "PUT_KV", pb.PutKvRequest, pb.PutKvResponse, 2)
 LOOKUP = Api(1017, "LOOKUP", pb.LookupRequest, pb.LookupResponse, 1)
 LIST_OFFSETS = Api(1021, "LIST_OFFSETS", pb.ListOffsetsRequest, pb.ListOffsetsResponse)
@@ -112,7 +112,7 @@ PREPARE_LAKE_TABLE_SNAPSHOT = Api(
 )
 ALTER_TABLE = Api(1044, "ALTER_TABLE", pb.AlterTableRequest, pb.AlterTableResponse)
 GET_TABLE_STATS = Api(1059, "GET_TABLE_STATS", pb.GetTableStatsRequest, pb.GetTableStatsResponse)
-# servers of 1.0 and later
+# known to servers of 1.0 and later
 ALTER_DATABASE = Api(1060, "ALTER_DATABASE", pb.AlterDatabaseRequest, pb.AlterDatabaseResponse)
 AUTHENTICATE = Api(1038, "AUTHENTICATE", pb.AuthenticateRequest, pb.AuthenticateResponse)
 ACQUIRE_KV_SNAPSHOT_LEASE = Api(
@@ -184,15 +184,15 @@ LIST_KV_SNAPSHOTS = Api(
     1064, "LIST_KV_SNAPSHOTS", pb.ListKvSnapshotsRequest, pb.ListKvSnapshotsResponse
 )
 
-# Key of a request that only servers of 1.0 and later know: by it a server's log batch magic 1
-# is told apart from that of 0.9.1 (facts of the protocol: the two layouts conflict).
+# Only servers of 1.0 and later know this request. Log batches of magic 1 have one layout at 0.9.1
+# and another from 1.0 on, with the same number: this key tells which of them a server has.
 SCAN_KV_KEY = 1061
 SCAN_KV = Api(SCAN_KV_KEY, "SCAN_KV", pb.ScanKvRequest, pb.ScanKvResponse)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerApis:
-    """What a server said it can do.
+    """The requests that a server knows, from its answer to API_VERSIONS.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ class ServerApis:
     versions
         API key -> (oldest, newest) version of the server.
     server_type
-        1 for a coordinator, 2 for a tablet server, None where the server did not say.
+        1 for a coordinator, 2 for a tablet server, None if the server did not tell.
     """
 
     address: str
@@ -221,14 +221,14 @@ class ServerApis:
         return SCAN_KV_KEY in self.versions
 
     def version_for(self, api: Api[RequestT, ResponseT]) -> int:
-        """Return the newest version of a request that both sides speak.
+        """Return the newest version of a request that both sides support.
 
-        A server never answers a request that it does not know, so this is asked first.
+        Call it before each request: servers never answer a request that they do not know.
 
         Raises
         ------
         FlussError
-            ``UNSUPPORTED_VERSION``, when there is none.
+            ``UNSUPPORTED_VERSION`` when there is no such version.
         """
         spoken = self.versions.get(api.key)
         if spoken is None:

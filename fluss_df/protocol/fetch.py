@@ -26,7 +26,7 @@ from fluss_df.record.log.checked import CheckedColumns
 
 @dataclass(slots=True)
 class FetchedBucket:
-    """What a fetch returned for one bucket.
+    """The result of a fetch for one bucket.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class FetchedBucket:
 
 @dataclass(slots=True)
 class ReplyBucket:
-    """What a server in this process answers for a bucket.
+    """The answer of a server in this process for one bucket.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class ReplyBucket:
 
 
 class FetchReply(list[Buffer]):
-    """What a server in this process answers to a fetch: no buffers, as it is never sent.
+    """The answer of a server in this process to a fetch: no buffers, as it is never sent.
 
     Attributes
     ----------

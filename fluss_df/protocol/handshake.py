@@ -1,4 +1,4 @@
-"""What is said on a new connection before it is used, without I/O.
+"""The handshake of a new connection, without I/O.
 
 The order is that of Fluss: API versions first, then, where the client has credentials,
 SASL/PLAIN. Drivers with and without an event loop run the same generator.
@@ -34,7 +34,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class FolderSecret:
-    """What proves to an embedded engine on this machine that one may read its folder."""
+    """The secret by which a client proves to a local engine that it may read its folder."""
 
     secret: str = field(repr=False)
 

@@ -94,7 +94,7 @@ class BatchFilter:
         Parameters
         ----------
         schema_id, rows
-            Of the batch.
+            The schema of the batch, and how many rows it has.
         statistics
             As they stand in the batch; empty where it has none.
         """

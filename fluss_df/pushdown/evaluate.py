@@ -1,4 +1,4 @@
-"""What predicates do with rows: bound to a schema, evaluated on Arrow, projected on columns."""
+"""Predicates on rows: bound to a schema, evaluated on Arrow, projected on columns."""
 
 from __future__ import annotations
 

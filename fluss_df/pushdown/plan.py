@@ -67,7 +67,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class LakePlan:
-    """What a scan reads of the data lake.
+    """The part of a scan that reads the data lake.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ class LakePlan:
     delete_files
         Files of the snapshot that say which rows are deleted.
     rows, bytes
-        Of the files that are read: their rows before deletes and filters, and their sizes. Of a
-        file only the columns and row groups that a query needs are read.
+        Rows of the data files that are read, before deletes and filters, and the sizes of the files
+        in bytes. Of each file only the columns and row groups that a query needs are read.
     """
 
     snapshot_id: int
@@ -99,7 +99,7 @@ class LakePlan:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """What a scan reads, frozen when its query starts.
+    """The plan of a scan, frozen when its query starts.
 
     Parameters
     ----------

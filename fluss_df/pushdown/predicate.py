@@ -33,7 +33,7 @@ _SHOWN_VALUES = 8
 
 
 class UnsupportedExpression(FlussError):  # noqa: N818 - a verdict more than an error
-    """An expression that has no predicate; whoever asked evaluates it by itself."""
+    """An expression that has no predicate; the caller evaluates the expression itself."""
 
 
 class Op(enum.Enum):

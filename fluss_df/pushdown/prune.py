@@ -92,7 +92,7 @@ class PredicateConjunct(Conjunct):
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What is left to read, and how it was found.
+    """The buckets that are left to read, and how they were found.
 
     Attributes
     ----------

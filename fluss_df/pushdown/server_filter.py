@@ -1,9 +1,9 @@
-"""Filters that servers apply: which log batches they leave out by their statistics (1.0).
+"""Filters that servers of 1.0 and later apply to log batches, by the statistics of a batch.
 
-A server skips a batch when the minimum, the maximum and the nulls of its columns tell that no row
-in it can pass; rows of the others come unfiltered, so the filter is applied here again. Batches
-have statistics where the table's property ``table.statistics.columns`` asks writers for them. Older
-servers pass over the filter.
+A server skips a batch if the minimum, the maximum and the number of nulls of its columns show that
+none of its rows can pass. It sends all rows of other batches, so the client filters them again.
+Batches have statistics if the table's property ``table.statistics.columns`` names columns. Servers
+before 1.0 ignore the filter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fluss_df.pushdown.predicate import (
     TextMatch,
     TextOp,
 )
-from fluss_df.record.log.statistics import statistics_columns
+from fluss_df.record.log.statistics import statistics_columns, unscaled_value
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, TypeRoot
 
@@ -44,12 +44,12 @@ _TEXT_FUNCTIONS: Final = {TextOp.STARTS_WITH: 8, TextOp.CONTAINS: 9, TextOp.ENDS
 _IS_NULL, _IS_NOT_NULL, _IN = 6, 7, 11
 _LEAF, _COMPOUND = 0, 1
 _AND, _OR = 0, 1
-# longer lists cost the server more than the batches that they could leave out
+# comparing longer lists with each batch costs the server more than it saves
 _MOST_VALUES: Final = 200
 _EPOCH: Final = dt.date(1970, 1, 1)
 
-# Codes of types in literals. Left out are CHAR, which has no minimum and maximum, and TIME, whose
-# digits behind milliseconds they do not have.
+# Codes of types in literals. CHAR is left out, as it has no minimum and maximum, and TIME, as its
+# literals have no digits behind milliseconds.
 _CODES: Final = {
     _R.BOOLEAN: 0,
     _R.TINYINT: 1,
@@ -66,21 +66,21 @@ _CODES: Final = {
 }
 
 
-class _NotPushed(FlussError):  # noqa: N818 - a verdict more than an error
-    """A predicate that servers would take for another one."""
+class _NotPushed(FlussError):  # noqa: N818 - handled here, and no error for users
+    """A predicate that has no message, or whose message means another predicate to servers."""
 
 
 class ServerFilter:
-    """What is asked of servers, in the form that is sent.
+    """A filter in the form in which it is sent to servers.
 
     Attributes
     ----------
     predicate
-        The message.
+        The message of the protocol.
     schema_id
-        The schema that it speaks of.
+        The schema whose column ids the message has.
     text
-        The predicate, for people.
+        The predicate as text, for plans that users print.
     """
 
     def __init__(self, predicate: pb.Predicate, schema_id: int, text: str) -> None:
@@ -90,17 +90,18 @@ class ServerFilter:
 
 
 def server_filter(info: TableInfo, predicates: Iterable[Predicate]) -> ServerFilter | None:
-    """Return what of some conditions servers can judge batches by; None for nothing of them.
+    """Return the part of some conditions by which servers can skip batches; None if none can.
 
     Parameters
     ----------
     info
         The table.
     predicates
-        Conditions that all have to be true, their literals in exactly the types of the columns.
+        Conditions that all have to be true. Their literals have exactly the types of the columns.
     """
     if info.has_primary_key():
-        # what was and what is of an update stand in one batch, but are judged one by one
+        # not of a changelog: the old and the new row of an update belong together, and a filter
+        # tests each row alone
         return None
     by_name = {
         column.name: column
@@ -165,7 +166,7 @@ class _Message(PredicateVisitor[pb.Predicate]):
     def and_(self, node: And) -> pb.Predicate:
         children = []
         for operand in node.operands:
-            # of a conjunction, a part will do
+            # a part of a conjunction is enough: it leaves out fewer batches, and none wrongly
             try:
                 children.append(self.visit(operand))
             except _NotPushed:
@@ -190,7 +191,7 @@ def _literal(value: pa.Scalar, column: Column) -> pb.LiteralValue:
 
 def _set_float(made: pb.LiteralValue, value: pa.Scalar, _: int) -> None:
     number = value.as_py()
-    # Java tells -0.0 from 0.0, and knows other NaNs
+    # servers compare as Java does: -0.0 is less than 0.0, and NaN is greater than all numbers
     if math.isnan(number) or number == 0:
         raise _NotPushed(f"a comparison with {number}")
     if pa.types.is_float32(value.type):
@@ -200,7 +201,7 @@ def _set_float(made: pb.LiteralValue, value: pa.Scalar, _: int) -> None:
 
 
 def _set_decimal(made: pb.LiteralValue, value: pa.Scalar, precision: int) -> None:
-    unscaled = int(value.as_py().scaleb(value.type.scale))
+    unscaled = unscaled_value(value.as_py())
     if precision <= 18:
         made.decimal_value = unscaled
     else:

@@ -1,4 +1,4 @@
-"""Errors as Spark shows them: what is wrong near the top, not below the way it came."""
+"""Errors in the form that Spark shows: without the traceback of this library."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class FlussReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> _PushFilters:  # noqa: N802 - Spark's name
-        """What Spark calls with its filters, where it pushes them."""
+        """The method that Spark calls with its filters, if it pushes filters."""
         return _PushFilters(self)
 
     @property

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import polars as pl
 import pytest
@@ -17,7 +19,7 @@ from typer.testing import CliRunner
 import fluss_df
 from fluss_df.cli import app
 from fluss_df.cli.health.packages import _too_old
-from fluss_df.cli.health.place import _difference
+from fluss_df.cli.health.place import _TABLES_ASKED, _clock, _difference
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss, Security
 from tests.certificates import Authority
@@ -55,7 +57,7 @@ def test_a_report_for_people() -> None:
     done = CliRunner().invoke(app, ["doctor", "nosuch.invalid:9123"])
     assert done.exit_code == 1
     assert "problem  address" in done.stdout
-    assert "what to do: mend the name" in done.stdout
+    assert "what to do: correct the name" in done.stdout
     assert "1 problem" in done.stderr
 
 
@@ -90,7 +92,7 @@ def test_a_folder_is_left_as_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     status, found = doctor(str(folder))
     assert status == 0
-    assert "is not there" in found["data"]["message"]
+    assert "does not exist" in found["data"]["message"]
     assert not folder.exists()
     with EmbeddedFluss(folder):
         pass
@@ -233,3 +235,21 @@ def test_tls(tmp_path: Path) -> None:
             assert message in found["tls"]["message"]
             assert "Access and TLS" in found["tls"]["advice"]
             assert "login" not in found
+
+
+def test_the_clock_is_looked_for_in_few_tables() -> None:
+    asked: list[str] = []
+
+    def tables_of(database: str) -> list[str]:
+        asked.append(database)
+        return ["t"]
+
+    admin = SimpleNamespace(
+        list_databases=lambda: [f"d{i}" for i in range(1000)],
+        list_tables=tables_of,
+        # a partitioned table does not tell the time
+        get_table_info=lambda path: SimpleNamespace(is_partitioned=lambda: True),
+    )
+    opened = cast(fluss_df.FlussConnection, SimpleNamespace(get_admin=lambda: admin))
+    assert _clock(opened).status == "ok"
+    assert len(asked) == _TABLES_ASKED + 1

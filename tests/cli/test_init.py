@@ -78,7 +78,7 @@ def test_nothing_is_written_over(project: Path, tmp_path: Path) -> None:
     file.write_text("mine")
     done = CliRunner().invoke(app, ["init", str(file)])
     assert done.exit_code == 1
-    assert "is no folder" in done.stderr
+    assert "is not a folder" in done.stderr
     assert file.read_text() == "mine"
 
 

@@ -20,7 +20,7 @@ MISTAKES: list[tuple[str, Callable[[Any], object]]] = [
     ("lease id None", lambda a: a.create_kv_snapshot_lease(None, 1000)),
     (r"lease id '\.\.'", lambda a: a.create_kv_snapshot_lease("..", 1000)),
     ("lease id 'a/'", lambda a: a.create_kv_snapshot_lease("a/", 1000)),
-    ("not for names", lambda a: a.create_kv_snapshot_lease("a\nb", 1000)),
+    ("control character", lambda a: a.create_kv_snapshot_lease("a\nb", 1000)),
     ("lease_duration_ms 0", lambda a: a.create_kv_snapshot_lease("a", 0)),
     ("lease_duration_ms 1.5", lambda a: a.create_kv_snapshot_lease("a", 1.5)),
     (r"renew\(\)", lambda a: lease(a).acquire_snapshots({})),
@@ -54,7 +54,7 @@ MISTAKES: list[tuple[str, Callable[[Any], object]]] = [
     ("text None as the key", lambda a: a.alter_cluster_configs(reset_configs=[None])),
     ("value of the property", lambda a: a.alter_cluster_configs(set_configs={"x": "\ud800"})),
     (
-        "servers of Fluss 0.9.1 die of it",
+        "servers of Fluss 0.9.1 crash with it",
         lambda a: a.alter_cluster_configs(
             set_configs={"kv.rocksdb.shared-rate-limiter.bytes-per-sec": "0 mb"}
         ),

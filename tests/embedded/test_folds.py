@@ -12,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.engine.engine import Engine
+from fluss_df.engine.merge.aggregates import aggregate_of
 from fluss_df.metadata import ChangeType, TableBucket, TablePath
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.kv.values import ValueDecoder
 from fluss_df.record.log.log_decode import LogDecoder
 from fluss_df.schema import Schema, TableDescriptor
-from fluss_df.types import Column
+from fluss_df.types import Column, DataType, TypeRoot
 
 SCHEMA = pa.schema(
     [
@@ -242,3 +243,13 @@ def test_at_once_is_as_one_by_one(tmp_path: Path, case: str) -> None:
             assert repr(left) == repr([model.rows[key] for key in sorted(model.rows)])
         finally:
             bucket.engine.close()
+
+
+def test_a_sum_of_38_digits_is_kept() -> None:
+    kind = DataType(TypeRoot.DECIMAL, precision=38, scale=0)
+    total = aggregate_of(Column("d", kind, aggregate="sum"), False)
+    largest = 10**38 - 1
+    values = pa.array([Decimal(largest - 1), Decimal(1), Decimal(1)], pa.decimal128(38, 0))
+    # a sum that does not fit is null
+    found = total(values, np.zeros(3, np.int64)).to_pylist()
+    assert found == [Decimal(largest - 1), Decimal(largest), None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -199,6 +199,26 @@ def test_plain_types_are_decoded() -> None:
     plain = [column for column in columns if column.type.root not in (R.CHAR, timed[0])]
     assert row_encoder(plain, "compacted") is not None
     assert row_encoder(plain, "indexed") is None
+
+
+def test_decimals_are_exact_in_a_thread_whose_arithmetic_is_not() -> None:
+    column = Column("price", DataType(R.DECIMAL, precision=18, scale=2))
+    value = Decimal("-1234567890123456.78")
+    encode, decode = row_encoder([column], "compacted"), row_decoder([column], "compacted")
+    assert encode is not None
+    assert decode is not None
+    row = RowEncoder([column]).encode(pa.table({"price": pa.array([value], pa.decimal128(18, 2))}))
+    with localcontext(prec=3):
+        assert encode([value]) == row[0]
+        assert decode(row[0], 0) == {"price": value}
+
+
+@pytest.mark.parametrize("value", ["1.00000000000000000000000000000001", "1E+999999", "1E-999999"])
+def test_a_decimal_that_does_not_fit_is_for_others(value: str) -> None:
+    encode = row_encoder([Column("price", DataType(R.DECIMAL, precision=9, scale=2))], "compacted")
+    assert encode is not None
+    assert encode([Decimal("12.30")]) is not None
+    assert encode([Decimal(value)]) is None
 
 
 @slow

@@ -1,4 +1,4 @@
-"""What the shell completes: names of tables, and connections; quickly, or nothing.
+"""Shell completion of table names and connections; within a short time, or not at all.
 
 Completing never prints an error, and changes nothing: a folder that nobody has open is not opened.
 """

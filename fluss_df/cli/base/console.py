@@ -1,4 +1,4 @@
-"""How the ``fluss-df`` command speaks: output, and errors with their exit code."""
+"""Output of the ``fluss-df`` command, and errors with their exit codes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def errors_as_messages() -> Iterator[None]:
         err.print(f"[bold red]error:[/] {escape(str(error))}")
         raise typer.Exit(EXIT_ERROR) from error
     except BrokenPipeError:
-        # whoever read what is printed has enough
+        # the reader of the output, such as head, has closed its end of the pipe
         raise
     except OSError as error:
         # no right, no room, a folder where a file is meant

@@ -1,4 +1,4 @@
-"""How far something is, with its rate and the time that is left: on a terminal, and there alone."""
+"""Progress of a command, with its rate and the time that is left; shown on terminals only."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What ``fluss-df doctor`` looks at."""
+"""The checks of ``fluss-df doctor``."""

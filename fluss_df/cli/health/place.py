@@ -1,4 +1,4 @@
-"""The place that a connection leads to: servers, or a folder."""
+"""Checks of where a connection leads: to the servers of a cluster, or to a folder."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from fluss_df.errors import ErrorCode, FlussError
 if TYPE_CHECKING:
     from fluss_df.client.connection import FlussConnection
 
-# Linux has who holds which lock there
+# the locks of all processes, on Linux
 _LOCKS = Path("/proc/locks")
 _WAIT_S = 5.0
 _REQUESTS = 20
-# how servers of this project answer who comes without TLS
+# what servers of fluss_df answer to a client that does not use TLS
 _ASKS_FOR_TLS = "this port speaks TLS"
 _SLOW_MS = 100.0
 _CLOCK_OFF_S = 1.0
-# a time that no server's clock has reached: one that is asked for it says what its clock is
+# ms since 1970: a time in the future of every server
 _FAR_MS = 1 << 60
 _NOW = re.compile(r"current timestamp (\d+)")
+# how many tables are tried until one tells the time of its server
 _TABLES_ASKED = 20
 _READY = "another address: fluss-df doctor host:port"
 
 
 def place(connection: str | None) -> Iterator[Finding]:
-    """Give what is found at the place that a connection leads to.
+    """Yield findings about the servers or the folder that a connection leads to.
 
-    Nothing is written there: a folder that nobody has open stays closed.
+    Nothing is written. A folder that no process has open is not opened.
     """
     from fluss_df.client.transport.folders import home_folder
 
@@ -70,7 +71,7 @@ def _folder(given: Path) -> Iterator[Finding]:
     yield space("folder", folder, "name another folder")
     if not folder.is_dir():
         if not folder.exists():
-            yield ok("data", f"{folder} is not there: it is made by who connects first")
+            yield ok("data", f"{folder} does not exist: the first connection creates it")
         return
     try:
         names = os.listdir(folder)
@@ -83,8 +84,8 @@ def _folder(given: Path) -> Iterator[Finding]:
     if not holds_data(folder):
         yield problem(
             "data",
-            f"{folder} holds files, and none of an embedded Fluss",
-            "name a folder that is new, empty, or of a Fluss",
+            f"{folder} holds files, but none of an embedded Fluss",
+            "name a folder that is new, empty, or of an embedded Fluss",
         )
         return
     try:
@@ -104,11 +105,11 @@ def _folder(given: Path) -> Iterator[Finding]:
     if not os.path.exists(path):
         yield warning(
             "owner",
-            f"process {pid} has the folder open, or is ending; its socket {path} is not there",
-            f"try again; if it stays so, end process {pid}",
+            f"process {pid} has the folder open, or is ending; its socket {path} does not exist",
+            f"try again; if the socket is still missing, end process {pid}",
         )
         return
-    yield ok("owner", f"process {pid} has the folder open, and lets others in by {path}")
+    yield ok("owner", f"process {pid} has the folder open; others connect to it by {path}")
     yield from _connected(folder)
 
 
@@ -123,9 +124,9 @@ def _alive(pid: int) -> bool:
 
 
 def _is_locked(folder: Path) -> bool | None:
-    """Whether a process has locked a folder, as owners do; None where the system does not tell.
+    """Whether a process holds the lock of a folder; None if the system does not tell.
 
-    Trying to lock it could keep a process out that opens it at this moment.
+    The lock is not tried: a process that opens the folder at that moment would be refused.
     """
     try:
         lines = _LOCKS.read_text().splitlines()
@@ -145,7 +146,7 @@ def _servers(given: str) -> Iterator[Finding]:
         config = unconnected(given).config
         addresses = config.addresses()
     except FlussError as error:
-        # a bare word may be a host's name
+        # a word without a slash is taken for the name of a host
         folder = f"a folder needs a slash: fluss-df doctor ./{given}"
         yield problem("connection", error.message, folder if os.path.isdir(given) else _READY)
         return
@@ -166,30 +167,30 @@ def _reach(check: str, host: str, port: int) -> Finding:
         socket.create_connection((host, port), _WAIT_S).close()
     except socket.gaierror as error:
         return problem(
-            check, f"{shown}: no such host ({error.strerror})", "mend the name, or the DNS"
+            check, f"{shown}: no such host ({error.strerror})", "correct the name, or the DNS"
         )
     except UnicodeError:
-        return problem(check, f"{shown}: no name of a host", "mend the name")
+        return problem(check, f"{shown}: not a valid name of a host", "correct the name")
     except TimeoutError:
         return problem(
             check, f"{shown}: no answer within {_WAIT_S:g} s", "look at firewalls and the network"
         )
     except OSError as error:
         return problem(
-            check, f"{shown}: {error.strerror or error}", "start the server, or mend the address"
+            check, f"{shown}: {error.strerror or error}", "start the server, or correct the address"
         )
     return ok(check, f"{shown} accepts connections ({(time.monotonic() - began) * 1000:.1f} ms)")
 
 
 def _connected(given: object) -> Iterator[Finding]:
-    """Give what a connection tells: login, servers, versions, latency, clock."""
+    """Yield findings about login, servers, versions, latency and clocks, from a connection."""
     from fluss_df.client.connection import FlussConnection, unconnected
     from fluss_df.client.transport.tls import TlsError
     from fluss_df.protocol.address import local_path
 
     opened: FlussConnection | None = None
     try:
-        config = _impatient(unconnected(given).config)
+        config = _with_short_timeouts(unconnected(given).config)
         opened = FlussConnection.create(config)
         if config.security_ssl_enabled and not all(
             local_path(host) for host, _ in config.addresses()
@@ -215,7 +216,7 @@ def _connected(given: object) -> Iterator[Finding]:
             opened.close()
 
 
-def _impatient(config: Config) -> Config:
+def _with_short_timeouts(config: Config) -> Config:
     made = config.copy()
     most = int(_WAIT_S * 1000)
     made.connect_timeout_ms = min(made.connect_timeout_ms, most)
@@ -264,7 +265,7 @@ def _nodes(opened: FlussConnection) -> Iterator[Finding]:
 
 
 def _versions(versions: dict[int, tuple[int, int]]) -> str:
-    """Return API keys with their versions, those with one version shortly."""
+    """Return the API keys that have other versions than 0, with their versions, as text."""
     newer = [f"{key}: {a} to {b}" for key, (a, b) in sorted(versions.items()) if (a, b) != (0, 0)]
     return "; ".join(["all in version 0", *newer] if not newer else ["version 0, but", *newer])
 
@@ -286,9 +287,10 @@ def _latency(opened: FlussConnection) -> Finding:
 
 
 def _clock(opened: FlussConnection) -> Finding:
-    """Return how far the clock of a tablet server is from the one here.
+    """Return the difference between a tablet server's clock and the local clock.
 
-    No answer has the time. But the error for a time that lies in the future names it.
+    No response of the protocol has the server's time. But a server that is asked for the offset of
+    a time in the future refuses, and its error message has the current time.
     """
     from fluss_df.metadata import OffsetSpec, TablePath
 
@@ -298,7 +300,7 @@ def _clock(opened: FlussConnection) -> Finding:
         for name in admin.list_tables(database):
             asked += 1
             if asked > _TABLES_ASKED:
-                break
+                return ok("clock", f"not known: none of {_TABLES_ASKED} tables told the time")
             path = TablePath(database, name)
             try:
                 if admin.get_table_info(path).is_partitioned():
@@ -315,7 +317,7 @@ def _clock(opened: FlussConnection) -> Finding:
 
 
 def _difference(server: float, began: float, ended: float) -> Finding:
-    # anywhere between question and answer is right
+    # a time between the request and its answer is no difference
     off = 0.0 if began <= server <= ended else server - (began + ended) / 2
     doubt = (ended - began) / 2
     said = f"the server's is {abs(off):.3f} s {'ahead' if off > 0 else 'behind'}, ± {doubt:.3f} s"

@@ -1,4 +1,4 @@
-"""Files of rows: which there are, what is in them, and where they are wrong."""
+"""Files of rows to load: finding them, reading them, and naming the place of a wrong value."""
 
 from __future__ import annotations
 

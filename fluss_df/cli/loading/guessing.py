@@ -58,7 +58,7 @@ def _fits(texts: pl.Series, guess: str) -> pl.Series:
 
 
 class Guess:
-    """What a column of texts may be, by those seen so far."""
+    """The types that a column of texts may have, by the texts so far."""
 
     def __init__(self) -> None:
         self._left = list(_GUESSES)

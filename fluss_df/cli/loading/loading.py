@@ -47,7 +47,7 @@ _LEDGER = "ledger"
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a load did.
+    """The result of a load.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Load:
     files
         The files, in order.
     layout
-        Of the table to create.
+        The keys, partitions and buckets of the table to create.
     schema
         Types that a user gave to columns.
     null_values
@@ -137,10 +137,10 @@ class Load:
         return Loaded(rows, created, resumed=False)
 
     def forget(self) -> None:
-        """Take note that the user knows of the result: the same load is another one from now on.
+        """Take note that the user has seen the result: the same command is a new load from now on.
 
-        Until then it is the one that was interrupted: whoever is killed before saying that it is
-        done has it done, not doubled, by the next.
+        Until then the same command continues this load. So a load that is killed before it says
+        that it is done is finished by the next one, and its rows are not written twice.
         """
         folder = self._folder()
         done = folder.with_name(f"{folder.name}.done-{os.getpid()}")

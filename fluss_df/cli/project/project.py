@@ -1,4 +1,4 @@
-"""A new project: all of its files or none."""
+"""The files of a new project, made all together or not at all."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _DATA = "data"
 
 
 def make_project(folder: Path) -> list[str]:
-    """Make a project in a folder that is new or empty; return the names of what is in it.
+    """Make a project in a folder that is new or empty; return the names of its files.
 
     Raises
     ------
     FlussError
-        Where the folder holds something, or cannot be written. It is then as it was.
+        When the folder is not empty, or cannot be written. Nothing is changed then.
     """
     files = {
         "README.md": README,
@@ -46,14 +46,14 @@ def make_project(folder: Path) -> list[str]:
             for name, text in files.items():
                 (made / name).write_text(text, encoding="utf-8")
             _make_table(made / _DATA)
-            # whoever put something here meanwhile keeps it
-            _require_empty(folder, but=made.name)
+            # another program may have put files here meanwhile: renaming would overwrite them
+            _require_empty(folder, besides=made.name)
             for name in (*files, _DATA):
                 os.rename(made / name, folder / name)
         finally:
             shutil.rmtree(made, ignore_errors=True)
             if not existed:
-                # not if it holds the project
+                # fails, as it should, when the project is in it
                 with contextlib.suppress(OSError):
                     folder.rmdir()
     except OSError as error:
@@ -61,12 +61,12 @@ def make_project(folder: Path) -> list[str]:
     return [*files, f"{_DATA}/"]
 
 
-def _require_empty(folder: Path, but: str = "") -> None:
+def _require_empty(folder: Path, besides: str = "") -> None:
     if not folder.exists() and not folder.is_symlink():
         return
     if not folder.is_dir():
-        raise FlussError(f"{folder} is no folder: name one that is new or empty")
-    held = sorted(name for name in os.listdir(folder) if name != but)
+        raise FlussError(f"{folder} is not a folder: name one that is new or empty")
+    held = sorted(name for name in os.listdir(folder) if name != besides)
     if held:
         more = f" and {len(held) - 3} more" if len(held) > 3 else ""
         raise FlussError(

@@ -1,4 +1,4 @@
-"""What the files of a new project say."""
+"""The texts of a new project's files."""
 
 from __future__ import annotations
 

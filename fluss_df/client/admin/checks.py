@@ -1,4 +1,4 @@
-"""What users hand to the admin, before it becomes a request."""
+"""Checks of the arguments of admin methods, before they become a request."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fluss_df.metadata import TableBucket
 
 _INT32: Final = 2**31
 _INT64: Final = 2**63
-# not for UTF-8, and so not for the protocol
+# code points that UTF-8 cannot encode
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def whole(value: object, what: str, *, bits: int = 64, least: int | None = None) -> int:
-    """Return a number that the protocol can carry.
+    """Return an integer that fits into ``bits`` bits, and is at least ``least``.
 
     Raises
     ------
     FlussError
-        Naming what it is meant for.
+        For any other value, naming ``what`` it was meant to be.
     """
     limit = _INT64 if bits == 64 else _INT32
     lowest = -limit if least is None else least
@@ -31,25 +31,25 @@ def whole(value: object, what: str, *, bits: int = 64, least: int | None = None)
 
 
 def text(value: object, what: str) -> str:
-    """Return a text that is not empty.
+    """Return a string that is not empty and can be encoded as UTF-8.
 
     Raises
     ------
     FlussError
-        Naming what it is meant for.
+        For any other value, naming ``what`` it was meant to be.
     """
     if isinstance(value, str) and value and not _SURROGATE.search(value):
         return value
-    raise FlussError(f"invalid {what} {value!r}: expected a text that is not empty")
+    raise FlussError(f"invalid {what} {value!r}: expected a string that is not empty")
 
 
 def buckets_of(values: Iterable[TableBucket], what: str) -> list[TableBucket]:
-    """Return buckets.
+    """Return a list of buckets whose ids the protocol can carry.
 
     Raises
     ------
     FlussError
-        For what is no bucket.
+        For values that are not buckets.
     """
     if isinstance(values, TableBucket) or not isinstance(values, Iterable):
         raise FlussError(f"invalid {what} {values!r}: expected a list of TableBucket")
@@ -65,31 +65,31 @@ def buckets_of(values: Iterable[TableBucket], what: str) -> list[TableBucket]:
 
 
 def numbers_of_buckets(values: Mapping[TableBucket, int], what: str) -> dict[TableBucket, int]:
-    """Return a number of each bucket.
+    """Return a mapping from buckets to 64-bit integers, such as offsets.
 
     Raises
     ------
     FlussError
-        For what is no bucket, or no number.
+        For a key that is not a bucket, or a value that is not such an integer.
     """
     if not isinstance(values, Mapping):
         raise FlussError(f"invalid {what} {values!r}: expected a dict of TableBucket to integer")
     found = buckets_of(values, what)
     for each in found:
         number = values[each]
-        # what is wrong is put into words only where something is: there may be 100,000
+        # the name for messages is made only for a wrong number: there may be 100,000 buckets
         if type(number) is not int or not -_INT64 <= number < _INT64:
             whole(number, f"{what} of {each}")
     return dict(values)
 
 
 def server_ids(values: Iterable[int]) -> list[int]:
-    """Return ids of tablet servers.
+    """Return a list of ids of tablet servers.
 
     Raises
     ------
     FlussError
-        For what is no list of integers.
+        For anything but a list of 32-bit integers.
     """
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise FlussError(f"invalid tablet servers {values!r}: expected a list of ids, such as [0]")

@@ -1,4 +1,4 @@
-"""What the admin answers about a cluster: settings, health, balance, snapshots, producers."""
+"""Results of the admin about a cluster: settings, health, balance, snapshots, producers."""
 
 from __future__ import annotations
 
@@ -140,16 +140,16 @@ class ClusterHealth(Ready):
 
 
 class ServerTag(Named):
-    """What is going to happen to a tablet server; a rebalance moves buckets away from it."""
+    """The tag of a tablet server that is going offline; a rebalance moves buckets away from it."""
 
     PERMANENT_OFFLINE = 0
-    """It goes for good: no new bucket is placed on it."""
+    """It goes offline for good: no new bucket is placed on it."""
     TEMPORARY_OFFLINE = 1
-    """It goes for a while, as for an upgrade."""
+    """It goes offline for a while, as for an upgrade."""
 
 
 class GoalType(Named):
-    """What a rebalance is for."""
+    """The goal of a rebalance."""
 
     REPLICA_DISTRIBUTION = 0
     """Each tablet server has about as many replicas as the others."""
@@ -177,7 +177,7 @@ class RebalanceStatus(Named):
 
 @dataclass(frozen=True, slots=True)
 class RebalanceResultForBucket:
-    """What a rebalance does with a bucket.
+    """The moves of a bucket in a rebalance.
 
     Parameters
     ----------
@@ -228,12 +228,12 @@ class RebalanceProgress:
 
 
 class RegisterResult(Named):
-    """What became of the offsets that a producer registered."""
+    """Whether a producer's offsets were registered."""
 
     CREATED = 0
-    """They are kept."""
+    """The offsets were registered."""
     ALREADY_EXISTS = 1
-    """There were some, and those stay: the producer was started before."""
+    """The producer has offsets from an earlier start; those stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ class KvSnapshots(Ready):
 
 @dataclass(frozen=True, slots=True)
 class KvSnapshotMetadata(Ready):
-    """What a snapshot consists of.
+    """The files of a snapshot.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Servers, their settings, health and balance: the part of the admin about the cluster as such."""
+"""The part of the admin that is about servers: settings, health, tags and rebalance."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from fluss_df.protocol import messages_pb2 as pb
 _APPEND: Final = 2
 _SUBTRACT: Final = 3
 
-# RocksDB divides by it
+# a limit of 0 makes tablet servers divide by zero
 _RATE_LIMIT: Final = "kv.rocksdb.shared-rate-limiter.bytes-per-sec"
-# 0 of any unit, as in "0 mb"
+# zero with any unit, as in "0 mb"
 _NOTHING: Final = re.compile(r"\s*0+\s*[a-zA-Z]*\s*")
 
 
 class ServerAdmin(TableQuestions):
-    """Tells of servers, changes their settings, and moves buckets between them."""
+    """Describes servers, changes their settings, and moves buckets between them."""
 
     @blocking
     async def get_server_nodes(self) -> list[ServerNode]:
@@ -81,7 +81,7 @@ class ServerAdmin(TableQuestions):
         Raises
         ------
         FlussError
-            ``AUTHORIZATION_EXCEPTION`` for who may not describe the cluster.
+            ``AUTHORIZATION_EXCEPTION`` when the user may not describe the cluster.
         """
         answer = await self._cluster.request_coordinator(
             api.DESCRIBE_CLUSTER_CONFIGS, pb.DescribeClusterConfigsRequest()
@@ -107,7 +107,7 @@ class ServerAdmin(TableQuestions):
     ) -> None:
         """Change settings of a running cluster: all of them, or none.
 
-        Servers allow it for a few settings, which survive a restart.
+        Servers allow this for a few settings. Changes survive a restart.
 
         Parameters
         ----------
@@ -116,8 +116,9 @@ class ServerAdmin(TableQuestions):
         reset_configs
             Settings to put back to what the servers were started with.
         append_configs, subtract_configs
-            Entries to add to settings that are lists, or to take from them (servers of 1.0 and
-            later). They are sent once: where the answer is lost, this raises.
+            Entries to add to settings that are lists, or to remove from them (servers of 1.0 and
+            later). The request is not retried, as it could take effect twice: when its answer is
+            lost, an error is raised.
 
         Raises
         ------
@@ -149,7 +150,7 @@ class ServerAdmin(TableQuestions):
             if change.config_key == _RATE_LIMIT and _NOTHING.fullmatch(change.config_value):
                 raise FlussError(
                     f"the setting '{_RATE_LIMIT}' cannot be {change.config_value!r}: tablet servers"
-                    " of Fluss 0.9.1 die of it; name it in reset_configs to have no limit"
+                    " of Fluss 0.9.1 crash with it; name it in reset_configs to have no limit"
                 )
         if not changes:
             raise FlussError(
@@ -169,21 +170,21 @@ class ServerAdmin(TableQuestions):
     async def add_server_tag(
         self, tablet_servers: Iterable[int], server_tag: ServerTag | str
     ) -> None:
-        """Say of tablet servers that they are going to be offline: all of them, or none.
+        """Mark tablet servers as going to be offline: all of the named servers, or none.
 
         Parameters
         ----------
         tablet_servers
-            Their ids, as in :meth:`get_server_nodes`; one that has the tag already is no error.
+            Their ids, as in :meth:`get_server_nodes`. A server may have the tag already.
         server_tag
-            A :class:`ServerTag` or its name. A rebalance moves buckets away from servers that have
-            one.
+            A :class:`ServerTag` or its name. A rebalance moves buckets away from servers with a
+            tag.
 
         Raises
         ------
         FlussError
-            ``SERVER_NOT_EXIST_EXCEPTION``; ``SERVER_TAG_ALREADY_EXIST_EXCEPTION`` for a server that
-            has the other tag.
+            ``SERVER_NOT_EXIST_EXCEPTION`` for an id that no server has;
+            ``SERVER_TAG_ALREADY_EXIST_EXCEPTION`` for a server that has the other tag.
         """
         request = pb.AddServerTagRequest(
             server_ids=server_ids(tablet_servers), server_tag=member(ServerTag, server_tag)
@@ -194,12 +195,12 @@ class ServerAdmin(TableQuestions):
     async def remove_server_tag(
         self, tablet_servers: Iterable[int], server_tag: ServerTag | str
     ) -> None:
-        """Take a tag from tablet servers: from all of them, or none.
+        """Remove a tag from tablet servers: from all of the named servers, or none.
 
         Parameters
         ----------
         tablet_servers
-            Their ids; one without a tag is no error.
+            Their ids. A server may have no tag.
         server_tag
             A :class:`ServerTag` or its name.
 
@@ -217,12 +218,13 @@ class ServerAdmin(TableQuestions):
 
     @blocking_only
     async def rebalance(self, priority_goals: Sequence[GoalType | str]) -> str:
-        """Have buckets moved between tablet servers, and return at once.
+        """Start moving buckets between tablet servers, and return at once.
 
         Parameters
         ----------
         priority_goals
-            What it is for, the most important first: members of :class:`GoalType`, or their names.
+            The goals of the rebalance, the most important first: members of :class:`GoalType`, or
+            their names.
 
         Returns
         -------
@@ -232,7 +234,7 @@ class ServerAdmin(TableQuestions):
         Raises
         ------
         FlussError
-            ``REBALANCE_FAILURE_EXCEPTION``, also while another one is running.
+            ``REBALANCE_FAILURE_EXCEPTION``, also while another rebalance is running.
 
         Examples
         --------
@@ -255,17 +257,17 @@ class ServerAdmin(TableQuestions):
     async def list_rebalance_progress(
         self, rebalance_id: str | None = None
     ) -> RebalanceProgress | None:
-        """Return how far the last rebalance is; None where there was none.
+        """Return the progress of the last rebalance; None if there was none.
 
         Parameters
         ----------
         rebalance_id
-            Its id, where nothing is to be told of another one.
+            The id that the last rebalance must have; None for any.
 
         Raises
         ------
         FlussError
-            ``NO_REBALANCE_IN_PROGRESS_EXCEPTION`` when this is not the last one.
+            ``NO_REBALANCE_IN_PROGRESS_EXCEPTION`` when the last rebalance has another id.
         """
         request = pb.ListRebalanceProgressRequest()
         if rebalance_id is not None:
@@ -285,17 +287,17 @@ class ServerAdmin(TableQuestions):
 
     @blocking
     async def cancel_rebalance(self, rebalance_id: str | None = None) -> None:
-        """End the last rebalance, if it is still running; what was moved stays where it is.
+        """Stop the last rebalance if it is still running; buckets that were moved stay there.
 
         Parameters
         ----------
         rebalance_id
-            Its id, where no other one is to be ended.
+            The id that the last rebalance must have; None for any.
 
         Raises
         ------
         FlussError
-            ``NO_REBALANCE_IN_PROGRESS_EXCEPTION`` when this is not the last one.
+            ``NO_REBALANCE_IN_PROGRESS_EXCEPTION`` when the last rebalance has another id.
         """
         request = pb.CancelRebalanceRequest()
         if rebalance_id is not None:

@@ -1,1 +1,1 @@
-"""What is known of the cluster, and requests to the right server of it."""
+"""The client's view of its cluster, and requests to the right server."""

@@ -1,4 +1,4 @@
-"""What scans ask before they read, of an engine in this process: answered on the caller's thread.
+"""Questions of scans to an engine in this process, answered on the caller's thread.
 
 By way of the two event loops a question takes four changes of thread, which was most of the time of
 a small scan. Asking changes nothing, so that whatever goes wrong is left to the I/O thread, which

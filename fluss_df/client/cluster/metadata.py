@@ -1,4 +1,4 @@
-"""What the client knows of its cluster, and requests to the right server of it.
+"""The client's metadata of its cluster, and requests to the right server.
 
 Everything here runs on the I/O thread.
 """

@@ -1,4 +1,4 @@
-"""Which partition has a name now: it may have been dropped, and created again, by anybody."""
+"""Looks up which partition has a name now: others may have dropped and created it again."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def config_changes(
     Raises
     ------
     FlussError
-        For what is no dict of texts, no list of keys, or a key in both.
+        For settings that are not a dict of strings, keys that are not a list, or a key in both.
     """
     if isinstance(reset_properties, str) or not isinstance(reset_properties, Iterable):
         raise FlussError(

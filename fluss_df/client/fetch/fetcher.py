@@ -1,4 +1,4 @@
-"""Fetching log batches of buckets over a lane: requests, and answers into positions.
+"""Fetches log batches of buckets over a lane: sends requests, puts answers into positions.
 
 The bounded read (``chunk_read.py``) and the polling scanner (``log_scanner.py``) use it, each on
 the threads of its callers.
@@ -27,8 +27,8 @@ from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
 
-# The first answer is a small one, so that decoding begins soon: 8 MB take a tenth of the time of a
-# scan of 80 MB to arrive, with nothing else to do meanwhile.
+# Bytes of the first answer, which is small so that decoding begins soon. A first answer of 8 MB
+# would take a tenth of the time of a scan of 80 MB, in which no thread has anything to decode.
 _FIRST_BYTES = 1 << 20
 
 
@@ -48,9 +48,9 @@ class LogFetcher:
     max_wait_ms
         How long a server may wait for new data at the end of the log.
     begin_small
-        Whether the first answer is a small one, for a read that begins with it.
+        Whether to ask for a small first answer, for a read that has nothing else to decode.
     server_filter
-        By what servers may leave out log batches.
+        The filter by which servers may leave out log batches.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LogFetcher:
         self._filter = server_filter
 
     def endpoint(self, position: Position) -> Endpoint | None:
-        """Return where the leader of a position is; None when it is to be asked again later.
+        """Return the endpoint of a position's leader; None if it is not known for the moment.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class LogFetcher:
         return f"table {self.info.table_path}{partition}, bucket {position.bucket.bucket_id}"
 
     def lane(self, endpoint: Endpoint, positions: Sequence[Position]) -> Lane | None:
-        """Return a lane to a server, or None when it cannot be reached just now."""
+        """Return a lane to a server; None if it cannot be reached for the moment."""
         try:
             return lane_pool().take(self._cluster, endpoint)
         except FlussError as error:
@@ -155,7 +155,7 @@ class LogFetcher:
         Raises
         ------
         FlussError
-            For what cannot pass by itself: an offset out of range, a dropped table, no progress
+            For an error that no retry mends: an offset out of range, a dropped table, no progress
             within ``retry-timeout``.
         """
         try:
@@ -192,8 +192,8 @@ class LogFetcher:
             position.retry.progressed()
             return 0
         if fetched.records is not None:
-            # Only one bucket of a request is sure to get a whole batch, whichever the server
-            # takes first: the others get as many bytes as they may, be it a part of a batch.
+            # Of a request for several buckets, only the bucket that the server reads first gets a
+            # whole batch for sure: another may get a part of a batch, up to the limit of bytes.
             headers = scan_headers(
                 fetched.records, magic1_has_statistics=statistics, require_progress=alone
             )
@@ -206,14 +206,14 @@ class LogFetcher:
             position.ready.append(
                 Chunk(fetched.records, headers, position.offset, projected, fetched.checked, wanted)
             )
-            # batches behind them may have been left out
+            # the server may have left out batches behind these, by the filter
             position.advance(max(end, fetched.filtered_end_offset or 0))
             return len(fetched.records) if wanted is None else wanted
         if fetched.filtered_end_offset is not None:
             position.advance(fetched.filtered_end_offset)
         elif position.stop is not None:
-            # Readers ask only for what was there: it is on its way to a new leader, or it is only
-            # in the data lake, which answers nothing for ever.
+            # A bounded read asks for rows that exist, and got none. Either they are not at the new
+            # leader yet, or they are in the data lake alone, and the server never returns them.
             self.postpone(
                 position,
                 FlussError(
@@ -247,14 +247,14 @@ class LogFetcher:
         self.postpone(position, error)
 
     def failed(self, positions: Sequence[Position], error: FlussError) -> None:
-        """Have a request that failed as a whole tried again later, or raise its error."""
+        """Take note that a request failed as a whole: retry it later, or raise its error."""
         for position in positions:
             self._cluster.forget_leader(position.bucket)
             transient = isinstance(error, ProtocolError) and position.retry.unreadable()
             self.postpone(position, error, transient=transient)
 
     def postpone(self, position: Position, error: FlussError, *, transient: bool = False) -> None:
-        """Have a position tried again after a pause; raise the error when it will not pass."""
+        """Retry a position after a pause; raise the error if a retry cannot help."""
         if not transient and not is_transient(error) and error.error_code not in STALE_METADATA:
             raise error
         if not position.retry.postpone(self._config.retry_timeout_ms):

@@ -1,15 +1,14 @@
 """Bounded reads by several threads: offset ranges of buckets, in order, in bounded memory.
 
-A thread that is free decodes what was received, the first in the order of the result first; when
-there is nothing to decode it receives. So buckets are never waited for while others could be
-worked on, and the last part of the last bucket keeps all cores busy: a scan of four buckets by
-four threads with a bucket each took a tenth longer.
+A free thread decodes the piece that comes first in the order of the result. If no piece waits to be
+decoded, the thread receives the next answer. So no thread waits for one bucket while there is work
+for another, and all cores share the last bucket: with a thread of its own for each bucket, a scan
+of four buckets took 10 % longer.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import weakref
 from collections import deque
@@ -22,7 +21,7 @@ import pyarrow as pa
 from fluss_df.client.fetch.chunk_read import ChunkRead
 from fluss_df.client.fetch.position import Position
 from fluss_df.client.fetch.table_decoder import TableDecoder
-from fluss_df.client.runtime.encoders import MAX_THREADS
+from fluss_df.client.runtime.encoders import compute_threads
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.hooks import ExitStep, ForkStep, after_fork, at_exit
 from fluss_df.record.log.log_batch import Compression
@@ -34,44 +33,45 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# So much decoded data is held for a caller that uses it more slowly than it comes. Behind it is one
-# answer for each lane, and the next one of the first while the last of it is decoded.
+# Bytes of decoded data held for a slow consumer. Besides, each lane may have one answer that is not
+# decoded, and the first lane the next answer while the last piece of this one is decoded.
 AHEAD_BYTES = 32 << 20
-# A caller that waits for every part takes it at once: what is held for it is of later buckets, and
-# with more room for them no thread is idle while an answer for the first one comes.
+# For a consumer that waits for each piece, this many times as much may be held. It takes pieces of
+# the first bucket at once, so the pieces held are those of later buckets; with more room for them,
+# no thread is idle while the next answer of the first bucket is on its way.
 _EAGER_FACTOR = 1.5
-# a piece is decoded sooner
+# how long the end of the program waits for pieces that are being decoded, which take less
 _EXIT_WAIT_S = 2.0
-# the longest wait without giving the caller a chance to stop
+# the longest wait after which the caller may stop, as by Ctrl-C
 _WAIT_S = 0.2
-# Fewer rows are not worth a thread or a lane of their own: neighbouring buckets with together so
-# many are read by one, and a request asks for many buckets.
+# Fewer rows are not worth a thread or a lane of their own: neighbouring buckets that have
+# no more together are read by one lane, whose requests ask for all of them.
 _FEW_ROWS = 1 << 16
 
 
 class ParallelRead(Generic[T]):
     """Reads positions in their order; iterate it once, in a ``with`` statement.
 
-    Yields None when nothing came for a while. Leaving the ``with`` statement ends the read at once,
-    also when a server is silent.
+    It yields None when a wait of 0.2 s brought no result, so that the caller can stop. Leaving the
+    ``with`` statement ends the read at once, even while a server is silent.
 
     Parameters
     ----------
     connection, info
         The table.
     columns, metadata_columns
-        What to read.
+        The columns to read.
     positions
-        Where, each with a stop offset, in the order of the result.
+        The buckets, each with its first offset and its stop offset, in the order of the result.
     metrics
-        What is counted.
+        The counters of the read.
     convert
-        What is made of each decoded table, on the thread that decoded it.
+        Makes the result of each decoded table, on the thread that decoded it.
     ahead_bytes
-        How much decoded data is held that was not taken yet, while the caller takes it more slowly
-        than it comes, and half as much again while the caller waits for it; None for no limit.
+        Bytes of decoded data held for a caller that takes it more slowly than it comes; 1.5 times
+        as many while the caller waits. None for no limit.
     server_filter
-        By what servers may leave out log batches.
+        The filter by which servers may leave out log batches.
     views
         Whether ``convert`` gets strings and binary data of Arrow batches as views.
     """
@@ -96,12 +96,13 @@ class ParallelRead(Generic[T]):
         self.schema = self._decoder.schema
         servers = len({connection.cluster.known_leader(p.bucket) for p in positions})
         self._lanes = max(1, connection.config.scanner_fetch_connections * max(1, servers))
-        cores = min(MAX_THREADS, os.cpu_count() or 1)
-        self._threads = min(max(cores, self._lanes), -(-sum(map(_rows, positions)) // _FEW_ROWS))
-        # An engine in this process answers at once: a few rows are here before a thread has begun,
-        # and where nothing is to be computed threads would only wait for each other's GIL.
+        self._threads = min(
+            max(compute_threads(), self._lanes), -(-sum(map(_rows, positions)) // _FEW_ROWS)
+        )
+        # An engine in this process answers at once. A few rows are read before a thread has begun,
+        # and columns that need no decoding leave threads nothing to do but wait for the GIL.
         self._at_once = connection.cluster.engine is not None and (
-            self._threads == 1 or _lies_ready(info, self.schema)
+            self._threads == 1 or _needs_no_decoding(info, self.schema)
         )
         self._groups = deque(
             _Group(
@@ -119,16 +120,20 @@ class ParallelRead(Generic[T]):
         self._convert = convert
         self._ahead_bytes = ahead_bytes
         self._held = 0
-        # whether the caller waited for what it took last
+        # whether the caller had to wait for the last piece that it took
         self._eager = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        # What the caller waits for and what threads wait for are told apart: each that is woken
+        # takes the interpreter lock, and with many cores most would find nothing.
+        self._can_go_on = threading.Condition(self._lock)
+        self._may_work = threading.Condition(self._lock)
         self._decoding = 0
         self._closed = False
 
     def __enter__(self) -> Self:
-        # They wait for the lock: a first one that goes to work at once does not let go of the GIL,
-        # and the second one was there 5 ms later.
-        with self._changed:
+        # The threads start while the lock is held, and wait for it. A first thread that began its
+        # work at once would keep the GIL, so that the second one started 5 ms later.
+        with self._lock:
             for number in range(0 if self._at_once else self._threads):
                 name = f"fluss-df-read-{number}"
                 threading.Thread(target=self._work, name=name, daemon=True).start()
@@ -144,28 +149,31 @@ class ParallelRead(Generic[T]):
         self._close()
 
     def _close(self) -> None:
-        with self._changed:
+        with self._lock:
             self._closed = True
             groups = list(self._groups)
             self._groups.clear()
-            self._changed.notify_all()
+            self._can_go_on.notify_all()
+            self._may_work.notify_all()
         for group in groups:
             group.read.abort()
 
     def end(self, timeout_s: float) -> None:
-        """End the read, and wait until nothing is being decoded."""
+        """End the read, and wait up to ``timeout_s`` until no piece is being decoded."""
         self._close()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._decoding, timeout_s)
+        with self._lock:
+            self._can_go_on.wait_for(lambda: not self._decoding, timeout_s)
 
     def __iter__(self) -> Iterator[T | None]:
         while True:
             if self._at_once:
                 self._work_here()
-            with self._changed:
+            with self._lock:
                 self._eager = not self._can_take()
                 if self._eager and not self._at_once:
-                    self._changed.wait_for(self._can_take, _WAIT_S)
+                    # more may be held now
+                    self._may_work.notify()
+                    self._can_go_on.wait_for(self._can_take, _WAIT_S)
                 if not self._groups:
                     return
                 if not self._can_take():
@@ -177,20 +185,20 @@ class ParallelRead(Generic[T]):
                         if group.error is not None:
                             raise group.error
                         self._groups.popleft()
-                        self._changed.notify_all()
+                        self._may_work.notify()
                         continue
                     piece = group.pieces.popleft()
                     if piece.error is not None:
                         raise piece.error
                     self._held -= piece.size
-                    self._changed.notify_all()
+                    self._may_work.notify()
                     if piece.result is None:
                         continue
                     taken = cast("T", piece.result[0])
             yield taken
 
     def _can_take(self) -> bool:
-        """Whether there is something for the caller: a decoded piece, an end or an error."""
+        """Whether the caller need not wait: there is a decoded piece, an error, or the end."""
         if not self._groups:
             return True
         group = self._groups[0]
@@ -200,21 +208,23 @@ class ParallelRead(Generic[T]):
 
     def _work(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 task = self._next_task()
                 while task is None:
                     if self._closed or not self._groups:
                         return
-                    self._changed.wait(_WAIT_S)
+                    self._may_work.wait(_WAIT_S)
                     task = self._next_task()
-            # the lock is not held meanwhile
+                # who finds work wakes one more: there may be more of it
+                self._may_work.notify()
+            # without the lock
             self._do(task)
 
     def _work_here(self) -> None:
-        """Do on the caller's thread what it would wait for, as long as that comes at once."""
+        """Receive and decode on the caller's thread, as long as the engine answers at once."""
         going_on = True
         while going_on:
-            with self._changed:
+            with self._lock:
                 task = None if self._can_take() else self._next_task()
             if task is None:
                 return
@@ -228,7 +238,7 @@ class ParallelRead(Generic[T]):
             self._receive(task)
 
     def _next_task(self) -> _Piece | _Group | None:
-        """Return what is to be done next; the lock is held."""
+        """Return the piece to decode or the group to receive next, if any; the lock is held."""
         if self._closed:
             return None
         if self._groups and self._runs_dry(self._groups[0]):
@@ -252,34 +262,35 @@ class ParallelRead(Generic[T]):
         return None
 
     def _next_piece(self) -> _Piece | None:
-        """Return what is to be decoded next; the lock is held.
+        """Return the piece to decode next; the lock is held.
 
-        None where only a later group has something that it may not hold: the first one is to
-        receive then, or nobody would ever take what is held.
+        None when only later groups have pieces and the room for those is used up. The first group
+        must then receive: the caller takes pieces in order, so only its pieces make room again.
         """
         for number, group in enumerate(itertools.islice(self._groups, self._lanes)):
             full = self._full(number)
             for place, piece in enumerate(group.pieces):
                 if not piece.begun:
-                    # without the first one the caller waits, however much is held
+                    # the very first piece is decoded whatever is held: the caller waits for it
                     return None if full and (number or place) else piece
         return None
 
     def _runs_dry(self, front: _Group) -> bool:
-        """Whether more is to be received of the first group although there is work left.
+        """Whether to receive for the first group although pieces of it wait to be decoded.
 
-        While the last piece of an answer is decoded by another thread, the next answer comes: else
-        that thread, when it is done, has nothing that the caller waits for.
+        That is when one piece is left: the next answer then comes while the last pieces are
+        decoded, and the threads find new pieces of the first group when they are done.
         """
         if front.receiving or front.ended or not self._decoding or self._full(0):
             return False
         return sum(not piece.begun for piece in front.pieces) == 1
 
     def _full(self, number: int) -> bool:
-        """Whether enough is held for a group; the lock is held.
+        """Whether no more may be decoded ahead for a group; the lock is held.
 
-        Later groups may fill half: what they hold is not taken before the first group has ended,
-        which one thread alone would have to decode if they filled all.
+        Groups behind the first one may use half of the room. The caller takes their pieces only
+        when the first group has ended. If they used all room, no piece of the first group could be
+        decoded ahead, and one thread would do all its work.
         """
         if self._ahead_bytes is None:
             return False
@@ -298,11 +309,12 @@ class ParallelRead(Generic[T]):
         except BaseException as caught:
             ended, error = True, caught
             group.steps.close()
-        with self._changed:
+        with self._lock:
             group.receiving = False
             group.ended, group.error = ended, error
             group.pieces.extend(pieces)
-            self._changed.notify_all()
+            self._may_work.notify()
+            self._tell_caller()
 
     def _decode(self, piece: _Piece) -> None:
         decode, piece.decode = piece.decode, None
@@ -314,17 +326,22 @@ class ParallelRead(Generic[T]):
                 piece.result = (self._convert(table),)
         except BaseException as caught:
             piece.error = caught
-        # the received bytes are let go of
+        # frees the received bytes before the lock is taken
         del decode
-        with self._changed:
+        with self._lock:
             self._held += piece.size
             self._decoding -= 1
             piece.done = True
-            self._changed.notify_all()
+            self._tell_caller()
+
+    def _tell_caller(self) -> None:
+        """Wake the caller where there is something for it, or where it waits for the end."""
+        if self._can_take():
+            self._can_go_on.notify_all()
 
 
 class _Piece:
-    """A part of a chunk, to be decoded once, and what came of it."""
+    """A part of a chunk, which is decoded once, and its result or error."""
 
     __slots__ = ("begun", "decode", "done", "error", "result", "size")
 
@@ -332,13 +349,13 @@ class _Piece:
         self.decode: Callable[[], pa.Table] | None = decode
         self.begun = self.done = False
         self.size = 0
-        # in a tuple; None for no rows
+        # the result in a tuple, as it may be None itself; None for a piece without rows
         self.result: tuple[object] | None = None
         self.error: BaseException | None = None
 
 
 class _Group:
-    """Positions that one lane reads one after the other, and what came of them."""
+    """Positions that one lane reads one after the other, and their pieces."""
 
     def __init__(self, read: ChunkRead) -> None:
         self.read = read
@@ -349,10 +366,11 @@ class _Group:
         self.error: BaseException | None = None
 
 
-def _lies_ready(info: TableInfo, schema: pa.Schema) -> bool:
-    """Whether a table's log, where it is mapped, has columns as Arrow has them.
+def _needs_no_decoding(info: TableInfo, schema: pa.Schema) -> bool:
+    """Whether columns need no decoding: they are used where the log is mapped into memory.
 
-    Strings are checked the first time, and made views for Polars, which is worth several threads.
+    That is so for numbers that are not compressed. Strings are checked once and converted to views
+    for Polars, which is enough work for several threads.
     """
     codec = Compression.from_properties(info.get_properties()).codec
     as_arrow = info.log_format == "arrow" and codec == "none"
@@ -400,7 +418,7 @@ def read_table(
     )
     with read:
         tables = [table for table in read if table is not None]
-    # not empty_table(): it would import pandas, where that is installed, for a third of a second
+    # not schema.empty_table(): it imports pandas if that is installed, which takes 0.3 s
     return pa.concat_tables([pa.Table.from_batches([], read.schema), *tables])
 
 
@@ -408,21 +426,22 @@ class Ending(Protocol):
     """A read with threads of its own."""
 
     def end(self, timeout_s: float) -> None:
-        """End the read, and wait until nothing is being decoded."""
+        """End the read, and wait up to ``timeout_s`` until no piece is being decoded."""
 
 
 _live: weakref.WeakSet[Ending] = weakref.WeakSet()
 
 
 def ended_at_exit(read: Ending) -> None:
-    """Have a read ended at the end of the program, where it still runs then."""
+    """Have a read ended at the end of the program, if it still runs then."""
     _live.add(read)
 
 
 def _end_reads() -> None:
-    """End reads that nobody ended: a thread that the interpreter's end meets in Arrow aborts.
+    """End the reads that still run when the program ends.
 
-    The threads are daemons, as one of them may wait for a server that is silent.
+    Their threads are daemons, as one may wait for a silent server. A daemon that is in Arrow when
+    the interpreter ends would abort the process.
     """
     for read in list(_live):
         read.end(_EXIT_WAIT_S)

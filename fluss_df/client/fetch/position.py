@@ -1,4 +1,4 @@
-"""How far a bucket was fetched: :class:`Position`, a cursor, and :class:`RetryState` beside it."""
+"""A bucket's read position: :class:`Position` is a cursor, and :class:`RetryState` its retries."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.record.layout.headers import LogHeaders
 from fluss_df.record.log.checked import CheckedColumns
 
-# how many answers in a row that cannot be read are asked for again
+# how many times in a row an answer that cannot be read is asked for again
 _MOST_BROKEN = 2
 
-# While segments move to remote storage, a 1.0 server knows them for some 40 ms neither here nor
-# there, and calls their offsets out of range: only what stays so is.
+# While a segment moves to remote storage, a server of 1.0 calls its offsets out of range for about
+# 40 ms. So an offset counts as out of range only when the server says so for this time.
 _OUT_OF_RANGE_S = 0.5
 _OUT_OF_RANGE_PAUSE_S = 0.02
 
@@ -38,9 +38,10 @@ class Chunk:
     projected
         Whether the server left out columns.
     checked
-        Given where they come from a server in this process, see :class:`FetchedBucket`.
+        Columns that are known to be valid, if an engine of this process answered; see
+        :class:`FetchedBucket`.
     wanted_bytes
-        How many of the bytes are of columns that were asked for.
+        How many of the bytes belong to columns that were asked for; None for all of them.
     """
 
     records: pa.Buffer
@@ -60,7 +61,7 @@ class RemoteChunk:
     info
         Where they are.
     statistics
-        What magic 1 means in them, see :func:`scan_headers`.
+        Whether batches of magic 1 have statistics, see :func:`scan_headers`.
     """
 
     info: pb.RemoteLogFetchInfo
@@ -88,11 +89,11 @@ class RetryState:
         self._broken = 0
 
     def progressed(self) -> None:
-        """Take note of rows, or of segments in remote storage: pauses begin at the shortest."""
+        """Take note of rows or remote segments: the next pause is the shortest again."""
         self._backoff = self._out_since = None
 
     def postpone(self, timeout_ms: float) -> bool:
-        """Pause, longer each time; return False where that went on for ``timeout_ms``."""
+        """Set the next pause, longer than the last; False if ``timeout_ms`` have passed since."""
         if self._backoff is None:
             self._backoff = Backoff(timeout_ms)
         elif self._backoff.expired:
@@ -119,7 +120,7 @@ class RetryState:
     def remote_failed(self, offset: int) -> bool:
         """Take note that remote storage cannot be read; return whether to ask the server again.
 
-        That is once for an offset: the second time it is for good.
+        It is asked once for each offset; a second failure at the same offset is final.
         """
         again = self._remote_failed_at != offset
         self._remote_failed_at = offset

@@ -39,7 +39,7 @@ _ROW = "\0row"
 
 
 class Asker:
-    """What both kinds of lookup share: keys to buckets, answers back to the rows of the keys.
+    """The common part of both lookups: keys to buckets, answers back to the rows of the keys.
 
     Parameters
     ----------

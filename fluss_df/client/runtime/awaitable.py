@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class OnIOThread(Protocol):
-    """What has its coroutines run on the I/O thread."""
+    """Something whose coroutines run on the I/O thread."""
 
     @property
     def io(self) -> IOThread:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from fluss_df.hooks import ForkStep, after_fork
+from fluss_df.processors import processors
 
-# Compression is all of the work of an append; more threads than cores only fill memory.
-MAX_THREADS = 8
+# each holds a few MB of a read or a write
+_MAX_THREADS = 16
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
+
+
+def compute_threads() -> int:
+    """Return how many threads one read or write keeps busy.
+
+    Compression is nearly all of the work; more threads than processors only fill memory.
+    """
+    return min(_MAX_THREADS, processors())
 
 
 def encode_pool() -> ThreadPoolExecutor:
@@ -20,9 +28,7 @@ def encode_pool() -> ThreadPoolExecutor:
     global _pool
     with _lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(
-                min(MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="fluss-df-encode"
-            )
+            _pool = ThreadPoolExecutor(compute_threads(), thread_name_prefix="fluss-df-encode")
         return _pool
 
 

@@ -1,4 +1,9 @@
-"""Log batches on their way to a scanner: asked for, received, decoded."""
+"""The fetch buffer of a polling scanner: requests on their way, and decoded log batches.
+
+The next request to a leader leaves when its last answer is decoded, so that the leader works while
+the caller uses the rows. For each leader the buffer holds one decoded answer at the most, and one
+more is on its way.
+"""
 
 from __future__ import annotations
 
@@ -26,33 +31,34 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     from fluss_df.client.context import ClientContext
 
-# Ctrl-C is noticed between waits
+# the longest wait for an answer, after which Ctrl-C and the caller's time are looked at
 _WAIT_S = 0.2
+# the wait when no answer is expected, or when remote segments are to be looked at too
 _PAUSE_S = 0.01
-# another thread hands over what it polled
+# between two looks at whether another thread's poll has returned
 _HANDOVER_S = 0.0005
-# buckets whose remote segments are read at the same time: each reads ahead
+# how many buckets read remote segments at the same time; each of them reads ahead
 _REMOTE_READS = 4
 
-#: Decoded batches, each with the position that it is of.
+#: Decoded batches, each with the position of its bucket.
 Taken: TypeAlias = list[tuple[Position, DecodedBatch]]
 
 
 @dataclass(slots=True, eq=False)
 class Handover:
-    """Says whether the caller of a poll has what was polled.
+    """Tells whether the caller of a poll has received its rows.
 
-    Ctrl-C may end a poll at any of its steps but the last one, which sets ``handed``: Python looks
-    for signals where a function begins, behind a call, and where a loop goes on.
+    Ctrl-C may end a poll at any step before ``handed`` is set, and at none behind it: Python looks
+    for signals when a function begins, after a call, and when a loop starts its next turn.
 
     Parameters
     ----------
     thread
-        The number of the thread that polls.
+        The identifier of the thread that polls.
     handed
-        It has the rows.
+        Whether the caller has the rows.
     withdrawn
-        It never will: the next poll returns them.
+        Whether the poll was ended before the caller had the rows: the next poll returns them.
     """
 
     thread: int
@@ -62,7 +68,17 @@ class Handover:
 
 @dataclass(slots=True, eq=False)
 class _Offer:
-    """What a poll returns: ``rest`` is what is left once it is handed over, else ``undo``."""
+    """Rows that a poll is about to return.
+
+    Parameters
+    ----------
+    to
+        Whether the caller has them.
+    rest
+        The decoded batches that are left if the caller has received the rows.
+    undo
+        Called if the caller has not: takes back what the poll did with the rows.
+    """
 
     to: Handover
     rest: deque[tuple[Position, DecodedBatch]]
@@ -70,24 +86,25 @@ class _Offer:
 
 
 class FetchBuffer:
-    """What a scanner has asked for and not yet given to its caller, who holds the scanner's lock.
+    """Fetches log batches for a polling scanner, and holds those that no poll has returned yet.
 
-    A request is on its way to every leader while there is nothing decoded; an answer is decoded
-    once it is looked at, and what is in remote storage piece by piece.
+    While no batch is decoded, each leader has a request to answer. Answers are decoded as they are
+    received, and segments in remote storage piece by piece. All methods are called with the
+    scanner's lock held.
 
     Parameters
     ----------
     connection, info
         The table.
     decoder, row_filter
-        What is made of what was received.
+        What decodes answers, and what filters the rows.
     metrics
-        What is counted.
+        The scanner's counters.
 
     Attributes
     ----------
     server_filter
-        By what servers may leave out log batches.
+        The filter by which servers may leave out log batches; None without one.
     """
 
     def __init__(
@@ -111,7 +128,7 @@ class FetchBuffer:
         self._decoded: deque[tuple[Position, DecodedBatch]] = deque()
         self._remote: dict[Position, RemoteRead] = {}
         self._offer: _Offer | None = None
-        self._cut = False
+        self._fill_unfinished = False
 
     # ---- for the scanner
 
@@ -121,16 +138,16 @@ class FetchBuffer:
         timeout_ms: float,
         given_up: threading.Event | None = None,
     ) -> None:
-        """Wait until something of these positions is decoded, or the time is over.
+        """Wait until a batch of these positions is decoded, or ``timeout_ms`` have passed.
 
-        ``given_up`` ends the wait within a fifth of a second when it is set.
+        When ``given_up`` is set, the wait ends within 0.2 s.
         """
-        if self._cut:
-            # an error, or Ctrl-C, ended the last one at any of its steps
+        if self._fill_unfinished:
+            # an error or Ctrl-C ended the last call at some step: rows may be in no list
             self._go_back(positions)
-        self._cut = True
+        self._fill_unfinished = True
         self._fill(positions, timeout_ms, given_up)
-        self._cut = False
+        self._fill_unfinished = False
 
     def _fill(
         self,
@@ -143,7 +160,7 @@ class FetchBuffer:
             waiting = self._send_all(positions)
             left = min(max(end - time.monotonic(), 0.0), _WAIT_S)
             if waiting or not self._remote:
-                # where segments are on their way too, both are looked at in turn
+                # while remote segments are read as well, lanes and segments take turns
                 self._wait(waiting, min(left, _PAUSE_S) if self._remote else left)
             for position in positions:
                 self._decode_ready(position)
@@ -153,14 +170,20 @@ class FetchBuffer:
         self._send_all(positions)
 
     def _go_back(self, positions: Collection[Position]) -> None:
-        """Give up what is not decoded: it is asked for again."""
+        """Drop what is not decoded; it is fetched again."""
         self.stop()
         for position in positions:
             self._drop_remote(position)
             position.offset = position.decoded_to
 
     def settle(self, thread: int, timeout_ms: float) -> bool:
-        """Take out what was handed over before a thread polls; False while another one is at it."""
+        """Finish the last poll before a thread polls: remove its rows, or keep them for this poll.
+
+        Returns
+        -------
+        bool
+            False when a poll of another thread is not over after ``timeout_ms``.
+        """
         end = time.monotonic() + timeout_ms / 1000
         while (offer := self._offer) is not None:
             if offer.to.handed:
@@ -176,9 +199,10 @@ class FetchBuffer:
         return True
 
     def offer(self, to: Handover, most: int | None, undo: Callable[[], None]) -> Taken:
-        """Return decoded batches, up to a number of rows; a batch is cut where it is too long.
+        """Return decoded batches with ``most`` rows together at the most; the last one may be cut.
 
-        They are taken out once they were handed over; where they were not, ``undo`` is called.
+        One row more is returned where an update's old and new row would be separated. The batches
+        stay in the buffer until the caller has them. If that does not happen, ``undo`` is called.
         """
         rest = self._decoded.copy()
         taken: Taken = []
@@ -202,7 +226,7 @@ class FetchBuffer:
         return taken
 
     def forget(self, position: Position) -> None:
-        """Give up what there is of a position."""
+        """Drop all batches of a position."""
         self._drop_remote(position)
         self._decoded = deque(entry for entry in self._decoded if entry[0] is not position)
         if self._offer is not None:
@@ -210,7 +234,7 @@ class FetchBuffer:
             self._offer.rest = deque(rest)
 
     def clear(self, positions: Collection[Position]) -> None:
-        """Give up everything; positions go back to the first rows that nobody has."""
+        """Drop all batches; positions go back to the first row that no caller has."""
         self.settle(threading.get_ident(), 0.0)
         self._go_back(positions)
         for position, decoded in reversed(self._decoded):
@@ -219,18 +243,18 @@ class FetchBuffer:
         self._offer = None
 
     def stop(self) -> None:
-        """Give up answers that are on their way: they are asked for again."""
+        """Drop the answers that are on their way; they are asked for again."""
         for lane, _ in self._lanes.values():
             lane_pool().give_back(lane)
         self._lanes.clear()
 
     def close_sockets(self) -> None:
-        """Close what nobody else may use: of a scanner that is collected, or of the parent."""
+        """Close the lanes instead of pooling them: the scanner is collected, or forked."""
         for lane, _ in self._lanes.values():
             lane.close()
 
     def after_fork(self) -> None:
-        """Go on in a forked child; what the parent was sent stays there."""
+        """Begin with an empty buffer in a forked child: answers on their way are the parent's."""
         self.close_sockets()
         self._reset()
 
@@ -245,7 +269,7 @@ class FetchBuffer:
             chunk = position.ready[0]
             if isinstance(chunk, RemoteChunk) and len(self._remote) >= _REMOTE_READS:
                 return
-            # taken first: after an error the server is asked again rather than believed again
+            # removed before it is decoded: after an error it is asked for again, not tried again
             position.ready.popleft()
             if isinstance(chunk, Chunk):
                 self._decode(position, chunk)
@@ -255,7 +279,7 @@ class FetchBuffer:
                 )
 
     def _decode_remote(self, timeout_s: float) -> None:
-        """Take one piece of each remote read, waiting for the first one only."""
+        """Decode one piece of each remote read; wait for the first read, and for no other."""
         for position, remote in list(self._remote.items()):
             try:
                 piece = remote.take(timeout_s)
@@ -270,7 +294,7 @@ class FetchBuffer:
         try:
             batches = self._decoder.decode_batches(position, chunk)
         except BaseException:
-            # whoever polls again must not miss what is in it
+            # the next poll has to ask for these rows again
             self._drop_remote(position)
             self.stop()
             position.offset = chunk.start
@@ -278,7 +302,7 @@ class FetchBuffer:
         new = [(position, batch) for batch in self._filter.batches(batches)]
         behind = position.ready[0] if position.ready else None
         end = behind.start if isinstance(behind, Chunk) else position.offset
-        # Ctrl-C cannot come between the two: Python looks for signals behind a call
+        # Ctrl-C cannot come between the next two statements: Python looks for signals after a call
         add = self._decoded.extend
         position.decoded_to = end
         add(new)
@@ -302,7 +326,7 @@ class FetchBuffer:
         )
 
     def _send_all(self, positions: Collection[Position]) -> list[Lane]:
-        """Have a request on its way to every leader; return the lanes that will answer."""
+        """Send a request to each leader that has none to answer; return the lanes in use."""
         fetcher = self._fetcher()
         now = time.monotonic()
         asked = {id(p) for _, group in self._lanes.values() for p in group}
@@ -311,7 +335,7 @@ class FetchBuffer:
             if id(position) in asked or position.retry.not_before > now or position.done:
                 continue
             if position.ready or position in self._remote:
-                continue  # what comes after remote segments is asked for after them
+                continue  # its next rows are asked for when these are decoded
             where = fetcher.endpoint(position)
             if where is None or where in self._lanes:
                 continue
@@ -331,7 +355,7 @@ class FetchBuffer:
         return [lane for lane, _ in self._lanes.values()]
 
     def _wait(self, lanes: list[Lane], timeout_s: float) -> None:
-        """Wait for answers and take them."""
+        """Wait for answers up to a time, and receive those that are there."""
         if not lanes:
             time.sleep(min(timeout_s, _PAUSE_S))
             return
@@ -358,6 +382,6 @@ def _can_join(first: Position, other: Position) -> bool:
 
 
 def _ends_within_update(decoded: DecodedBatch, rows: int) -> bool:
-    """Whether the first rows of a batch end between the old and the new row of an update."""
+    """Whether the first ``rows`` rows of a batch end between the two rows of an update."""
     changes = decoded.change_types
     return changes is not None and changes[rows - 1].as_py() == ChangeType.UpdateBefore

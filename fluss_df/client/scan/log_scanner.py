@@ -41,9 +41,9 @@ _Subscription = tuple[int | None, int]
 
 
 class LogScanner(Ready):
-    """Reads subscribed buckets: what there is (``to_arrow``), or what comes (``poll``).
+    """Reads subscribed buckets: all rows so far (``to_arrow``), or rows as they come (``poll``).
 
-    Of a primary-key table it reads the changelog: Arrow results have the columns
+    It reads the changelog of a primary-key table: Arrow results then have the columns
     ``_change_type`` (``+I``, ``-U``, ``+U`` or ``-D``), ``_log_offset`` and
     ``_commit_timestamp`` behind those of the table. The old and the new row of an update
     always come together.
@@ -60,8 +60,8 @@ class LogScanner(Ready):
     records
         Whether it yields single records (:meth:`poll`) or Arrow batches.
     metadata_columns
-        Which of them Arrow results have behind the columns; None for those of a changelog on
-        primary-key tables, and for none on log tables.
+        The metadata columns that Arrow results have behind the others. By default (None) those of
+        a changelog for primary-key tables, and none for log tables.
     predicate
         Yield only rows for which it is true.
 
@@ -96,7 +96,7 @@ class LogScanner(Ready):
             connection, info, self._filter.columns, self._metadata, self.metrics
         )
         self._subscriptions: dict[_Subscription, Position] = {}
-        # offsets that the caller named, which may be ones that never were
+        # start offsets that the caller gave as numbers: the log may not have them
         self._named: dict[_Subscription, int] = {}
         self._ever_subscribed = False
         self._buffer = FetchBuffer(connection, info, self._decoder, self._filter, self.metrics)
@@ -105,7 +105,7 @@ class LogScanner(Ready):
         reset_after_fork(self)
 
     def after_fork(self) -> None:
-        """Go on in a forked child, on sockets of its own; what the parent was sent stays there."""
+        """Go on in a forked child with new sockets: answers on their way are the parent's."""
         self._buffer.after_fork()
         self._lock = threading.RLock()
         self._closed = False
@@ -225,9 +225,9 @@ class LogScanner(Ready):
     def poll(self, timeout_ms: int) -> ScanRecords:
         """Return records, at most ``scanner.log.max-poll-records``.
 
-        One more where an update would be torn apart.
+        One record more is returned where the old and the new row of an update would be separated.
 
-        Waits up to ``timeout_ms`` for the first; none is an empty result.
+        Waits up to ``timeout_ms`` for the first; the result is empty when none came.
         """
         return self._poll(timeout_ms, ScanRecords, records=True)
 
@@ -240,7 +240,7 @@ class LogScanner(Ready):
         return self.poll_record_batch(timeout_ms)
 
     def poll_arrow(self, timeout_ms: int) -> pa.Table:
-        """Return what came as one table; empty, with the schema, when nothing did."""
+        """Return the rows that came as one table, which is empty when none came."""
         return self._poll(timeout_ms, self.as_table, records=False)
 
     @property
@@ -254,7 +254,7 @@ class LogScanner(Ready):
         return self._records
 
     def as_table(self, taken: Taken) -> pa.Table:
-        """Return what was taken as one table."""
+        """Return decoded batches as one table."""
         return pa.Table.from_batches([decoded.batch for _, decoded in taken], self.schema)
 
     def take(
@@ -267,7 +267,7 @@ class LogScanner(Ready):
         timeout_ms
             How long to wait at the most.
         records
-            Whether a poll for records asks, which is limited in their number.
+            Whether to take records, of which a poll returns a limited number.
         given_up
             Ends the wait early, within a fifth of a second, when it is set.
         """
@@ -281,7 +281,10 @@ class LogScanner(Ready):
         records: bool,
         given_up: threading.Event | None = None,
     ) -> T:
-        """Return what is made of what came; it is taken out once the caller has it."""
+        """Take decoded batches, and return what ``make`` makes of them.
+
+        The batches leave the fetch buffer when the caller has the result: Ctrl-C loses none.
+        """
         self._require(records=records)
         most = self._connection.config.scanner_log_max_poll_records if records else None
         handover = Handover(threading.get_ident())
@@ -299,7 +302,7 @@ class LogScanner(Ready):
             raise
 
     def _undo(self) -> Callable[[], None]:
-        """Return what undoes making a result, if that is not had after all."""
+        """Return a function that takes back side effects of ``make``, for a poll that is ended."""
         return lambda: None
 
     def _require(self, *, records: bool) -> None:
@@ -318,7 +321,7 @@ class LogScanner(Ready):
     # ---- everything there is
 
     def _bounded(self) -> list[Position]:
-        """Return positions from where the scanner is to the end of the log as it is now."""
+        """Return positions from the scanner's offsets to the current end of the log."""
         with self._lock:
             positions = list(self._subscriptions.values())
         ends = self._offsets(positions, OffsetSpec.latest())
@@ -336,7 +339,7 @@ class LogScanner(Ready):
         return sorted(bounded, key=lambda p: (p.partition_name or "", p.bucket.bucket_id))
 
     def _check_named(self, ends: Mapping[TableBucket, int]) -> None:
-        """Refuse an offset behind the end that the caller named and nothing was read from."""
+        """Refuse a start offset behind the end of the log, if nothing was read from it yet."""
         for key, position in self._subscriptions.items():
             end = ends.get(position.bucket)
             if end is not None and self._named.get(key) == position.offset > end:
@@ -352,7 +355,11 @@ class LogScanner(Ready):
         The scanner goes on from there. Rows are ordered by partition, bucket and offset.
         """
         self._require(records=False)
-        before = [(position, position.offset) for position in self._subscriptions.values()]
+        with self._lock:
+            # so that each position is at the first row that the caller does not have: rows that
+            # were decoded for a poll that failed lie before the offset that is fetched next
+            self._buffer.clear(self._subscriptions.values())
+            before = [(position, position.offset) for position in self._subscriptions.values()]
         try:
             positions = self._bounded()
             for position in positions:
@@ -367,7 +374,7 @@ class LogScanner(Ready):
                 self._buffer.server_filter,
             )
         except BaseException:
-            # whoever reads again must not miss what was not returned
+            # the next read must return the rows that this one did not
             for position, offset in before:
                 position.move(offset)
             raise
@@ -392,7 +399,7 @@ class LogScanner(Ready):
     # ---- the end
 
     def close(self) -> None:
-        """Give up the sockets; a second call does nothing."""
+        """Close the sockets; a second call does nothing."""
         with self._lock:
             self._buffer.clear(self._subscriptions.values())
             self._subscriptions.clear()

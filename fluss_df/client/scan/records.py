@@ -1,4 +1,4 @@
-"""What scanners return: records and batches with where they come from."""
+"""Results of scanners: records and batches, with their buckets and offsets."""
 
 from __future__ import annotations
 

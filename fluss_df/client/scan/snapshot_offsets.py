@@ -1,4 +1,4 @@
-"""What is to be known of the buckets of a primary-key table before each is read, asked for once.
+"""Asks for snapshots and offsets of many buckets of a primary-key table in one go.
 
 A server looks into its metadata store for the snapshot of each bucket of a partition, whichever of
 them one wants to know of: asked once for each of 256 buckets, that took 13 s.
@@ -41,7 +41,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class BucketMoment:
-    """What there was of a bucket at one moment.
+    """The snapshot and the offsets of a bucket at one moment.
 
     Attributes
     ----------

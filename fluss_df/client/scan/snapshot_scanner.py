@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from fluss_df.client.fetch.row_filter import RowFilter
 from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.fetch.value_decoder import ValueReader
 from fluss_df.client.runtime.awaitable import Ready
-from fluss_df.client.runtime.encoders import MAX_THREADS
+from fluss_df.client.runtime.encoders import compute_threads
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.client.scan.bucket_reads import BucketReads
@@ -252,7 +251,7 @@ class SnapshotScanner(Ready):
         handed on; with ``whole`` that is always so.
         """
         config = self._connection.config
-        threads = max(config.scanner_fetch_connections, min(MAX_THREADS, os.cpu_count() or 1))
+        threads = max(config.scanner_fetch_connections, compute_threads())
         for groups in self._groups(targets):
             reads = BucketReads(
                 groups,
@@ -281,7 +280,7 @@ class SnapshotScanner(Ready):
         try:
             lane = lane_pool().take(cluster, cluster.endpoint(node))
         except FlussError:
-            # whoever reads the bucket tries again
+            # the read of the bucket connects again, and reports the error if it stays
             return True
         lane_pool().give_back(lane)
         return SCAN_KV.key in lane.apis.versions

@@ -1,4 +1,4 @@
-"""What a scanner may be subscribed to."""
+"""Checks of subscriptions: the buckets and offsets that a scanner may read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What servers acknowledged of one writer, bucket by bucket; on the I/O thread."""
+"""The acknowledged offsets of one writer, by bucket; used on the I/O thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a writer keeps of a batch until it is acknowledged, and the handle that its caller gets."""
+"""A batch of a writer until it is acknowledged, and the handle that its caller gets."""
 
 from __future__ import annotations
 
@@ -179,9 +179,9 @@ class WriteBatch:
         self.attempts = 0
         self.writer_id = -1
         self.sequence = -1
-        # an attempt was lost on the way: the server may have the batch or not
+        # an attempt got no answer: the server may have written the batch, or not
         self.uncertain = False
-        # a server that was asked for it in vain did not know its writer, or not its sequence
+        # a server refused the batch, as it did not know its writer or its sequence
         self.refused = False
 
     @property
@@ -192,7 +192,7 @@ class WriteBatch:
 
 @dataclass(frozen=True, slots=True)
 class BucketResult:
-    """What of a bucket was acknowledged.
+    """The acknowledged rows of a bucket.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What happens to the batches of a bucket."""
+    """The events of a bucket's batches."""
 
     #: a server has one
     ACKNOWLEDGED = "acknowledged"

@@ -1,4 +1,4 @@
-"""Batches whose partition was dropped, and created again by anybody: where they go."""
+"""Moves batches to the new partition when theirs was dropped and created again."""
 
 from __future__ import annotations
 

@@ -27,16 +27,16 @@ Buckets = Sequence[tuple[int | None, int, Sequence[Buffer]]]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a server said of a batch that it took.
+    """A server's answer for a batch that it took.
 
     Attributes
     ----------
     base_offset
-        The offset of its first row; -1 where the server does not say.
+        The offset of its first row; -1 if the server does not tell.
     end_offset
-        The offset behind it; -1 where the server does not say.
+        The offset behind its last row; -1 if the server does not tell.
     pressure
-        From 0 to 1, how much the server would like a rest.
+        From 0 to 1, how much the server asks its writers to slow down.
     """
 
     base_offset: int

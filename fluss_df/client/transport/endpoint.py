@@ -1,4 +1,4 @@
-"""Where a server is, and as whom a client connects to it."""
+"""The endpoint of a server: its address, and the credentials of the client."""
 
 from __future__ import annotations
 

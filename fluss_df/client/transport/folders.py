@@ -1,4 +1,4 @@
-"""Folders as connections: the embedded engine of a folder, started by whoever comes first."""
+"""Folders as connections: the first process that connects starts the folder's embedded engine."""
 
 from __future__ import annotations
 

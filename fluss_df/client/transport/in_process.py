@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Receiver(Protocol):
-    """Who gets what an engine answers."""
+    """The receiver of an engine's answers."""
 
     address: str
 

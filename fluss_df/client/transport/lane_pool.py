@@ -1,4 +1,4 @@
-"""The idle lanes of the process, by server."""
+"""The idle lanes of the process (blocking connections for bulk fetches), by server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IDLE_LANES_PER_ENDPOINT: Final = 4
 
 
 class LaneUser(Protocol):
-    """Who uses lanes: what is known of a cluster."""
+    """Something that uses lanes: a client's view of a cluster."""
 
     @property
     def config(self) -> Config:
@@ -30,7 +30,10 @@ class LaneUser(Protocol):
 
 
 class LanePool:
-    """Idle lanes of the process by endpoint, kept while one that used them is open."""
+    """Idle lanes of the process by endpoint; thread safe.
+
+    A lane is kept for the next user as long as some user of its endpoint is not released.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,13 +41,13 @@ class LanePool:
         self._users: dict[Endpoint, set[int]] = {}
 
     def take(self, user: LaneUser, endpoint: Endpoint) -> Lane:
-        """Return a lane to a server; connect where no idle one is usable."""
+        """Return an idle lane to a server, or connect a new one."""
         with self._lock:
             self._users.setdefault(endpoint, set()).add(id(user))
             idle = self._idle.get(endpoint, [])
             while idle:
                 lane = idle.pop()
-                # an idle lane that is readable was closed by its server
+                # nothing was asked on an idle lane: if it is readable, its server closed it
                 if not lane.failed and not lane.readable(0):
                     return lane
                 lane.close()
@@ -56,20 +59,20 @@ class LanePool:
         return lane
 
     def give_back(self, lane: Lane) -> None:
-        """Keep a lane for its next user; close it when it is busy, failed or one too many.
+        """Keep a lane for its next user, or close it.
 
-        A busy lane is closed rather than drained: nobody wants its response any more.
+        It is closed when it failed, when four lanes to its server are idle already, and when it is
+        busy: to receive a response that nobody wants could take longer than to connect again.
         """
         with self._lock:
-            idle = self._idle.setdefault(lane.endpoint, [])
             keep = (
                 not lane.failed
                 and not lane.busy
-                and len(idle) < _IDLE_LANES_PER_ENDPOINT
+                and len(self._idle.get(lane.endpoint, ())) < _IDLE_LANES_PER_ENDPOINT
                 and bool(self._users.get(lane.endpoint))
             )
             if keep:
-                idle.append(lane)
+                self._idle.setdefault(lane.endpoint, []).append(lane)
         if not keep:
             lane.close()
 

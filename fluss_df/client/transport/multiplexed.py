@@ -439,7 +439,7 @@ class CountedConnection:
 
     @property
     def apis(self) -> ServerApis:
-        """What the server can do."""
+        """The requests that the server knows."""
         return self._connection.apis
 
     @property

@@ -1,4 +1,4 @@
-"""TLS of connections: what is verified, and what is said where it fails.
+"""TLS of connections: verification of the peer, and errors that name the setting at fault.
 
 Python's own TLS takes PEM files. What fails says which of the two sides is at fault, and which
 setting mends it; what would fail again is not tried again.
@@ -64,7 +64,7 @@ class Tls:
     truststore, keystore
         Files of authorities, and of the client's certificate and key; "" for none.
     password
-        Of the key.
+        The password of the key.
     names
         Whether certificates have to be for the host that is connected to.
     """
@@ -280,7 +280,7 @@ def tls_error(error: OSError, address: str, *, shaking_hands: bool) -> FlussErro
     error
         What was raised.
     address
-        Of the server.
+        The address of the server.
     shaking_hands
         Whether nothing was received of the server's answers yet.
     """

@@ -1,4 +1,4 @@
-"""What waits in a writer for more to be sent with: :class:`Accumulator`."""
+"""The accumulator of a writer: rows and small frames that wait until they make a batch."""
 
 from __future__ import annotations
 
@@ -23,35 +23,37 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# first guess of the rows in a batch of rows, until their size is known
+# rows of a batch that are added one by one, until the bytes of a row are known
 _FIRST_ROWS = 8192
+# how long an encoder waits for the lock, and after how long it tries again
 _LOCK_BUSY_WAIT_S = 0.001
 _LOCK_BUSY_PAUSE_S = 0.01
 
 
 class Accumulator:
-    """Rows and small frames of a writer, until there are enough for a batch, or they lingered.
+    """Holds rows and small frames of a writer until they make a batch, or have lingered.
 
-    Ctrl-C may come between any two steps of the main thread. What is in one list waits, whatever
-    else is not done yet, and things enter it by one step; it is sent where no Ctrl-C comes.
+    Ctrl-C may come between any two steps of the main thread. So one list says which rows and frames
+    wait, and each of them enters it by a single step. They are sent on threads without Ctrl-C.
 
     Parameters
     ----------
     connection
         The connection.
     batcher
-        Where it is sent to.
+        Sends the rows.
     codec
-        The form of its rows.
+        The row codec of the table.
     name
-        The table's, for errors.
+        The name of the table, for errors.
 
     Attributes
     ----------
     lock
-        The order in which it was held is the order in which things enter their buckets.
+        Held while rows are handed to the batcher: rows enter their bucket queues in the order in
+        which threads had the lock.
     put_row
-        Takes a row; returns the handle of what waits.
+        Takes a row; returns the handle of the rows that wait.
     target_bytes
         About how many bytes a batch has.
     """
@@ -70,9 +72,11 @@ class Accumulator:
         self._codec = codec
         self._width = codec.rows.width
         self.lock = threading.RLock()
-        self._waiting: list[Gathered | pa.RecordBatch] = []  # in order
+        # what waits, in order; and how many bytes of it are frames
+        self._waiting: list[Gathered | pa.RecordBatch] = []
         self._frame_bytes = 0
-        self._rows_aside = 0  # that a frame follows
+        # rows that were added one by one and wait in front of a frame
+        self._rows_aside = 0
         self._handle: WriteResultHandle | None = None
         self._closed = False
         self._timer_set = False
@@ -89,7 +93,7 @@ class Accumulator:
         return self._count(self._waiting)
 
     def close(self) -> None:
-        """Refuse whatever comes."""
+        """Refuse further rows."""
         with self.lock:
             self._gate.open = None
             self._closed = True
@@ -99,10 +103,10 @@ class Accumulator:
         if self._closed:
             raise FlussError(f"the writer of table {self._name} is closed: create a new one")
 
-    # ---- what comes
+    # ---- rows and frames come in
 
     def put(self, row: Row) -> WriteResultHandle:
-        """Take any row; it is refused at once where it does not fit."""
+        """Take a row; raise an error at once if it does not fit the table."""
         values = self._codec.rows.values(row)
         with self.lock:
             gathered = self._gathered()
@@ -113,7 +117,7 @@ class Accumulator:
         return handle
 
     def delete(self, key: Sequence[Any]) -> WriteResultHandle:
-        """Take the key of a row to delete, which was checked."""
+        """Take the checked key of a row to delete."""
         with self.lock:
             gathered = self._gathered()
             gathered.deletes.append((gathered.rows(self._width), key))
@@ -123,16 +127,16 @@ class Accumulator:
         return handle
 
     def _late(self, gathered: Gathered, values: Sequence[Any], row: Row) -> WriteResultHandle:
-        """See to a row that joined others while these were being taken away, perhaps."""
+        """Make sure that a row is sent whose rows may have been drained while it joined them."""
         with self.lock:
-            # they wait still, or it was taken away with them
+            # the rows still wait, or the row was drained with them
             if gathered.taken is None or not gathered.take_back(values):
                 handle: WriteResultHandle = gathered.handle
                 return handle
         return self.put(row)
 
     def _gathered(self) -> Gathered:
-        """Return the rows that a row is to join; the lock is held."""
+        """Return the rows that the next row joins; the lock is held."""
         self.require_open()
         gathered = self._last_rows()
         if gathered is None:
@@ -141,30 +145,30 @@ class Accumulator:
         return gathered
 
     def _last_rows(self) -> Gathered | None:
-        """Return the rows that wait behind all else; None where nothing or a frame does."""
+        """Return the last rows that wait; None if nothing waits, or the last is a frame."""
         last = self._waiting[-1] if self._waiting else None
         return last if isinstance(last, Gathered) else None
 
     def _join(self, gathered: Gathered) -> WriteResultHandle:
-        """Let further rows join these; return the handle of what waits; the lock is held."""
+        """Let the next rows join these; return the handle of what waits. The lock is held."""
         handle = gathered.handle = self._handle or self._new_handle()
         self._gate.open = gathered
         return handle
 
     def _limit_rows(self, rows: int) -> None:
-        """Set how many rows, added one by one, are a batch."""
+        """Set how many rows that are added one by one make a batch."""
         self._rows_limit = rows
         self._gate.limit = rows * self._width
 
     def add_frame(self, data: pa.Table, size: int) -> WriteResultHandle | None:
-        """Let a small frame wait for more; return None where there is enough already."""
+        """Let a small frame wait; return None, and take nothing, if there is enough for a batch."""
         with self.lock:
             self.require_open()
             last = self._last_rows()
             rows = self._rows_aside + (0 if last is None else last.rows(self._width))
             if size + self._frame_bytes >= self.target_bytes or rows >= self._rows_limit:
                 return None
-            # a row that comes after the frame is not to join those in front of it
+            # the next row must not join the rows in front of the frame
             self._gate.open = None
             handle = self._handle or self._new_handle()
             self._waiting += data.to_batches()
@@ -184,14 +188,14 @@ class Accumulator:
         io = self._connection.io
 
         def set_timer() -> None:
-            # said here, where no Ctrl-C comes in between; a second timer does no harm
+            # set on the I/O thread, where no Ctrl-C comes; a second timer does no harm
             self._timer_set = True
             io.loop.call_later(delay_s, self._lingered)
 
         io.call(set_timer)
 
     def _lingered(self) -> None:
-        """Send what waited long enough; on the I/O thread, which must not encode."""
+        """Have an encoder send what waits: the time to linger is over. Runs on the I/O thread."""
         self._timer_set = False
         try:
             encode_pool().submit(self._send_lingering)
@@ -199,8 +203,8 @@ class Accumulator:
             logger.debug("no thread to send lingering rows with")
 
     def _send_lingering(self) -> None:
-        # Who holds the lock may be waiting for room, which encoders make: they must not all wait
-        # for the lock.
+        # The thread that holds the lock may wait for room in the buffer. Encoders make room, so
+        # they must not all wait for the lock.
         if not self.lock.acquire(timeout=_LOCK_BUSY_WAIT_S):
             self._set_timer(_LOCK_BUSY_PAUSE_S)
             return
@@ -214,11 +218,11 @@ class Accumulator:
         if may_block and not self._waits_alone():
             shielded(functools.partial(self.drain, wait_for_room=False))
         else:
-            # a lone row is sent by that thread anyway, and soon
+            # the I/O thread sends a single row itself, so no encoder is needed
             self._connection.io.call(self._send_soon)
 
     def _send_soon(self) -> None:
-        """Send what waits; on the I/O thread, which must not encode more than a single row."""
+        """Send what waits. Runs on the I/O thread, which encodes a single row and nothing more."""
         if self.lock.acquire(blocking=False):
             try:
                 if self._waits_alone() and self._drain_lone_row(wait_for_room=False):
@@ -228,7 +232,7 @@ class Accumulator:
         self._lingered()
 
     def _drain_full(self) -> None:
-        """Send what waits where rows are enough for a batch; wait for room."""
+        """Send what waits if the rows make a batch; wait for room in the buffer."""
         shielded(self._drain_if_full)
 
     def _drain_if_full(self) -> None:
@@ -238,7 +242,7 @@ class Accumulator:
                 self.drain()
 
     def drain(self, *, wait_for_room: bool = True) -> None:
-        """Send what waits; where nothing cuts that in two."""
+        """Send what waits. Must run where no Ctrl-C comes in between, see ``shielded``."""
         with self.lock:
             if self._waits_alone() and self._drain_lone_row(wait_for_room=wait_for_room):
                 return
@@ -262,7 +266,8 @@ class Accumulator:
                 self._batcher.send(data, handle, self.target_bytes, wait_for_room=wait_for_room)
             except Exception as failure:
                 error = self._as_failure(failure)
-                # raised where the caller asks for the outcome: it may be another row's caller here
+                # not raised here, where the caller may be that of another row: the handle and the
+                # next flush report it
                 self._batcher.failed(error, rows - (self._batcher.given_rows - given_rows))
             handle.seal(error)
 
@@ -278,7 +283,7 @@ class Accumulator:
         return batch
 
     def _adapt(self, rows: int, size: int) -> None:
-        """Let batches of rows grow while they come filled, and shrink while they do not."""
+        """Raise the target size of batches while they come filled, and lower it otherwise."""
         config = self._config
         if config.writer_dynamic_batch_size_enabled:
             filled = size / self.target_bytes
@@ -295,12 +300,12 @@ class Accumulator:
         return isinstance(only, Gathered) and only.rows(self._width) == 1
 
     def _drain_lone_row(self, *, wait_for_room: bool) -> bool:
-        """Send a row that waits alone, if its values are plain; return whether they were."""
+        """Send a single row that waits, if its values are plain; return whether it was sent."""
         gathered = self._waiting[0]
         assert isinstance(gathered, Gathered)
         self._gate.open = None
         values = gathered.take()
-        # another one may have come in the last moment
+        # another row may have joined it just before
         alone = gathered.rows(self._width) == 1
         found = self._codec.one_row(gathered, values) if alone else None
         place = None if found is None else self._batcher.place(found[0])

@@ -1,4 +1,4 @@
-"""Batches of one writer on their way: routed, given room in the buffer, encoded, sent."""
+"""The batcher of a writer: routes rows to buckets, takes room in the buffer, encodes, sends."""
 
 from __future__ import annotations
 
@@ -34,34 +34,35 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# batches this small are encoded at once by the caller: a thread switch costs as much
+# batches up to this size are encoded on the caller's thread: a thread switch costs as much
 _ENCODE_AT_ONCE_BYTES = 32 * 1024
 
-# how many bytes are spread over buckets at once, where batches are smaller
+# at most this many bytes of rows are assigned to buckets in one step
 _SPREAD_BYTES = 16 << 20
-# a batch may be larger than it should be by so much rather than be cut
+# a batch of up to 1.2 times its target size is sent whole: cut, it would be two small batches
 _MARGIN = 1.2
 
-#: A bucket, and the name of its partition.
+#: A bucket, and the name of its partition (None in a table without partitions).
 Place: TypeAlias = tuple[TableBucket, str | None]
 
 
 class Batcher:
-    """What a writer has given out of its hands, of one process.
+    """Makes batches of a writer's rows, and hands them to the sender.
 
-    Its callers hold the writer's lock, so that batches enter their buckets in the order of the
-    calls; :meth:`settle` is for anybody.
+    Callers hold the writer's lock, so that batches enter their bucket queues in the order of the
+    calls. :meth:`settle` needs no lock.
 
     Parameters
     ----------
     connection, info
         The table.
     codec
-        The form of its rows.
+        The row codec: how the table's rows are encoded.
     create_partitions
-        Whether to create the partitions of the rows where they do not exist.
+        Whether to create partitions of the rows that do not exist.
     owner
-        Kept alive until all is done with, for the report at the program's end.
+        The writer. It is kept alive while batches are open, so that the end of the program can
+        report rows that were not written.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Batcher:
             info, config, codec.columns, count_of=self._partitions.buckets_of
         )
         self._sender: Sender | None = None
-        #: How many rows the sender was given.
+        #: How many rows the sender has received.
         self.given_rows = 0
 
     def _started_sender(self) -> Sender:
@@ -117,9 +118,20 @@ class Batcher:
         wait_for_room: bool = True,
         may_stop: bool = False,
     ) -> None:
-        """Route rows to partitions and buckets in batches of about that many bytes; encode them.
+        """Route rows to partitions and buckets in batches of about ``target_bytes``, and send them.
 
-        Those that ``may_stop`` are not accepted yet: they stop where their caller was interrupted.
+        Parameters
+        ----------
+        data
+            The rows.
+        handle
+            The handle of the rows, which waits for each batch.
+        target_bytes
+            About how many bytes of rows make a batch.
+        wait_for_room
+            Whether to wait for room in the writer's buffer; otherwise the limit is exceeded.
+        may_stop
+            Whether Ctrl-C may end this before the next batch: the rows are not accepted yet.
         """
         if not data.num_rows:
             return
@@ -129,14 +141,14 @@ class Batcher:
             self._enqueue(routed, handle, wait_for_room=wait_for_room)
 
     def routes(self, data: pa.Table, target_bytes: int) -> Iterator[RoutedBatch]:
-        """Return rows as the batches that are to be sent."""
-        # what is spread over buckets is to be large enough in each of them
+        """Iterate over the batches that some rows make, each of one bucket."""
+        # a step has several target sizes of rows, so that each bucket gets about one of them
         spread_bytes = max(target_bytes, min(target_bytes * self._assign.spread, _SPREAD_BYTES))
-        # every partition is there, or nothing is sent
+        # before the first batch: if a partition is missing, no row is sent
         try:
             parts = self._partitions.split(data)
         except SchemaMismatchError as error:
-            # it names a row of what waited together
+            # the error counts rows from the first row of this frame, users from their first row
             error.rows_before = self.given_rows
             raise
         most_rows = self._codec.most_rows
@@ -151,7 +163,7 @@ class Batcher:
                         yield RoutedBatch(bucket, partition_name, batch)
 
     def place(self, row: Sequence[Any]) -> Place | None:
-        """Return where a single row goes; None where only :meth:`routes` can tell."""
+        """Return where a single row goes; None for a row that needs :meth:`routes`."""
         name, partition_id = None, None
         if self._plain_partitions is not None:
             name = self._plain_partitions.name(row)
@@ -162,12 +174,21 @@ class Batcher:
         return None if bucket is None else (bucket, name)
 
     def take_room(self, size: int, rows: int, *, wait: bool) -> None:
-        """Take bytes of the buffer for rows; at once where the caller was interrupted.
+        """Take bytes of the writer's buffer for rows.
+
+        Parameters
+        ----------
+        size
+            How many bytes.
+        rows
+            How many rows they are, for the error.
+        wait
+            Whether to wait for room. Without it, or after Ctrl-C, the limit is exceeded instead.
 
         Raises
         ------
         FlussError
-            When there is none in time.
+            ``REQUEST_TIME_OUT`` when there is no room within ``writer.buffer.wait-timeout``.
         """
         if wait and self._memory.take(size, self._config.writer_buffer_wait_timeout_ms):
             return
@@ -181,7 +202,7 @@ class Batcher:
         self._memory.take_at_once(size)
 
     def send_row(self, place: Place, encoded: EncodedBatch, handle: WriteResultHandle) -> None:
-        """Send a single row, for which room was taken."""
+        """Send a single encoded row; the caller has taken room for it."""
         bucket, partition_name = place
         batch = WriteBatch(bucket, partition_name, 1, encoded.nbytes, handle)
         batch.encoded = encoded
@@ -195,13 +216,19 @@ class Batcher:
         rows = routed.rows
         size = rows.nbytes
         self.take_room(size, rows.num_rows, wait=wait_for_room)
-        handle.expect(1)
         batch = WriteBatch(routed.bucket, routed.partition_name, rows.num_rows, size, handle)
         batch.data = rows
         if size <= _ENCODE_AT_ONCE_BYTES:
-            self._encode(batch, None)
+            try:
+                self._encode(batch, None)
+            except BaseException:
+                # no sender has the batch, and so nobody else would give its room back
+                self._memory.give_back(batch.memory)
+                raise
+            handle.expect(1)
             self._hand_over(batch)
             return
+        handle.expect(1)
         self._hand_over(batch)
         try:
             encode_pool().submit(self._encode, batch, sender)
@@ -209,15 +236,16 @@ class Batcher:
             self._encode(batch, sender)
 
     def _hand_over(self, batch: WriteBatch) -> None:
-        """Give a batch to the sender; its rows count as open from now on."""
-        # here and not by the sender, whose thread may get to the batch after a program's end
+        """Give a batch to the sender; its rows are open from now on."""
+        # counted here: at the end of the program, the sender's thread may not reach the batch any
+        # more, and its rows have to be reported
         self.given_rows += batch.rows
         self._connection.io.call(self._started_sender().enqueue, [batch], self._owner)
 
     def _encode(self, batch: WriteBatch, sender: Sender | None) -> None:
-        """Encode a batch, and tell the sender of it where there is one."""
+        """Encode a batch; tell the sender, if it has the batch already."""
         data = batch.data
-        if data is None:  # given up meanwhile
+        if data is None:  # the sender gave the batch up meanwhile
             return
         try:
             encoded = self._codec.encode(data)
@@ -238,10 +266,10 @@ class Batcher:
         if sender is not None:
             self._connection.io.call(sender.wake)
 
-    # ---- under a writer id that is known beforehand
+    # ---- batches with a writer id that the caller chose
 
     def ask_writer_id(self) -> int:
-        """Have a server give a writer id that nobody else has."""
+        """Ask a server for a new writer id."""
         return self._connection.io.run(self._started_sender().ask_writer_id())
 
     def send_as(
@@ -257,10 +285,10 @@ class Batcher:
             self._enqueue(batch, handle, wait_for_room=True)
         handle.seal()
 
-    # ---- what became of them
+    # ---- outcomes
 
     def failed(self, error: FlussError, rows: int) -> None:
-        """Have rows that were not sent reported by the next :meth:`raise_failures`."""
+        """Take note of rows that could not be sent, for the next :meth:`raise_failures`."""
         self._started_sender().failures.append((error, rows))
 
     def settle(self, timeout_ms: float | None) -> None:
@@ -283,7 +311,7 @@ class Batcher:
             raise
 
     def raise_failures(self) -> None:
-        """Raise FlussError when rows could not be written: how many, and why; once."""
+        """Raise FlussError when rows could not be written, with their number; once a failure."""
         sender = self._sender
         if sender is None:
             return
@@ -301,29 +329,29 @@ class Batcher:
         ) from first
 
     def results(self) -> list[BucketResult]:
-        """Return what was acknowledged so far, for each bucket."""
+        """Return the offsets and rows that were acknowledged so far, for each bucket."""
         return [] if self._sender is None else self._sender.results()
 
     @property
     def open_rows(self) -> int:
-        """Rows that are not acknowledged yet."""
+        """How many rows are neither acknowledged nor failed yet."""
         done = 0 if self._sender is None else self._sender.done_rows
         return self.given_rows - done
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that are taken of the buffer."""
+        """How many bytes of the buffer are in use."""
         return self._memory.used
 
     @property
     def failure(self) -> FlussError | None:
-        """The first that :meth:`raise_failures` has not told yet; None where there is none."""
+        """The first failure that :meth:`raise_failures` has not raised yet; None without one."""
         sender = self._sender
         return sender.failures[0][0] if sender is not None and sender.failures else None
 
     @property
     def failed_rows(self) -> int:
-        """Rows of failures that :meth:`raise_failures` has not told yet."""
+        """How many rows the failures have that :meth:`raise_failures` has not raised yet."""
         sender = self._sender
         return 0 if sender is None else sum(rows for _, rows in sender.failures)
 
@@ -331,10 +359,10 @@ class Batcher:
 def _pieces(
     table: pa.Table, target_bytes: int, most_rows: int = sys.maxsize
 ) -> Iterable[pa.RecordBatch]:
-    """Cut a table into record batches of about ``target_bytes``, chunks put together as needed."""
+    """Cut a table into record batches of about ``target_bytes`` and at most ``most_rows`` rows."""
     rows = max(1, int(table.num_rows * target_bytes / max(1, table.nbytes)))
     rows = min(rows, most_rows)
-    # equal pieces rather than a small one at the end
+    # pieces of equal size, rather than a small one at the end
     count = max(1, -(-table.num_rows // rows))
     rows = -(-table.num_rows // count)
     for start in range(0, table.num_rows, rows):

@@ -1,4 +1,4 @@
-"""What a writer asks of the form of its rows: :class:`RowCodec`, one for logs and one for keys."""
+"""The interface of row codecs, :class:`RowCodec`: one codec is for logs and one for keys."""
 
 from __future__ import annotations
 

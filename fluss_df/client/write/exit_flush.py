@@ -1,8 +1,13 @@
-"""Rows that a program ends without writing: a last moment for them, and then a word."""
+"""Flushes writers that a program did not close, when the program ends.
+
+Rows that cannot be written in time are reported as an error in the log.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 import weakref
 from typing import Protocol
 
@@ -14,13 +19,14 @@ from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
 
+# for a cluster, which may be out of reach: the end of a program must not hang
 _EXIT_FLUSH_S = 3.0
-# an engine of this process: nobody else writes these rows, and only the disk can be slow
+# for an engine of this process: it ends with the program, and only its disk can be slow
 _EXIT_FLUSH_HERE_S = 60.0
 
 
 class Flushable(Protocol):
-    """A writer."""
+    """The part of a writer that is used here."""
 
     @property
     def info(self) -> TableInfo:
@@ -29,16 +35,22 @@ class Flushable(Protocol):
 
     @property
     def unflushed_rows(self) -> int:
-        """Rows that are not acknowledged yet."""
+        """How many rows are not acknowledged yet."""
         ...
 
     @property
     def failed_rows(self) -> int:
-        """Rows that could not be written since the last flush."""
+        """How many rows could not be written since the last flush."""
         ...
 
     def settle(self, timeout_ms: float | None) -> FlussError | None:
-        """Send everything, wait until it is acknowledged or has failed, return a failure."""
+        """Send all rows, wait until each is acknowledged or has failed, return the first failure.
+
+        Raises
+        ------
+        TimeoutError
+            When acknowledgements are outstanding after ``timeout_ms``.
+        """
         ...
 
 
@@ -46,31 +58,46 @@ _open_writers: weakref.WeakKeyDictionary[Flushable, Config] = weakref.WeakKeyDic
 
 
 def flush_at_exit(writer: Flushable, config: Config) -> None:
-    """Have a writer flushed at the program's end, as long as it lives.
+    """Have a writer flushed when the program ends, unless it was closed or collected before.
 
     Parameters
     ----------
     writer
         The writer.
     config
-        Of its connection: an engine of this process is given more time than a cluster.
+        The configuration of its connection, which says whether the writer writes to a cluster (it
+        gets 3 s) or to an engine of this process (60 s).
     """
     _open_writers[writer] = config
 
 
 def needs_no_flush(writer: Flushable) -> None:
-    """Forget a writer that was closed."""
+    """Do not flush a writer at the end: it was closed."""
     _open_writers.pop(writer, None)
 
 
 def _flush_all() -> None:
-    """Give rows that a program forgot a moment to be written, then name those that were not."""
-    for writer, config in list(_open_writers.items()):
-        wait = _EXIT_FLUSH_HERE_S if served_here(config) else _EXIT_FLUSH_S
+    """Send the rows of writers that were not closed; log an error for rows that were not written.
+
+    All writers send at the same time, so that the program's end takes one wait and not one for
+    each writer.
+    """
+    began = time.monotonic()
+    writers = list(_open_writers.items())
+    for writer, _ in writers:
+        # it only begins to send; errors are met again below
+        with contextlib.suppress(Exception):
+            writer.settle(0)
+    for writer, config in writers:
+        wait_s = _EXIT_FLUSH_HERE_S if served_here(config) else _EXIT_FLUSH_S
+        left_s = max(0.0, began + wait_s - time.monotonic())
         try:
-            failure = writer.settle(wait * 1000)
+            failure = writer.settle(left_s * 1000)
         except TimeoutError:
-            reason = f"no acknowledgement within {wait:g} s"
+            reason = f"no acknowledgement within {wait_s:g} s"
+        except Exception as error:
+            # the writers behind this one still have a chance
+            reason = repr(error)
         else:
             if failure is None:
                 continue

@@ -1,4 +1,4 @@
-"""What writers of log tables and of primary-key tables share: :class:`TableWriter`."""
+"""The common part of writers of log tables and of primary-key tables: :class:`TableWriter`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where this user's files belong on this system."""
+"""The folders for this user's files on this operating system."""
 
 from __future__ import annotations
 

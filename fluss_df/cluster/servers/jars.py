@@ -29,7 +29,7 @@ _FETCH_SECONDS = 900
 
 @dataclass(frozen=True, slots=True)
 class ServerJars:
-    """What a server runs from.
+    """The files that a server runs from.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def made_once(name: str, fill: Callable[[Path], None]) -> Path:
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Made beside its place and renamed into it: never half a folder, whoever else is at it.
+    # Made beside its place and renamed: other processes never see, or make, half a folder.
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as work:
         made = Path(work, "made")
         made.mkdir()

@@ -1,4 +1,4 @@
-"""What a cluster consists of, and the folder that remembers it.
+"""The settings of a cluster, and the folder that keeps them.
 
 The folder of a cluster::
 
@@ -65,7 +65,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a cluster consists of.
+    """The settings of a cluster.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def option_text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a folder remembers of its cluster.
+    """The settings of a cluster as its folder keeps them.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""Who may do what in an embedded engine, and how it knows who somebody is."""
+"""Access control of an embedded engine: authentication, rights and decisions."""

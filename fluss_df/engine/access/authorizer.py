@@ -1,4 +1,4 @@
-"""Who may do what: the decisions of Fluss's own authorizer.
+"""The authorizer: decides who may do what, as Fluss's own authorizer does.
 
 A right on the cluster holds for databases and tables, one on a database for its tables. ``ALL``
 stands for every operation, every right includes ``DESCRIBE``. A binding with the name ``*`` holds
@@ -155,7 +155,7 @@ def _containing(resource: Resource) -> set[Resource]:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What one principal at one address may do, at any moment.
+    """The rights of one principal at one address, at any moment.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Passwords as they are kept: salted hashes (scrypt), which nobody signs in with who reads them."""
+"""Passwords as salted hashes (scrypt): nobody can sign in with a hash that was read."""
 
 from __future__ import annotations
 

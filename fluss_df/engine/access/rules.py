@@ -33,7 +33,7 @@ Handler = Callable[..., Message]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a request needs.
+    """The rights that a request needs.
 
     Attributes
     ----------
@@ -337,7 +337,7 @@ def guarded(rule: Rule | None, name: str, rights: Rights, handler: Handler) -> H
     name
         Its name, for the error.
     rights
-        Of who asks.
+        The rights of the user who sent the request.
     handler
         Answers everyone.
     """

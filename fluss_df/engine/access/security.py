@@ -1,4 +1,4 @@
-"""How an engine is guarded where peers come in by TCP."""
+"""The security settings of an engine that listens on TCP."""
 
 from __future__ import annotations
 

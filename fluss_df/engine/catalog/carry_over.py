@@ -1,4 +1,4 @@
-"""Folders of formats 1 and 2 become folders of this one, before anything else is done to them."""
+"""Converts folders of formats 1 and 2 to the current format when they are opened."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 def carry_over(files: CatalogFiles, tables: Iterable[Table]) -> None:
-    """Note which buckets have rows, and give each log its file ``synced``.
+    """Enter the buckets that have rows in the register, and write the file ``synced`` of each log.
 
-    Done twice, or to a folder of this format, it changes nothing.
+    A second call changes nothing, nor does a call for a folder of the current format.
 
     Raises
     ------
@@ -48,9 +48,10 @@ def carry_over(files: CatalogFiles, tables: Iterable[Table]) -> None:
 
 
 def old_point(log: Path, owner: BucketIds) -> FoundPoint:
-    """Return what the file ``synced`` of a log says, in a folder of format 1 or 2.
+    """Read the file ``synced`` of a log in a folder of format 1 or 2.
 
-    There a loss of power may have taken the file: that is no damage.
+    In these formats a loss of power could take the file away, so that a missing file is no damage:
+    the log is then read from its first segment on.
     """
     found = find_point(log, owner)
     bases = segment_offsets(log)
@@ -67,7 +68,7 @@ def _is_of_this_format(log: Path) -> bool:
 
 
 def buckets_on_disk(files: CatalogFiles, table: Table) -> list[tuple[BucketIds, Path]]:
-    """Return the buckets of a table that have a folder, in their order."""
+    """Return the buckets of a table that have a folder, by partition and bucket."""
     parts = {-1: "table"}
     if table.partitioned:
         parts = {partition.id: str(partition.id) for partition in table.partitions.values()}

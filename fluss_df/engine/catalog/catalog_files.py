@@ -1,9 +1,10 @@
-"""Where the catalog is on the disk, and what opening a folder does with what it does not know.
+"""The files of the catalog on the disk, and what happens to files that belong to no table.
 
-The second file of each is among the data: who loses ``catalog/`` loses nothing. A table that is
-dropped is first renamed, data and second file at once; that cannot be mistaken for a loss. What is
-in ``data/`` and belongs to no table is set aside, never deleted: it may be all that is left of a
-table whose files were both lost.
+Each file of the catalog has a copy in ``data/``, so that no table is lost with ``catalog/``. To
+drop a table, its folder of data is renamed first, and its copy of the catalog's file with it: so a
+drop that a crash ended is not taken for a loss. A folder in ``data/`` that belongs to no table is
+moved to ``set-aside/`` and never deleted: it may be all that is left of a table whose two files
+were lost.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class CatalogFiles:
     folder
         The folder of an engine.
     plain
-        Whether files without checksums are taken, as format 1 has them.
+        Whether files without checksums are read, as folders of format 1 have them.
     before_change
-        Called before a file is changed; raises where none may be.
+        Called before a file is changed; raises an error when no file may be changed.
     """
 
     def __init__(
@@ -60,10 +61,10 @@ class CatalogFiles:
         self._plain = plain
 
     def make(self) -> None:
-        """Create the folders, and forget files whose writing was interrupted."""
+        """Create the folders, and remove files whose writing was interrupted."""
         make_folder(self._catalog)
         make_folder(self._data)
-        # they may be there since a time that ended before their names were on the disk
+        # an earlier process may have created them and ended before their names were on the disk
         sync_folder(self.folder)
         for name in names_in(self._catalog):
             if name.endswith(".tmp"):
@@ -117,7 +118,7 @@ class CatalogFiles:
         return self._data / str(table_id)
 
     def table_ids(self) -> list[int]:
-        """Return the ids of the tables that have a file here or there, ascending."""
+        """Return the ids of tables with a file in ``catalog/`` or in ``data/``, ascending."""
         dropped = {table_id for table_id, _ in self._dropped()}
         found = {
             int(match[1])
@@ -128,7 +129,7 @@ class CatalogFiles:
         return sorted(found - dropped)
 
     def highest_data_id(self) -> int:
-        """Return the highest id that a folder of data has, -1 where there is none."""
+        """Return the highest table id among the folders of data, -1 where there are none."""
         ids = [int(part.name) for part in self._numbered()]
         return max(ids + [table_id for table_id, _ in self._dropped()], default=-1)
 
@@ -144,14 +145,14 @@ class CatalogFiles:
     # ---- dropping
 
     def drop(self, table_id: int) -> None:
-        """Make a table be no more; its data goes with :meth:`remove_dropped`.
+        """Drop a table; :meth:`remove_dropped` removes its data.
 
-        Works on a full disk: nothing is written.
+        This works on a full disk, as it only renames and removes files.
 
         Raises
         ------
         FlussError
-            ``STORAGE_EXCEPTION`` where the disk refuses; the table is as it was.
+            ``STORAGE_EXCEPTION`` when the disk refuses; the table is then not dropped.
         """
         self._before_change()
         folder = self.data_folder(table_id)
@@ -172,22 +173,23 @@ class CatalogFiles:
             raise disk_refused(f"cannot drop table {table_id}", self.folder, error) from error
 
     def remove_dropped(self) -> None:
-        """Remove the data of dropped tables, also where a drop was interrupted."""
+        """Remove the data of dropped tables, also of drops that a crash interrupted."""
         for table_id, part in list(self._dropped()):
             try:
                 for name in (f"table-{table_id}.json", f"table-{table_id}.buckets"):
                     (self._catalog / name).unlink(missing_ok=True)
                 sync_folder(self._catalog)
             except OSError as error:
-                # the folder says that the table was dropped, as long as one of its files is there
+                # the renamed folder has to stay while a file of the table is left in catalog/: it
+                # is what says that the table was dropped
                 logger.warning("cannot remove what is left of table %s: %s", table_id, error)
                 continue
             shutil.rmtree(part, ignore_errors=True)
 
-    # ---- what is not known
+    # ---- files that belong to no table
 
     def unknown(self, tables: Collection[int]) -> Iterator[Path]:
-        """Iterate over folders of data, and lists of buckets, that belong to no table."""
+        """Iterate over folders of data and files of buckets that belong to none of ``tables``."""
         for part in self._numbered():
             if int(part.name) not in tables:
                 yield part
@@ -198,14 +200,17 @@ class CatalogFiles:
                 yield self._catalog / name
 
     def unknown_partitions(self, table_id: int, known: Collection[str]) -> Iterator[Path]:
-        """Iterate over folders in a table's data that are of no partition, nor of the table."""
+        """Iterate over folders of a table's data that hold buckets and are not in ``known``.
+
+        They are named by the number of a partition, or ``table`` where there are no partitions.
+        """
         folder = self.data_folder(table_id)
         for name in names_in(folder):
             if name not in known and (_ID.fullmatch(name) or name == "table"):
                 yield folder / name
 
     def set_aside(self, part: Path) -> None:
-        """Move what belongs to no table out of the way."""
+        """Move a folder or file that belongs to no table to ``set-aside/``."""
         name = "-".join(part.relative_to(self.folder).parts)
         aside = self.folder / SET_ASIDE
         make_folder(aside)

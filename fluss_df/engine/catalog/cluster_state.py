@@ -1,4 +1,4 @@
-"""What a cluster keeps beside its tables: producers' offsets, tags, settings, the last rebalance.
+"""The state of a cluster beside its tables: producers' offsets, tags, settings, last rebalance.
 
 One JSON file, kept twice and replaced atomically, and the changes since then, one record for each
 (:mod:`~fluss_df.engine.catalog.cluster_changes`): each change happens wholly or not at all, and
@@ -59,7 +59,7 @@ class ProducerOffsets:
 
 @dataclass(slots=True)
 class State:
-    """What there is: offsets by producer, tags by server, the last rebalance, changed settings."""
+    """The state: offsets by producer, tags by server, the last rebalance, changed settings."""
 
     producers: dict[str, ProducerOffsets] = field(default_factory=dict)
     tags: dict[int, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a primary-key table may be: keys, merge engine, aggregates, deletes."""
+"""Checks of primary-key tables: keys, merge engine, aggregates, deletes."""
 
 from __future__ import annotations
 

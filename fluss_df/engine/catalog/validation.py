@@ -1,4 +1,4 @@
-"""What may be created: names, tables, partitions. Codes and messages are those of Fluss 0.9.1."""
+"""Checks of new names, tables and partitions, with the codes and messages of Fluss 0.9.1."""
 
 from __future__ import annotations
 

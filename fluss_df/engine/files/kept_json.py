@@ -33,7 +33,7 @@ _CRC_DIGITS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was found in one of the two files.
+    """The contents of one of the two files.
 
     Attributes
     ----------

@@ -1,6 +1,7 @@
-"""How many files an engine has open at once: buckets that were not used for long give theirs back.
+"""Limits how many files an engine has open: the buckets that were used least recently close theirs.
 
-A log needs two or three descriptors, a RocksDB about ten; a process may often have only 1,024.
+The log of a bucket needs two or three descriptors, and a RocksDB about ten. Many systems allow a
+process 1,024.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 K = TypeVar("K")
 
-# what a process is allowed, if it may ask for so much
+# descriptors that the process asks the system to allow it
 _WANTED: Final = 16_384
 # macOS takes no more, whatever it says that it does
 _AT_LEAST: Final = 10_240
@@ -21,7 +22,7 @@ _BUSY_AT_ONCE: Final = 64
 
 
 class Resting(Protocol):
-    """What has files that it can give back, and opens again by itself."""
+    """Something with files that it can close, and opens again by itself."""
 
     @property
     def files(self) -> int:
@@ -74,7 +75,7 @@ def allow_files() -> int:
 
 
 class OpenFiles(Generic[K]):
-    """Who may have files open, in the order of use; thread safe.
+    """The users of open files, in the order of their last use; thread safe.
 
     Parameters
     ----------

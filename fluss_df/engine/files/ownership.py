@@ -102,7 +102,7 @@ class FolderLock:
         self.lost: str | None = None
         self._path = folder / "LOCK"
         self._announced: str | None = None
-        # whoever connects by the Unix socket proves by it that it may read the folder
+        # a client of the Unix socket sends it, and so proves that it may read the folder
         self.secret = secrets.token_hex(32)
         self._released = False
         # held by who looks closely whether the folder is lost, and makes the lock file again
@@ -176,9 +176,10 @@ class FolderLock:
     def _owner(self) -> int | None:
         """Return the process that has the folder; None where nobody knows it.
 
-        The owner writes down who it is after it has the lock: until then the file is empty, or
-        says who was the owner before. So the system is asked, where it tells; else a process that
-        has ended is not believed, and the owner is waited for.
+        The owner writes its process id after it has the lock. Until then the file is empty, or has
+        the id of the owner before. So the operating system is asked for the holder of the lock,
+        where it tells. Where it does not, and the process in the file has ended, this waits for the
+        owner to write its own.
         """
         deadline = time.monotonic() + _ANNOUNCED_S
         while True:

@@ -1,4 +1,4 @@
-"""Folders for Unix sockets and temporary data: the user's alone, removed once nobody has them.
+"""Private folders for Unix sockets and temporary data, removed when no process uses them.
 
 A socket's path may only be short, so that it is not in the folder with the data.
 """
@@ -143,7 +143,7 @@ def _remove_if_left(folder: str) -> None:
     fcntl = file_locks()
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        # of whoever lives; those of earlier versions have no lock, and listen
+        # processes that run hold the lock; those of earlier versions have none, but listen
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _listens(os.path.join(folder, SOCKET)):
             shutil.rmtree(folder, ignore_errors=True)

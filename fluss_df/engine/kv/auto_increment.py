@@ -48,7 +48,7 @@ def next_numbers(
     Parameters
     ----------
     name
-        Of the bucket, for messages.
+        The name of the bucket, for messages.
     state
         Says which numbers the bucket may give.
     count

@@ -1,4 +1,4 @@
-"""What a batch of rows with keys changes: the batch of the changelog, and the new values."""
+"""Computes what a batch of rows with keys changes: a batch of the changelog, and new values."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ from fluss_df.record.log.log_batch import Compression
 V = TypeVar("V")
 
 CHANGELOG_IMAGE: Final = "table.changelog.image"
-# looked up by one call to RocksDB, before their values are counted: at first, while nothing is
-# known of their sizes, and at the most
+# How many keys one call to RocksDB looks up, before the bytes of their values are counted: in the
+# first call, when the size of values is not known, and in the largest.
 _FIRST_KEYS: Final = 8
 _KEYS_AT_ONCE: Final = 512
-# put into a dictionary before others get a turn: 6 ms
+# keys that are put into a dictionary (6 ms) before other threads get a turn
 _KEYS_IN_A_TURN: Final = 64 << 10
-# The rows that the writer of a refused batch is told to write at once have this share of the most:
-# they are in memory several times. fluss_df's writers cut a batch so, and not by halves: of each
-# half that is refused, the old rows were read for nothing.
+# The error for a batch that is too large advises a number of rows whose old rows have 1/8 of the
+# limit, since rows are in memory several times. fluss_df's writers cut the batch by this number and
+# not by halves: for each half that is refused, the old rows would have been read in vain.
 _ADVISED_SHARE: Final = 8
-# Rows of a batch, at the most: Apache Fluss 0.9.1 fails with that many new ones, and with half of
-# that where they replace others. Python keeps others waiting for 0.2 s while it puts a million.
+# The most rows of a batch. Apache Fluss 0.9.1 fails with this many new rows, and with half as many
+# that replace others. Here, a batch of a million rows would block other threads for 0.2 s.
 _MOST_ROWS: Final = 128 << 10
 
 
 def read_batch(name: str, data: memoryview) -> KvRecords:
-    """Return where the rows of a batch for a bucket are in it.
+    """Check a kv batch; return where its rows are.
 
     Raises
     ------
     FlussError
         ``RECORD_TOO_LARGE_EXCEPTION`` for too many rows, ``CORRUPT_RECORD_EXCEPTION`` for bytes
-        that are no valid batch.
+        that are not a valid batch.
     """
-    # before anything is made for each row: one of six bytes takes hundreds then
+    # counted before the rows are decoded: a row of six bytes takes hundreds of bytes then
     count = claimed_rows(data)
     if count > _MOST_ROWS:
         raise FlussError(
@@ -78,23 +78,23 @@ def corrupt(name: str, error: FlussError) -> FlussError:
 
 
 class ChangeBuilder:
-    """Finds out what batches for one bucket change; used by one thread at a time.
+    """Computes what batches change in one bucket; used by one thread at a time.
 
     Parameters
     ----------
     name
-        Of the bucket, for messages.
+        The name of the bucket, for messages.
     table
-        The table that it belongs to.
+        The table of the bucket.
     most_bytes
-        See :class:`KvTablet`.
+        The limit of bytes, see :class:`KvTablet`.
 
     Attributes
     ----------
     full_image
-        Whether the changelog has the old rows.
+        Whether the changelog has the old row of an update.
     looked_up
-        Bytes of the rows that the last batch found.
+        How many bytes the old rows of the last batch have.
     """
 
     def __init__(self, name: str, table: Table, most_bytes: int) -> None:
@@ -121,19 +121,19 @@ class ChangeBuilder:
         Parameters
         ----------
         data, records, codec
-            The batch, what was read of it, and how rows are encoded.
+            The batch, where its rows are, and the codec of the table's rows.
         targets, overwrite
             As for :meth:`KvTablet.put`.
         current
             Reads the newest values of keys.
         numbers
-            Takes the next numbers of the auto-increment column: how many -> the numbers.
+            Reserves numbers for the auto-increment column: how many -> the numbers.
 
         Returns
         -------
         tuple
-            The batch for the changelog; the new value of each key; how many more rows there are,
-            None where the changelog does not say.
+            The batch for the changelog; the new value of each key; by how many rows the bucket
+            grows, None if the changelog has no old rows.
 
         Raises
         ------
@@ -160,7 +160,7 @@ class ChangeBuilder:
         if kept is not None:
             new, starts, ends = new[kept], starts[kept], ends[kept]
         raw = bytes(data)
-        # RocksDB takes keys as objects, there is no way around making them
+        # one object for each key: RocksDB's binding takes no arrays
         keys = [raw[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
         unique = _dict_of(keys, itertools.repeat(None))
         ids: Int64s | None = None
@@ -171,7 +171,7 @@ class ChangeBuilder:
             ids = np.fromiter(map(number.__getitem__, keys), np.int64, len(keys))
         blind = engine.takes_new and not self.full_image and not numbered
         if blind and bool(new.present.all()):
-            # the old rows are in no changelog, and do not matter otherwise
+            # the old rows are needed neither for the changelog nor for the new ones
             none = Places.none(len(new))
             changes = RowChanges(none, new, np.full(len(new), UPDATE_AFTER, np.uint8))
         else:
@@ -192,7 +192,7 @@ class ChangeBuilder:
         some = np.flatnonzero(changes.kind)
         values = pool.values(changes.after if len(some) == len(keys) else changes.after[some])
         changed_keys = keys if len(some) == len(keys) else [keys[i] for i in some.tolist()]
-        # of several changes of a key the last one stays
+        # of several changes of a key, the dictionary keeps the last
         made: Changes = _dict_of(changed_keys, values)
         return batch, made, changes.row_count if self.full_image else None
 
@@ -202,7 +202,10 @@ class ChangeBuilder:
         rows: int,
         current: Callable[[list[bytes]], list[bytes | None]],
     ) -> list[bytes | None]:
-        """Return the newest values of the keys of a batch with ``rows`` rows, if there is room."""
+        """Return the newest values of keys; raise FlussError when they have too many bytes.
+
+        ``rows`` is the number of rows of the batch, which may have a key several times.
+        """
         found: list[bytes | None] = []
         size, largest, step = 0, 1, _FIRST_KEYS
         while len(found) < len(keys):
@@ -212,7 +215,7 @@ class ChangeBuilder:
             found += some
             self.looked_up = size
             self._require_room(size, rows, len(found) * rows // len(keys))
-            # no more than there is room for, if they are as large as the largest so far
+            # as many keys as there is room for if each value is as large as the largest so far
             largest = max(largest, *sizes, 1)
             step = max(1, min(_KEYS_AT_ONCE, 4 * step, (self._most_bytes - size) // largest))
         return found
@@ -223,11 +226,12 @@ class ChangeBuilder:
         Parameters
         ----------
         size
-            What rows take.
+            The bytes of old rows, or of changes, so far.
         rows
-            How many the batch has.
+            How many rows the batch has.
         seen
-            How many of them take it, where that says how many to write at once.
+            How many of its rows these bytes belong to, from which the error computes the advised
+            number of rows; 0 for an error without advice.
 
         Raises
         ------
@@ -246,9 +250,9 @@ class ChangeBuilder:
 
 
 def _dict_of(keys: list[bytes], values: Iterable[V]) -> dict[bytes, V]:
-    """Return a dictionary, as ``zip`` makes it; others get a turn where there are very many keys.
+    """Return ``dict(zip(keys, values))``, and let other threads run in between for many keys.
 
-    Python's own functions keep its lock until they are done: 0.1 s for a million keys.
+    Python's own functions keep the GIL until they are done: 0.1 s for a million keys.
     """
     if len(keys) <= _KEYS_IN_A_TURN:
         return dict(zip(keys, values, strict=False))

@@ -112,7 +112,7 @@ class KvState:
 
 
 class KvResources:
-    """What the stores of an engine share: the cache of blocks, the limit on memory tables.
+    """The resources that an engine's stores share: the cache of blocks, the limit on memory tables.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class KvResources:
 
 
 class StoreWork(NamedTuple):
-    """What a store takes, and does by itself."""
+    """The disk and memory that a store uses, and its background work."""
 
     #: of its files and its memory tables
     bytes: int = 0
@@ -174,9 +174,9 @@ class KvStore:
     Parameters
     ----------
     folder
-        Of RocksDB; created where it is missing.
+        The folder of RocksDB; created where it is missing.
     name
-        Of the bucket, for messages.
+        The name of the bucket, for messages.
     resources
         What it shares with others.
 
@@ -368,9 +368,10 @@ class KvStore:
         for a reader that may want no more of them. A list that ends by the sizes of the values
         before it takes a tenth less time for each value.
 
-        Not to be begun while another thread writes. A small store that rests is read beside its
-        rest, which takes 3 ms where opening and closing it takes 12 (RocksDB writes what it knows
-        again for whoever may write); so a scan of more stores than may be open does not open each.
+        No other thread may write when it begins. A small store that is closed at the moment is
+        opened for reading alone. That takes 3 ms; to open it for writing and close it again takes
+        12 ms, as RocksDB then writes its metadata. So scans of more stores than may be open are
+        quicker.
 
         Raises
         ------

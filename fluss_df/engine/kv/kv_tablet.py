@@ -1,9 +1,11 @@
-"""One bucket of a primary-key table: its rows in RocksDB, and the changelog that is their truth.
+"""One bucket of a primary-key table: its changelog, and its rows in RocksDB.
 
-A batch is put in three steps. Under the lock, the old values of its keys are looked up, the changes
-are computed and appended to the log, and the new values become pending. When the log is synced,
-pending values go to RocksDB, which so never knows what the log might lose. Then the batch is
-acknowledged. What RocksDB lacks when it is opened is replayed from the log.
+The changelog is the truth, and RocksDB follows it. A batch is put in three steps. (1) Under the
+lock, the old values of its keys are looked up, the changes are computed and appended to the
+changelog, and the new values become pending. (2) When the changelog is synced, pending values are
+written to RocksDB; so RocksDB has no row that the changelog could lose. (3) The batch is
+acknowledged. When a bucket is opened, changes that RocksDB does not have are replayed from the
+changelog.
 """
 
 from __future__ import annotations
@@ -37,11 +39,13 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# without a sync of its own, a log is synced when so much waits for it
+# Bytes of batches that may be pending when batches are acknowledged without a sync: with more, the
+# log is synced, so that pending values can go to RocksDB.
 _PENDING_BYTES: Final = 32 << 20
 _MOST_BYTES: Final = 256 << 20
-# after a batch that looked up more, memory goes back to the system: each of the engine's threads
-# has an arena of its own, which would keep it (1.4 GB for deletes of 32 MB at a time, then 0.6)
+# After a batch whose old rows have more bytes, free memory is returned to the system. Otherwise the
+# allocator keeps it, in an arena for each thread: for deletes of 32 MB at a time the process then
+# had 1.4 GB instead of 0.6 GB.
 _TRIMMED_BYTES: Final = 16 << 20
 
 
@@ -52,11 +56,11 @@ class PutResult:
     Attributes
     ----------
     log_end_offset
-        Behind its last change.
+        The offset behind the last change of the batch.
     end_offset
-        What must be in RocksDB before the request is acknowledged.
+        The offset up to which RocksDB must have the changelog before the request is acknowledged.
     records
-        How many the batch has; 0 of one that was written before.
+        How many rows the batch has; 0 for a batch that was written before.
     """
 
     log_end_offset: int
@@ -66,7 +70,7 @@ class PutResult:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """Values of a batch that is in the log, and how the store is once they are in it."""
+    """New values of a batch that is in the log, and the store's state once it has them."""
 
     changes: Changes
     state: KvState
@@ -79,21 +83,21 @@ class KvTablet:
     Parameters
     ----------
     folder
-        Of RocksDB.
+        The folder of RocksDB.
     log
-        Its changelog, opened.
+        The changelog of the bucket, opened.
     table
-        The table that the bucket belongs to.
+        The table of the bucket.
     resources
-        What stores share.
+        The caches and limits that the RocksDB stores of an engine share.
     reserve
-        Reserves numbers for the table's auto-increment column: their count -> the first.
+        Reserves numbers for the table's auto-increment column: how many -> the first of them.
     visible_when_synced
         Whether readers see rows once they are on the disk (else: once they are written).
     most_bytes
-        Of the rows that one batch replaces or removes, and of the changes that it makes: all are
-        in memory at once, some of them several times. A batch of more is refused, unless it has a
-        single row.
+        How many bytes the rows that one batch replaces or removes may have, and how many the
+        changes that it makes: all of them are in memory at once, some of them several times. A
+        batch with more is refused, unless it has a single row.
 
     Raises
     ------
@@ -121,13 +125,13 @@ class KvTablet:
         self._builder = ChangeBuilder(self.name, table, most_bytes)
         self._sequence_block = options.sequence_cache(table.descriptor.properties)
         self._lock = threading.Lock()
-        # taken before the other one; held while RocksDB is written
+        # held while RocksDB is written; a thread that needs both locks takes this one first
         self._apply_lock = threading.Lock()
         self._pending: deque[_Pending] = deque()
         self._pending_bytes = 0
         # the newest pending value of each key
         self._overlay: Changes = {}
-        self._made: TableCodec | None = None
+        self._table_codec: TableCodec | None = None
         self.closed = False
         self._loader = StoreLoader(log, table, resources, self._codec, self._sequence_block)
         self._store = self._loader.open(folder)
@@ -135,10 +139,10 @@ class KvTablet:
 
     # ---- damage
 
-    def _repaired(self, error: DamagedStoreError, damaged: KvStore) -> None:
-        """Put a store that is made again in place of one that turned out to be damaged.
+    def _replace_damaged(self, error: DamagedStoreError, damaged: KvStore) -> None:
+        """Replace a store that turned out to be damaged by one made from the changelog.
 
-        Readers of the damaged one that are under way end with an error of their own.
+        Reads of the damaged store that are under way end with an error.
 
         Raises
         ------
@@ -147,7 +151,7 @@ class KvTablet:
         """
         with self._apply_lock:
             if self._store is not damaged:
-                return  # another thread did it
+                return  # another thread has replaced it
             self._require_open()
             self.log.sync()
             end = self.log.synced_offset
@@ -156,18 +160,18 @@ class KvTablet:
             self._forget_pending(end)
 
     def _on_sound_rows(self, use: Callable[[], T]) -> T:
-        """Use rows; where they turn out to be damaged, make them again and use them once more."""
+        """Call ``use``; if the store turns out to be damaged, make it again and call once more."""
         if self._store.closed and not self.closed:
             self._open_again()
         store = self._store
         try:
             return use()
         except DamagedStoreError as error:
-            self._repaired(error, store)
+            self._replace_damaged(error, store)
         return use()
 
     def _open_again(self) -> None:
-        """Open a store that could not be opened again when the disk was full."""
+        """Open the store, if an earlier attempt left it closed, as on a full disk."""
         with self._apply_lock:
             self._require_open()
             if self._store.closed:
@@ -176,15 +180,15 @@ class KvTablet:
                 self._forget_pending(end)
 
     def _sound_values(self, store: KvStore, lists: Iterator[list[bytes]]) -> Iterator[bytes]:
-        """Iterate over values; where they turn out to be damaged, make them again for the next."""
+        """Iterate over values; if the store is damaged, make it again and raise an error."""
         return itertools.chain.from_iterable(self._sound_lists(store, lists))
 
     def _sound_lists(self, store: KvStore, lists: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
         try:
             yield from lists
         except DamagedStoreError as error:
-            self._repaired(error, store)
-            # values of both cannot be put together
+            self._replace_damaged(error, store)
+            # values that were yielded already are of another state than those of the new store
             raise FlussError(
                 f"the rows of {self.name} were damaged and are made again from the changelog:"
                 f" read them again ({error.message})",
@@ -199,22 +203,22 @@ class KvTablet:
         return self._store.state.applied
 
     def work(self) -> StoreWork:
-        """Return what RocksDB takes, and does by itself."""
+        """Return RocksDB's use of disk and memory, and its background work."""
         return self._store.work()
 
     @property
     def pending(self) -> bool:
-        """Whether there are changes that RocksDB has not."""
+        """Whether there are changes that RocksDB does not have yet."""
         return bool(self._pending)
 
     @property
     def row_count(self) -> int:
-        """Rows that readers see.
+        """How many rows readers see.
 
         Raises
         ------
         FlussError
-            ``INVALID_TABLE_EXCEPTION`` where they are not counted.
+            ``INVALID_TABLE_EXCEPTION`` for a table whose rows are not counted.
         """
         count = (self._store.state if self._visible_when_synced else self._newest).rows
         if count == NOT_COUNTED or not self._builder.full_image:
@@ -229,13 +233,13 @@ class KvTablet:
 
     @property
     def scans_at_rest(self) -> bool:
-        """Whether a scan would not have it take its files again, see :meth:`KvStore.scan`."""
+        """Whether a scan does not open RocksDB again, see :meth:`KvStore.scan`."""
         return self._store.scans_at_rest
 
     def _codec(self) -> TableCodec:
-        if self._made is None or self._made.schema_id != self._table.schema_id:
-            self._made = TableCodec(self._table)
-        return self._made
+        if self._table_codec is None or self._table_codec.schema_id != self._table.schema_id:
+            self._table_codec = TableCodec(self._table)
+        return self._table_codec
 
     def _require_open(self) -> None:
         if self.closed:
@@ -251,11 +255,11 @@ class KvTablet:
         Parameters
         ----------
         data
-            The batch, as it came.
+            The batch, as the client sent it.
         targets
             Positions of the columns of a partial update; None for all columns.
         overwrite
-            Replace rows, whatever merge engine the table has.
+            Whether to replace rows, whatever the merge engine of the table is.
 
         Raises
         ------
@@ -263,7 +267,7 @@ class KvTablet:
             ``CORRUPT_RECORD_EXCEPTION`` for bytes that are no valid batch,
             ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``SCHEMA_NOT_EXIST``, ``INVALID_TARGET_COLUMN``,
             ``DELETION_DISABLED_EXCEPTION``, ``RECORD_TOO_LARGE_EXCEPTION``,
-            ``STORAGE_EXCEPTION``. Nothing is stored then.
+            ``STORAGE_EXCEPTION``. After an error nothing of the batch is stored.
         """
         records = read_batch(self.name, data)
         self._builder.looked_up = 0
@@ -284,7 +288,7 @@ class KvTablet:
             self._require_open()
             known = self.log.written(records.writer_id, records.sequence)
             if known is not None:
-                # it may still be on its way to the disk
+                # the batch may not be synced yet: the answer waits for all of the changelog
                 return PutResult(known, self.log.end_offset)
             codec = self._codec()
             if records.schema_id > codec.schema_id or not codec.has(records.schema_id):
@@ -311,7 +315,7 @@ class KvTablet:
         return PutResult(end, end, len(records))
 
     def _current(self, keys: list[bytes]) -> list[bytes | None]:
-        """Return the newest values, in RocksDB or on the way there."""
+        """Return the newest values of keys, pending or in RocksDB."""
         overlay = self._overlay
         if not overlay:
             return self._store.get(keys)
@@ -328,13 +332,13 @@ class KvTablet:
         return numbers
 
     def apply(self) -> None:
-        """Bring to RocksDB what is synced in the log.
+        """Write the pending values to RocksDB whose changes are synced in the log.
 
         Raises
         ------
         FlussError
             ``KV_STORAGE_EXCEPTION`` when RocksDB refuses, ``UNKNOWN_SERVER_ERROR`` when the disk is
-            full; it is tried again with the next batch.
+            full. The next call tries again.
         """
         with self._apply_lock:
             self._apply()
@@ -358,7 +362,7 @@ class KvTablet:
             self._store = self._loader.made_again(error.message, damaged.folder, synced)
             damaged.close()
         except FlussError as error:
-            # it takes nothing more once it found no room, also where there is room by now
+            # after a full disk RocksDB refuses all writes until it is opened again
             logger.warning("%s: it is opened again", error.message)
             self._store.close()
             self._store = self._loader.reopened(self._store.folder, synced)
@@ -376,7 +380,7 @@ class KvTablet:
     # ---- reading
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """Return the values of keys as readers see them; None where there is none."""
+        """Return the values of keys that readers see; None for a key without a row."""
         self._require_open()
         return self._on_sound_rows(lambda: self._get(keys))
 
@@ -397,7 +401,7 @@ class KvTablet:
     def scan(self, by_bytes: bool = False) -> tuple[Iterator[bytes], int]:
         """Return an iterator over all values, and the offset of the changelog behind them.
 
-        Where ``by_bytes`` is true, no more than 1 MiB, and a value, is read before it is wanted.
+        If ``by_bytes`` is true, at most 1 MiB and one value are read ahead.
         """
         return self._on_sound_rows(lambda: self._scan(by_bytes))
 
@@ -408,7 +412,7 @@ class KvTablet:
         return self._sound_values(store, lists), applied
 
     def _catch_up(self) -> threading.Lock:
-        """Have RocksDB know what readers may see; return the lock that keeps it so."""
+        """Bring RocksDB to the state that readers see; return the lock that keeps it there."""
         self._require_open()
         if not self._visible_when_synced and self._pending:
             self.log.sync()
@@ -420,18 +424,20 @@ class KvTablet:
     def expire(self, now_ms: int, ttl_ms: int, tiered: int | None = None) -> int:
         """Delete old segments of the changelog; return how many.
 
-        What they hold goes to the disk in RocksDB first, and is nowhere else then.
+        RocksDB is synced to the disk first: it is then the only place of the rows in them.
         """
         if not self.log.may_expire(now_ms, ttl_ms):
             return 0
         self._catch_up()
+        # changes that are synced, and that RocksDB could not take before, as on a full disk
+        self.apply()
         self.flush()
-        # RocksDB brings the names in its folder to the disk, and not the folder's own
+        # RocksDB syncs the names of the files in its folder, but not the name of the folder
         sync_folder(self._store.folder.parent)
         return self.log.expire(now_ms, ttl_ms, tiered)
 
     def checkpoint(self, folder: Path) -> None:
-        """Copy RocksDB, as it is now, to a folder that is not there."""
+        """Copy RocksDB in its current state to a folder that does not exist yet."""
         self._on_sound_rows(lambda: self._checkpoint(folder))
 
     def _checkpoint(self, folder: Path) -> None:
@@ -440,7 +446,7 @@ class KvTablet:
             self._store.checkpoint(folder)
 
     def flush(self) -> None:
-        """Bring RocksDB to the disk: the changelog below is not needed for opening any more."""
+        """Sync RocksDB to the disk: opening it no longer needs the changelog up to here."""
         self._on_sound_rows(self._flush)
 
     def _flush(self) -> None:
@@ -449,7 +455,7 @@ class KvTablet:
             self._store.flush()
 
     def close(self) -> None:
-        """Close behind the log, which is synced then; a second call does nothing."""
+        """Close after the log was closed, which syncs it; a second call does nothing."""
         if self.closed:
             return
         try:
@@ -457,12 +463,12 @@ class KvTablet:
             self.flush()
         except FlussError as error:
             if not self._store.deleted:
-                logger.warning("%s: the changelog has what is missing", error.message)
+                logger.warning("%s: the changelog has the changes that are missing", error.message)
         finally:
             self.abandon()
 
     def rest(self) -> bool:
-        """Give back all files until they are needed, unless it is in use; return whether it did."""
+        """Close all files until they are needed, unless they are in use; return whether it did."""
         if self._lock.locked() or not self._apply_lock.acquire(blocking=False):
             return False
         try:
@@ -470,7 +476,7 @@ class KvTablet:
                 self.log.sync()
                 self._apply()
             with self._lock:
-                # a batch may have come meanwhile
+                # a batch may have been put since
                 return not self._pending and self._store.rest() and self.log.rest()
         except FlussError as error:
             logger.warning("%s", error.message)
@@ -479,7 +485,7 @@ class KvTablet:
             self._apply_lock.release()
 
     def abandon(self) -> None:
-        """Close at once."""
+        """Close without a sync."""
         with self._apply_lock, self._lock:
             if not self.closed:
                 self.closed = True

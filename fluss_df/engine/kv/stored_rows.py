@@ -1,4 +1,4 @@
-"""What is read of a store that no engine has open."""
+"""Reads the rows of a RocksDB store that no engine has open."""
 
 from __future__ import annotations
 

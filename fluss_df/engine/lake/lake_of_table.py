@@ -1,4 +1,4 @@
-"""What is in the lake of one table, and what clients are told of it."""
+"""The lake of one table: what clients are told of it, and which part of a log may expire."""
 
 from __future__ import annotations
 

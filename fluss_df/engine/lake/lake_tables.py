@@ -1,4 +1,4 @@
-"""What an engine asks of the lake in its folder, which stands above it."""
+"""The interface by which an engine asks the lake in its folder."""
 
 from __future__ import annotations
 

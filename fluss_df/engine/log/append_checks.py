@@ -1,4 +1,4 @@
-"""What is looked at in batches before they are stored, and where they are stored."""
+"""Checks of log batches that clients send, before they are appended."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from fluss_df.record.layout.headers import LogHeaders, scan_headers, verify_crcs
 from fluss_df.record.log.claims import check_claims
 from fluss_df.record.log.cut import ColumnLayout, read_message
 
-# 0 is what all clients write, 1 what those of 1.0 write where a batch has statistics
+# all clients write magic 0; clients of 1.0 write magic 1 for batches with statistics
 _MAX_MAGIC: Final = 1
-#: what the columns of one batch may have when they are decompressed
+#: bytes that the columns of one batch may have when they are decompressed
 MOST_BYTES: Final = 1 << 30
-# of one bucket, in one request
+# batches of one bucket in one request
 _MOST_BATCHES: Final = 16 << 10
-# the length of a row of a row format, and its change type
+# bytes of the smallest record of a row format: its length (4) and its change type (1)
 _LEAST_ROW: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where a request's batches are in the log.
+    """Where the batches of a request are in the log.
 
     Attributes
     ----------
     base_offset
-        Of the first; -1 where there were no records.
+        The offset of the first record; -1 if there were no records.
     end_offset
-        What must be synced before the request is acknowledged.
+        The offset up to which the log must be synced before the request is acknowledged.
     records
-        How many are new: none of batches that were written before.
+        How many records were appended; 0 for batches that had been appended before.
     """
 
     base_offset: int
@@ -46,29 +46,31 @@ def check_batches(
     layouts: Mapping[int, ColumnLayout | None],
     most_bytes: int = MOST_BYTES,
 ) -> LogHeaders:
-    """Return the headers of batches that a client appends.
+    """Check batches that a client appends; return their headers.
 
     Parameters
     ----------
     name
-        Of the bucket, for messages.
+        The name of the bucket, for messages.
     records
-        One or more batches, and nothing else.
+        The bytes of one or more whole batches.
     layouts
-        The Arrow layout of each schema id of the table; None for batches that are not Arrow.
+        The Arrow layout of each schema id of the table; None for a log format that is not Arrow.
     most_bytes
-        What the columns of a batch may have when they are decompressed.
+        How many bytes the columns of a batch may have when they are decompressed.
 
     Raises
     ------
     FlussError
-        ``CORRUPT_RECORD_EXCEPTION``, or ``SCHEMA_NOT_EXIST`` for a schema id that the table has
-        not.
+        ``CORRUPT_RECORD_EXCEPTION`` for a batch that is not valid, ``SCHEMA_NOT_EXIST`` for a
+        schema id that the table does not have.
     """
     try:
         headers = scan_headers(records, ascending=False, most=_MOST_BATCHES)
         if headers.consumed != len(records):
-            raise ProtocolError(f"{len(records) - headers.consumed} bytes are left over")
+            raise ProtocolError(
+                f"{len(records) - headers.consumed} bytes behind the last whole batch"
+            )
         if (headers.magic > _MAX_MAGIC).any():
             raise ProtocolError(f"magic {headers.magic.max()} is not supported")
         verify_crcs(records, headers)
@@ -107,7 +109,7 @@ def _check_payload(
     rows = int(headers.record_count[i])
     if layout is None:
         if rows * _LEAST_ROW > end - start:
-            raise ProtocolError(f"{end - start} bytes do not hold {rows} rows")
+            raise ProtocolError(f"{end - start} bytes are too few for {rows} rows")
         return
     message = read_message(records, start, end, layout)
     layout.check(message, rows)

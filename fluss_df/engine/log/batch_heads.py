@@ -1,9 +1,9 @@
-"""A checksum over the headers of a log's batches, where their own checksums do not reach.
+"""The digest of a segment: a checksum over the headers of its batches.
 
-The CRC of a batch covers its rows. Base offset, length and commit timestamp stand before what it
-covers, as the server sets them; and a batch of another log has a CRC that is right. So the first
-bytes of each batch, its CRC among them, go into one CRC32C over all batches of a segment up to
-there: the digest. It is kept in the index file of a segment, and in the file ``synced``.
+The CRC of a batch covers its rows, but not its base offset, length and commit timestamp, which the
+server sets. It also matches when the batch is put into another log. So the first bytes of each
+batch, with its CRC, go into one CRC32C over all batches of the segment up to a position: the
+digest. The index file of a segment and the file ``synced`` keep it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from fluss_df.record.layout.headers import HEADER_SIZE, Bytes, Int64s, LogHeaders
 
-# of each batch: up to behind its CRC, wherever that stands
+# bytes from the beginning of a batch that the digest covers; the CRC is among them in each magic
 HEAD_BYTES: Final = 29
 _OFFSET: Final = struct.Struct("<q")
 _TIMESTAMP_AT: Final = 13
@@ -26,12 +26,12 @@ _START: Final = struct.Struct("<qi")
 def stamped(
     records: memoryview, headers: LogHeaders, offset: int, timestamp: int
 ) -> list[bytes | memoryview]:
-    """Give batches their offsets and their commit timestamp, in their headers too.
+    """Return batches with their offsets and commit timestamp written into their headers.
 
     Returns
     -------
     list
-        Of each batch the first bytes, which are new ones, and the rest, which is a slice.
+        Two parts of each batch: its first bytes, which are a copy, and the rest, which is a slice.
     """
     parts: list[bytes | memoryview] = []
     for i in range(len(headers)):

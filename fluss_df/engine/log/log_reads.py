@@ -1,4 +1,4 @@
-"""Where batches begin and end in a memory map of a log."""
+"""Finds where batches begin and end in the memory map of a log."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Stretch:
     view
         Its bytes, a slice of the segment's memory map.
     digest
-        Of the segment's batches up to there, see :mod:`~fluss_df.engine.log.batch_heads`.
+        The digest of the segment's batches up to there, see
+        :mod:`~fluss_df.engine.log.batch_heads`.
     """
 
     segment: Segment

@@ -21,23 +21,23 @@ _FOLDERS_ABOVE: Final = 4
 class LogSegments(list[Segment]):
     """The segments of a log, the oldest first; the last one is active.
 
-    What looks at the list is guarded by the tablet's lock; stretches are read without it.
+    The tablet's lock guards the list. Stretches, which are parts of segments, are read without it.
 
     Parameters
     ----------
     folder
-        Of the log.
+        The folder of the log.
     name
-        Of the bucket, for messages.
+        The name of the bucket, for messages.
     segments
-        Those that are there.
+        The segments of the log.
     """
 
     def __init__(self, folder: Path, name: str, segments: Sequence[Segment]) -> None:
         super().__init__(segments)
         self._folder = folder
         self._name = name
-        # whose files are to be removed: the log begins behind them
+        # segments that are no longer part of the log, and whose files are to be removed
         self._expired: list[Segment] = []
 
     @property
@@ -47,13 +47,13 @@ class LogSegments(list[Segment]):
         return LogEnd(active.end_offset, active.base_offset, active.size, active.digest)
 
     def begin_next(self) -> None:
-        """Begin a new segment behind the active one, which gives its files back."""
+        """Begin a new segment behind the active one, whose file is closed."""
         old = self[-1]
         new = Segment.begin(self._folder, old.end_offset)
         try:
             sync_folder(self._folder)
         except BaseException:
-            # a loss of power could take the file with all that is written to it
+            # without its name on the disk, a loss of power could lose the file and all its batches
             new.rest()
             raise
         self.append(new)
@@ -62,8 +62,8 @@ class LogSegments(list[Segment]):
     def sync_names(self) -> None:
         """Bring the names of the folder, and of those above it, to the disk.
 
-        Also of the bucket, the partition, the table and all data: whoever made them may have ended,
-        or met an error, before their names were there.
+        These are the folders of the bucket, the partition, the table and all data: the process that
+        created them may have ended before it synced their names.
         """
         for folder in (self._folder, *self._folder.parents[:_FOLDERS_ABOVE]):
             sync_folder(folder)
@@ -71,7 +71,7 @@ class LogSegments(list[Segment]):
     # ---- reading
 
     def holding_from(self, offset: int, high: int) -> list[Stretch]:
-        """Return the segments from the one on that holds an offset, up to another offset."""
+        """Return the parts of segments that hold the rows from ``offset`` to ``high``."""
         found: list[Stretch] = []
         for segment in reversed(self):
             if offset < high and segment.base_offset < high:
@@ -81,7 +81,7 @@ class LogSegments(list[Segment]):
         return found[::-1]
 
     def since(self, timestamp: int) -> Stretch | None:
-        """Return the first segment with a batch of a time (ms) or later, from at or before it."""
+        """Return the part of a segment that has the first batch of a time (ms) or later."""
         for segment in self:
             if segment.last_timestamp >= timestamp:
                 return self.stretch(segment, segment.index.before_time(timestamp))
@@ -133,7 +133,7 @@ class LogSegments(list[Segment]):
             raise damaged(self._name, segment.base_offset, segment.path, error) from error
 
     def copies(self) -> list[FileCopy]:
-        """Return the files, opened for whoever copies them and closes them."""
+        """Return the files of the log, opened for the caller, who closes them."""
         files: list[FileCopy] = []
         try:
             files.extend(FileCopy(s.path.name, s.open_again(), s.size) for s in self)

@@ -39,7 +39,7 @@ _CHUNK: Final = 16 << 20
 
 @dataclass(slots=True)
 class LoadedLog:
-    """What was found: whole batches only.
+    """A log that was loaded: whole batches only.
 
     Attributes
     ----------
@@ -78,9 +78,9 @@ def load_log(
     Parameters
     ----------
     folder
-        Of the log.
+        The folder of the log.
     name
-        Of the table and bucket, for messages.
+        The name of table and bucket, for messages.
     owner
         The bucket.
     used

@@ -1,4 +1,4 @@
-"""How old a segment is, also where a clock was wrong once.
+"""Which segments have expired, even if the clock was wrong when they were written.
 
 Commit timestamps never run backwards: after a clock was ahead, those of a log stay ahead until the
 time comes. A segment whose last timestamp lies ahead of the clock is as old as its file, which was
@@ -43,7 +43,7 @@ def expired(
 
 
 def may_expire(folder: Path, now_ms: int, ttl_ms: int) -> bool:
-    """Whether a log that is not opened has a segment besides the newest that is so old."""
+    """Whether a log that is not open has a segment to expire, which is never the newest."""
     bases = segment_offsets(folder)
     if len(bases) < 2:
         return False

@@ -1,4 +1,4 @@
-"""One file of a log: batches one after the other, and where some of them begin."""
+"""A segment: one file of a log, with its batches one after the other, and its sparse index."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from fluss_df.engine.log.writer_states import WriterStates
 from fluss_df.errors import FlussError
 from fluss_df.record.layout.headers import LogHeaders
 
-# about how many bytes of log have one index entry
+# bytes of log between two entries of the index, about
 _INDEX_INTERVAL: Final = 4096
 _SUFFIX: Final = ".log"
 _NAME: Final = re.compile(r"\d{20}\.log")
 _INDEX_VERSION: Final = 2
-# that one call takes (IOV_MAX)
+# how many buffers one call of pwritev takes (IOV_MAX)
 _MOST_PARTS: Final = 1024
-# a map needs no descriptor, but before Python 3.13 it keeps one
+# without this, a memory map of Python keeps a descriptor open that it does not need
 _MAP: Final[dict[str, Any]] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
@@ -47,9 +47,9 @@ _MAP: Final[dict[str, Any]] = {"trackfd": False} if sys.version_info >= (3, 13) 
 class SparseIndex:
     """Offset, position and commit timestamp of some batches of a segment, ascending.
 
-    Commit timestamps never run backwards, so one index serves searches for offsets and for times.
-    Each entry has the digest of the batches before it, see
-    :mod:`~fluss_df.engine.log.batch_heads`.
+    Commit timestamps never decrease within a log, so that one index serves searches by offset and
+    by time. Each entry has the digest of the batches before it, see
+    :mod:`~fluss_df.engine.log.batch_heads`. The four lists have one item for each entry.
     """
 
     offsets: list[int] = field(default_factory=list)
@@ -58,12 +58,23 @@ class SparseIndex:
     digests: list[int] = field(default_factory=list)
 
     def add(self, headers: LogHeaders, shift: int, heads: bytes, digest: int) -> int:
-        """Take in batches that begin at position ``shift`` of the segment.
+        """Add entries for batches that were written behind the others.
+
+        Parameters
+        ----------
+        headers
+            The headers of the batches.
+        shift
+            The position in the segment at which the first batch begins.
+        heads
+            The first ``HEAD_BYTES`` bytes of each batch.
+        digest
+            The digest of the batches before these.
 
         Returns
         -------
         int
-            The digest behind them; ``digest`` is the one before.
+            The digest of all batches, these among them.
         """
         last = self.positions[-1] if self.positions else -_INDEX_INTERVAL
         done = 0
@@ -75,7 +86,8 @@ class SparseIndex:
                 self.offsets.append(int(headers.base_offset[i]))
                 self.timestamps.append(int(headers.timestamp[i]))
                 self.digests.append(digest)
-                # last of all: other threads look for positions first
+                # last of the four lists: entry_before and entry_behind run in other threads without
+                # a lock, look into this list first, and then need the digest of what they found
                 self.positions.append(position)
                 last = position
         return extended(digest, heads[done:])
@@ -86,33 +98,33 @@ class SparseIndex:
         return self.positions[i] if i >= 0 else 0
 
     def before_time(self, timestamp: int) -> int:
-        """Return the position of a batch before which all batches are older than a time."""
+        """Return the position of a batch; all batches before it are older than a time (ms)."""
         i = bisect.bisect_left(self.timestamps, timestamp) - 1
         return self.positions[i] if i >= 0 else 0
 
     def entry_before(self, position: int) -> tuple[int, int]:
-        """Return the position of the last entry at or before one, and the digest there."""
+        """Return position and digest of the last entry at or before a position; else zeros."""
         i = bisect.bisect_right(self.positions, position) - 1
         return (self.positions[i], self.digests[i]) if i >= 0 else (0, 0)
 
     def entry_behind(self, position: int) -> tuple[int, int] | None:
-        """Return the position of the first entry at or behind one, and the digest there."""
+        """Return position and digest of the first entry at or behind a position, if any."""
         i = bisect.bisect_left(self.positions, position)
         return (self.positions[i], self.digests[i]) if i < len(self.positions) else None
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """What the index file of a segment has; true of its first ``size`` bytes for ever.
+    """The contents of a segment's index file; it stays valid for the first ``size`` bytes.
 
     Attributes
     ----------
     size, digest, end_offset, last_timestamp
-        Of the segment when the file was written.
+        Those of the segment when the index file was written.
     index
-        Where batches begin.
+        The sparse index.
     writers
-        As they were at the segment's end.
+        The states of the log's writers at the end of the segment.
     """
 
     size: int
@@ -124,27 +136,27 @@ class IndexFile:
 
 
 class Segment:
-    """A file of batches, named by the offset of the first.
+    """A file of batches; its name is the offset of the first.
 
-    The file is open from its first use for writing until :meth:`rest`.
+    The file is open for writing from the first append until :meth:`rest`.
 
     Parameters
     ----------
     folder
-        Where it is.
+        The folder of the log.
     base_offset
         The offset of its first batch.
 
     Attributes
     ----------
     size
-        Bytes of whole batches.
+        How many bytes the whole batches have.
     end_offset, last_timestamp
-        The offset behind its last batch, and its commit timestamp (-1 where it is empty).
+        The offset behind the last batch, and its commit timestamp (-1 in an empty segment).
     digest
-        Of its batches, see :mod:`~fluss_df.engine.log.batch_heads`.
+        The digest of all batches, see :mod:`~fluss_df.engine.log.batch_heads`.
     verified
-        Bytes from the beginning whose checksums were compared since the segment was opened.
+        How many bytes from the beginning had their checksums compared since the segment was opened.
     """
 
     def __init__(self, folder: Path, base_offset: int) -> None:
@@ -162,12 +174,13 @@ class Segment:
 
     @classmethod
     def begin(cls, folder: Path, base_offset: int) -> Segment:
-        """Begin a new segment; a file that has batches is not written over.
+        """Begin a new segment, whose file must be new or empty.
 
         Raises
         ------
         FlussError
-            :class:`~fluss_df.engine.files.files.DamagedError` for such a file.
+            :class:`~fluss_df.engine.files.files.DamagedError` when the file has bytes: they are not
+            overwritten.
         OSError
             When the file cannot be created.
         """
@@ -182,12 +195,12 @@ class Segment:
 
     @property
     def fd(self) -> int:
-        """The descriptor of the file; opens it.
+        """The descriptor of the file, which is opened if it is not open.
 
         Raises
         ------
         FlussError
-            When it cannot be opened, see :func:`~fluss_df.engine.files.files.disk_refused`.
+            When the file cannot be opened, see :func:`~fluss_df.engine.files.files.disk_refused`.
         """
         if self._fd is None:
             self._fd = self._opened(os.O_RDWR)
@@ -204,7 +217,10 @@ class Segment:
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[int]:
-        """Give a descriptor for a moment: of segments that only are read, none stays open."""
+        """Yield a descriptor for reading; it is closed afterwards unless the file was open before.
+
+        So segments that are only read keep no file open.
+        """
         fd = self._fd
         if fd is not None:
             yield fd
@@ -220,23 +236,23 @@ class Segment:
         return self._opened(os.O_RDONLY)
 
     def rest(self) -> None:
-        """Give back the descriptor and the map until they are needed; slices stay valid."""
+        """Close the file and drop the memory map until they are needed; slices stay valid."""
         self._map = None
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
 
     def file_size(self) -> int:
-        """Return the bytes of the file, whole batches or not."""
+        """Return how many bytes the file has, with those behind the last whole batch."""
         with self._readable() as fd:
             return os.fstat(fd).st_size
 
     def view(self, start: int, end: int) -> memoryview:
-        """Return bytes of the file as a slice of its memory map.
+        """Return the bytes from ``start`` to ``end`` as a slice of the file's memory map.
 
-        Slices stay valid when the segment grows, is closed or deleted. To touch one behind the end
-        of the file would end the process (SIGBUS): so the size of the file is looked at here, each
-        time. Nobody may cut a file of an engine that is open.
+        A slice stays valid when the segment grows, is closed or is deleted. Reading a slice behind
+        the end of the file would end the process (SIGBUS), so each call looks at the file's size.
+        No other program may truncate a file while the engine is open.
 
         Raises
         ------
@@ -252,22 +268,22 @@ class Segment:
             raise self._refused("read", error) from error
         if size < end:
             raise DamagedError(
-                f"{self.path} has {size:,} bytes, {end:,} of it were written: it was cut while it"
-                " was open, or is damaged. Restore the folder from a backup"
+                f"{self.path} has {size:,} bytes, but {end:,} bytes were written to it: it was cut"
+                " while it was open, or is damaged. Restore the folder from a backup"
             )
         if self._map is None or len(self._map) < end:
             with self._readable() as opened:
                 try:
                     self._map = memoryview(mmap.mmap(opened, 0, access=mmap.ACCESS_READ, **_MAP))
                 except (OSError, ValueError) as error:
-                    # a ValueError: the file was emptied meanwhile
+                    # ValueError is raised for an empty file: it was truncated after stat
                     raise disk_refused(
                         f"cannot read {self.path}", self.path.parent, error
                     ) from error
         return self._map[start:end]
 
     def read(self, start: int, end: int) -> memoryview:
-        """Return a copy of bytes of the file, fewer where it ends before."""
+        """Return a copy of the bytes from ``start`` to ``end``, or to the end of the file."""
         with self._readable() as fd:
             try:
                 return memoryview(os.pread(fd, end - start, start))
@@ -275,7 +291,7 @@ class Segment:
                 raise self._refused("read", error) from error
 
     def digest_at(self, position: int) -> int | None:
-        """Return the digest of the batches before a position; None where none ends there."""
+        """Return the digest of the batches before a position; None if no batch ends there."""
         if position == self.size:
             return self.digest
         if position > self.size:
@@ -284,21 +300,24 @@ class Segment:
         return digest_behind(self.read(at, position), digest)
 
     def append(self, batches: list[bytes | memoryview], headers: LogHeaders, heads: bytes) -> None:
-        """Write batches at the end, or nothing at all.
+        """Append batches: all of them, or none.
 
         Parameters
         ----------
         batches
-            Their bytes.
+            The bytes of the batches, in parts.
         headers
-            Their headers, as they are written; positions count from 0.
+            The headers of the batches, with the values that are written; the first one begins at
+            position 0.
         heads
-            The first bytes of each, see :mod:`~fluss_df.engine.log.batch_heads`.
+            The first ``HEAD_BYTES`` bytes of each batch, see
+            :mod:`~fluss_df.engine.log.batch_heads`.
 
         Raises
         ------
         OSError
-            When the disk did not take them all; the file is as it was, unless it is :attr:`torn`.
+            When the disk did not take them all. What was written is cut off again; if that fails,
+            the segment is :attr:`torn`.
         FlussError
             When the file cannot be opened.
         """
@@ -321,13 +340,13 @@ class Segment:
 
     @property
     def torn(self) -> bool:
-        """Whether the file has more than whole batches, after a write that was not undone."""
+        """Whether a failed write left bytes behind the last whole batch."""
         return self.file_size() != self.size
 
     def take_in(self, headers: LogHeaders, heads: bytes) -> None:
-        """Count batches in that stand behind the last one in the file."""
+        """Add batches that are in the file behind the last one to index, digest and size."""
         self.digest = self.index.add(headers, self.size, heads, self.digest)
-        # whoever takes batches in has verified them
+        # the caller has verified the checksums of these batches
         if self.verified == self.size:
             self.verified += headers.consumed
         self.size += headers.consumed
@@ -336,8 +355,8 @@ class Segment:
             self.last_timestamp = int(headers.timestamp[-1])
 
     def cut(self, size: int) -> None:
-        """Drop what is behind the last whole batch."""
-        # slices of the old map must not reach behind the end of the file
+        """Truncate the file to ``size`` bytes, where its last whole batch ends."""
+        # the old map reaches behind the new end of the file
         self._map = None
         os.ftruncate(self.fd, size)
         os.fsync(self.fd)
@@ -350,7 +369,7 @@ class Segment:
         return self.path.with_suffix(".index")
 
     def save_index(self, writers: WriterStates, owner: BucketIds, *, durable: bool = True) -> None:
-        """Write the index of the whole segment, and the writers as they are at its end."""
+        """Write the index file, with the states of the log's writers at the segment's end."""
         head = {
             "version": _INDEX_VERSION,
             "owner": list(owner),
@@ -369,24 +388,24 @@ class Segment:
         write_atomically(self.index_path, data, durable=durable)
 
     def read_index(self, owner: BucketIds) -> IndexFile | None:
-        """Read the index file; None where it is missing, damaged, or of another segment.
+        """Read the index file; None if it is missing, damaged, or belongs to another segment.
 
         Raises
         ------
         FlussError
-            Where it cannot be opened now, see :func:`~fluss_df.engine.files.files.read_bytes`.
+            When it cannot be opened now, see :func:`~fluss_df.engine.files.files.read_bytes`.
         """
         try:
             data = read_bytes(self.index_path) or b""
         except DamagedError:
             return None
         try:
-            # the checksum of nothing is 0, and so is an index that lost its bytes
+            # an empty file passes the comparison: the CRC of no bytes is 0
             if google_crc32c.value(data[4:]) != int.from_bytes(data[:4], "little") or not data:
                 return None
             text, _, rest = data[4:].partition(b"\n")
             head = json.loads(text)
-            # those of formats 1 and 2 have no version, and no digests
+            # index files of folder formats 1 and 2 have no version and no digests: not used
             expected = (_INDEX_VERSION, list(owner), self.base_offset)
             if tuple(head.get(key) for key in ("version", "owner", "base")) != expected:
                 return None
@@ -403,12 +422,12 @@ class Segment:
             return None
 
     def take_index(self, found: IndexFile) -> None:
-        """Take an index for the segment's, which then need not be read."""
+        """Use the contents of an index file, so that the segment need not be read."""
         self.index, self.size, self.digest = found.index, found.size, found.digest
         self.end_offset, self.last_timestamp = found.end_offset, found.last_timestamp
 
     def drop_index(self) -> None:
-        """Remove the index file: the segment is about to grow."""
+        """Remove the index file, before the segment grows."""
         try:
             self.index_path.unlink(missing_ok=True)
         except OSError as error:
@@ -417,7 +436,7 @@ class Segment:
             set_folder_aside(self.index_path)
 
     def delete(self) -> None:
-        """Close and remove the segment."""
+        """Close the segment and remove its files."""
         self.rest()
         self.drop_index()
         self.path.unlink(missing_ok=True)
@@ -425,7 +444,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
-    """A file that only grows: its name, a descriptor, and how many of its bytes count."""
+    """A file to copy: its name, a descriptor, and how many of its first bytes to copy.
+
+    The file may grow while it is copied.
+    """
 
     name: str
     fd: int
@@ -434,7 +456,15 @@ class FileCopy:
 
 @dataclass(frozen=True, slots=True)
 class LogCopy:
-    """A log as it was at one moment."""
+    """The files of a log at one moment.
+
+    Attributes
+    ----------
+    segments
+        The segments, in their order.
+    point
+        The contents of the file ``synced`` that belongs to them.
+    """
 
     segments: list[FileCopy]
     point: bytes

@@ -96,8 +96,8 @@ class SyncedPoint:
     segment, position
         The segment that it is in, by its first offset, and where in its file the batch ends.
     digest
-        Of the segment up to there, see :mod:`~fluss_df.engine.log.batch_heads`; None where it is
-        not known.
+        The digest of the segment up to there, see :mod:`~fluss_df.engine.log.batch_heads`; None if
+        it is not known.
     """
 
     owner: BucketIds | None
@@ -117,7 +117,7 @@ class SyncedPoint:
 
 @dataclass(frozen=True, slots=True)
 class FoundPoint:
-    """What the file of a log says.
+    """The contents of the file ``synced`` of a log.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class FoundPoint:
         What is wrong with the file; None where nothing is. What is behind the point may then have
         been acknowledged as well.
     generation
-        Of the point.
+        The generation of the point.
     slot
         Where the point stands; -1 in files of formats 1 and 2, and where there is none.
     start
@@ -234,9 +234,9 @@ class PointFile:
     Parameters
     ----------
     folder
-        Of the log.
+        The folder of the log.
     name
-        Of the bucket, for messages.
+        The name of the bucket, for messages.
     owner
         The bucket.
     found

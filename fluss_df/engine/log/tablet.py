@@ -1,6 +1,7 @@
-"""One bucket: its log on disk, appended to, synced, read, and searched.
+"""The log of one bucket on the disk: appending, syncing, reading, and searching by time.
 
-All state is guarded by one lock, held while batches are written (not while they are synced).
+One lock guards all state of a log. It is held while batches are written, but not while they are
+synced, so that the next batches are written during a sync.
 """
 
 from __future__ import annotations
@@ -44,22 +45,24 @@ class Tablet:
     Parameters
     ----------
     folder
-        Its folder, created where it is missing.
+        The folder of the log, created where it is missing.
     name
-        As Fluss writes it, for messages: ``TableBucket{tableId=1, bucket=0}``.
+        The bucket as Fluss writes it, for messages: ``TableBucket{tableId=1, bucket=0}``.
     segment_bytes
         A segment that has grown over this size is followed by a new one.
     visible_when_synced
         Whether readers see batches once they are on the disk (else: once they are written).
     owner
-        The bucket, which the files of the log name.
+        The ids of the bucket. They stand in the files of the log, so that files of another bucket
+        are not taken for its own.
     used
-        Whether it is known that rows were written to the bucket.
+        Whether the table's register says that rows were written to the bucket: a log without
+        files is then damaged, and not new.
     before_first
-        Called before the first batch is written.
+        Called before the first batch of the bucket is written; notes it in the register.
     let_go
-        Called before the rows that belong to the log are opened again, as scans keep RocksDB from
-        that.
+        Ends the scans of the bucket's RocksDB. Called before RocksDB is opened again, which it
+        refuses while a scan has it open.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class Tablet:
         self._poison: str | None = None
         self.closed = False
         self.checked = CheckedColumns()
-        # their names are brought to the disk below, once
+        # not durable yet: sync_names() below brings all names to the disk at once
         make_folder(folder, durable=False)
         loaded = load_log(folder, name, owner, used=used)
         for problem in loaded.problems:
@@ -97,7 +100,7 @@ class Tablet:
             if not self._segments:
                 self._segments.append(Segment.begin(folder, loaded.start))
             else:
-                # what was read again may be in the page cache only
+                # batches that recovery read may be in the page cache alone, and count as synced now
                 sync_data(self._active.fd)
                 self._active.drop_index()
             self._last_timestamp = max(s.last_timestamp for s in self._segments)
@@ -121,12 +124,12 @@ class Tablet:
 
     @property
     def start_offset(self) -> int:
-        """The offset of the first record that is still there."""
+        """The offset of the first record that has not expired."""
         return self._segments[0].base_offset
 
     @property
     def end_offset(self) -> int:
-        """The offset of the next record."""
+        """The offset that the next record will get."""
         return self._active.end_offset
 
     @property
@@ -136,18 +139,18 @@ class Tablet:
 
     @property
     def dirty(self) -> bool:
-        """Whether something was written that is not synced."""
+        """Whether there are batches that are not synced."""
         return self.synced_offset < self.end_offset
 
     @property
     def size(self) -> int:
-        """Its bytes on the disk."""
+        """The bytes of its segments."""
         with self._lock:
             return sum(segment.size for segment in self._segments)
 
     @property
     def poisoned(self) -> bool:
-        """Whether it takes no more writes until it is opened again."""
+        """Whether a failed write or sync made it refuse writes until it is opened again."""
         return self._poison is not None
 
     # ---- writing
@@ -158,18 +161,19 @@ class Tablet:
         Parameters
         ----------
         records
-            One or more log batches, as they came.
+            One or more log batches, as the client sent them.
         layouts
-            The Arrow layout of each schema id of the table; None where rows are not Arrow.
+            The Arrow layout of each schema id of the table; None for a table whose log format is
+            not Arrow.
 
         Raises
         ------
         FlussError
             ``CORRUPT_RECORD_EXCEPTION`` for bytes that are not valid batches,
             ``OUT_OF_ORDER_SEQUENCE_EXCEPTION`` for a gap in a writer's sequence,
-            ``SCHEMA_NOT_EXIST`` for a schema id that the table has not,
+            ``SCHEMA_NOT_EXIST`` for a schema id that the table does not have,
             ``STORAGE_EXCEPTION`` when the disk refuses, ``UNKNOWN_SERVER_ERROR`` when it is full.
-            Nothing is stored then.
+            After an error nothing of the request is stored.
         """
         if not len(records):
             return Appended(-1, 0)
@@ -179,7 +183,7 @@ class Tablet:
             return self._append(records, headers)
 
     def append_changes(self, batch: bytes) -> Appended:
-        """Write one batch of a changelog, made by this process, behind the log.
+        """Append one batch of a changelog. This process made it, so it is not checked.
 
         Raises
         ------
@@ -192,7 +196,7 @@ class Tablet:
             return self._append(memoryview(batch), headers)
 
     def written(self, writer_id: int, sequence: int) -> int | None:
-        """Return the offset behind a batch that a writer wrote before; None for a new one."""
+        """Return the end offset of a batch that was appended before; None for a new batch."""
         if writer_id == NO_WRITER_ID:
             return None
         with self._lock:
@@ -203,9 +207,9 @@ class Tablet:
         base = self._active.end_offset
         duplicate = self._writers.duplicate_of(self.name, headers, base)
         if duplicate is not None:
-            # it may still be on its way to the disk
+            # the batch may not be synced yet: the answer waits for everything that is written
             return Appended(duplicate, self.end_offset)
-        # a clock that was set back must not make time run backwards in the log
+        # commit timestamps never decrease, even when the clock is set back: searches rely on it
         timestamp = max(self._last_timestamp, time.time_ns() // 1_000_000)
         if not base:
             self._before_first()
@@ -227,7 +231,7 @@ class Tablet:
         return Appended(base, self.end_offset, self.end_offset - base)
 
     def _roll(self) -> None:
-        """Begin a new segment; the old one is synced and gets its index."""
+        """Sync the active segment, write its index file, and begin a new segment."""
         old = self._active
         self._sync_file(old.fd)
         old.save_index(self._writers, self.owner)
@@ -236,20 +240,20 @@ class Tablet:
         self._segments.begin_next()
 
     def sync(self) -> None:
-        """Bring what was written to the disk.
+        """Bring all batches that are written to the disk.
 
         Raises
         ------
         FlussError
-            ``STORAGE_EXCEPTION`` when that failed. The log takes no more writes then: what is on
-            the disk is not known until it is opened again.
+            ``STORAGE_EXCEPTION`` when that failed. From then on the log refuses writes: only when
+            it is opened again, its files show which batches are on the disk.
         """
         with self._lock:
             self._require_usable()
             if not self.dirty:
                 return
             target = self._segments.end
-            # a roll or close meanwhile must not take the file away
+            # a descriptor of its own: a roll or a close during the sync may close the segment's
             try:
                 fd = os.dup(self._active.fd)
             except OSError as error:
@@ -266,7 +270,7 @@ class Tablet:
                 self._point_file.note(self.start_offset, self._synced)
 
     def _sync_all(self, *, durable_point: bool = False) -> None:
-        """Bring what was written to the disk; the lock is held."""
+        """Bring all batches that are written to the disk; the lock is held meanwhile."""
         self._sync_file(self._active.fd)
         self._synced = self._segments.end
         self.synced_offset = self._synced.offset
@@ -276,7 +280,8 @@ class Tablet:
         try:
             sync_data(fd)
         except OSError as error:
-            # the kernel may have dropped the pages: another try would succeed and mean nothing
+            # after a failed sync the kernel may drop the pages: a second sync would then succeed
+            # without having written them
             self._poison = f"a sync failed: {error}"
             raise FlussError(
                 f"cannot sync {self.name}: {error}", ErrorCode.STORAGE_EXCEPTION
@@ -296,30 +301,30 @@ class Tablet:
     def read(
         self, offset: int, max_bytes: int, at_least_one: bool, *, partial: bool = False
     ) -> Piece | None:
-        """Return whole batches from the one on that holds an offset.
+        """Return whole batches, beginning with the batch that holds an offset.
 
         Parameters
         ----------
         offset
-            Between the start and the high watermark.
+            From the start offset to the high watermark.
         max_bytes
-            Where to stop.
+            How many bytes to return at the most.
         at_least_one
-            Return one batch even where it is larger.
+            Whether to return the first batch even if it has more than ``max_bytes``.
         partial
-            Where not even one batch fits, return its beginning: a client sees by it that there is
-            more, and asks for this bucket alone.
+            Whether to return the beginning of the first batch if the whole batch does not fit: it
+            tells the client that there is more, and the client then asks for this bucket alone.
 
         Returns
         -------
         Piece or None
-            Batches of one segment; None at the high watermark, or where nothing fits.
+            Batches of one segment; None at the high watermark, or if no batch fits.
 
         Raises
         ------
         FlussError
-            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION``; ``STORAGE_EXCEPTION`` for bytes that changed on
-            the disk.
+            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` for another offset; ``STORAGE_EXCEPTION`` when
+            bytes of the log have changed on the disk.
         """
         with self._lock:
             high = self._require_range(offset)
@@ -330,10 +335,10 @@ class Tablet:
         return self._segments.cut(stretch, offset, high, max_bytes, at_least_one, partial)
 
     def stretches(self, offset: int) -> tuple[int, list[Stretch]]:
-        """Return the high watermark, and the segments from the one on that holds an offset.
+        """Return the high watermark, and the parts of segments that hold rows from an offset on.
 
-        The first begins at or before the offset, all of them end where they end now. There is none
-        at the high watermark.
+        The first part begins at or before the offset. Each part ends where its segment ends now.
+        The list is empty at the high watermark.
 
         Raises
         ------
@@ -345,7 +350,7 @@ class Tablet:
             return high, self._segments.holding_from(offset, high)
 
     def _require_range(self, offset: int) -> int:
-        """Return the high watermark, if readers may ask for an offset."""
+        """Return the high watermark; raise FlussError for an offset that readers cannot read."""
         if self.closed:
             raise unknown_bucket(self.name)
         start, high = self.start_offset, self.high_watermark
@@ -367,7 +372,7 @@ class Tablet:
         return high if stretch is None else self._segments.first_since(stretch, timestamp, high)
 
     def last_records(self, limit: int) -> list[Piece]:
-        """Return whole batches that hold at least the last ``limit`` visible records, if any."""
+        """Return whole batches with at least the last ``limit`` records that readers may see."""
         first = max(self.start_offset, self.high_watermark - limit)
         pieces = []
         while first < self.high_watermark:
@@ -380,7 +385,7 @@ class Tablet:
 
     @contextlib.contextmanager
     def copy(self) -> Iterator[LogCopy]:
-        """Give the files of the log as they are on the disk now, for as long as they are read.
+        """Yield the files of the log as they are on the disk now; they are open within the block.
 
         Raises
         ------
@@ -407,12 +412,17 @@ class Tablet:
             return self._segments.to_remove or expired(self._segments, now_ms, ttl_ms) > 0
 
     def expire(self, now_ms: int, ttl_ms: int, tiered: int | None = None) -> int:
-        """Delete old segments, see :func:`~fluss_df.engine.log.retention.expired`; say how many.
+        """Delete the segments that :func:`~fluss_df.engine.log.retention.expired` counts.
+
+        Returns
+        -------
+        int
+            How many segments were deleted.
 
         Raises
         ------
         FlussError
-            When the disk refuses; files that it does not remove are tried again with the next call.
+            When the disk refuses. The next call tries again to remove the files that are left.
         """
         with self._lock:
             self._writers.expire(now_ms)
@@ -422,7 +432,8 @@ class Tablet:
             if not count:
                 self._segments.remove_expired()
                 return 0
-            # first where the log begins: what is missing before is not lost then
+            # The new start is noted before files are removed: a log that is opened after a crash
+            # then knows that the missing segments expired, and were not lost.
             start = self._segments[count].base_offset
             noted = self._point_file.note_start(start, self._synced)
             self._segments.expire(count)
@@ -431,7 +442,7 @@ class Tablet:
         return count
 
     def close(self) -> None:
-        """Sync, write the index, and close; a second call does nothing."""
+        """Sync the log, write the index of its newest segment, and close; twice does no harm."""
         with self._lock:
             if self.closed:
                 return
@@ -445,7 +456,7 @@ class Tablet:
                 self._give_up()
 
     def _save_index(self) -> None:
-        """Write the index of the newest segment, without which opening it takes longer."""
+        """Write the index of the newest segment; without it the next opening reads the segment."""
         try:
             self._active.save_index(self._writers, self.owner)
         except FlussError as error:
@@ -463,12 +474,12 @@ class Tablet:
         self._point_file.rest()
 
     def rest(self) -> bool:
-        """Sync, and give back all files until they are needed, unless it is in use.
+        """Sync the log and close its files until they are needed again, unless it is in use.
 
         Returns
         -------
         bool
-            Whether it has no file open now.
+            Whether the log has no file open now.
         """
         if not self._lock.acquire(blocking=False):
             return False

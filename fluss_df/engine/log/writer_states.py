@@ -1,4 +1,4 @@
-"""What is known of the writers of a log: the last batches of each, to tell duplicates."""
+"""Writer states of a log: the last batches of each writer, by which duplicates are recognised."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.layout.headers import NO_WRITER_ID, LogHeaders
 
 _REMEMBERED = 5
-# of one log; writer ids are made up by peers, and those that write are among the last
+# The most writers of a log that are remembered: a hostile peer can invent any number of writer ids.
+# Writers that are active are among the last ones.
 _MOST_WRITERS = 16 << 10
 _LAST_SEQUENCE = 2**31 - 1
 # as long as Apache Fluss remembers a writer that writes no more
@@ -29,7 +30,7 @@ class WrittenBatch:
 class WriterStates:
     """The last five batches of each writer of one log; guarded by the tablet's lock.
 
-    Of more than 16,384 writers, those are forgotten that did not write for the longest time.
+    With more than 16,384 writers, those that have not written for the longest time are forgotten.
     """
 
     def __init__(self) -> None:
@@ -68,9 +69,9 @@ class WriterStates:
         Parameters
         ----------
         bucket
-            Its name, for messages.
+            The name of the bucket, for messages.
         headers
-            Of the batches of the request.
+            The headers of the request's batches.
         base
             The offset that the first of them would get.
 

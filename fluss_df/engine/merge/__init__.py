@@ -1,1 +1,1 @@
-"""What changes make of rows: merge engines and aggregates."""
+"""Merge engines and aggregates: compute the new rows of a primary-key table."""

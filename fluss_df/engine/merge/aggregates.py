@@ -225,7 +225,8 @@ def _decimals(
     def merge(old: decimal.Decimal, new: decimal.Decimal) -> decimal.Decimal | None:
         made = _EXACT.add(old, new) if name == "sum" else _EXACT.multiply(old, new)
         rounded = _EXACT.quantize(made, unit)
-        if abs(rounded) < limit:
+        # abs() would round to the digits of the thread's context, 28 by default
+        if rounded.copy_abs() < limit:
             return rounded
         if name == "sum" and precision <= _LONG_DIGITS:
             raise FlussError(

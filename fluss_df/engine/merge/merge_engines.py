@@ -1,4 +1,4 @@
-"""The merge engines of primary-key tables: old values and those of a batch to what is kept.
+"""The merge engines of primary-key tables: compute new values from old values and a batch.
 
 An engine says what a whole batch does at once, with all records of a key one after the other;
 values are places in a :class:`ValuePool`. A result that is the place before is no change.

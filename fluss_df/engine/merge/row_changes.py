@@ -1,4 +1,4 @@
-"""What a batch of upserts and deletes does to each row, and the changelog of it."""
+"""The changes that a batch of upserts and deletes makes, and their changelog."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CRC_AT: Final = 21
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """What each record of a batch did.
+    """The change that each record of a batch makes.
 
     Attributes
     ----------

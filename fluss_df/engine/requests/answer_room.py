@@ -18,7 +18,7 @@ Read = Callable[[list[bytes]], list[bytes | None]]
 
 
 class AnswerRoom:
-    """What is left for the values of one answer.
+    """The bytes that are left for the values of one answer.
 
     Parameters
     ----------

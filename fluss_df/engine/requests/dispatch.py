@@ -91,7 +91,7 @@ class Session:
 
     @property
     def principal(self) -> FlussPrincipal:
-        """Who it is to the authorizer."""
+        """The user, as the authorizer knows it."""
         return FlussPrincipal(self.user) if self.user else FlussPrincipal.ANONYMOUS
 
     @property

@@ -23,14 +23,14 @@ _STATISTICS_AT: Final = HEADER_SIZE + 4
 
 @dataclass(frozen=True, slots=True)
 class FilteredRead:
-    """What is left of a part of a log.
+    """The batches of a part of a log that a filter leaves.
 
     Attributes
     ----------
     parts
         Whole batches one after the other, as slices of the segment's memory map.
     end
-        The offset up to which batches were left out, where that is behind those that were not.
+        The offset up to which batches were left out, if that is behind the batches in ``parts``.
     """
 
     parts: list[Buffer]

@@ -1,4 +1,4 @@
-"""What a request may ask for, looked at in its bytes before anything is made of them.
+"""Limits of what a request may ask for, checked in its bytes before it is parsed.
 
 A repeated field of two bytes becomes an object of a hundred, and an answer of more: a request of
 some megabytes could take gigabytes, and stop everything else while it is read. So each kind of

@@ -36,13 +36,13 @@ def parse_rows(
     request
         An empty message, which is returned.
     name
-        Of the kind of request, for messages.
+        The name of the kind of request, for messages.
     buckets_field
         The number of its field with what is for a bucket.
     body
         Its bytes.
     rights
-        Of who sent it; None for everything.
+        The rights of the user who sent it; None allows everything.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Who may come in: the limits of a server, and the connections that are open within them."""
+"""The limits of a server, and the connections that are open within them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What peers may use of a server.
+    """The limits of what peers may use of a server.
 
     Parameters
     ----------
@@ -101,9 +101,9 @@ class Limits:
         The same for all connections together; and again for answers that are made in memory, which
         are begun when there is room for one as large as that connection had before.
     stalled_s
-        While others wait for room in ``total_bytes``, a peer that neither sends the rest of its
-        request nor takes its answers for so long is closed, and one of whose request less than an
-        eighth came in that time.
+        Seconds that a slow peer has while others wait for room in ``total_bytes``. A peer is
+        disconnected if it sends nothing of its request and takes nothing of its answers for this
+        time, or if less than an eighth of its request came in it.
     """
 
     connections: int = 1000

@@ -304,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     async def _may_send(self) -> None:
-        # whoever was woken first may have filled the buffer again
+        # another task that was woken before may have filled the buffer again
         while not self._writable.is_set():
             await self._writable.wait()
 

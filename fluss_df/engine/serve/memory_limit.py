@@ -1,4 +1,4 @@
-"""How much memory peers may make a server hold: who has to wait before more is received."""
+"""The memory that peers may make a server hold, and the requests that wait for room in it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 class MemoryLimit:
     """Bytes that all connections share. For the event loop alone.
 
-    A request is received once there is room for it, whoever asked first; one that is larger than
-    all there is has to be alone.
+    Requests are received in the order in which they asked for room. A request that is larger than
+    the whole limit is received when nothing else is held.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ class MemoryLimit:
         return bool(self._waiting)
 
     def take(self, count: int, admitted: Callable[[], None]) -> bool:
-        """Take bytes; False where there is no room yet, and ``admitted`` is called later.
+        """Take bytes, or return False if there is no room yet.
 
-        The bytes are taken when it is called.
+        ``admitted`` is called later then, when there is room and the bytes were taken.
         """
         if not self._waiting and self._fits(count):
             self.held += count
@@ -46,7 +46,7 @@ class MemoryLimit:
         return False
 
     def force(self, count: int) -> None:
-        """Take bytes that are there already."""
+        """Take bytes without waiting, for memory that is used already."""
         self.held += count
 
     def give(self, count: int) -> None:
@@ -55,7 +55,7 @@ class MemoryLimit:
         self._admit()
 
     def forget(self, admitted: Callable[[], None]) -> None:
-        """Wait no longer."""
+        """Give up a wait for room."""
         self._waiting = deque(entry for entry in self._waiting if entry[1] != admitted)
         self._admit()
 

@@ -110,7 +110,7 @@ class Table:
 
     @property
     def log_format(self) -> str:
-        """What its log is written as: arrow, indexed or compacted."""
+        """The format of its log: arrow, indexed or compacted."""
         return self.descriptor.properties.get("table.log.format", "arrow").lower()
 
     @property

@@ -124,7 +124,7 @@ def _write_all(engine: Engine, archive: tarfile.TarFile, copies: Path, lake: Lak
             _add_file(archive, name, content)
         else:
             _add(archive, name, content)
-    # last of all, so that an archive that is cut off is no folder of an engine
+    # the last file: an archive that was cut off lacks it, and is not taken for an engine's folder
     _add(archive, "FORMAT", format_file(engine.lock.format))
 
 

@@ -34,7 +34,7 @@ _TABLE: Final = re.compile(r"table-(\d+)\.json")
 
 
 class LakeInBackup:
-    """What a backup has of the lake.
+    """The part of a backup that has the lake.
 
     Parameters
     ----------

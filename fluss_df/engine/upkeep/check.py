@@ -75,18 +75,18 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What was verified, and what was found.
+    """The result of a check: counts of what was verified, and findings.
 
     Attributes
     ----------
     tables, buckets, segments
         How many there are.
     log_bytes, records
-        Of all logs.
+        The bytes and records of all logs.
     rows
         Rows of primary-key tables.
     lake_files, lake_bytes
-        Of the lake of the folder.
+        The files of the folder's lake, and their bytes.
     findings
         Empty where all is well.
     """

@@ -1,1 +1,1 @@
-"""What scans, sinks and runs share."""
+"""Common parts of scans, sinks and runs."""

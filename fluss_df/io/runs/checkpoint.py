@@ -31,7 +31,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class BatchOffsets:
-    """What a micro-batch reads.
+    """The part of a table that a micro-batch reads.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Checkpoint:
     Attributes
     ----------
     run_id
-        Of all runs with this folder; known within the ``with`` statement.
+        The id that all runs with this folder share; known within the ``with`` statement.
     about
         What ``metadata.json`` says; known as long.
 
@@ -238,7 +238,7 @@ class Checkpoint:
         """Remember that the output of a batch is there; forget old batches."""
         path = self.folder / "commits" / f"{number:010}.json"
         write_atomically(path, {"version": _VERSION, **about})
-        # the newest one is needed, and one more helps whoever looks
+        # the newest one is needed; the one before is kept for people who look into the folder
         for kind in ("commits", "offsets"):
             for old in _numbers(self.folder / kind):
                 if old < number - 1:

@@ -1,4 +1,4 @@
-"""Where a run writes, as its checkpoint remembers it: a checkpoint belongs to one destination."""
+"""The destination of a run; a checkpoint remembers its own, and belongs to no other."""
 
 from __future__ import annotations
 
@@ -20,20 +20,26 @@ from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
 
-#: A table, a folder of Parquet files, or what is called with each batch.
+#: A table, a folder of Parquet files, or a function that is called with each batch and its number.
 Destination: TypeAlias = (
     "str | TablePath | os.PathLike[str] | Callable[[pl.DataFrame, int], object]"
 )
 
 
 def table_of(connection: FlussConnection, to: str | TablePath) -> TablePath | None:
-    """Return the table that is meant; None for a folder."""
+    """Return the table that ``to`` names; None when it names a folder.
+
+    Raises
+    ------
+    FlussError
+        When ``to`` may mean a table as well as a folder, or a table that does not exist.
+    """
     if isinstance(to, TablePath):
         return to
     if os.sep in to or (os.altsep is not None and os.altsep in to) or not to.strip("."):
         return None
     if "." not in to.strip("."):
-        _refuse_either(connection, to)
+        _refuse_ambiguous(connection, to)
         return None
     try:
         path = TablePath.parse(to, connection.default_database)
@@ -53,23 +59,23 @@ def table_of(connection: FlussConnection, to: str | TablePath) -> TablePath | No
     return path
 
 
-def _refuse_either(connection: FlussConnection, to: str) -> None:
-    """Refuse a plain name, which is that of a folder, where a table has it, too."""
+def _refuse_ambiguous(connection: FlussConnection, to: str) -> None:
+    """Refuse a name without a dot, which means a folder, if there is also a table of that name."""
     try:
         path = TablePath.parse(to, connection.default_database)
         exists = connection.get_admin().table_exists(path)
     except FlussError:
-        # no name of a table, or one that this user may not see
+        # not a valid name of a table, or of a table that this user may not see
         return
     if exists:
         raise FlussError(
-            f"to={to!r}: there is a table {path}, and a name without a dot is that of a folder:"
+            f"to={to!r}: there is a table {path}, but a name without a dot means a folder:"
             f" say to='{path}' for the table, or to='./{to}' for a folder of Parquet files"
         )
 
 
 def describe(to: Destination, info: TableInfo | None) -> dict[str, Any]:
-    """Return a destination as a checkpoint remembers it."""
+    """Return a destination in the form in which a checkpoint keeps it."""
     if info is not None:
         return {
             "kind": "table",
@@ -93,12 +99,14 @@ def check_destination(
     connection: FlussConnection,
     is_moved: Callable[[], bool],
 ) -> bool:
-    """Hold a destination against that of the checkpoint; return whether it was created again.
+    """Compare a destination with that of the checkpoint; return whether it was created again.
+
+    A folder may have been moved together with its checkpoint (``is_moved``).
 
     Raises
     ------
     FlussError
-        For another one.
+        When the checkpoint belongs to another destination.
     """
     then = checkpoint.about.get("destination")
     if then is None or then == now:
@@ -106,7 +114,7 @@ def check_destination(
     if (then["kind"], then["name"]) == (now["kind"], now["name"]):
         losses.found(
             f"table {now['name']}, which checkpoint {checkpoint.folder} belongs to, was dropped and"
-            f" made again (its id was {then['table_id']}, and is {now['table_id']}): rows of"
+            f" made again (its id was {then['table_id']} and is now {now['table_id']}): rows of"
             " earlier batches are not in it; start over with another checkpoint",
             ErrorCode.TABLE_NOT_EXIST,
         )

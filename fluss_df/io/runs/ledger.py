@@ -66,7 +66,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What the ledger says of a micro-batch.
+    """The entry of the ledger for a micro-batch.
 
     Parameters
     ----------
@@ -81,9 +81,9 @@ class _Entry:
     rows
         How many rows they have.
     name
-        What no other batch is called; None where an earlier release wrote the entry.
+        A name that no other batch has; None if an earlier release wrote the entry.
     digest
-        Of the offsets that the batch read; None likewise.
+        The digest of the offsets that the batch read; None if an earlier release wrote the entry.
     """
 
     table_id: int

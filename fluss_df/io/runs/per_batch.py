@@ -1,4 +1,4 @@
-"""What a query is, as text; and whether its results would replace those of earlier batches."""
+"""A query as text, and whether its results would replace those of earlier batches."""
 
 from __future__ import annotations
 

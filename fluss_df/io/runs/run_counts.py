@@ -1,4 +1,4 @@
-"""What a run counts of its micro-batches, and how far it is behind its table."""
+"""The counters of a run's micro-batches, and its lag behind the table."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class RunNames:
-    """What a row says of a run besides its batches."""
+    """The contents of a run's row besides its batches."""
 
     run_id: str
     target: TablePath

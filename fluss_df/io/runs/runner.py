@@ -38,7 +38,7 @@ LEDGER_DATABASE = "fluss_df_ledger"
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run did before it ended.
+    """The result of a run that has ended.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def run(
     max_batch_rows
         The most rows of the table in a batch; all there are by default.
     connection
-        Of the table that is written to; by default that of the table that is read.
+        The connection of the table that is written to; by default that of the table that is read.
     create_partitions
         Create the partitions of rows that do not exist in the table that is written to.
     stop

@@ -1,4 +1,4 @@
-"""How far batches read, as targets note it and messages name it."""
+"""The offsets that batches read, in the form that targets and messages have."""
 
 from __future__ import annotations
 

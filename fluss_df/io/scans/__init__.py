@@ -1,1 +1,1 @@
-"""What scans are made of: what is known, planned, fetched and reported."""
+"""The parts of scans: known tables, planning, fetching and reports."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a query of Polars needs of a node.
+    """The columns and rows of a node that a query of Polars needs.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class ScanNode(LazyFrameResolver, ABC):
 
 
 class PlannedRead(ABC):
-    """What a query reads of a table: planned once, and read at each execution.
+    """The read of a query: planned once, and executed any number of times.
 
     Parameters
     ----------

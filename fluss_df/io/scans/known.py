@@ -1,4 +1,4 @@
-"""What a frame remembers of its table, so that not each of its queries asks for it."""
+"""Remembers the table of a frame, so that not every query asks for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fluss_df.client.cluster.table_requests import changes
 from fluss_df.schema import TableInfo
 
-# how long a query believes what was learned of the table
+# how long queries use what an earlier query learned of the table, without asking again
 _KNOWN_S = 0.5
 
 
@@ -40,5 +40,5 @@ class KnownTable:
 
     @property
     def fresh(self) -> bool:
-        """Whether a query may believe it."""
+        """Whether a query may use it without asking again."""
         return time.monotonic() - self.since.time <= _KNOWN_S and self.since.changes == changes()

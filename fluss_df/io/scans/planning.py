@@ -64,11 +64,11 @@ def plan_scan(
         or an offset that was asked for does not exist.
     """
     usable = usable_conditions(source, conditions) if limit is None else []
-    believed = known is not None and known.fresh
+    is_fresh = known is not None and known.fresh
     try:
         now, partitions, pruned, (starts, stops) = _find(source, usable, known)
     except FlussError:
-        if not believed:
+        if not is_fresh:
             raise
         # it may be another table by now
         now, partitions, pruned, (starts, stops) = _find(source, usable, None)
@@ -145,9 +145,10 @@ def _ask_meanwhile(
 async def _ask(
     source: ScanSource, seen: TableInfo, guess: Pruned | None
 ) -> tuple[TableInfo, list[PartitionInfo] | None, Bounds | None]:
-    """Return the table as it is now; what else could be asked for meanwhile, or None.
+    """Return the table as it is now, and, if they were had meanwhile, its partitions and offsets.
 
-    Errors of the latter are left to whoever asks again, knowing the table.
+    Errors of partitions and offsets are not raised: the caller, which then knows the table, asks
+    for them again.
     """
     admin = source.connection.get_admin()
     partitions = asyncio.ensure_future(

@@ -1,4 +1,4 @@
-"""What queries fetched: counters of each scan while it runs, and afterwards."""
+"""Reports of scans: the counters of each, during the scan and afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTLE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ScanReport:
-    """What one scan of a query fetched.
+    """The counters of one scan of a query.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Keys as Paimon's binary rows: null bits, 8 bytes for each field, then what is longer.
+"""Keys as Paimon's binary rows: null bits, 8 bytes for each field, then longer values.
 
 The first 8 bits are the row kind (always insert), the null bits follow; keys hold no nulls, so both
 are zero. A string of up to 7 bytes stands in its field, with 0x80 | length in the last byte; a

@@ -339,7 +339,7 @@ class KvRecords:
     schema_id, writer_id, sequence
         From the header.
     key_starts, key_ends, row_starts, row_ends
-        Of each record.
+        Where the key and the row of each record begin and end.
     """
 
     schema_id: int

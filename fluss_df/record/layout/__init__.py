@@ -1,1 +1,1 @@
-"""How bytes lie: headers, columns of bytes, unaligned words."""
+"""The layout of bytes: headers, columns of bytes, unaligned words."""

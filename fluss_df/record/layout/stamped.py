@@ -1,4 +1,4 @@
-"""What log batches and kv batches have in common while they are sent."""
+"""Writer id, sequence and checksum, which log batches and kv batches get when they are sent."""
 
 from __future__ import annotations
 

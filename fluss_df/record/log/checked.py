@@ -1,4 +1,4 @@
-"""What was found to be valid of a log that never changes, so that it is looked at only once."""
+"""Remembers which columns of a log are valid, so that bytes that never change are checked once."""
 
 from __future__ import annotations
 

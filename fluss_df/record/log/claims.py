@@ -1,4 +1,4 @@
-"""What a compressed Arrow message says that it becomes, held against what it can become.
+"""Compares the size that a compressed Arrow message claims with what it can decompress to.
 
 Before each compressed buffer stands its size when it is decompressed, and readers allocate that.
 The frames of LZ4 and Zstandard are walked from block to block without decompressing them: they
@@ -41,7 +41,7 @@ def check_claims(
     Parameters
     ----------
     message
-        Of the layout: :meth:`ColumnLayout.check` has passed.
+        A message of that layout, which :meth:`ColumnLayout.check` has accepted.
     layout
         Its columns.
     data
@@ -146,10 +146,10 @@ def _lz4_most(data: memoryview, at: int, end: int) -> tuple[int, int | None]:
 
 
 def _zstd_says(data: memoryview, at: int, length: int, size: int) -> bool:
-    """Return whether a frame of Zstandard says a size itself, and it is one that data has.
+    """Return whether a Zstandard frame has ``size`` in its header, and the size is plausible.
 
-    A reader that believes it allocates little for what was sent. Walking the blocks could tell no
-    more: what is in them is known only when they are decompressed.
+    It is then small enough, compared with the frame, for a reader to allocate memory by it. The
+    blocks of the frame need not be looked at: they do not tell their decompressed sizes.
     """
     # every frame that Arrow writes has all its data in one segment, and its size in 1 to 8 bytes
     flags = data[at + 4]

@@ -45,7 +45,7 @@ _CUT_HEAD: Final = 8 + _METADATA.size + 8
 
 @dataclass(frozen=True, slots=True)
 class ArrowMessage:
-    """What the metadata of one Arrow record batch says, checked against its size.
+    """The metadata of one Arrow record batch, checked against its size.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import allocate, data_pool
-from fluss_df.record.layout.headers import Bytes, LogHeaders, byte_view
+from fluss_df.record.layout.headers import Bytes, LogHeaders
 from fluss_df.record.layout.views import with_views
 from fluss_df.record.log.checked import CheckedColumns, RunKey
 
@@ -353,16 +353,20 @@ class LogDecoder:
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64],
     ) -> pa.Buffer:
-        """Copy schema and messages into one stream."""
-        view = byte_view(records)
+        """Copy schema and messages into one stream.
+
+        NumPy lets go of the interpreter lock while it copies, so that other threads decode
+        meanwhile; assigning to a slice of a memoryview keeps it.
+        """
+        data = np.frombuffer(records, np.uint8)
         total = message.size + int((ends - starts).sum())
         stream = allocate(total)
-        out = byte_view(stream)
+        out = np.frombuffer(stream, np.uint8)
         at = message.size
-        out[:at] = byte_view(message)
+        out[:at] = np.frombuffer(message, np.uint8)
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             stop = at + end - start
-            out[at:stop] = view[start:end]
+            out[at:stop] = data[start:end]
             at = stop
         return stream
 

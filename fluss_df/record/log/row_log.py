@@ -1,9 +1,9 @@
 """Log batches of rows: the log formats ``indexed`` and ``compacted``.
 
-The header is that of all log batches. Behind it stand the records, one after the other: a length
-(int32, without itself), the change type (the lower four bits of a byte), and a row in the format
-(``record/rows/indexed.py``, ``record/rows/compacted.py``). Nothing is compressed, and servers
-cannot project such batches.
+All log batches have the same header. Behind it the records follow one another. A record is its
+length in bytes (int32; the length itself not counted), its change type (the lower four bits of a
+byte), and its row in the format (``record/rows/indexed.py``, ``record/rows/compacted.py``). These
+batches are not compressed, and servers cannot project them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fluss_df.types import Column
 
 _CHANGE_SIZE: Final = 1
 _CHANGE_BITS: Final = 0x0F
-#: log formats of rows
+#: the log formats whose batches hold rows, and not Arrow columns
 ROW_LOG_FORMATS: Final = ("indexed", "compacted")
 
 
@@ -48,16 +48,16 @@ def encode_row_log_batch(
     schema_id
         The id of the table's schema.
     rows
-        What encodes the rows of the table.
+        The encoder of the table's rows.
     change_types
-        The type of each change in a changelog, whose header is the server's to write.
+        The change type of each row, for a changelog; its header is written by the server.
 
     Raises
     ------
     SchemaMismatchError
         For a value that the format cannot hold.
     FlussError
-        For no rows, or a batch that does not fit the 2 GiB that the length field can say.
+        For a batch without rows, or with more bytes than its length field can hold (2 GiB).
     """
     made = []
     first = 0
@@ -76,14 +76,14 @@ def encode_row_log_batch(
 
 
 class RowLogDecoder:
-    """Decodes log batches of rows to Arrow; otherwise as :class:`LogDecoder`.
+    """Decodes log batches of rows to Arrow, with the methods of :class:`LogDecoder`.
 
     Parameters
     ----------
     schemas
         The columns of each schema id.
     target
-        The columns of the result; one that a schema lacks (it was added later) is null.
+        The columns of the result. A column that was added after a batch was written is null there.
     row_format
         ``indexed`` or ``compacted``.
     """
@@ -140,7 +140,10 @@ class RowLogDecoder:
         stop_offset: int | None = None,
         checked: CheckedColumns | None = None,
     ) -> pa.Table:
-        """Decode batches to one table, as :meth:`LogDecoder.decode_table`; rows are all checked."""
+        """Decode batches to one table, as :meth:`LogDecoder.decode_table`.
+
+        ``checked`` is not used: decoding rows always checks them.
+        """
         tables = []
         for run in runs(headers, first, last, start_offset, stop_offset):
             chain = _wanted(_records(records, headers, run), headers, run)
@@ -185,7 +188,7 @@ class RowLogDecoder:
 
 
 def _records(records: Bytes, headers: LogHeaders, run: Run) -> Chain:
-    """Return the records of consecutive batches."""
+    """Return where the records of consecutive batches are."""
     view = byte_view(records)
     starts = headers.payload[run.index]
     ends = headers.position[run.index] + headers.size[run.index]
@@ -194,16 +197,16 @@ def _records(records: Bytes, headers: LogHeaders, run: Run) -> Chain:
     data = b"".join([view[start:end] for start, end in parts])
     where = f"records of the log batches from offset {int(headers.base_offset[run.index[0]])} on"
     chain = walk_chain(data, 0, int(counts.sum()), least=_CHANGE_SIZE, what=where)
-    # each batch has as many as its header says
+    # records must begin where batches begin: else a batch has another number than its header says
     begins = chain.starts + chain.moved - LENGTH_SIZE
     borders = np.cumsum(ends - starts)[:-1]
     if (begins[np.cumsum(counts)[:-1]] != borders).any():
-        raise ProtocolError(f"{where}: other numbers of rows than the headers say")
+        raise ProtocolError(f"{where}: the number of rows differs from that in the headers")
     return chain
 
 
 def _wanted(chain: Chain, headers: LogHeaders, run: Run) -> Chain:
-    """Leave out the records of a run that nobody asked for: at its beginning and its end."""
+    """Leave out the records at the beginning and the end of a run that were not asked for."""
     head = int(run.lo[0])
     tail = int(headers.record_count[run.index[-1]] - run.hi[-1])
     part = slice(head, len(chain.starts) - tail)

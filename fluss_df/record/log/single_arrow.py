@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from fluss_df.record.layout.flat_table import FlatTable
 from fluss_df.record.log.log_batch import Compression, arrow_message
-from fluss_df.record.rows.single import EPOCH_DAY, Number, since_epoch_of, unscaled_of
+from fluss_df.record.rows.single import EPOCH_DAY
+from fluss_df.record.rows.single_numbers import Number, since_epoch_of, unscaled_of
 from fluss_df.types import Column, DataType, TypeRoot, arrow_schema
 
 _R = TypeRoot

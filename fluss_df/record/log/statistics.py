@@ -131,7 +131,7 @@ def _aligned_row(values: Sequence[Any], columns: Sequence[Column]) -> bytes:
             else:
                 put(at, value, -(-len(value) // _WORD) * _WORD, len(value))
         elif t.root is _R.DECIMAL:
-            unscaled = _unscaled(value)
+            unscaled = unscaled_value(value)
             if precision <= 18:
                 struct.pack_into("<q", fixed, at, unscaled)
             else:
@@ -148,7 +148,11 @@ def _aligned_row(values: Sequence[Any], columns: Sequence[Column]) -> bytes:
     return bytes(fixed + variable)
 
 
-def _unscaled(value: Decimal) -> int:
+def unscaled_value(value: Decimal) -> int:
+    """Return a decimal of Arrow without its point: 1.50 as 150, exact for all 38 digits.
+
+    Arithmetic of Python's decimals would round to the 28 digits of the default context.
+    """
     sign, digits, _ = value.as_tuple()
     number = int("".join(map(str, digits)))
     return -number if sign else number

@@ -70,7 +70,7 @@ class Gathered:
     Attributes
     ----------
     values
-        Of all rows, in one list.
+        The values of all rows, in one list.
     extend
         Adds the values of a row.
     deletes
@@ -114,7 +114,7 @@ class Gathered:
 
 
 class RowGate:
-    """What rows may join without a lock; see :meth:`RowCollector.taker`.
+    """The gate by which rows join others without a lock; see :meth:`RowCollector.taker`.
 
     Attributes
     ----------

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from fluss_df.record.layout.unaligned import varint
+from fluss_df.record.rows.single_numbers import EXACT, since_epoch_of, unscaled_of
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 _R = TypeRoot
@@ -29,7 +30,6 @@ _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
 
 Encode = Callable[[Any], bytes | None]
-Number = Callable[[Any], int | None]
 # bytes and a place to a value and the place behind it
 Read = Callable[[bytes, int], tuple[Any, int]]
 
@@ -74,42 +74,6 @@ def _float(value: Any) -> bytes | None:
 
 def _double(value: Any) -> bytes | None:
     return _DOUBLE.pack(value) if type(value) is float and value == value else None
-
-
-def unscaled_of(t: DataType) -> Number | None:
-    """Return what gives the digits of a DECIMAL; None where they take more than 64 bits."""
-    precision, scale = t.precision or 0, t.scale or 0
-    if precision > 18:
-        return None
-    limit = 10**precision
-
-    def number(value: Any) -> int | None:
-        if type(value) is not Decimal or not value.is_finite():
-            return None
-        unscaled = value.scaleb(scale)
-        digits = int(unscaled)
-        return digits if digits == unscaled and -limit < digits < limit else None
-
-    return number
-
-
-def since_epoch_of(t: DataType) -> Number | None:
-    """Return what gives a timestamp as its type has it, in ms or us; None for other units."""
-    kind = to_arrow(t)
-    if kind.unit not in ("ms", "us"):
-        return None
-    epoch = dt.datetime(1970, 1, 1, tzinfo=pa.scalar(0, kind).as_py().tzinfo)
-    whole = 1000 if kind.unit == "ms" else 1
-
-    def number(value: Any) -> int | None:
-        if type(value) is not dt.datetime or (value.tzinfo is None) != (epoch.tzinfo is None):
-            return None
-        since = value - epoch
-        micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-        units, rest = divmod(micros, whole)
-        return None if rest else units
-
-    return number
 
 
 def _decimal(t: DataType) -> Encode | None:
@@ -399,7 +363,7 @@ def _read_decimal(t: DataType) -> Read | None:
         value, at = _read_bigint(data, at)
         if not -limit < value < limit:
             raise ValueError("a decimal of more digits than its precision")
-        return Decimal(value).scaleb(-scale), at
+        return Decimal(value).scaleb(-scale, EXACT), at
 
     return read
 

@@ -159,7 +159,7 @@ def _merged(config: Config, properties: Mapping[str, str]) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was asked for.
+    """The options of a read.
 
     ``start`` and ``stop`` are ``"earliest"``, ``"latest"``, an offset, a moment, or offsets by
     bucket, as :func:`fluss_df.scan_fluss` takes them.
@@ -219,7 +219,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write was asked for."""
+    """The options of a write."""
 
     table: str
     connection: Connection

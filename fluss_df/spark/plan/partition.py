@@ -8,7 +8,7 @@ from fluss_df.spark.plan.planning import ReadTask
 
 
 class FlussPartition(InputPartition):
-    """What one task of Spark reads."""
+    """The part of a table that one task of Spark reads."""
 
     def __init__(self, task: ReadTask) -> None:
         super().__init__(None)

@@ -50,7 +50,7 @@ _MANY_TASKS = 64
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """What one task reads; plain values that pickle.
+    """The part of a table that one task reads; plain values that pickle.
 
     Parameters
     ----------

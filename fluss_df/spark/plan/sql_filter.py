@@ -94,7 +94,7 @@ def parse_filter(text: str, schema: pa.Schema, timezone: str, where: str) -> Pre
     schema
         The columns it may use.
     timezone
-        Of timestamps that are written without one and compared with an instant.
+        The zone of timestamps that are written without one and compared with an instant.
     where
         The table, for errors.
 

@@ -1,4 +1,4 @@
-"""What Spark's parser and analyzer say of a query, asked where they run, in a classic session.
+"""Asks Spark's parser and analyzer about a query, in the JVM of a classic session.
 
 An error of Spark costs 200 calls between Python and Java, 75 ms. The plan that could not be
 resolved says the same of all names at once, for some ten calls each.

@@ -1,4 +1,4 @@
-"""Ibis expressions on Spark: compiled to Spark's SQL, over scans that get only what it needs."""
+"""Ibis expressions on Spark: compiled to Spark's SQL, whose scans read only what it needs."""
 
 from __future__ import annotations
 
@@ -59,13 +59,14 @@ def expression_to_spark(
 
 
 def spark_sql(expr: ir.Expr, params: Mapping[ir.Scalar, Any] | None = None) -> str:
-    """Return an expression as SQL of Spark, of which each part has only the columns it needs."""
+    """Return an expression as Spark's SQL; each subquery selects only the columns that are used."""
     import ibis
     from ibis.backends.sql.compilers.pyspark import PySparkCompiler
     from ibis.common.exceptions import IbisError
 
     with warnings.catch_warnings():
-        # pyspark has not said yet that it knows pandas 3; its backend brings the compiler's options
+        # The attribute registers Ibis's options for Spark, which the compiler reads. Importing
+        # pyspark warns that it is not made for pandas 3.
         warnings.simplefilter("ignore", FutureWarning)
         _ = ibis.pyspark
     columns: dict[str, Any] = {}
@@ -89,8 +90,9 @@ def spark_sql(expr: ir.Expr, params: Mapping[ir.Scalar, Any] | None = None) -> s
         tree = PySparkCompiler().to_sqlglot(expr.as_table(), params=params)
     except IbisError as error:
         raise FlussError(f"the expression cannot be run by Spark: {error}") from error
-    # columns by name, so that what a part does not use can be left out, and conditions near scans
-    # (parsed again: Ibis has one node in several places, whose place sqlglot does not know then)
+    # With each column qualified by its table, sqlglot can move conditions to the scans and leave
+    # out columns that are not used. It needs a tree in which each node has one parent: Ibis uses a
+    # node in several places, so the SQL is parsed again.
     parsed = sqlglot.parse_one(tree.sql(dialect=_DIALECT), dialect=_DIALECT)
     qualified = qualify(parsed, dialect=_DIALECT, schema=columns, validate_qualify_columns=False)
     pruned: exp.Expr = pushdown_projections(simplify(pushdown_predicates(qualified)))

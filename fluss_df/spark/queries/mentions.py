@@ -1,4 +1,4 @@
-"""Where a query in Spark SQL mentions tables of Fluss, as Spark itself finds it.
+"""Finds where a Spark SQL query names tables of Fluss, by Spark's own analysis.
 
 Spark analyses the query, and says of the names that it cannot resolve where they stand: a classic
 session of all names at once, in its plan; Spark Connect of the first one, in an error. So views,

@@ -1,9 +1,9 @@
-"""What a query needs of its tables, proven by Spark's optimizer.
+"""Finds the columns and conditions that a query needs of its tables, by Spark's optimizer.
 
-Each mention of a table is replaced by a relation of the same columns that Spark knows how to prune:
-files in Parquet of which there is none. What Spark's plan does not read of it cannot change the
-result, whatever the rows are. A condition on the rows is proven by adding it to the relation: when
-the plan stays the same, the query has the condition there already.
+Each mention of a table is replaced by a stand-in: a relation with the same columns over Parquet
+files that do not exist, from which Spark's optimizer removes columns. A column that Spark's plan
+does not read cannot change the result. A condition on rows is added to the stand-in: if the plan
+stays the same, the query applies the condition already, and so rows that fail it need not be read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LIMIT: Final = "spark.sql.debug.maxToStringFields"
-# a plan whose text says these is not shown whole
+# texts that show that Spark left out a part of the plan
 _CUT: Final = re.compile(r"\.\.\. \d+ more (?:fields|characters)|Truncated plan of|\(redacted\)")
 _NUMBER: Final = re.compile(r"#\d+|plan_id=\d+")
 
 
 class Plan:
-    """What Spark plans for a query over stand-ins.
+    """Spark's plan for a query over stand-ins of its tables.
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ class Plan:
     query
         The query.
     mentions, stand_ins
-        Its mentions of tables, and the views in their place.
+        The places in the query that name a table, and the views that are put there.
     found
-        The query over the views; None where it has not been analysed yet.
+        The query over the views as a dataframe; None if it has not been analysed yet.
     """
 
     def __init__(
@@ -56,21 +56,24 @@ class Plan:
         self._text = self._planned({}, found)
 
     def columns(self, at: int) -> frozenset[int] | None:
-        """Return the numbers of the columns that are read of a mention; None where all may be."""
+        """Return the numbers of the columns that a mention of a table reads; None if unknown."""
         if self._text is None:
             return None
         prefix = re.escape(self._stand_ins.prefixes[at])
         return frozenset(map(int, re.findall(rf"{prefix}(\d+)", self._text)))
 
     def has(self, conditions: Mapping[int, str]) -> bool:
-        """Whether rows of mentions for which their conditions are not true change nothing."""
+        """Whether the result stays the same without the rows that fail some conditions.
+
+        ``conditions`` maps the number of a mention of a table to its condition.
+        """
         if self._text is None:
             return False
         found = self._planned(conditions)
         return found is not None and _comparable(found) == _comparable(self._text)
 
     def _planned(self, conditions: Mapping[int, str], found: DataFrame | None = None) -> str | None:
-        """Return the text of the plan, None where it cannot be had whole."""
+        """Return the text of the plan; None if Spark fails, or leaves out a part of it."""
         sources = [
             f"(SELECT * FROM {name} WHERE {conditions[at]})" if at in conditions else name
             for at, name in enumerate(self._stand_ins.names)
@@ -107,7 +110,7 @@ def _explained(found: DataFrame) -> str:
 
 
 def _comparable(text: str) -> list[str]:
-    """Return the lines of a plan, without the numbers of its run."""
+    """Return the lines of a plan, its ids numbered in the order in which they first appear."""
     seen: dict[str, str] = {}
     plain = _NUMBER.sub(lambda m: seen.setdefault(m[0], f"#{len(seen)}"), text)
     return plain.split("\n")

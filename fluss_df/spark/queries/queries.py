@@ -41,7 +41,7 @@ _DIALECT = "spark"
 
 @dataclass(frozen=True, slots=True)
 class SqlScan:
-    """What a query reads of one mention of a Fluss table.
+    """The part of a Fluss table that one mention in a query reads.
 
     Parameters
     ----------

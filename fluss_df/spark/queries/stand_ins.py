@@ -68,7 +68,7 @@ class StandIns:
 
 
 class _Kept:
-    """What is kept of a session: objects of Java, which do not hold the session."""
+    """The objects of Java that are kept for a session; they do not hold the session."""
 
     def __init__(self) -> None:
         self.relations: dict[tuple[str, int], tuple[str, Any]] = {}

@@ -77,7 +77,7 @@ def pinned_rows(
 
 
 class Moved:
-    """What differs in a bucket between two offsets of its changelog.
+    """The differences of a bucket between two offsets of its changelog.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a task does: reads its part of a table as record batches, in bounded memory."""
+"""Reads a task's part of a table as record batches, in bounded memory."""
 
 from __future__ import annotations
 

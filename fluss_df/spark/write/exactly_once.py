@@ -38,7 +38,7 @@ _BATCH = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """What a task says to the driver: of which query it is, and what it staged.
+    """The message of a task to the driver: its query, and what it staged.
 
     ``staged`` is None when the batch was decided before, by an earlier run of it; ``content`` is
     a digest of the task's rows either way.

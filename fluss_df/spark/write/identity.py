@@ -50,7 +50,7 @@ class ContentDigest:
     Attributes
     ----------
     content
-        Of the rows so far.
+        The digest of the rows so far.
     """
 
     def __init__(self) -> None:

@@ -44,7 +44,7 @@ _DECISIONS = pa.schema([("epoch", pa.string()), ("batch", pa.int64()), ("manifes
 
 @dataclass(frozen=True, slots=True)
 class StagedTask:
-    """What one attempt of a task has staged.
+    """The staged pieces of one attempt of a task.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class StagedTask:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a batch of a query is: plain values, the same for whoever reads them.
+    """A batch of a query: plain values, the same for each reader.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What the ledger knows when a batch comes.
+    """The state of the ledger when a batch comes.
 
     Parameters
     ----------

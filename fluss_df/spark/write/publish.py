@@ -1,4 +1,4 @@
-"""Publishing a batch whose bytes are staged: each piece lands exactly once, whoever tries.
+"""Publishes a staged batch: each piece is written exactly once, whichever task tries.
 
 A piece is a log batch with the writer id of its manifest and a sequence number, its place among
 the pieces for its bucket. A server takes a writer's batches in the order of their sequences, each

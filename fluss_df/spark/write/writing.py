@@ -45,7 +45,7 @@ _OPERATIONS = {
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task wrote, and which of its attempts it was."""
+    """The rows that a task wrote, and which of its attempts it was."""
 
     rows: int
 

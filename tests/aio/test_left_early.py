@@ -1,0 +1,104 @@
+"""Scanners whose calls ended before all was returned: the next call goes on with the first row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+import fluss_df as core
+import fluss_df.aio as fluss
+from fluss_df.embedded import EmbeddedFluss
+
+ROWS = pa.schema([("x", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[core.FlussTable]:
+    """A table of two buckets with 50 rows each, 10 in a log batch."""
+    with EmbeddedFluss() as engine, engine.connection() as connection:
+        path = core.TablePath("fluss", "t")
+        descriptor = core.TableDescriptor(core.Schema(ROWS), bucket_count=2, bucket_keys=["x"])
+        connection.get_admin().create_table(path, descriptor, False)
+        table = connection.get_table(path)
+        with table.new_append().create_writer() as writer:
+            for start in range(0, 100, 20):
+                writer.write_arrow(pa.table({"x": pa.array(range(start, start + 20))}))
+                writer.flush()
+        yield table
+
+
+def run(
+    table: core.FlussTable, records: bool, work: Callable[[fluss.LogScanner], Awaitable[None]]
+) -> None:
+    scan = table.new_scan()
+    made = scan.create_log_scanner() if records else scan.create_record_batch_log_scanner()
+
+    async def main() -> None:
+        scanner = fluss.LogScanner(made)
+        scanner.subscribe_buckets({0: 0, 1: 0})
+        async with asyncio.timeout(20):
+            await work(scanner)
+        await scanner.close()
+
+    asyncio.run(main())
+
+
+def test_records_behind_a_break_come_with_the_next_call(table: core.FlussTable) -> None:
+    async def work(scanner: fluss.LogScanner) -> None:
+        seen: list[int] = []
+        # iterations that end within a batch, at its end, and in the next one
+        for stop in (1, 14, 20, 33):
+            async for record in scanner:
+                assert isinstance(record, fluss.ScanRecord)
+                seen.append(record.row["x"])
+                if len(seen) == stop:
+                    break
+        while len(seen) < 100:
+            seen += [record.row["x"] for record in await scanner.poll(1000)]
+        assert sorted(seen) == list(range(100))
+
+    run(table, True, work)
+
+
+def test_batches_behind_a_break_come_with_the_next_call(table: core.FlussTable) -> None:
+    async def work(scanner: fluss.LogScanner) -> None:
+        async for batch in scanner:
+            assert isinstance(batch, fluss.RecordBatch)
+            first = batch.batch["x"].to_pylist()
+            break
+        rest = (await scanner.to_arrow())["x"].to_pylist()
+        assert len(first) > 0
+        assert sorted(first + rest) == list(range(100))
+
+    run(table, False, work)
+
+
+def test_a_call_within_an_iteration_takes_its_rows(table: core.FlussTable) -> None:
+    async def work(scanner: fluss.LogScanner) -> None:
+        seen: list[int] = []
+        async for record in scanner:
+            assert isinstance(record, fluss.ScanRecord)
+            seen.append(record.row["x"])
+            if len(seen) < 50:
+                seen += [record.row["x"] for record in await scanner.poll(1000)]
+            if len(seen) >= 100:
+                break
+        assert sorted(seen) == list(range(100))
+
+    run(table, True, work)
+
+
+def test_a_subscription_that_failed_does_not_keep_sockets_open(table: core.FlussTable) -> None:
+    async def work(scanner: fluss.LogScanner) -> None:
+        # the table has no such partition
+        scanner._soon(scanner.core._subscribe, {(7, 0): 0})
+        await scanner.close()
+        with pytest.raises(fluss.FlussError):
+            await scanner.poll(10)
+        with pytest.raises(fluss.FlussError, match="closed"):
+            await scanner.poll(10)
+
+    run(table, True, work)

@@ -1,0 +1,36 @@
+"""Conditions as the message that servers judge log batches by."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+import fluss_df as fluss
+from fluss_df.pushdown.column import col
+from fluss_df.pushdown.evaluate import bind
+from fluss_df.pushdown.server_filter import server_filter
+from fluss_df.schema import TableInfo
+
+
+def table_info(kind: pa.DataType) -> TableInfo:
+    # with the ids that a server gives to columns
+    schema = fluss.Schema.from_json(fluss.Schema(pa.schema([("x", kind)])).to_json())
+    properties = {"table.statistics.columns": "*"}
+    descriptor = fluss.TableDescriptor(schema, bucket_count=1, properties=properties)
+    return TableInfo(fluss.TablePath("db", "t"), 7, 1, descriptor, 0, 0)
+
+
+@pytest.mark.parametrize("unscaled", [10**38 - 1, 1 - 10**38, 10**18, -1, 0])
+@pytest.mark.parametrize("scale", [0, 5, 38])
+def test_wide_decimals_keep_all_their_digits(unscaled: int, scale: int) -> None:
+    kind = pa.decimal128(38, scale)
+    value = Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+    info = table_info(kind)
+    predicate = bind(col("x") == value, pa.schema([("x", kind)]))
+    made = server_filter(info, [predicate])
+    assert made is not None
+    (literal,) = made.predicate.leaf.literals
+    # a rounded literal would have servers leave out batches that have the row
+    assert int.from_bytes(literal.decimal_bytes, "big", signed=True) == unscaled
