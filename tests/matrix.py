@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Final
 
 ROOT = Path(__file__).parents[1]
+REPORTS = ROOT / "build" / "matrix"
 
 _PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 # what Spark and notebooks need comes from environments of their own: Java, kernels
 _EXTRAS: Final = "ibis,pandas,lake,paimon,metrics,otel"
 _TOOLS: Final = (
-    *("cryptography", "duckdb", "filelock", "hypothesis", "moto[server]", "narwhals"),
+    *("cryptography", "duckdb", "filelock", "hypothesis", "narwhals"),
     *("opentelemetry-sdk", "pytest", "pytest-mock", "pytest-timeout", "pytest-xdist"),
     "import-linter",
 )
@@ -91,12 +92,15 @@ def tried(
     print("  " + ", ".join(shown), flush=True)
     # the tests import what was installed; their folder holds the package, too
     line = [program, "-m", "pytest", "-q", "-n", "2", "-m", "not real_cluster", *tests]
-    done = subprocess.run(
-        line, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    lines = done.stdout.splitlines()
+    log = REPORTS / f"{version}-{resolution}.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
+        done = subprocess.run(line, cwd=ROOT, env=environment, stdout=file, stderr=file)
+    lines = log.read_text(errors="replace").splitlines()
     print(f"  {lines[-1] if lines else 'nothing was printed'}", flush=True)
-    return None if done.returncode == 0 else "\n".join(lines[-60:])
+    if not done.returncode:
+        return None
+    return "\n".join([*lines[-60:], f"the rest is in {log.relative_to(ROOT)}"])
 
 
 class _InstallError(Exception):
