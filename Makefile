@@ -11,6 +11,7 @@ WORKERS ?= 3
 PIPELINE_ARGS ?=
 IBIS_ARGS ?=
 EXTRAS ?=
+MATRIX_ARGS ?=
 
 # pip 23 reads the first for build environments too, newer releases the second.
 PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CURDIR)/constraints.txt" \
@@ -19,7 +20,7 @@ PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CU
 # fluss_df is imported by hundreds of processes here, Spark's workers among them: compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo pipeline test quick test-ibis extras campaigns bench site api lint proto proto-check clean
+.PHONY: help venv demo pipeline test quick matrix test-ibis extras campaigns bench site api lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
@@ -27,6 +28,7 @@ help:
 	@echo "make pipeline     flights through Fluss and Spark, held against Polars (Java 17+; PIPELINE_ARGS)"
 	@echo "make test         all tests, by WORKERS=3; those on a real Fluss server need Java 11+, and Maven once"
 	@echo "make quick        the tests of a minute, without Java: records, protocol, pushdown, writers, the house"
+	@echo "make matrix       each Python of this machine, with the oldest and the newest dependencies (MATRIX_ARGS)"
 	@echo "make test-ibis    Ibis's own backend tests on Polars, on Fluss embedded, and on a real server"
 	@echo "make extras       each extra installed by itself in a clean environment, and tried (minutes)"
 	@echo "make bench        the benchmarks"
@@ -70,6 +72,10 @@ QUICK := tests/record tests/protocol tests/pushdown tests/client/send tests/clie
 
 quick: $(STAMP)
 	@"$(BIN)/python" -m pytest -q -n 2 -m "not real_cluster" $(QUICK) $(PYTEST_ARGS)
+
+# each supported Python that is on this machine, with the oldest and the newest dependencies
+matrix: $(STAMP)
+	@"$(BIN)/python" -m tests.matrix $(MATRIX_ARGS)
 
 # needs FLUSS_IBIS_TESTING_DATA, a folder of https://github.com/ibis-project/testing-data
 test-ibis: $(STAMP)

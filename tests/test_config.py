@@ -7,7 +7,6 @@ import pickle
 import re
 from typing import Any
 
-import fluss as official
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from fluss_df import Config, ErrorCode, FlussError
 from fluss_df.addresses import parse_address
 from fluss_df.config import Option
+from tests.peer import official
 
 OPTIONS: dict[str, Option[Any]] = {
     name: value for name, value in vars(Config).items() if isinstance(value, Option)

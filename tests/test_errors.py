@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pickle
 
-import fluss as official
 import pytest
 
 from fluss_df import errors
 from fluss_df.errors import ErrorCode, FlussError
+from tests.peer import official
 
 
 def constants() -> dict[str, int]:

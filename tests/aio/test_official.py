@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import fluss as official
 import pytest
 
 import fluss_df.aio as ours
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss
 from tests.other_peoples import official_source
+from tests.peer import official
 
 EXAMPLES = official_source() / "example"
 

@@ -7,12 +7,12 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import fluss as official
 import numpy as np
 import pyarrow as pa
 
 import fluss_df as fluss
 from tests.client.support import Official, Tables
+from tests.peer import official
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("score", pa.float64())])
 Rows = dict[Any, dict[str, Any]]

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import fluss as official
 import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
+from tests.peer import official
 
 T = TypeVar("T")
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import fluss as official
 import pyarrow as pa
 import pytest
 
@@ -15,6 +14,7 @@ from fluss_df import ErrorCode, FlussError, TablePath
 from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.protocol import api
 from tests.client.support import Official, Tables
+from tests.peer import official
 from tests.test_schema import ALL_TYPES
 
 ID = pa.schema([("id", pa.int64())])

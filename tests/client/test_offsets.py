@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import fluss as official
 import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError, OffsetSpec
 from tests.client.support import Official, Tables
+from tests.peer import official
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 

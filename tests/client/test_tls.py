@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import fluss as official
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -29,6 +28,7 @@ from fluss_df.config import Config
 from fluss_df.embedded import EmbeddedFluss, Limits, Security
 from fluss_df.io.scan import scan_fluss
 from tests.certificates import Authority, Issued
+from tests.peer import official
 
 SCHEMA = fluss.Schema(pa.schema([("a", pa.int64()), ("b", pa.string())]), primary_keys=["a"])
 LOG = fluss.Schema(pa.schema([("a", pa.int64()), ("b", pa.string())]))

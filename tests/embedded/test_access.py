@@ -10,7 +10,6 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import fluss as official
 import pyarrow as pa
 import pytest
 
@@ -42,6 +41,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import binding_message, filter_message
 from tests.embedded.golden import GOLDEN
 from tests.embedded.raw import RawClient
+from tests.peer import official
 
 PASSWORDS = {"root": "r", "alice": "a", "bob": "b"}
 SALES = Resource.database("sales")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import fluss as official
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.io import scan_fluss
+from tests.peer import official
 
 PATH = fluss.TablePath("fluss", "t")
 PLAIN = {"table.log.arrow.compression.type": "NONE"}

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import fluss as official
 import pyarrow as pa
 import pytest
+
+from tests.peer import official
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 

@@ -197,7 +197,7 @@ def _ours(does: str, address: str, table: str) -> pa.Table | None:
 
 
 async def _official(does: str, address: str, table: str) -> pa.Table | None:
-    import fluss as official
+    from tests.peer import official
 
     config = official.Config(
         {

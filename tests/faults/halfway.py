@@ -389,7 +389,7 @@ class _Ours(_Both):
 
 class _Official(_Both):
     async def open(self, address: str, table: str, does: str) -> None:
-        import fluss as official
+        from tests.peer import official
 
         given = {key: str(value) for key, value in _CONFIG.items()}
         config = official.Config({"bootstrap.servers": address, **given})
