@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -16,6 +16,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from fluss_df.backend.backend import Backend
+from fluss_df.backend.sql.ddl import RESET
+from fluss_df.backend.sql.parameters import bind, numbered, without_catalog
 from fluss_df.backend.sql.queries import SqlScope, count_hints, polars_reason
 from fluss_df.backend.sql.statements import parsed_statement
 from fluss_df.errors import FlussError
@@ -65,11 +67,18 @@ class QueryRun:
         The most seconds from the beginning to the last batch that was taken; None for any time.
     batch_bytes
         About the most bytes in a batch; a single row may have more.
+    parameters
+        The values of its parameters, ``?`` or ``$1``: values of Python, or scalars of Arrow. They
+        become literals of their types, never text of the statement.
+    catalog
+        What may stand in front of databases in names, for tools that write a catalog there.
 
     Attributes
     ----------
     is_query
         Whether it reads rows and changes nothing.
+    only_shows
+        Whether it is ``SHOW``, ``DESCRIBE`` or ``EXPLAIN``, which change nothing either.
     rows
         How many rows were given so far.
     rows_written
@@ -98,6 +107,8 @@ class QueryRun:
         max_rows: int | None = None,
         max_seconds: float | None = None,
         batch_bytes: int = BATCH_BYTES,
+        parameters: Sequence[Any] = (),
+        catalog: str | None = None,
     ) -> None:
         for name, limit in (("max_rows", max_rows), ("max_seconds", max_seconds)):
             if limit is not None and not limit > 0:
@@ -118,7 +129,14 @@ class QueryRun:
         self._schema: pa.Schema | None = None
         self._result: pl.DataFrame | None = None
         self._flow = _Flow()
-        self._tree = parsed_statement(statement)
+        self._tree = parsed_statement(numbered(statement))
+        if self._tree is not None:
+            if catalog is not None:
+                without_catalog(self._tree, catalog)
+            self._tree = bind(self._tree, parameters)
+        elif parameters:
+            raise FlussError(f"{statement[:40]!r} has no parameters: {len(parameters)} values came")
+        self.only_shows = self._tree is None and not RESET.match(statement.strip())
         self.is_query = isinstance(self._tree, exp.Query)
         self._frame: pl.LazyFrame | None = None
         if self.is_query:
