@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 
 from fluss_df.cli.base.console import errors_as_messages, out
+from fluss_df.cli.commands.flight_sql import FlightSqlInsecure, require_flight, serving
 from fluss_df.errors import FlussError
 
 SASL_VARIABLE = "FLUSS_SASL_USERS"
@@ -96,6 +97,21 @@ def serve(
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="The address of the metrics.")
     ] = "127.0.0.1",
+    flight_sql: Annotated[
+        int | None,
+        typer.Option(
+            "--flight-sql",
+            metavar="PORT",
+            help="Serve SQL to clients of Arrow Flight SQL on this port, with the same users,"
+            " rights and TLS; 0 for a free one.",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
+    flight_sql_host: Annotated[
+        str, typer.Option("--flight-sql-host", help="The address of Flight SQL.")
+    ] = "127.0.0.1",
+    flight_sql_insecure: FlightSqlInsecure = False,
 ) -> None:
     """Serve a folder as a single-node Fluss, until SIGINT or SIGTERM."""
     from fluss_df.embedded import EmbeddedFluss, EngineOptions, Security
@@ -132,6 +148,18 @@ def serve(
             )
             if served is not None:
                 typer.echo(f"metrics on {served.url}")
+            if flight_sql is not None:
+                require_flight()
+                from fluss_df.flight import FolderAccess
+
+                sql = serving(
+                    FolderAccess(engine),
+                    flight_sql,
+                    flight_sql_host,
+                    tls=(tls_cert, tls_key, tls_client_ca),
+                    insecure=flight_sql_insecure,
+                )
+                typer.echo(f"Flight SQL on {stack.enter_context(sql).url}")
             typer.echo(f"listening on {engine.address}")
             # in slices, so that a signal is noticed at once on every platform
             while not ended.wait(0.5):

@@ -104,24 +104,25 @@ _INFO: Final[dict[int, tuple[int, Any]]] = {
     533: (_BITS, 0),
     534: (_BITS, 0),
     535: (_BITS, 0),
-    536: (_BOOL, False),
-    537: (_BITS, 0),
-    538: (_BITS, 0),
-    539: (_BITS, 31),
-    540: (_BOOL, True),
-    541: (_BIGINT, 0),
-    542: (_BIGINT, 0),
-    563: (_BITS, 1),
-    564: (_BOOL, False),
-    565: (_BITS, 1),
+    536: (_BOOL, False),  # SELECT FOR UPDATE
+    537: (_BOOL, False),  # stored procedures
+    538: (_BITS, 0b111),  # subqueries in comparisons, EXISTS and IN
+    539: (_BOOL, True),
+    540: (_BITS, 0b11),  # UNION and UNION ALL
+    # lengths and counts: no limit, or none that is known
+    **{number: (_BIGINT, 0) for number in range(541, 563)},
+    556: (_BOOL, False),
+    563: (_BOOL, False),  # transactions
+    564: (_BITS, 1),
+    565: (_BOOL, False),
     566: (_BOOL, False),
-    567: (_BOOL, False),
+    567: (_BITS, 0b10),  # results are read forwards
     568: (_BITS, 0),
-    569: (_BITS, 0),
-    570: (_BOOL, False),
-    571: (_BOOL, False),
+    569: (_BITS, 0b10),
+    570: (_BITS, 0),
+    571: (_BITS, 0),
     572: (_BOOL, False),
-    573: (_BOOL, False),
+    573: (_BOOL, False),  # savepoints
     574: (_BOOL, False),
     575: (_BOOL, False),
     576: (_BOOL, False),

@@ -142,7 +142,7 @@ def described(info: TableInfo) -> pa.Schema:
             "ARROW:FLIGHT:SQL:CATALOG_NAME": CATALOG,
             "ARROW:FLIGHT:SQL:SCHEMA_NAME": path.database_name,
             "ARROW:FLIGHT:SQL:TABLE_NAME": path.table_name,
-            "ARROW:FLIGHT:SQL:TYPE_NAME": str(column.type).removesuffix(" NOT NULL"),
+            "ARROW:FLIGHT:SQL:TYPE_NAME": str(column.type).upper().removesuffix(" NOT NULL"),
             "ARROW:FLIGHT:SQL:IS_READ_ONLY": "0",
             "ARROW:FLIGHT:SQL:IS_SEARCHABLE": "1",
         }
