@@ -29,7 +29,7 @@ _COMMANDS = {
     "sql": "sql",
     "demo": "demo",
     "serve": "serve",
-    "flight-sql": "flight_sql",
+    "flight-sql": "serve",
     "passwd": "serve",
     "acl": "acl",
     "tier": "tier",

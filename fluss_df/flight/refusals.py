@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Final
 
 import grpc
@@ -14,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 # trailers of HTTP/2 have no room for more
 _MOST_TEXT: Final = 2000
+_SOCKET: Final = re.compile(r"\(([A-Z_]+) at /[^()\s]*\)")
 _C = grpc.StatusCode
 
 
@@ -84,5 +86,6 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
     else:
         logger.error("a call failed", exc_info=error)
         return _C.INTERNAL, f"{type(error).__name__}: {error}"[:_MOST_TEXT]
-    text = str(error)
+    # where an engine of this process has its socket is nobody's business
+    text = _SOCKET.sub(r"(\1)", str(error))
     return found, text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."

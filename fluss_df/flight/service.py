@@ -147,30 +147,17 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Return the columns of a result, and the ticket by which it is fetched."""
         if type(command) in _QUESTIONS:
             return _question(command)[0], cmd
-        if isinstance(command, pb.CommandStatementQuery):
-            _refuse_transaction(command)
-            handle, schema = self._statements.plan(session, command.query)
-        elif isinstance(command, pb.CommandPreparedStatementQuery):
-            prepared = session.prepared(command.prepared_statement_handle)
-            values = prepared.bound[0] if prepared.bound else ()
-            if len(prepared.bound) > 1:
-                raise invalid(
-                    f"{len(prepared.bound)} rows of values are bound, and a query takes one"
-                )
-            handle, schema = self._statements.plan(session, prepared.statement, values)
-        else:
-            raise _no_command(command, "asks for no result")
+        handle, schema = self._statements.plan(session, *_statement(session, command))
         return schema, packed(pb.TicketStatementQuery(statement_handle=handle))
 
     def _schema(self, peer: _Peer, requests: Iterator[bytes], call: Call) -> Iterator[bytes]:
         session, descriptor = peer.session(), _only(pb.FlightDescriptor, requests)
         call.may_take(self._limits.statement_s)
         command = _command(descriptor)
-        schema, ticket = self._planned(session, command, descriptor.cmd)
-        if type(command) not in _QUESTIONS:
-            found = unpacked(ticket)
-            assert isinstance(found, pb.TicketStatementQuery)
-            session.cancel(found.statement_handle)
+        if type(command) in _QUESTIONS:
+            schema = _question(command)[0]
+        else:
+            schema = self._statements.schema(session, *_statement(session, command))
         yield pb.SchemaResult(schema=schema_bytes(schema)).SerializeToString()
 
     # ---- results
@@ -354,7 +341,7 @@ def _basic(credentials: str) -> tuple[str, str]:
 def _only(kind: Any, requests: Iterator[bytes]) -> Any:
     message = next(requests, None)
     if message is None:
-        raise invalid(f"a {kind.DESCRIPTOR.name} is expected, and nothing came")
+        raise invalid(f"the client sent nothing where a {kind.DESCRIPTOR.name} is expected")
     return parse(kind, message)
 
 
@@ -369,6 +356,19 @@ def _question(command: Any) -> _Asked:
     if isinstance(command, pb.CommandGetTables) and command.include_schema:
         schema = tables.TABLES_WITH_SCHEMAS
     return schema, answer
+
+
+def _statement(session: Session, command: Any) -> tuple[str, tuple[Any, ...]]:
+    """Return the statement of a command that asks for a result, and its values."""
+    if isinstance(command, pb.CommandStatementQuery):
+        _refuse_transaction(command)
+        return command.query, ()
+    if not isinstance(command, pb.CommandPreparedStatementQuery):
+        raise _no_command(command, "asks for no result")
+    prepared = session.prepared(command.prepared_statement_handle)
+    if len(prepared.bound) > 1:
+        raise invalid(f"{len(prepared.bound)} rows of values are bound, and a query takes one")
+    return prepared.statement, prepared.bound[0] if prepared.bound else ()
 
 
 def _no_command(command: Any, why: str) -> Exception:

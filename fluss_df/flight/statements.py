@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -24,10 +26,8 @@ from fluss_df.flight.sessions import Prepared, Session
 
 #: What tools write in front of databases: Fluss itself has no catalogs.
 CATALOG: Final = "fluss"
-# of statements that change rows, and of those that give none
-_WRITTEN: Final = pa.schema([("table", pa.string()), ("rows", pa.int64())])
 _NOTHING: Final = pa.schema([])
-_CHANGING: Final = ("INSERT", "UPDATE", "DELETE", "MERGE")
+_USE: Final = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*USE\b", re.IGNORECASE | re.DOTALL)
 
 
 class Turns:
@@ -81,14 +81,28 @@ class Statements:
     def plan(
         self, session: Session, statement: str, values: tuple[Any, ...] = ()
     ) -> tuple[bytes, pa.Schema]:
-        """Plan a statement whose result is to be fetched; return its handle and its columns."""
+        """Plan a statement whose result is to be fetched; return its handle and its columns.
+
+        One that is no query runs now: clients go on as soon as they have the columns, and are to
+        know by then whether it went well.
+        """
         run = self._made(session, statement, values)
-        schema = self._schema(run, statement)
+        schema = self._schema(run)
         return session.keep(run, schema), schema
+
+    def schema(self, session: Session, statement: str, values: tuple[Any, ...] = ()) -> pa.Schema:
+        """Return the columns of a query, which is not run."""
+        run = self._made(session, statement, values)
+        try:
+            if not run.is_query and not run.only_shows:
+                raise invalid("the columns of a statement that is no query show when it runs")
+            return self._schema(run)
+        finally:
+            run.close()
 
     def _made(self, session: Session, statement: str, values: tuple[Any, ...]) -> QueryRun:
         _refuse_transactions(statement)
-        if session.shared and statement.lstrip()[:4].upper().startswith("USE"):
+        if session.shared and _USE.match(statement):
             raise unsupported("USE needs a client of its own: sign in, or write DATABASE.TABLE")
         return QueryRun(
             session.backend,
@@ -98,16 +112,14 @@ class Statements:
             catalog=CATALOG,
         )
 
-    def _schema(self, run: QueryRun, statement: str) -> pa.Schema:
+    def _schema(self, run: QueryRun) -> pa.Schema:
         if run.is_query:
             return run.schema
-        if run.only_shows:
-            self._turns.take(run)
-            try:
-                return run.schema
-            finally:
-                self._turns.give_back(run)
-        return _WRITTEN if statement.lstrip()[:6].upper().startswith(_CHANGING) else _NOTHING
+        self._turns.take(run)
+        try:
+            return run.schema
+        finally:
+            self._turns.give_back(run)
 
     def fetch(self, session: Session, handle: bytes) -> tuple[pa.Schema, QueryRun]:
         """Take a planned statement; its rows come when it is iterated."""
@@ -154,13 +166,9 @@ class Statements:
         schema = _NOTHING
         if isinstance(tree, exp.Query):
             schema = self._schema_of_query(session, statement, kinds)
-        elif statement.lstrip()[:6].upper().startswith(_CHANGING):
-            schema = _NOTHING
         elif tree is None:
-            run = self._made(session, statement, ())
-            if run.only_shows:
-                schema = self._schema(run, statement)
-            run.close()
+            with contextlib.suppress(FlussError):
+                schema = self.schema(session, statement)
         parameters = pa.schema([(f"parameter_{n}", kind) for n, kind in enumerate(kinds, 1)])
         handle = session.prepare(Prepared(statement, tree, parameters))
         return handle, schema, parameters

@@ -110,7 +110,7 @@ _INFO: Final[dict[int, tuple[int, Any]]] = {
     539: (_BOOL, True),
     540: (_BITS, 0b11),  # UNION and UNION ALL
     # lengths and counts: no limit, or none that is known
-    **{number: (_BIGINT, 0) for number in range(541, 563)},
+    **dict.fromkeys(range(541, 563), (_BIGINT, 0)),
     556: (_BOOL, False),
     563: (_BOOL, False),  # transactions
     564: (_BITS, 1),
