@@ -80,7 +80,8 @@ class FlightSqlServer:
         self._closed = threading.Event()
         self._sessions = Sessions(access, self._limits)
         self._calls = Calls()
-        service = Service(self._sessions, Statements(self._limits), self._calls, self._limits)
+        self._statements = Statements(self._limits)
+        service = Service(self._sessions, self._statements, self._calls, self._limits)
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(
                 self._limits.calls, thread_name_prefix="fluss-df-flight"

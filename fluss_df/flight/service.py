@@ -25,6 +25,8 @@ from fluss_df.flight.wire import Upload, packed, parse, schema_bytes, stream, un
 SERVICE: Final = "arrow.flight.protocol.FlightService"
 # how long a client may take to send the first message of a call
 _FIRST_S: Final = 10.0
+# how long a client may take to read that its statement took too long
+_LATE_S: Final = 10.0
 # of values that are bound at once
 _MOST_BOUND: Final = 100_000
 
@@ -131,7 +133,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _flight_info(self, peer: _Peer, requests: Iterator[bytes], call: Call) -> Iterator[bytes]:
         session, descriptor = peer.session(), _only(pb.FlightDescriptor, requests)
-        call.may_take(self._limits.statement_s)
+        call.may_take(self._limits.statement_s + _LATE_S)
         command = _command(descriptor)
         schema, ticket = self._planned(session, command, descriptor.cmd)
         yield pb.FlightInfo(
@@ -152,7 +154,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _schema(self, peer: _Peer, requests: Iterator[bytes], call: Call) -> Iterator[bytes]:
         session, descriptor = peer.session(), _only(pb.FlightDescriptor, requests)
-        call.may_take(self._limits.statement_s)
+        call.may_take(self._limits.statement_s + _LATE_S)
         command = _command(descriptor)
         if type(command) in _QUESTIONS:
             schema = _question(command)[0]
@@ -164,7 +166,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _get(self, peer: _Peer, requests: Iterator[bytes], call: Call) -> Iterator[bytes]:
         session, ticket = peer.session(), _only(pb.Ticket, requests)
-        call.may_take(self._limits.statement_s)
+        call.may_take(self._limits.statement_s + _LATE_S)
         command = unpacked(ticket.ticket)
         if type(command) in _QUESTIONS:
             schema, answer = _question(command)
@@ -190,14 +192,14 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         messages = call.messages(requests, self._limits.silent_s)
         if isinstance(command, pb.CommandStatementUpdate):
             _refuse_transaction(command)
-            call.may_take(self._limits.statement_s)
+            call.may_take(self._limits.statement_s + _LATE_S)
             rows = self._statements.update(session, command.query, [])
             yield _updated(rows)
         elif isinstance(command, pb.CommandPreparedStatementUpdate):
             prepared = session.prepared(command.prepared_statement_handle)
             if first.data_header:
                 bound_rows(prepared, iter(Upload(first, messages)), _MOST_BOUND)
-            call.may_take(self._limits.statement_s)
+            call.may_take(self._limits.statement_s + _LATE_S)
             yield _updated(self._statements.update(session, prepared.statement, prepared.bound))
         elif isinstance(command, pb.CommandPreparedStatementQuery):
             prepared = session.prepared(command.prepared_statement_handle)
@@ -214,7 +216,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _act(self, peer: _Peer, requests: Iterator[bytes], call: Call) -> Iterator[bytes]:
         session, action = peer.session(), _only(pb.Action, requests)
-        call.may_take(self._limits.statement_s)
+        call.may_take(self._limits.statement_s + _LATE_S)
         if action.type in _TRANSACTIONS:
             raise no_transactions(action.type)
         if action.type not in _ACTIONS:

@@ -93,7 +93,11 @@ def stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[byt
 
 
 class _Source(io.RawIOBase):
-    """A stream of Arrow's IPC, made of the messages of a client as they are asked for."""
+    """A stream of Arrow's IPC, made of the messages of a client as they are asked for.
+
+    What is read at once ends with its message, whatever length a header claims: nothing is
+    gathered, or made room for, that did not come.
+    """
 
     def __init__(self, first: pb.FlightData, messages: Iterator[bytes]) -> None:
         self._first: pb.FlightData | None = first
@@ -103,24 +107,21 @@ class _Source(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, target: Any) -> int:
+    def read(self, size: int = -1) -> bytes:
         while not self._parts:
             if self._first is not None:
                 data, self._first = self._first, None
             else:
                 message = next(self._messages, None)
                 if message is None:
-                    return 0
+                    return b""
                 data = parse(pb.FlightData, message)
             self._take(data)
-        part = self._parts[0]
-        count = min(len(part), len(target))
-        target[:count] = part[:count]
-        if count == len(part):
-            self._parts.pop(0)
-        else:
-            self._parts[0] = part[count:]
-        return count
+        part = self._parts.pop(0)
+        if size < 0 or size >= len(part):
+            return bytes(part)
+        self._parts.insert(0, part[size:])
+        return bytes(part[:size])
 
     def _take(self, data: pb.FlightData) -> None:
         header, body = data.data_header, data.data_body
@@ -225,7 +226,8 @@ class _unreadable:  # noqa: N801 - it is used as a function
         return
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, pa.ArrowException):
+        # of Arrow, errors of reading are those of the system
+        if isinstance(error, pa.ArrowException | OSError):
             cause = error.__cause__
             if isinstance(cause, BaseException) and not isinstance(cause, pa.ArrowException):
                 raise cause from None

@@ -166,6 +166,7 @@ def test_a_prepared_statement_says_its_parameters(cursor: adbc.Cursor, fresh: Fr
     schema = cursor.adbc_prepare(
         f"SELECT id FROM {name} WHERE d = ? AND m BETWEEN ? AND ? AND id IN (?) LIMIT ?"
     )
+    assert schema is not None
     assert schema.types == [
         pa.date32(),
         pa.decimal128(10, 2),
@@ -174,6 +175,7 @@ def test_a_prepared_statement_says_its_parameters(cursor: adbc.Cursor, fresh: Fr
         pa.int64(),
     ]
     inserted = cursor.adbc_prepare(f"INSERT INTO {name} VALUES (?, ?, CAST(? AS DECIMAL(10,2)))")
+    assert inserted is not None
     assert inserted.types[:2] == [pa.int32(), pa.date32()]
 
 

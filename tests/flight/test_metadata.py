@@ -16,6 +16,7 @@ from fluss_df.flight.wire import packed, parse, unpacked
 from tests.flight.peers import REFUSED, peer
 
 Fresh = Callable[[], str]
+_Options = pb.CommandStatementIngest.TableDefinitionOptions
 
 
 def test_lists_of_catalogs_schemas_and_types(server: FlightSqlServer, con: Backend) -> None:
@@ -146,7 +147,7 @@ def test_what_there_is_not_is_refused(server: FlightSqlServer) -> None:
         with pytest.raises(REFUSED, match="there are no temporary tables"):
             asking.put(pb.CommandStatementIngest(table="t", temporary=True), pa.table({"a": [1]}))
         options = pb.CommandStatementIngest(table="t", options={"colour": "red"})
-        options.table_definition_options.if_not_exist = 1
+        options.table_definition_options.if_not_exist = _Options.NOT_EXIST_CREATE
         with pytest.raises(REFUSED, match="no option 'colour'; there are primary_key"):
             asking.put(options, pa.table({"a": [1]}))
 
@@ -156,7 +157,7 @@ def test_a_key_table_is_made_by_ingestion(server: FlightSqlServer, fresh: Fresh)
     command = pb.CommandStatementIngest(
         table=name, options={"primary_key": "a", "bucket_by": "a", "buckets": "2"}
     )
-    command.table_definition_options.if_not_exist = 1
+    command.table_definition_options.if_not_exist = _Options.NOT_EXIST_CREATE
     with peer(server) as asking:
         rows = pa.table({"a": [1, 2, 1], "b": ["x", "y", "z"]})
         assert parse(pb.DoPutUpdateResult, asking.put(command, rows)).record_count == 3
@@ -170,7 +171,7 @@ def test_no_rows_make_a_table_too(server: FlightSqlServer, fresh: Fresh) -> None
     """The driver of ADBC sends nothing at all for them, not even the command."""
     name = fresh()
     command = pb.CommandStatementIngest(table=name)
-    command.table_definition_options.if_not_exist = 1
+    command.table_definition_options.if_not_exist = _Options.NOT_EXIST_CREATE
     with peer(server) as asking:
         result = asking.put(command, pa.schema([("a", pa.int32())]).empty_table())
         assert parse(pb.DoPutUpdateResult, result).record_count == 0

@@ -76,7 +76,8 @@ def catalogs(_: Session, __: pb.CommandGetCatalogs) -> Iterator[pa.RecordBatch]:
 
 def schemas(session: Session, asked: pb.CommandGetDbSchemas) -> Iterator[pa.RecordBatch]:
     """Return the databases."""
-    names = _databases(session, asked, asked.db_schema_filter_pattern)
+    there = set(session.connection.get_admin().list_databases())
+    names = [n for n in _databases(session, asked, asked.db_schema_filter_pattern) if n in there]
     yield _batch(SCHEMAS, [(CATALOG, name) for name in names])
 
 
@@ -173,6 +174,10 @@ def _is_catalog(asked: Any, field: str) -> bool:
 def _databases(session: Session, asked: Any, pattern: str) -> list[str]:
     if not _is_catalog(asked, "catalog"):
         return []
+    plain = re.sub(r"\\(.)", r"\1", pattern)
+    if plain and not re.search(r"(?<!\\)[%_]", pattern):
+        # who may see a table may not see that there is its database
+        return [plain]
     fits = _like(asked, "db_schema_filter_pattern")
     return sorted(filter(fits, session.connection.get_admin().list_databases()))
 
