@@ -6,6 +6,7 @@ import concurrent.futures
 import ipaddress
 import os
 import threading
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -97,6 +98,7 @@ class FlightSqlServer:
             self._calls.close()
             raise
         self._server.start()
+        _open.add(self)
         threading.Thread(target=self._sweep, name="fluss-df-flight-sweep", daemon=True).start()
 
     def _listen(self, host: str, port: int, credentials: Any) -> int:
@@ -144,6 +146,21 @@ class FlightSqlServer:
 
     def __repr__(self) -> str:
         return f"FlightSqlServer({self.url!r}, {'closed' if self._closed.is_set() else 'open'})"
+
+
+_open: weakref.WeakSet[FlightSqlServer] = weakref.WeakSet()
+
+
+def _close_open() -> None:
+    """Close what the program left open: its threads are waited for, and would never end."""
+    for server in list(_open):
+        server.close()
+
+
+# called before the threads of pools are joined, for which there is no public way
+_before_threads = getattr(threading, "_register_atexit", None)
+if _before_threads is not None:
+    _before_threads(_close_open)
 
 
 def _options(limits: FlightLimits) -> list[tuple[str, int]]:

@@ -349,3 +349,17 @@ def test_a_command_refuses_what_is_not_safe(tmp_path: Path) -> None:
     assert result.exit_code == 1
     text = " ".join(result.output.split())
     assert "would be open to other machines without users with passwords and TLS" in text
+
+
+def test_a_program_that_leaves_its_server_open_ends() -> None:
+    program = (
+        "from fluss_df.embedded import EmbeddedFluss\n"
+        "from fluss_df.flight import FlightSqlServer, FolderAccess\n"
+        "import pyarrow.flight as fl\n"
+        "server = FlightSqlServer(FolderAccess(EmbeddedFluss(None)))\n"
+        "client = fl.connect(server.url)\n"
+        "print(len(list(client.list_actions())))\n"
+    )
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) > 3
