@@ -87,6 +87,7 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.interrupts
 	@"$(BIN)/python" -m tests.campaigns.follow_memory
 	@"$(BIN)/python" -m tests.campaigns.hostile
+	@"$(BIN)/python" -m tests.campaigns.flight_stream
 	@"$(BIN)/python" -m tests.campaigns.kv_scan
 	@"$(BIN)/python" -m tests.campaigns.embedded_kill
 	@"$(BIN)/python" -m tests.campaigns.embedded_power
@@ -146,6 +147,7 @@ proto: $(PROTO_VENV)/.installed
 
 proto-check: $(PROTO_VENV)/.installed
 	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && for dir in $(PROTO_DIRS); do \
+	    rm -f "$$out"/*; \
 	    (cd "$$dir" && $(PROTOC) -I. --python_out="$$out" --pyi_out="$$out" *.proto) || exit 1; \
 	    for new in "$$out"/*; do \
 	        cmp -s "$$new" "$$dir/$$(basename "$$new")" || { \
