@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -247,6 +248,6 @@ def test_an_error_while_it_runs_is_one_of_fluss(con: Backend, numbers: str) -> N
 
 @pytest.mark.parametrize("option", ["max_rows", "max_seconds", "batch_bytes"])
 def test_limits_are_positive(con: Backend, option: str) -> None:
-    limit = {option: 0}
+    limit: Any = {option: 0}
     with pytest.raises(FlussError, match=f"{option}=0: expected"):
         QueryRun(con, "SELECT 1", **limit)

@@ -1,7 +1,7 @@
 """A stream of 1 GB by Flight SQL: memory of the server, and throughput beside ``pl.scan_fluss``.
 
-The server has a process of its own, and the engine in it. Both readers are in another one. They
-take turns, for the machine is not theirs alone: ``python -m tests.campaigns.flight_stream [rounds]``.
+``python -m tests.campaigns.flight_stream [rounds]``. The server has a process of its own, and the
+engine in it. Both readers are in another one, and take turns: the machine is not theirs alone.
 
 The first stream of a server takes more memory, once: allocators keep what it needed. The processors
 have more to do than for a scan: gRPC on both sides, and the driver, take about as much as the scan.
@@ -102,7 +102,7 @@ def main(rounds: int) -> int:
             more = peak - before
             failed += name != "first stream" and more > ALLOWED
             print(f"{name}: {size >> 20} MB, {more >> 20} MB above {before >> 20} MB", flush=True)
-        scan = pl.scan_fluss("big", connection=folder)
+        scan = fluss_df.scan_fluss("big", connection=folder)
         ratios = []
         for _ in range(rounds):
             figures = []
