@@ -149,8 +149,9 @@ class QueryRun:
         backend = self._backend
         with self._flow.running.planned(), _errors():
             frame = SqlScope(backend).run(tree, count_hints(self._statement))
-            if backend._tables:
-                # what the connection has names for was made earlier, and its scans with it
+            if backend._tables and not backend.connection.config.uses_sasl:
+                # What the connection has names for was made earlier, and its scans with it. A copy
+                # of a scan may connect again, for which it would have no password.
                 with contextlib.suppress(FlussError):
                     frame, _ = copy_with_scans(frame)
         wide = [n for n, t in frame.collect_schema().items() if t in (pl.Int128, pl.UInt128)]

@@ -1,6 +1,8 @@
 """One statement that runs: its rows in batches, bounded, and ended from outside."""
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -251,3 +253,19 @@ def test_limits_are_positive(con: Backend, option: str) -> None:
     limit: Any = {option: 0}
     with pytest.raises(FlussError, match=f"{option}=0: expected"):
         QueryRun(con, "SELECT 1", **limit)
+
+
+def test_a_program_that_leaves_a_query_open_ends() -> None:
+    program = (
+        "import fluss_df, polars as pl\n"
+        "from fluss_df.backend import Backend\n"
+        "from fluss_df.backend.query_run import QueryRun\n"
+        "con = fluss_df.connect(':memory:')\n"
+        "rows = pl.DataFrame({'n': range(3_000_000)})\n"
+        "fluss_df.write_fluss(rows, 't', connection=con, create_if_not_exists=True)\n"
+        "batches = iter(QueryRun(Backend().connect(con), 'SELECT * FROM t'))\n"
+        "print(next(batches).num_rows)\n"
+    )
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) > 0
