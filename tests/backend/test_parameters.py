@@ -31,7 +31,7 @@ def value_of(backend: Backend, value: Any) -> Any:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",))))
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0")))
 def test_any_text_comes_back(memory: Backend, text: str) -> None:
     assert value_of(memory, text) == text
 
