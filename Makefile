@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PROTO_DIR := fluss_df/protocol
+PROTO_DIRS := fluss_df/protocol fluss_df/flight
 PYTEST_ARGS ?=
 # workers of the tests: each waits for servers about half of its time
 WORKERS ?= 3
@@ -93,6 +93,7 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.interrupts
 	@"$(BIN)/python" -m tests.campaigns.follow_memory
 	@"$(BIN)/python" -m tests.campaigns.hostile
+	@"$(BIN)/python" -m tests.campaigns.flight_stream
 	@"$(BIN)/python" -m tests.campaigns.kv_scan
 	@"$(BIN)/python" -m tests.campaigns.embedded_kill
 	@"$(BIN)/python" -m tests.campaigns.embedded_power
@@ -149,14 +150,18 @@ $(PROTO_VENV)/.installed: $(STAMP) Makefile
 	@touch "$@"
 
 proto: $(PROTO_VENV)/.installed
-	@cd "$(PROTO_DIR)" && $(PROTOC) -I. --python_out=. --pyi_out=. *.proto
+	@for dir in $(PROTO_DIRS); do \
+	    (cd "$$dir" && $(PROTOC) -I. --python_out=. --pyi_out=. *.proto) || exit 1; \
+	done
 
 proto-check: $(PROTO_VENV)/.installed
-	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && cd "$(PROTO_DIR)" && \
-	$(PROTOC) -I. --python_out="$$out" --pyi_out="$$out" *.proto && \
-	for new in "$$out"/*; do \
-	    cmp -s "$$new" "$$(basename "$$new")" || { \
-	        echo "error: $(PROTO_DIR)/$$(basename "$$new") is not what its .proto gives; run: make proto" >&2; exit 1; }; \
+	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && for dir in $(PROTO_DIRS); do \
+	    rm -f "$$out"/*; \
+	    (cd "$$dir" && $(PROTOC) -I. --python_out="$$out" --pyi_out="$$out" *.proto) || exit 1; \
+	    for new in "$$out"/*; do \
+	        cmp -s "$$new" "$$dir/$$(basename "$$new")" || { \
+	            echo "error: $$dir/$$(basename "$$new") is not what its .proto gives; run: make proto" >&2; exit 1; }; \
+	    done; \
 	done
 
 clean:

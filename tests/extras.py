@@ -113,6 +113,15 @@ frame.write_fluss("t", connection="./data", create_if_not_exists=True)
 assert fluss_df.read_fluss("t", connection="./data").sort("a").equals(frame)
 stop_tracing()
 """
+_FLIGHT = """
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.flight import FlightSqlServer, FolderAccess
+import pyarrow.flight
+with EmbeddedFluss(None) as engine, FlightSqlServer(FolderAccess(engine)) as server:
+    client = pyarrow.flight.connect(server.url)
+    assert client.list_actions()
+    client.close()
+"""
 # extra, or none, and programs that need it: Python, or a command line
 TRIALS: dict[str, list[list[str]]] = {
     "": [
@@ -156,6 +165,7 @@ TRIALS: dict[str, list[list[str]]] = {
     "paimon": [["python", "-c", _PAIMON]],
     "metrics": [["python", "-c", _METRICS]],
     "otel": [["python", "-c", _OTEL]],
+    "flight": [["python", "-c", _FLIGHT]],
     "demo": [["fluss-df", "demo", "--plot", "demo.png"]],
     "notebook": [
         ["python", "-c", _NOTEBOOK, str(path)]

@@ -19,6 +19,7 @@ MODULES = {
     "fluss_df.cluster": None,
     "fluss_df.spark": None,
     "fluss_df.lake": None,
+    "fluss_df.flight": None,
     "fluss_df.metrics": None,
     "fluss_df.errors": (
         "SchemaMismatchError",

@@ -53,6 +53,7 @@ _INTERNAL = frozenset(
         "path",
         "require_table",
         "reset",
+        "run_parsed",
         "scan_table",
         "show",
         "table_info",

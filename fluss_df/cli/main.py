@@ -29,6 +29,7 @@ _COMMANDS = {
     "sql": "sql",
     "demo": "demo",
     "serve": "serve",
+    "flight-sql": "serve",
     "passwd": "serve",
     "acl": "acl",
     "tier": "tier",
@@ -58,7 +59,11 @@ class _Commands(TyperGroup):
         if cmd_name not in _COMMANDS:
             return None
         module = importlib.import_module(f"fluss_df.cli.commands.{_COMMANDS[cmd_name]}")
-        found = module.app if cmd_name in ("cluster", "acl") else getattr(module, cmd_name)
+        found = (
+            module.app
+            if cmd_name in ("cluster", "acl")
+            else getattr(module, cmd_name.replace("-", "_"))
+        )
         if isinstance(found, typer.Typer):
             command = typer.main.get_command(found)
         else:

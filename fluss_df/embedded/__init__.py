@@ -5,7 +5,7 @@ from fluss_df.engine.access.passwords import hash_password
 from fluss_df.engine.access.security import Security
 from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.serve.admission import Limits
-from fluss_df.engine.serve.server import EngineServer
+from fluss_df.engine.serve.server import EngineServer, UserView
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol.address import local_host
 
@@ -56,5 +56,13 @@ class EmbeddedFluss(EngineServer):
         """Return a new connection of this process."""
         if self.closed:
             raise FlussError("the engine is closed", ErrorCode.NETWORK_EXCEPTION)
-        host, port = local_host(self.socket_path)
-        return FlussConnection.create(f"{host}:{port}")
+        return _connected(self.socket_path)
+
+    def connection_of(self, view: UserView) -> FlussConnection:
+        """Return a new connection of this process that has a user's rights, for a live view."""
+        return _connected(view.socket_path)
+
+
+def _connected(socket_path: str) -> FlussConnection:
+    host, port = local_host(socket_path)
+    return FlussConnection.create(f"{host}:{port}")

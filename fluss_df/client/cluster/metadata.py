@@ -36,7 +36,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_METADATA, TABLE_EXISTS, Api, RequestT, ResponseT
 
 if TYPE_CHECKING:
-    from fluss_df.engine.serve.server import EngineServer
+    from fluss_df.engine.serve.server import LocalEngine
     from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Cluster:
         _open_clusters.add(self)
 
     @property
-    def engine(self) -> EngineServer | None:
+    def engine(self) -> LocalEngine | None:
         """The engine in this process that this is, while it is open; from any thread."""
         engine = self._engine
         return None if engine is None or engine.closed or self.closed else engine

@@ -15,7 +15,7 @@ from fluss_df.protocol.address import local_host, local_path
 from fluss_df.protocol.handshake import FolderSecret
 
 if TYPE_CHECKING:
-    from fluss_df.engine.serve.server import EngineServer
+    from fluss_df.engine.serve.server import EngineServer, LocalEngine
 
 # a default that somebody must have set on purpose
 HOME_VARIABLE: Final = "FLUSS_HOME"
@@ -193,7 +193,7 @@ def back_up_folder(folder: Path, file: Path) -> int:
             started.close()
 
 
-def engine_here(config: Config) -> EngineServer | None:
+def engine_here(config: Config) -> LocalEngine | None:
     """Return the engine of this process that a connection is to; None for any other server."""
     addresses = config.addresses()
     path = local_path(addresses[0][0]) if len(addresses) == 1 else None

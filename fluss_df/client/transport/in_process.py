@@ -14,7 +14,7 @@ from fluss_df.protocol.frames import Request, Response, decode_request_header
 
 if TYPE_CHECKING:
     from fluss_df.engine.requests.dispatch import Reply
-    from fluss_df.engine.serve.server import EngineServer
+    from fluss_df.engine.serve.server import LocalEngine
 
 
 class Receiver(Protocol):
@@ -47,7 +47,7 @@ class DirectTransport(asyncio.Transport):
         When the engine is closed.
     """
 
-    def __init__(self, engine: EngineServer, connection: Receiver) -> None:
+    def __init__(self, engine: LocalEngine, connection: Receiver) -> None:
         super().__init__()
         self._connection = connection
         self._loop = asyncio.get_running_loop()

@@ -22,7 +22,7 @@ from fluss_df.protocol.frames import Request, Response
 from fluss_df.protocol.wire import Buffer
 
 if TYPE_CHECKING:
-    from fluss_df.engine.serve.server import EngineServer
+    from fluss_df.engine.serve.server import LocalEngine
 
 
 class DirectLane(Lane):
@@ -38,7 +38,7 @@ class DirectLane(Lane):
         The deadline for each response.
     """
 
-    def __init__(self, endpoint: Endpoint, engine: EngineServer, request_timeout_ms: int) -> None:
+    def __init__(self, endpoint: Endpoint, engine: LocalEngine, request_timeout_ms: int) -> None:
         self.endpoint = endpoint
         self.address = endpoint.address
         self._request_timeout_ms = request_timeout_ms

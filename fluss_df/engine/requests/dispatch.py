@@ -323,6 +323,11 @@ class Dispatcher:
             response.api_versions.add(api_key=key, min_version=oldest, max_version=newest)
         return response
 
+    async def sign_in(self, session: Session, user: str, password: str) -> None:
+        """Check a password that came by another protocol; raises as for one of Fluss's."""
+        token = b"\0".join((b"", user.encode(), password.encode()))
+        await self._authenticate(session, pb.AuthenticateRequest(protocol="PLAIN", token=token))
+
     async def _authenticate(
         self, session: Session, request: pb.AuthenticateRequest
     ) -> pb.AuthenticateResponse:

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import functools
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -185,7 +186,9 @@ class EngineServer:
         """Whether :meth:`close` was called."""
         return self._closed
 
-    def submit(self, request: Request) -> concurrent.futures.Future[Reply]:
+    def submit(
+        self, request: Request, session: Session | None = None
+    ) -> concurrent.futures.Future[Reply]:
         """Begin a request of this process; return the future of its answer.
 
         Raises
@@ -193,7 +196,7 @@ class EngineServer:
         RuntimeError
             When the engine is closed.
         """
-        return self._begin(self._answer(request))
+        return self._begin(self._answer(request, session or self._session))
 
     def reply_at_once(self, request: Request) -> Reply | None:
         """Answer a fetch or lookup of this process on this thread; None for one that may wait.
@@ -222,7 +225,10 @@ class EngineServer:
         return self._connections.dispatcher.answer_at_once(kind, message)
 
     def open_channel(
-        self, answered: Callable[[int, Reply], None], ended: Callable[[], None]
+        self,
+        answered: Callable[[int, Reply], None],
+        ended: Callable[[], None],
+        session: Session | None = None,
     ) -> Callable[[Request | None], None]:
         """Open a connection of this process that needs no socket.
 
@@ -232,13 +238,16 @@ class EngineServer:
             Called on the engine's thread with the id of a request and its answer.
         ended
             Called there once there will be no more answers.
+        session
+            Who asks; by default the user of this process.
 
         Returns
         -------
         Callable
             Sends a request; None ends it. RuntimeError when the engine is closed.
         """
-        channel = Channel(self._connections.dispatcher, self._session, answered, ended)
+        asks = session or self._session
+        channel = Channel(self._connections.dispatcher, asks, answered, ended)
         self._begin(self._run_channel(channel))
 
         def send(request: Request | None) -> None:
@@ -266,10 +275,31 @@ class EngineServer:
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
 
-    async def _answer(self, request: Request) -> Reply:
+    async def _answer(self, request: Request, session: Session) -> Reply:
         self._remember_request()
-        reply = await self._connections.dispatcher.begin(self._session, request, in_place=True)
+        reply = await self._connections.dispatcher.begin(session, request, in_place=True)
         return reply if isinstance(reply, tuple) else await reply
+
+    @property
+    def has_users(self) -> bool:
+        """Whether who comes in by TCP needs a password."""
+        return self._users is not None
+
+    def sign_in(self, user: str, password: str, address: str) -> None:
+        """Check a password as that of a peer that comes in by TCP.
+
+        Raises
+        ------
+        FlussError
+            ``AUTHENTICATE_EXCEPTION`` where it is wrong, and where there are no users; after
+            several wrong ones it waits, and refuses who tries on.
+        """
+        session = Session("", 0, self._users, address=address)
+        self._run(self._connections.dispatcher.sign_in(session, user, password))
+
+    def view_of(self, user: str | None, address: str) -> UserView:
+        """Return the engine as a user at an address has it: with that user's rights."""
+        return UserView(self, user, address)
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
         """Return the requests that there are, with their oldest and newest versions."""
@@ -335,11 +365,87 @@ class EngineServer:
         return f"EngineServer({str(self.folder)!r}, {state})"
 
 
+class UserView:
+    """An engine of this process as one of its users has it, for connections without a socket.
+
+    Connections find it by :attr:`socket_path`, while somebody holds it.
+
+    Parameters
+    ----------
+    server
+        The engine.
+    user
+        Who asks; None for who gave no name.
+    address
+        Where the user is, for access control lists.
+
+    Attributes
+    ----------
+    socket_path
+        What stands for it in an address; there is no such file.
+    closed
+        Whether the engine or the view is.
+    """
+
+    def __init__(self, server: EngineServer, user: str | None, address: str) -> None:
+        self._server = server
+        self._closed = False
+        # nobody guesses it
+        self.socket_path = f"{server.socket_path}/{secrets.token_hex(16)}"
+        self._session = Session(*local_host(self.socket_path), user=user, address=address)
+        _views[self.socket_path] = self
+
+    @property
+    def closed(self) -> bool:
+        """Whether the engine or the view is closed."""
+        return self._closed or self._server.closed
+
+    def close(self) -> None:
+        """Answer nothing more; the engine stays open."""
+        self._closed = True
+        _views.pop(self.socket_path, None)
+
+    def _opened(self) -> EngineServer:
+        if self.closed:
+            raise RuntimeError("the engine is closed")
+        return self._server
+
+    def submit(self, request: Request) -> concurrent.futures.Future[Reply]:
+        """As :meth:`EngineServer.submit`, for the user."""
+        return self._opened().submit(request, self._session)
+
+    def open_channel(
+        self, answered: Callable[[int, Reply], None], ended: Callable[[], None]
+    ) -> Callable[[Request | None], None]:
+        """As :meth:`EngineServer.open_channel`, for the user."""
+        return self._opened().open_channel(answered, ended, self._session)
+
+    def reply_at_once(self, request: Request) -> Reply | None:
+        """Return None: what a user may do is looked at where requests are answered."""
+        self._opened()
+        return None
+
+    def answer_at_once(self, kind: Api[RequestT, ResponseT], message: RequestT) -> ResponseT | None:
+        """Return None, as :meth:`reply_at_once`."""
+        self._opened()
+        return None
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """As :meth:`EngineServer.api_versions`."""
+        return self._opened().api_versions()
+
+
+LocalEngine = EngineServer | UserView
+
+_views: weakref.WeakValueDictionary[str, UserView] = weakref.WeakValueDictionary()
 _open: weakref.WeakSet[EngineServer] = weakref.WeakSet()
 
 
-def engine_at(socket_path: str) -> EngineServer | None:
-    """Return the engine of this process that has a Unix socket, while it is open."""
+def engine_at(socket_path: str) -> LocalEngine | None:
+    """Return the engine of this process that has a Unix socket, while it is open; or a view."""
+    view = _views.get(socket_path)
+    if view is not None:
+        return None if view.closed else view
     for engine in list(_open):
         if engine.socket_path == socket_path and not engine.closed:
             return engine

@@ -1,0 +1,237 @@
+"""Parameters of statements: values become literals of their types in the tree of a statement."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.errors import FlussError
+
+#: Says which type a column of a table has; None where that is not known.
+ColumnType = Callable[[exp.Table, str], "pa.DataType | None"]
+
+
+def numbered(statement: str) -> str:
+    """Return a statement with ``$1``, ``$2``, ... for each ``?``, in the order of the text.
+
+    Raises
+    ------
+    FlussError
+        Where both stand in it.
+    """
+    try:
+        tokens = sqlglot.tokenize(statement, dialect=Fluss)
+    except sqlglot.errors.SqlglotError:
+        return statement  # whoever parses it says why
+    places = [token.start for token in tokens if token.token_type == sqlglot.TokenType.PLACEHOLDER]
+    if not places:
+        return statement
+    if any(token.token_type == sqlglot.TokenType.PARAMETER for token in tokens):
+        raise FlussError("parameters are either ? or $1, $2, ...: this statement has both")
+    parts, begin = [], 0
+    for number, place in enumerate(places, 1):
+        # the space: "$1,$" would begin a quoted text of PostgreSQL
+        parts += [statement[begin:place], f"${number} "]
+        begin = place + 1
+    return "".join([*parts, statement[begin:]])
+
+
+def placeholders(tree: exp.Expr) -> dict[int, list[exp.Expr]]:
+    """Return the parameters of a statement by their numbers, without a gap.
+
+    Raises
+    ------
+    FlussError
+        For one that has a name, and for a gap.
+    """
+    found: dict[int, list[exp.Expr]] = {}
+    for node in tree.find_all(exp.Placeholder, exp.Parameter):
+        if not (isinstance(node, exp.Parameter) and node.name.isdigit() and int(node.name)):
+            raise FlussError(
+                f"parameter {node.sql(Fluss)}: parameters are ?, or $1, $2, ...{spot(node)}"
+            )
+        found.setdefault(int(node.name), []).append(node)
+    for number in range(1, len(found) + 1):
+        if number not in found:
+            raise FlussError(f"the statement has a parameter ${max(found)} and no ${number}")
+    return found
+
+
+def bind(tree: exp.Expr, values: Sequence[Any]) -> exp.Expr:
+    """Return a copy of a statement with values in the places of its parameters.
+
+    No text is put into SQL: the nodes of the parameters are replaced by nodes of literals.
+
+    Parameters
+    ----------
+    tree
+        The statement.
+    values
+        Scalars of Arrow, or values of Python.
+
+    Raises
+    ------
+    FlussError
+        For another number of values, and a value that SQL has no literal for.
+    """
+    wanted = len(placeholders(tree))
+    if wanted != len(values):
+        raise FlussError(f"the statement has {wanted} parameters, and {len(values)} values came")
+    if not wanted:
+        return tree
+    bound = tree.copy()
+    for number, nodes in placeholders(bound).items():
+        for node in nodes:
+            node.replace(literal(values[number - 1], number))
+    return bound
+
+
+def literal(value: Any, number: int) -> exp.Expr:
+    """Return the literal of a value.
+
+    Raises
+    ------
+    FlussError
+        For what has none, such as a list, with the number of the parameter.
+    """
+    scalar = value if isinstance(value, pa.Scalar) else _scalar(value, number)
+    if isinstance(scalar, pa.DictionaryScalar):
+        scalar = scalar.value
+    if not scalar.is_valid:
+        return exp.Null()
+    kind = scalar.type
+    if pa.types.is_timestamp(kind):
+        return _timestamp(scalar)
+    if pa.types.is_time(kind):
+        return exp.cast(exp.Literal.string(str(scalar)), exp.DType.TIME)
+    plain = scalar.as_py()
+    if isinstance(plain, bool):
+        return exp.Boolean(this=plain)
+    if isinstance(plain, int):
+        return _signed(str(abs(plain)), plain < 0)
+    if isinstance(plain, float):
+        if not math.isfinite(plain):
+            name = "nan" if math.isnan(plain) else "inf" if plain > 0 else "-inf"
+            return exp.cast(exp.Literal.string(name), exp.DType.DOUBLE)
+        signed = _signed(repr(abs(plain)), math.copysign(1, plain) < 0)
+        return exp.cast(signed, exp.DType.FLOAT if kind == pa.float32() else exp.DType.DOUBLE)
+    if isinstance(plain, Decimal):
+        return exp.cast(
+            exp.Literal.string(f"{plain:f}"),
+            exp.DataType.build(f"DECIMAL({kind.precision}, {kind.scale})", dialect=Fluss),
+        )
+    if isinstance(plain, str):
+        if "\0" in plain:
+            raise FlussError(f"parameter {number}: a text with the character NUL has no literal")
+        return exp.Literal.string(plain)
+    if isinstance(plain, bytes):
+        return exp.HexString(this=plain.hex())
+    if isinstance(plain, dt.date):
+        return exp.cast(exp.Literal.string(plain.isoformat()), exp.DType.DATE)
+    raise FlussError(
+        f"parameter {number}: a value of type {kind} has no literal in SQL; there are numbers,"
+        " texts, bytes, truths, dates and times"
+    )
+
+
+def _signed(digits: str, negative: bool) -> exp.Expr:
+    number = exp.Literal.number(digits)
+    return exp.paren(exp.Neg(this=number)) if negative else number
+
+
+def _timestamp(scalar: pa.Scalar) -> exp.Expr:
+    kind = scalar.type
+    zoned = kind.tz is not None
+    text = str(scalar.cast(pa.timestamp(kind.unit, "UTC" if zoned else None)))
+    text = text.removesuffix("Z")
+    target = exp.DType.TIMESTAMPTZ if zoned else exp.DType.TIMESTAMP
+    return exp.cast(exp.Literal.string(text), target)
+
+
+def _scalar(value: Any, number: int) -> pa.Scalar:
+    try:
+        return pa.scalar(value)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise FlussError(f"parameter {number}: {value!r:.80} is no value of SQL: {error}") from None
+
+
+def parameter_types(tree: exp.Expr, column_type: ColumnType) -> list[pa.DataType]:
+    """Return of which types the values of a statement's parameters are, as far as it shows.
+
+    That of the column beside it, or of the cast around it; text where nothing shows it.
+    """
+    found = placeholders(tree)
+    return [
+        next((t for n in found[number] if (t := _type_beside(n, column_type))), pa.string())
+        for number in sorted(found)
+    ]
+
+
+def _type_beside(node: exp.Expr, column_type: ColumnType) -> pa.DataType | None:
+    parent = node.parent
+    while isinstance(parent, exp.Paren | exp.Neg):
+        node, parent = parent, parent.parent
+    if isinstance(parent, exp.Limit | exp.Offset | exp.Fetch):
+        return pa.int64()
+    if isinstance(parent, exp.Cast):
+        return _CASTS.get(parent.to.this)
+    if isinstance(parent, exp.Tuple) and isinstance(parent.parent, exp.Values):
+        insert = parent.parent.parent
+        return _inserted(insert, parent.expressions.index(node), column_type)
+    if not isinstance(parent, exp.Binary | exp.Between | exp.In):
+        return None
+    for other in (parent.this, parent.args.get("expression")):
+        column = other.unnest() if isinstance(other, exp.Expr) else None
+        if isinstance(column, exp.Column):
+            for table in tree_tables(node):
+                if column.table in ("", table.alias_or_name):
+                    kind = column_type(table, column.name)
+                    if kind is not None:
+                        return kind
+    return None
+
+
+def tree_tables(node: exp.Expr) -> list[exp.Table]:
+    """Return the tables of the statement that a node is in."""
+    return [t for t in node.root().find_all(exp.Table) if isinstance(t.this, exp.Identifier)]
+
+
+def _inserted(insert: exp.Expr | None, place: int, column_type: ColumnType) -> pa.DataType | None:
+    if not isinstance(insert, exp.Insert):
+        return None
+    target = insert.this
+    if isinstance(target, exp.Schema):
+        names = [item.name for item in target.expressions]
+        return column_type(target.this, names[place]) if place < len(names) else None
+    return column_type(target, f"\0{place}")
+
+
+_CASTS: dict[exp.DType, pa.DataType] = {
+    exp.DType.TINYINT: pa.int8(),
+    exp.DType.SMALLINT: pa.int16(),
+    exp.DType.INT: pa.int32(),
+    exp.DType.BIGINT: pa.int64(),
+    exp.DType.FLOAT: pa.float32(),
+    exp.DType.DOUBLE: pa.float64(),
+    exp.DType.BOOLEAN: pa.bool_(),
+    exp.DType.DATE: pa.date32(),
+    exp.DType.TIME: pa.time32("ms"),
+    exp.DType.TIMESTAMP: pa.timestamp("us"),
+    exp.DType.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
+    exp.DType.TIMESTAMPLTZ: pa.timestamp("us", "UTC"),
+}
+
+
+def without_catalog(tree: exp.Expr, catalog: str) -> None:
+    """Take the name of the one catalog out of names of tables and columns, in place."""
+    for node in list(tree.find_all(exp.Table, exp.Column)):
+        if node.text("catalog") == catalog:
+            node.set("catalog", None)

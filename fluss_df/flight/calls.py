@@ -1,0 +1,71 @@
+"""Calls that are open: each has a moment at which it is ended, however silent its peer is."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import grpc
+
+_LOOK_S: Final = 0.5
+
+
+class Call:
+    """One call that is open."""
+
+    def __init__(self, context: grpc.ServicerContext, seconds: float) -> None:
+        self._context = context
+        self._ends = time.monotonic() + seconds
+
+    def may_take(self, seconds: float) -> None:
+        """Have it ended when it takes so many seconds from now."""
+        self._ends = time.monotonic() + seconds
+
+    def end_if_late(self, now: float) -> None:
+        """End it, where its moment has come: its thread is free then, whatever it waits for."""
+        if now > self._ends:
+            self._context.cancel()
+
+    def messages(self, requests: Iterator[bytes], seconds: float) -> Iterator[bytes]:
+        """Iterate over the messages of the client, each of which may take so many seconds."""
+        self.may_take(seconds)
+        for message in requests:
+            self.may_take(seconds)
+            yield message
+
+
+class Calls:
+    """All calls that are open; a thread looks after them."""
+
+    def __init__(self) -> None:
+        self._open: set[Call] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._look, name="fluss-df-flight", daemon=True).start()
+
+    @contextlib.contextmanager
+    def entered(self, context: grpc.ServicerContext, seconds: float) -> Iterator[Call]:
+        """Look after a call in the block."""
+        call = Call(context, seconds)
+        with self._lock:
+            self._open.add(call)
+        try:
+            yield call
+        finally:
+            with self._lock:
+                self._open.discard(call)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+
+    def _look(self) -> None:
+        while not self._closed.wait(_LOOK_S):
+            now = time.monotonic()
+            with self._lock:
+                calls = list(self._open)
+            for call in calls:
+                call.end_if_late(now)

@@ -1,0 +1,132 @@
+"""Bulk ingestion: the rows that a client sends, into a log or key table, some MB at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import polars as pl
+import pyarrow as pa
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.flight import flight_messages_pb2 as pb
+from fluss_df.flight.refusals import invalid, unsupported
+from fluss_df.flight.sessions import Session
+from fluss_df.flight.statements import CATALOG, no_transactions
+from fluss_df.flight.wire import Upload
+from fluss_df.io.sinks.sink import write_fluss
+from fluss_df.io.sinks.target import TableLayout, describe
+from fluss_df.metadata import TablePath
+
+# rows that are gathered before they are written and acknowledged
+_WRITTEN_BYTES: Final = 16 << 20
+_Options = pb.CommandStatementIngest.TableDefinitionOptions
+_OPTIONS: Final = ("primary_key", "partition_by", "bucket_by", "buckets")
+
+
+def ingest(session: Session, asked: pb.CommandStatementIngest, upload: Upload) -> int:
+    """Write the rows of a client; return how many there were.
+
+    Raises
+    ------
+    FlussError
+        Before anything is written, for what the table or the client's wish does not allow; later,
+        with how many rows are written by then.
+    """
+    path = _path(session, asked)
+    _prepare_table(session, path, asked, upload.schema)
+    written = 0
+    held: list[pa.RecordBatch] = []
+    size = 0
+
+    def write() -> int:
+        table = pa.Table.from_batches(held, upload.schema)
+        write_fluss(table, path, connection=session.connection, create_partitions=True)
+        held.clear()
+        return int(table.num_rows)
+
+    try:
+        for batch in upload:
+            if not batch.num_rows:
+                continue
+            held.append(batch)
+            size += batch.nbytes
+            if size >= _WRITTEN_BYTES:
+                written += write()
+                size = 0
+        if held or not written:
+            # without rows, too: columns that do not fit are an error
+            written += write()
+    except FlussError as error:
+        if not written:
+            raise
+        raise (
+            type(error)(
+                f"{error.message}; {written:,} rows before are written to table {path}",
+                error.error_code,
+            )
+            if type(error) is FlussError
+            else FlussError(f"{error}; {written:,} rows before are written to table {path}")
+        ) from error
+    return written
+
+
+def _path(session: Session, asked: pb.CommandStatementIngest) -> TablePath:
+    if asked.transaction_id:
+        raise no_transactions("ingestion in a transaction")
+    if asked.temporary:
+        raise unsupported("there are no temporary tables for ingestion: leave 'temporary' out")
+    if asked.catalog not in ("", CATALOG):
+        raise invalid(f"there is no catalog {asked.catalog!r}: there is {CATALOG!r} alone")
+    if not asked.table:
+        raise invalid("ingestion needs the name of a table")
+    found: TablePath = session.backend.path(asked.table, asked.schema or None)
+    return found
+
+
+def _prepare_table(
+    session: Session, path: TablePath, asked: pb.CommandStatementIngest, schema: pa.Schema
+) -> None:
+    """Have the table be there, as the client wishes."""
+    wish = asked.table_definition_options
+    admin = session.connection.get_admin()
+    exists = admin.table_exists(path)
+    creates = wish.if_not_exist == _Options.NOT_EXIST_CREATE
+    layout = _layout(asked.options)
+    if exists and wish.if_exists == _Options.EXISTS_APPEND:
+        return
+    if exists and wish.if_exists != _Options.EXISTS_REPLACE:
+        raise FlussError(
+            f"table {path} exists: append to it (mode 'append'), or replace it (mode 'replace')",
+            ErrorCode.TABLE_ALREADY_EXIST,
+        )
+    if not exists and not creates:
+        raise FlussError(
+            f"table {path} does not exist: create it first, or by mode 'create'",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+    made = describe(path, pl.DataFrame(schema.empty_table()).schema, layout)
+    if exists:
+        admin.drop_table(path)
+    admin.create_table(path, made, ignore_if_exists=False)
+
+
+def _layout(options: Mapping[str, str]) -> TableLayout:
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        raise invalid(f"ingestion has no option {unknown[0]!r}; there are {', '.join(_OPTIONS)}")
+    names = {
+        name: [part.strip() for part in options[name].split(",") if part.strip()] or None
+        for name in _OPTIONS[:3]
+        if name in options
+    }
+    count = options.get("buckets")
+    if count is not None and not (count.isdigit() and int(count)):
+        raise invalid(f"ingestion: option 'buckets' is {count!r}: expected a number above 0")
+    return TableLayout(
+        names.get("primary_key"),
+        names.get("partition_by"),
+        names.get("bucket_by"),
+        None if count is None else int(count),
+        None,
+    )

@@ -1,0 +1,340 @@
+"""Clients that are signed in: their connections, prepared statements and results not fetched."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from fluss_df.backend.backend import Backend
+from fluss_df.backend.query_run import QueryRun
+from fluss_df.flight.access import Access, Way
+from fluss_df.flight.options import FlightLimits
+from fluss_df.flight.refusals import exhausted, invalid, unauthenticated
+
+_HANDLE_BYTES: Final = 24
+
+
+@dataclass
+class Prepared:
+    """A statement that is run with values."""
+
+    statement: str
+    tree: exp.Expr | None
+    parameter_schema: pa.Schema
+    #: rows of values that were bound last
+    bound: list[tuple[Any, ...]] = field(default_factory=list)
+
+
+@dataclass
+class Result:
+    """A statement that waits to be fetched, or is."""
+
+    run: QueryRun
+    schema: pa.Schema
+    #: when it is given up, by the monotonic clock
+    until: float
+    fetched: bool = False
+
+
+class Session:
+    """What one client that is signed in has on the server.
+
+    Parameters
+    ----------
+    way
+        Its connection.
+    limits
+        How much it may have.
+    shared
+        Whether others are in the same one, as all are who gave no name.
+    """
+
+    def __init__(self, way: Way, limits: FlightLimits, *, shared: bool) -> None:
+        self.connection = way.connection
+        self.shared = shared
+        self.used = time.monotonic()
+        self.backend: Backend = Backend().connect(way.connection)
+        self._way = way
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._prepared: dict[bytes, Prepared] = {}
+        self._results: dict[bytes, Result] = {}
+
+    # ---- prepared statements
+
+    def prepare(self, prepared: Prepared) -> bytes:
+        """Keep a prepared statement; return its handle.
+
+        Raises
+        ------
+        RefusalError
+            When there are too many.
+        """
+        with self._lock:
+            if len(self._prepared) >= self._limits.prepared:
+                raise exhausted(f"{self._limits.prepared} prepared statements are open: close some")
+            handle = secrets.token_bytes(_HANDLE_BYTES)
+            self._prepared[handle] = prepared
+        return handle
+
+    def prepared(self, handle: bytes) -> Prepared:
+        """Return a prepared statement.
+
+        Raises
+        ------
+        RefusalError
+            When there is none of this client with that handle.
+        """
+        with self._lock:
+            found = self._prepared.get(handle)
+        if found is None:
+            raise invalid("there is no such prepared statement: it was closed, or is another's")
+        return found
+
+    def unprepare(self, handle: bytes) -> None:
+        """Forget a prepared statement, if it is there."""
+        with self._lock:
+            self._prepared.pop(handle, None)
+
+    # ---- results
+
+    def keep(self, run: QueryRun, schema: pa.Schema) -> bytes:
+        """Keep a statement until it is fetched; return the handle."""
+        handle = secrets.token_bytes(_HANDLE_BYTES)
+        result = Result(run, schema, time.monotonic() + self._limits.ticket_s)
+        with self._lock:
+            dropped = self._dropped()
+            self._results[handle] = result
+        for old in dropped:
+            old.run.close()
+        return handle
+
+    def _dropped(self) -> list[Result]:
+        """Take out results that nobody fetched in time, and the oldest of too many."""
+        now = time.monotonic()
+        waiting = [(h, r) for h, r in self._results.items() if not r.fetched]
+        late = [h for h, r in waiting if r.until < now]
+        more = len(waiting) - len(late) - self._limits.tickets + 1
+        if more > 0:
+            late += [h for h, r in waiting if r.until >= now][:more]
+        return [self._results.pop(handle) for handle in late]
+
+    def fetch(self, handle: bytes) -> Result:
+        """Take a result, once.
+
+        Raises
+        ------
+        RefusalError
+            When it is not there, or was taken.
+        """
+        with self._lock:
+            found = self._results.get(handle)
+            if found is None or found.fetched or found.until < time.monotonic():
+                raise invalid(
+                    "there is no such result to fetch: it was fetched, waited for too long, or is"
+                    " another's; run the statement again"
+                )
+            found.fetched = True
+        return found
+
+    def forget(self, handle: bytes) -> None:
+        """Forget a result that was fetched."""
+        with self._lock:
+            self._results.pop(handle, None)
+
+    def cancel(self, handle: bytes) -> bool:
+        """Cancel a statement, fetched or not; return whether there is one."""
+        with self._lock:
+            found = self._results.pop(handle, None)
+        if found is None:
+            return False
+        found.run.cancel("by its client")
+        return True
+
+    def sweep(self) -> None:
+        """Give up what waited for too long."""
+        with self._lock:
+            dropped = self._dropped()
+        for old in dropped:
+            old.run.close()
+
+    def close(self) -> None:
+        """End all that it has."""
+        with self._lock:
+            results = list(self._results.values())
+            self._results.clear()
+            self._prepared.clear()
+        for result in results:
+            result.run.cancel("its client is gone")
+        self.backend.disconnect()
+        self._way.close()
+
+
+class Sessions:
+    """All clients that are signed in.
+
+    Parameters
+    ----------
+    access
+        Who may come in.
+    limits
+        How many.
+    """
+
+    def __init__(self, access: Access, limits: FlightLimits) -> None:
+        self._access = access
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        self._by_token: dict[bytes, Session] = {}
+        # of clients that send their password with every call: its keyed hash
+        self._by_password: dict[bytes, Session] = {}
+        self._key = secrets.token_bytes(32)
+        self._anonymous: dict[str, Session] = {}
+
+    @property
+    def needs_password(self) -> bool:
+        """Whether everybody has to sign in."""
+        return self._access.needs_password
+
+    def knows(self, token: str) -> bool:
+        """Whether a token is that of a client."""
+        with self._lock:
+            return self._digest(token) in self._by_token
+
+    def _digest(self, text: str) -> bytes:
+        # what is compared does not tell how much of it was right
+        return hmac.digest(self._key, text.encode("utf-8", "surrogateescape"), "sha256")
+
+    def sign_in(self, user: str, password: str, address: str) -> str:
+        """Let a client in; return its token.
+
+        Raises
+        ------
+        FlussError
+            For a wrong password, and when too many are signed in.
+        """
+        token = secrets.token_urlsafe(32)
+        session = self._opened(user, password, address)
+        self._enter(self._by_token, self._digest(token), session)
+        return token
+
+    def _opened(self, user: str | None, password: str | None, address: str) -> Session:
+        way = self._access.open(user, password, address)
+        return Session(way, self._limits, shared=user is None)
+
+    def _enter(self, among: dict[bytes, Session], key: bytes, session: Session) -> None:
+        with self._lock:
+            idle = self._idle()
+            if len(self._by_token) + len(self._by_password) >= self._limits.sessions:
+                full = True
+            else:
+                full = False
+                among[key] = session
+        for old in idle:
+            old.close()
+        if full:
+            session.close()
+            raise exhausted(f"{self._limits.sessions} clients are signed in: try again later")
+
+    def _idle(self) -> list[Session]:
+        """Take out the clients that did nothing for long."""
+        before = time.monotonic() - self._limits.session_idle_s
+        gone = []
+        for among in (self._by_token, self._by_password):
+            late = [key for key, session in among.items() if session.used < before]
+            gone += [among.pop(key) for key in late]
+        return gone
+
+    def of_token(self, token: str) -> Session:
+        """Return the client with a token.
+
+        Raises
+        ------
+        RefusalError
+            When there is none.
+        """
+        with self._lock:
+            found = self._by_token.get(self._digest(token))
+        if found is None:
+            raise unauthenticated("the token is not known here, or has expired: sign in again")
+        return self._used(found)
+
+    def of_password(self, user: str, password: str, address: str) -> Session:
+        """Return the client that sends its password with each call."""
+        key = self._digest(f"{address}\0{user}\0{password}")
+        with self._lock:
+            found = self._by_password.get(key)
+        if found is None:
+            found = self._opened(user, password, address)
+            self._enter(self._by_password, key, found)
+        return self._used(found)
+
+    def anonymous(self, address: str) -> Session:
+        """Return what all have in common who gave no name, from one address.
+
+        Raises
+        ------
+        RefusalError
+            When everybody has to sign in.
+        """
+        if self._access.needs_password:
+            raise unauthenticated("user and password are needed here")
+        with self._opening:
+            found = self._anonymous.get(address)
+            if found is None:
+                # rights may depend on the address
+                for old in list(self._anonymous)[: -self._limits.sessions or None]:
+                    self._anonymous.pop(old).close()
+                found = self._anonymous[address] = self._opened(None, None, address)
+        return self._used(found)
+
+    @staticmethod
+    def _used(session: Session) -> Session:
+        session.used = time.monotonic()
+        return session
+
+    def close_one(self, session: Session) -> bool:
+        """Sign a client out; False for what others share."""
+        if session.shared:
+            return False
+        with self._lock:
+            for among in (self._by_token, self._by_password):
+                for key in [key for key, known in among.items() if known is session]:
+                    del among[key]
+        session.close()
+        return True
+
+    def all(self) -> Iterator[Session]:
+        """Return every one."""
+        with self._lock:
+            found = [*self._by_token.values(), *self._by_password.values()]
+        found += list(self._anonymous.values())
+        yield from found
+
+    def sweep(self) -> None:
+        """Give up clients, and results, that were idle for long."""
+        with self._lock:
+            idle = self._idle()
+        for old in idle:
+            old.close()
+        for session in self.all():
+            session.sweep()
+
+    def close(self) -> None:
+        """Sign everybody out."""
+        found = list(self.all())
+        with self._lock:
+            self._by_token.clear()
+            self._by_password.clear()
+        self._anonymous.clear()
+        for session in found:
+            session.close()

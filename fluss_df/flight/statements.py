@@ -1,0 +1,276 @@
+"""Statements of clients: planned when they ask for a result, run when they fetch it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from fluss_df.backend.query_run import QueryRun
+from fluss_df.backend.sql.parameters import (
+    numbered,
+    parameter_types,
+    placeholders,
+    without_catalog,
+)
+from fluss_df.backend.sql.statements import parsed_statement
+from fluss_df.errors import FlussError
+from fluss_df.flight.options import FlightLimits
+from fluss_df.flight.refusals import exhausted, invalid, unsupported
+from fluss_df.flight.sessions import Prepared, Session
+
+#: What tools write in front of databases: Fluss itself has no catalogs.
+CATALOG: Final = "fluss"
+_NOTHING: Final = pa.schema([])
+_USE: Final = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*USE\b", re.IGNORECASE | re.DOTALL)
+
+
+class Turns:
+    """How many statements run at once.
+
+    One that was cancelled holds its turn until it is over: what it computes is still computed.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._running: set[QueryRun] = set()
+        # whose clients are gone
+        self._late: set[QueryRun] = set()
+
+    def take(self, run: QueryRun) -> None:
+        """Count a statement in.
+
+        Raises
+        ------
+        RefusalError
+            When too many run.
+        """
+        with self._lock:
+            self._late = {run for run in self._late if run.is_running}
+            if len(self._running) + len(self._late) >= self._most:
+                raise exhausted(f"{self._most} statements run at once here: try again later")
+            self._running.add(run)
+
+    def give_back(self, run: QueryRun) -> None:
+        """Count a statement out, once nothing of it runs."""
+        with self._lock:
+            self._running.discard(run)
+            if run.is_running:
+                self._late.add(run)
+
+
+class Statements:
+    """Runs the statements of clients.
+
+    Parameters
+    ----------
+    limits
+        How many, and for how long.
+    """
+
+    def __init__(self, limits: FlightLimits) -> None:
+        self._limits = limits
+        self._turns = Turns(limits.statements)
+
+    def plan(
+        self, session: Session, statement: str, values: tuple[Any, ...] = ()
+    ) -> tuple[bytes, pa.Schema]:
+        """Plan a statement whose result is to be fetched; return its handle and its columns.
+
+        One that is no query runs now: clients go on as soon as they have the columns, and are to
+        know by then whether it went well.
+        """
+        run = self._made(session, statement, values)
+        schema = self._schema(run)
+        return session.keep(run, schema), schema
+
+    def schema(self, session: Session, statement: str, values: tuple[Any, ...] = ()) -> pa.Schema:
+        """Return the columns of a query, which is not run."""
+        run = self._made(session, statement, values)
+        try:
+            if not run.is_query and not run.only_shows:
+                raise invalid("the columns of a statement that is no query show when it runs")
+            return self._schema(run)
+        finally:
+            run.close()
+
+    def _made(self, session: Session, statement: str, values: tuple[Any, ...]) -> QueryRun:
+        _refuse_transactions(statement)
+        if session.shared and _USE.match(statement):
+            raise unsupported("USE needs a client of its own: sign in, or write DATABASE.TABLE")
+        return QueryRun(
+            session.backend,
+            statement,
+            max_seconds=self._limits.statement_s,
+            parameters=values,
+            catalog=CATALOG,
+        )
+
+    def _schema(self, run: QueryRun) -> pa.Schema:
+        if run.is_query:
+            return run.schema
+        self._turns.take(run)
+        try:
+            return run.schema
+        finally:
+            self._turns.give_back(run)
+
+    def fetch(self, session: Session, handle: bytes) -> tuple[pa.Schema, QueryRun]:
+        """Take a planned statement; its rows come when it is iterated."""
+        result = session.fetch(handle)
+        try:
+            self._turns.take(result.run)
+        except BaseException:
+            session.forget(handle)
+            raise
+        return result.schema, result.run
+
+    def done(self, session: Session, handle: bytes, run: QueryRun) -> None:
+        """End a statement that was fetched, whether all of it was or not."""
+        session.forget(handle)
+        run.close()
+        self._turns.give_back(run)
+
+    def update(self, session: Session, statement: str, rows: list[tuple[Any, ...]]) -> int:
+        """Run a statement for each row of values; return how many rows were written."""
+        written = 0
+        for values in _together(statement, rows):
+            run = self._made(session, values[0], values[1])
+            self._turns.take(run)
+            try:
+                for _ in run:
+                    pass
+                written += run.rows_written or 0
+            finally:
+                run.close()
+                self._turns.give_back(run)
+        return written
+
+    def prepare(self, session: Session, statement: str) -> tuple[bytes, pa.Schema, pa.Schema]:
+        """Prepare a statement; return its handle, the columns of its result, and its parameters.
+
+        The columns of one with parameters are those of the statement with nulls for them.
+        """
+        _refuse_transactions(statement)
+        tree = parsed_statement(numbered(statement))
+        kinds: list[pa.DataType] = []
+        if tree is not None:
+            without_catalog(tree, CATALOG)
+            kinds = parameter_types(tree, _column_types(session))
+        schema = _NOTHING
+        if isinstance(tree, exp.Query):
+            schema = self._schema_of_query(session, statement, kinds)
+        elif tree is None:
+            with contextlib.suppress(FlussError):
+                schema = self.schema(session, statement)
+        parameters = pa.schema([(f"parameter_{n}", kind) for n, kind in enumerate(kinds, 1)])
+        handle = session.prepare(Prepared(statement, tree, parameters))
+        return handle, schema, parameters
+
+    def _schema_of_query(
+        self, session: Session, statement: str, kinds: list[pa.DataType]
+    ) -> pa.Schema:
+        for values in ([_example(kind) for kind in kinds], [None] * len(kinds)):
+            try:
+                run = self._made(session, statement, tuple(values))
+            except FlussError:
+                if not kinds:
+                    raise
+            else:
+                return run.schema
+        # it shows with the values
+        return _NOTHING
+
+
+def _example(kind: pa.DataType) -> Any:
+    if pa.types.is_string(kind):
+        return ""
+    try:
+        return pa.scalar(0 if not pa.types.is_binary(kind) else b"", kind)
+    except (pa.ArrowException, TypeError, ValueError):
+        return None
+
+
+def _refuse_transactions(statement: str) -> None:
+    word = statement.lstrip().split(None, 1)[:1]
+    if word and word[0].upper().rstrip(";") in (
+        "BEGIN",
+        "COMMIT",
+        "ROLLBACK",
+        "SAVEPOINT",
+        "RELEASE",
+        "START",
+    ):
+        raise no_transactions(word[0].upper().rstrip(";"))
+
+
+def no_transactions(name: str) -> Exception:
+    """Return the refusal of a transaction or savepoint."""
+    return unsupported(
+        f"{name}: Fluss has no transactions and no savepoints: each statement counts by itself"
+        " (turn on autocommit)"
+    )
+
+
+def _together(statement: str, rows: list[tuple[Any, ...]]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Make few statements of ``INSERT INTO t VALUES (?, ?)`` for many rows."""
+    first, last = statement.rfind("("), statement.rfind(")")
+    item = statement[first : last + 1]
+    alone = first > 0 and not item.strip("()?, ") and not statement[last + 1 :].strip(" ;\n")
+    if len(rows) < 2 or not alone or statement.lstrip()[:6].upper() != "INSERT":
+        for row in rows or [()]:
+            yield statement, row
+        return
+    for begin in range(0, len(rows), _ROWS_TOGETHER):
+        part = rows[begin : begin + _ROWS_TOGETHER]
+        many = statement[:first] + ", ".join([item] * len(part))
+        yield many, tuple(value for row in part for value in row)
+
+
+_ROWS_TOGETHER: Final = 1000
+
+
+def bound_rows(prepared: Prepared, batches: Iterator[pa.RecordBatch], most: int) -> None:
+    """Keep the values that a client binds.
+
+    Raises
+    ------
+    RefusalError
+        For another number of columns, and too many rows.
+    """
+    rows: list[tuple[Any, ...]] = []
+    wanted = 0 if prepared.tree is None else len(placeholders(prepared.tree))
+    for batch in batches:
+        if batch.num_columns != wanted:
+            raise invalid(
+                f"the statement has {wanted} parameters, and {batch.num_columns} values came"
+            )
+        if len(rows) + batch.num_rows > most:
+            raise exhausted(
+                f"at most {most:,} rows of values are bound at once: use bulk ingestion for more"
+            )
+        rows.extend(zip(*(list(column) for column in batch.columns), strict=True))
+    prepared.bound = rows
+
+
+def _column_types(session: Session) -> Any:
+    """Return a function that says which type a column of a table has."""
+
+    def kind_of(table: exp.Table, name: str) -> pa.DataType | None:
+        try:
+            info = session.backend.table_info(table.name, table.db or None)
+        except FlussError:
+            return None
+        columns = info.schema.arrow_schema
+        if name.startswith("\0"):
+            place = int(name[1:])
+            return columns.field(place).type if place < len(columns) else None
+        return columns.field(name).type if name in columns.names else None
+
+    return kind_of

@@ -1,0 +1,312 @@
+"""Peers that mean harm, or break: refused within bounds, and the server lives on."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import polars as pl
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+import fluss_df
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.flight import FlightLimits, FlightSqlServer, FolderAccess
+from fluss_df.flight import flight_messages_pb2 as pb
+from fluss_df.flight.service import SERVICE
+from fluss_df.flight.wire import flight_data, is_compressed, packed
+from tests.flight.peers import REFUSED, peer
+from tests.memory import anonymous_memory
+
+Statement = pb.CommandStatementQuery
+_Options = pb.CommandStatementIngest.TableDefinitionOptions
+LIMITS = FlightLimits(
+    connections=20,
+    calls=12,
+    statements=3,
+    prepared=3,
+    tickets=3,
+    message_bytes=1 << 20,
+    silent_s=1.0,
+)
+METHODS = ["Handshake", "ListFlights", "GetFlightInfo", "GetSchema", "DoGet", "DoPut", "DoAction"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EmbeddedFluss]:
+    with EmbeddedFluss(None) as made:
+        with made.connection() as connection:
+            rows = pl.DataFrame({"n": range(3_000_000)}).with_columns(t=pl.format("text {}", "n"))
+            fluss_df.write_fluss(rows, "big", connection=connection, create_if_not_exists=True)
+        yield made
+
+
+@pytest.fixture
+def server(engine: EmbeddedFluss) -> Iterator[FlightSqlServer]:
+    with FlightSqlServer(FolderAccess(engine), limits=LIMITS) as made:
+        yield made
+
+
+@pytest.fixture
+def channel(server: FlightSqlServer) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as made:
+        yield made
+
+
+def lives(server: FlightSqlServer) -> None:
+    """Check that the server answers others, soon."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            with peer(server) as good:
+                assert good.query("SELECT 1 AS a") == [{"a": 1}]
+            return
+        except REFUSED:
+            if time.monotonic() > deadline:
+                raise
+
+
+def call(channel: grpc.Channel, method: str, messages: list[bytes]) -> grpc.StatusCode:
+    stub = channel.stream_stream(f"/{SERVICE}/{method}")
+    try:
+        for _ in stub(iter(messages), timeout=20):
+            pass
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return grpc.StatusCode.OK
+
+
+def test_bytes_that_are_no_messages_are_refused(
+    server: FlightSqlServer, channel: grpc.Channel
+) -> None:
+    chance = random.Random(7)
+    good = [
+        pb.FlightDescriptor(
+            type=pb.FlightDescriptor.CMD, cmd=packed(Statement(query="SELECT 1"))
+        ).SerializeToString(),
+        pb.Ticket(
+            ticket=packed(pb.TicketStatementQuery(statement_handle=b"x"))
+        ).SerializeToString(),
+        pb.Action(type="CreatePreparedStatement", body=b"\x0a\xff").SerializeToString(),
+        pb.Action(type="CancelFlightInfo", body=b"\x0a\xff\x01").SerializeToString(),
+    ]
+    internal = []
+    for number in range(600):
+        method = METHODS[number % len(METHODS)]
+        seed = bytearray(chance.choice(good))
+        for _ in range(chance.randrange(4)):
+            seed[chance.randrange(len(seed))] = chance.randrange(256)
+        data = bytes(seed) if number % 3 else chance.randbytes(chance.randrange(200))
+        code = call(channel, method, [data] * chance.randrange(3))
+        if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
+            internal.append((method, data))
+    assert internal == []
+    lives(server)
+
+
+def test_a_message_that_is_too_large_is_refused(server: FlightSqlServer) -> None:
+    with peer(server) as large:
+        with pytest.raises(REFUSED, match="larger than max"):
+            large.query(f"SELECT '{'x' * (2 << 20)}' AS a")
+        with pytest.raises(REFUSED, match="larger than max"):
+            large.get(b"x" * (2 << 20))
+    lives(server)
+
+
+def test_rows_that_are_no_arrow_are_refused(server: FlightSqlServer, channel: grpc.Channel) -> None:
+    chance = random.Random(11)
+    command = pb.CommandStatementIngest(table="hostile")
+    command.table_definition_options.if_not_exist = _Options.NOT_EXIST_CREATE
+    command.table_definition_options.if_exists = _Options.EXISTS_APPEND
+    descriptor = pb.FlightDescriptor(type=pb.FlightDescriptor.CMD, cmd=packed(command))
+    batch = pa.record_batch({"a": [1, 2], "s": ["x", None]})
+    schema, rows = batch.schema.serialize(), batch.serialize()
+    first = pb.FlightData.FromString(flight_data(schema))
+    first.flight_descriptor.CopyFrom(descriptor)
+    codes = set()
+    for _ in range(400):
+        damaged = bytearray(flight_data(rows))
+        for _ in range(chance.randrange(1, 5)):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        codes.add(call(channel, "DoPut", [first.SerializeToString(), bytes(damaged)]))
+    assert grpc.StatusCode.UNKNOWN not in codes
+    assert grpc.StatusCode.INTERNAL not in codes
+    lives(server)
+
+
+def test_what_a_few_bytes_claim_is_refused(server: FlightSqlServer) -> None:
+    command = pb.CommandStatementIngest(table="claims")
+    command.table_definition_options.if_exists = _Options.EXISTS_APPEND
+    with peer(server) as claiming:
+        claiming.query("CREATE TABLE claims (a INT)")
+        nothing = pa.table({"a": pa.nulls(1 << 30)})
+        with pytest.raises(REFUSED, match=r"a batch has 1,073,741,824 rows: send at most"):
+            claiming.put(command, nothing)
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([("a", pa.int64())]), options=options) as writer:
+        writer.write_batch(pa.record_batch({"a": pa.array([0] * 100_000)}))
+    data = sink.getvalue().to_pybytes()
+    # behind the schema
+    at = 8 + struct.unpack_from("<i", data, 4)[0]
+    length = struct.unpack_from("<i", data, at + 4)[0]
+    assert is_compressed(data[at + 8 : at + 8 + length])
+    plain = pa.record_batch({"a": [1]}).serialize().to_pybytes()
+    assert not is_compressed(plain[8 : 8 + struct.unpack_from("<i", plain, 4)[0]])
+    lives(server)
+
+
+def test_calls_that_say_nothing_are_ended(
+    server: FlightSqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fluss_df.flight.service._FIRST_S", 1.0)
+    gate = threading.Event()
+
+    def silent() -> Iterator[bytes]:
+        gate.wait(30)
+        yield from ()
+
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stubs = [channel.stream_stream(f"/{SERVICE}/{method}") for method in METHODS[2:]]
+        calls = [stub(silent()) for stub in stubs * 5]
+        began = time.monotonic()
+        codes = []
+        for waiting in calls:
+            with pytest.raises(grpc.RpcError) as caught:
+                next(waiting)
+            codes.append(caught.value.code())
+        assert time.monotonic() - began < 15
+        gate.set()
+    refused = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE}
+    assert set(codes) <= {grpc.StatusCode.CANCELLED, *refused}
+    assert grpc.StatusCode.CANCELLED in codes
+    lives(server)
+
+
+def test_a_thousand_connections_leave_room(server: FlightSqlServer) -> None:
+    before = anonymous_memory()
+    opened = []
+    try:
+        for number in range(1000):
+            made = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+            if number % 2:
+                made.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            opened.append(made)
+        assert anonymous_memory() - before < 100 << 20
+    finally:
+        for made in opened:
+            made.close()
+    lives(server)
+
+
+def test_statements_at_once_are_bounded(server: FlightSqlServer) -> None:
+    with peer(server) as one:
+        streams = []
+        for _ in range(LIMITS.statements):
+            info = one.info(Statement(query="SELECT * FROM big"))
+            stream = one.client.do_get(info.endpoints[0].ticket, one.options)
+            stream.read_chunk()
+            streams.append(stream)
+        with pytest.raises(REFUSED, match="3 statements run at once here: try again later"):
+            one.query("SELECT * FROM big")
+        for stream in streams:
+            stream.cancel()
+        lives(server)
+
+
+def test_results_that_nobody_fetches_are_given_up(server: FlightSqlServer) -> None:
+    with peer(server) as one:
+        infos = [one.info(Statement(query=f"SELECT {n} AS a")) for n in range(5)]
+        tickets = [info.endpoints[0].ticket for info in infos]
+        for ticket in tickets[:2]:
+            with pytest.raises(REFUSED, match="waited for too long"):
+                one.get(ticket)
+        assert [one.get(ticket).column(0)[0].as_py() for ticket in tickets[2:]] == [2, 3, 4]
+
+
+def test_prepared_statements_are_bounded(server: FlightSqlServer) -> None:
+    request = packed(pb.ActionCreatePreparedStatementRequest(query="SELECT 1"))
+    with peer(server) as one:
+        for _ in range(LIMITS.prepared):
+            one.act("CreatePreparedStatement", request)
+        with pytest.raises(REFUSED, match="3 prepared statements are open: close some"):
+            one.act("CreatePreparedStatement", request)
+
+
+def test_a_client_that_goes_away_ends_its_query(server: FlightSqlServer) -> None:
+    one = fl.connect(server.url)
+    descriptor = fl.FlightDescriptor.for_command(packed(Statement(query="SELECT * FROM big")))
+    info = one.get_flight_info(descriptor)
+    stream = one.do_get(info.endpoints[0].ticket)
+    stream.read_chunk()
+    turns = server._statements._turns
+    assert len(turns._running) == 1
+    (run,) = turns._running
+    del stream
+    one.close()
+    run._flow.join(10)
+    assert not run.is_running
+    lives(server)
+
+
+def test_a_query_has_its_time(engine: EmbeddedFluss) -> None:
+    limits = FlightLimits(statement_s=1.0)
+    with FlightSqlServer(FolderAccess(engine), limits=limits) as server, peer(server) as slow:
+        info = slow.info(Statement(query="SELECT * FROM big"))
+        stream = slow.client.do_get(info.endpoints[0].ticket, slow.options)
+        stream.read_chunk()
+        time.sleep(2)
+        with pytest.raises(REFUSED, match="took longer than 1 seconds"):
+            stream.read_all()
+        lives(server)
+
+
+def test_clients_that_ask_at_once_get_their_own_rows(server: FlightSqlServer) -> None:
+    errors: list[BaseException] = []
+
+    def ask(number: int) -> None:
+        try:
+            with peer(server) as one:
+                for turn in range(10):
+                    value = number * 100 + turn
+                    while True:
+                        try:
+                            assert one.query(f"SELECT {value} AS a") == [{"a": value}]
+                            break
+                        except REFUSED as refused:
+                            # those who gave no name share their results, and their limits
+                            again = ("try again later", "run the statement again")
+                            if not any(text in str(refused) for text in again):
+                                raise
+        except BaseException as error:
+            errors.append(error)
+
+    threads: list[threading.Thread] = []
+    for number in range(5):
+        threads.append(threading.Thread(target=ask, args=(number,)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+
+
+def test_closing_ends_what_runs(engine: EmbeddedFluss) -> None:
+    server = FlightSqlServer(FolderAccess(engine))
+    with peer(server) as one:
+        info = one.info(Statement(query="SELECT * FROM big"))
+        stream = one.client.do_get(info.endpoints[0].ticket, one.options)
+        stream.read_chunk()
+        (run,) = server._statements._turns._running
+        server.close()
+        server.close()
+        run._flow.join(10)
+        assert not run.is_running
+        with pytest.raises((*REFUSED, OSError)):
+            stream.read_all()
