@@ -18,8 +18,13 @@ from sqlglot import exp
 from fluss_df.backend.backend import Backend
 from fluss_df.backend.sql.ddl import RESET
 from fluss_df.backend.sql.parameters import bind, numbered, without_catalog
-from fluss_df.backend.sql.queries import SqlScope, count_hints, polars_reason
-from fluss_df.backend.sql.statements import parsed_statement
+from fluss_df.backend.sql.queries import (
+    SqlScope,
+    count_hints,
+    polars_reason,
+    require_no_files,
+)
+from fluss_df.backend.sql.statements import explained_query, parsed_statement
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
 from fluss_df.io.polars_reader import copy_with_scans
@@ -72,6 +77,9 @@ class QueryRun:
         become literals of their types, never text of the statement.
     catalog
         What may stand in front of databases in names, for tools that write a catalog there.
+    local_files
+        Whether it may read files of this machine (``FROM read_csv('...')``), as ``raw_sql`` does.
+        Not for statements that came over the network.
 
     Attributes
     ----------
@@ -109,6 +117,7 @@ class QueryRun:
         batch_bytes: int = BATCH_BYTES,
         parameters: Sequence[Any] = (),
         catalog: str | None = None,
+        local_files: bool = False,
     ) -> None:
         for name, limit in (("max_rows", max_rows), ("max_seconds", max_seconds)):
             if limit is not None and not limit > 0:
@@ -130,6 +139,10 @@ class QueryRun:
         self._result: pl.DataFrame | None = None
         self._flow = _Flow()
         self._tree = parsed_statement(numbered(statement))
+        if not local_files:
+            looked_at = explained_query(statement) if self._tree is None else self._tree
+            if looked_at is not None:
+                require_no_files(looked_at, "a statement here reads")
         if self._tree is not None:
             if catalog is not None:
                 without_catalog(self._tree, catalog)

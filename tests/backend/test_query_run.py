@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -269,3 +270,39 @@ def test_a_program_that_leaves_a_query_open_ends() -> None:
     line = [sys.executable, "-c", program]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
     assert int(done.stdout) > 0
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM read_csv('{file}')",
+        "SELECT n FROM t WHERE n IN (SELECT a FROM read_csv('{file}'))",
+        "WITH f AS (SELECT * FROM read_csv('{file}')) SELECT * FROM f",
+        "SELECT 1 AS a UNION ALL SELECT a FROM read_csv('{file}')",
+        "CREATE TABLE made AS SELECT * FROM read_csv('{file}')",
+        "CREATE VIEW made AS SELECT * FROM read_csv('{file}')",
+        "INSERT INTO made SELECT * FROM read_csv('{file}')",
+        "MERGE INTO made USING (SELECT * FROM read_csv('{file}')) AS s ON made.a = s.a"
+        " WHEN MATCHED THEN DELETE",
+        "EXPLAIN SELECT * FROM read_csv('{file}')",
+        "explain plan for SELECT * FROM read_csv('{file}')",
+    ],
+)
+def test_files_are_read_only_where_that_is_allowed(
+    con: Backend, tmp_path: Path, statement: str
+) -> None:
+    file = tmp_path / "secret.csv"
+    file.write_text("a\n1\n")
+    with pytest.raises(FlussError, match="not files") as raised:
+        QueryRun(con, statement.format(file=file)).read_all()
+    # whether there is such a file is not told either
+    with pytest.raises(FlussError, match="not files") as missing:
+        QueryRun(con, statement.format(file=tmp_path / "secret.cvs")).read_all()
+    assert str(raised.value) == str(missing.value).replace("secret.cvs", "secret.csv")
+
+
+def test_files_where_they_are_allowed(con: Backend, tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text("a\n1\n")
+    run = QueryRun(con, f"SELECT * FROM read_csv('{file}')", local_files=True)
+    assert run.read_all().to_pylist() == [{"a": 1}]

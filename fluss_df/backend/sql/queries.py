@@ -107,6 +107,19 @@ def _open_quote(query: str) -> str | None:
     return f"the quote {begun[0]} does not end (line {line}, column {column})"
 
 
+def require_no_files(tree: exp.Expr, who: str) -> None:
+    """Raise for table functions, such as ``read_csv('...')``, anywhere in a statement.
+
+    They open files of the machine on which the statement runs, with the rights of its process:
+    that is not for the text of another user.
+    """
+    for table in tree.find_all(exp.Table):
+        if not isinstance(table.this, exp.Identifier):
+            raise FlussError(
+                f"{who} tables and views, not files: {table.sql()[:80]}; load the file into a table"
+            )
+
+
 def count_hints(query: str) -> int:
     """Return how many hints stand in a statement that can be parsed."""
     tokens = sqlglot.tokenize(query, dialect=Fluss)

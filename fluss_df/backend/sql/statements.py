@@ -103,6 +103,7 @@ class Statements(Merging):
 
     def run_parsed(self, tree: exp.Expr, query: str) -> pl.DataFrame:
         """Run a statement that was parsed, of this text; as :meth:`raw_sql`."""
+        bare = _bare(query)
         if isinstance(tree, exp.Values):
             tree = _query_of(tree)
         if isinstance(tree, exp.Query):
@@ -324,6 +325,12 @@ def parsed_statement(query: str) -> exp.Expr | None:
         return None
     tree = parse(query)
     return _query_of(tree) if isinstance(tree, exp.Values) else tree
+
+
+def explained_query(query: str) -> exp.Expr | None:
+    """Return the tree of the query that an ``EXPLAIN`` is of; None for other statements."""
+    found = _EXPLAIN.fullmatch(_bare(query))
+    return None if found is None else parse(found[1])
 
 
 def _bare(query: str) -> str:

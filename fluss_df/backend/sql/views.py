@@ -20,7 +20,7 @@ from sqlglot import exp
 
 from fluss_df.backend.catalog.expressions import expression_of_data, expression_to_data
 from fluss_df.backend.catalog.rows import Rows
-from fluss_df.backend.sql.queries import SqlScope, count_hints, parse
+from fluss_df.backend.sql.queries import SqlScope, count_hints, parse, require_no_files
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.names import exact
 from fluss_df.metadata import VIEW_PROPERTY, TablePath, ViewError
@@ -398,9 +398,4 @@ def _require_tables(tree: exp.Expr) -> None:
     """Raise for what is no query over tables: a view is another user's text, and reads no files."""
     if not isinstance(tree, exp.Query):
         raise FlussError("a view is a query")
-    for table in tree.find_all(exp.Table):
-        if not isinstance(table.this, exp.Identifier):
-            raise FlussError(
-                f"a view reads tables and views, not files: {table.sql()[:80]}; load it into a"
-                " table"
-            )
+    require_no_files(tree, "a view reads")
