@@ -30,6 +30,7 @@ _COMMANDS = {
     "demo": "demo",
     "serve": "serve",
     "passwd": "serve",
+    "ui": "ui",
     "acl": "acl",
     "tier": "tier",
     "config": "admin.servers",

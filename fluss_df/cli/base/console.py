@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fluss_df.cli.base.texts import json_lines
+from fluss_df.io.base.texts import json_lines
 from fluss_df.errors import FlussError
 
 EXIT_ERROR = 1

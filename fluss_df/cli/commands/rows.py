@@ -29,7 +29,7 @@ from fluss_df.cli.base.options import (
     split_names,
 )
 from fluss_df.cli.base.progress import progress, reading
-from fluss_df.cli.base.texts import for_csv, json_lines
+from fluss_df.io.base.texts import for_csv, json_lines
 from fluss_df.cli.loading.files import ENDINGS, ending
 from fluss_df.cli.loading.guessing import parse_schema
 from fluss_df.client.connection import FlussConnection

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 from polars.io.plugins import register_io_source
 
-from fluss_df.cli.base.texts import decoded, misfit, raw_type, typed
+from fluss_df.io.base.texts import decoded, misfit, raw_type, typed
 from fluss_df.cli.loading.guessing import SAMPLE, Guess
 from fluss_df.cli.loading.json_lines import check_fields, check_lines, objects
 from fluss_df.errors import FlussError

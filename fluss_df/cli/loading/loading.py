@@ -21,7 +21,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from fluss_df.cli.base.texts import entries_of
+from fluss_df.io.base.texts import entries_of
 from fluss_df.cli.loading.files import LINES, TEXTS, Source
 from fluss_df.cli.loading.guessing import Guess
 from fluss_df.client.connection import FlussConnection
