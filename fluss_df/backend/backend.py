@@ -49,6 +49,7 @@ _INTERNAL = frozenset(
         "is_local",
         "path",
         "reset",
+        "run_parsed",
         "scan_table",
         "show",
         "table_info",

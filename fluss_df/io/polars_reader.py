@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from fluss_df.client.fetch.chunk_read import positions_of
-from fluss_df.client.fetch.parallel import ParallelRead
+from fluss_df.client.fetch.parallel import AHEAD_BYTES, ParallelRead
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
@@ -210,6 +210,8 @@ class LogRead(PlannedRead):
         own = tuple(name for name in self.info.get_column_names() if name in wanted)
         if splits:
             run.reads(own, splits)
+        watcher = self.runs.watcher
+        ahead = None if watcher is None else watcher.ahead_bytes
         read = ParallelRead(
             self.source.connection,
             self.info,
@@ -218,6 +220,7 @@ class LogRead(PlannedRead):
             positions_of(self.info.table_id, splits),
             run.metrics,
             lambda table: to_polars(table.select(columns)),
+            ahead_bytes=AHEAD_BYTES if ahead is None else ahead,
             server_filter=server_filter,
             views=True,
         )

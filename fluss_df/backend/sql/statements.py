@@ -83,7 +83,10 @@ class Statements(Ddl):
         if reset is not None:
             self.reset(reset)
             return pl.DataFrame()
-        tree = parse(query)
+        return self.run_parsed(parse(query), query)
+
+    def run_parsed(self, tree: exp.Expr, query: str) -> pl.DataFrame:
+        """Run a statement that was parsed, of this text; as :meth:`raw_sql`."""
         if isinstance(tree, exp.Values):
             tree = _query_of(tree)
         if isinstance(tree, exp.Query):
@@ -260,6 +263,21 @@ def _errors_of_polars() -> Iterator[None]:
 def _collected(frame: pl.LazyFrame) -> pl.DataFrame:
     with _errors_of_polars():
         return frame.collect()
+
+
+def parsed_statement(query: str) -> exp.Expr | None:
+    """Return the tree of a statement; None for SHOW, EXPLAIN and others that are no tree.
+
+    Raises
+    ------
+    FlussError
+        As :func:`parse`.
+    """
+    bare = _bare(query)
+    if is_shown(bare) or _EXPLAIN.fullmatch(bare) or RESET.fullmatch(bare):
+        return None
+    tree = parse(query)
+    return _query_of(tree) if isinstance(tree, exp.Values) else tree
 
 
 def _bare(query: str) -> str:

@@ -211,6 +211,9 @@ class _Reader(FileReader):
     ) -> Iterator[pl.DataFrame]:
         """Return the rows, a few MB at a time."""
         frames = self._planned.frames(self._run, columns, pre_slice)
+        watcher = self._planned.runs.watcher
+        if watcher is not None:
+            frames = watcher.paced(frames)
         return _traced(frames, self._run) if self._run.is_traced else frames
 
 

@@ -13,7 +13,7 @@ import gc
 import threading
 import time
 import weakref
-from typing import Final
+from typing import Final, Protocol
 
 from polars.lazyframe.engine import _CollectBatches
 
@@ -26,12 +26,24 @@ _EXIT_WAIT_S: Final = 2.0
 _LEAVE_S: Final = 0.01
 
 
+class Ending(Protocol):
+    """A query that can be ended from outside."""
+
+    def end(self, error: BaseException) -> None:
+        """Have its scans raise an error."""
+
+
 class LiveQueries:
     """Counts objects of queries as long as they live."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._count = 0
+        self._ended: weakref.WeakSet[Ending] = weakref.WeakSet()
+
+    def ended_at_exit(self, query: Ending) -> None:
+        """Have a query ended where the program ends before it."""
+        self._ended.add(query)
 
     def add(self, holder: object) -> None:
         """Count an object until it is gone."""
@@ -55,6 +67,8 @@ class LiveQueries:
 
     def before_exit(self) -> None:
         """End the iterators of batches that the program left, before its threads are waited for."""
+        for query in list(self._ended):
+            query.end(RuntimeError("the program ends"))
         if self.wait(_USUAL_S):
             return
         # They cannot be had from their queries. What they would still yield, nobody can take.

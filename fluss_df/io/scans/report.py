@@ -9,8 +9,11 @@ import threading
 import time
 import weakref
 from collections.abc import Hashable, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+import polars as pl
 
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.observe import spans
@@ -208,10 +211,35 @@ class ScanRun:
         )
 
 
+class Watcher(Protocol):
+    """Somebody who runs a query, and knows of its scans."""
+
+    @property
+    def ahead_bytes(self) -> int | None:
+        """How much a scan may hold that Polars did not take; None for the usual."""
+
+    def began(self, run: ScanRun) -> None:
+        """Take note of a scan that begins."""
+
+    def paced(self, frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        """Iterate over the frames of a scan, as fast as the query may."""
+
+
+#: Whose the scans are that this thread makes.
+watching: ContextVar[Watcher | None] = ContextVar("watching", default=None)
+
+
 class Runs:
-    """The last runs of a scan's queries; of those of the newest shapes only."""
+    """The last runs of a scan's queries; of those of the newest shapes only.
+
+    Attributes
+    ----------
+    watcher
+        Who runs the query of which the scan is a part; None where anybody may.
+    """
 
     def __init__(self) -> None:
+        self.watcher = watching.get()
         self._lock = threading.Lock()
         #: Where the scan belongs in a trace: queries run in threads that know nothing of it.
         self.context = spans.context()
@@ -221,6 +249,8 @@ class Runs:
         """Remember a run."""
         if spans.tracer is not None:
             run.traced(self.context)
+        if self.watcher is not None:
+            self.watcher.began(run)
         began(run)
         shape = _shape(run.plan)
         with self._lock:

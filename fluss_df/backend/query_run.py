@@ -1,0 +1,474 @@
+"""One statement of SQL that runs: batch by batch, in bounded memory, until it ends or is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Final, Self
+
+import polars as pl
+import pyarrow as pa
+from sqlglot import exp
+
+from fluss_df.backend.backend import Backend
+from fluss_df.backend.sql.queries import SqlScope, count_hints, polars_reason
+from fluss_df.backend.sql.statements import parsed_statement
+from fluss_df.errors import FlussError
+from fluss_df.io.base.names import exact
+from fluss_df.io.polars_reader import copy_with_scans
+from fluss_df.io.scan import explain
+from fluss_df.io.scans.report import ScanReport
+from fluss_df.io.scans.running import RunningQuery
+
+#: About the size of a batch.
+BATCH_BYTES: Final = 1 << 20
+# what is computed and not taken: from here on scans wait, and from there on Polars does
+_HELD_BYTES: Final = 4 << 20
+_MOST_HELD_BYTES: Final = 4 * _HELD_BYTES
+# what a scan holds that Polars did not take
+_AHEAD_BYTES: Final = 8 << 20
+# how long close() waits for the thread of a query that was ended
+_CLOSE_S: Final = 1.0
+
+
+class QueryCancelledError(FlussError):
+    """Somebody cancelled the query."""
+
+
+class QueryLimitError(FlussError):
+    """The query had more rows, or took more time, than it was allowed."""
+
+
+class QueryRun:
+    """One statement of SQL that runs on a backend.
+
+    A query is planned when the object is made, and begins when the first batch is asked for. Its
+    scans wait while batches are not taken: what is held is a few MB, however large the result is;
+    a sort, a join or an aggregation holds what it needs to compute. A statement that is no query
+    (``CREATE``, ``INSERT``, ``SHOW``, ...) runs as a whole when its schema or rows are asked for.
+
+    Parameters
+    ----------
+    backend
+        Where it runs.
+    statement
+        One statement.
+    max_rows
+        The most rows; None for all. Behind that many :class:`QueryLimitError` is raised if there
+        are more. Only so many are read where the query allows it.
+    max_seconds
+        The most seconds from the beginning to the last batch that was taken; None for any time.
+    batch_bytes
+        About the most bytes in a batch; a single row may have more.
+
+    Attributes
+    ----------
+    is_query
+        Whether it reads rows and changes nothing.
+    rows
+        How many rows were given so far.
+    rows_written
+        How many rows an ``INSERT``, ``UPDATE`` or ``DELETE`` wrote; None for other statements, and
+        before it ran.
+
+    Raises
+    ------
+    FlussError
+        For what cannot be read, or a table or column that is not there.
+
+    Examples
+    --------
+    >>> run = QueryRun(backend, "SELECT * FROM orders", max_seconds=60)  # doctest: +SKIP
+    >>> with run:  # doctest: +SKIP
+    ...     for batch in run:
+    ...         print(batch.num_rows)
+    >>> print(run.scans)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        statement: str,
+        *,
+        max_rows: int | None = None,
+        max_seconds: float | None = None,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> None:
+        for name, limit in (("max_rows", max_rows), ("max_seconds", max_seconds)):
+            if limit is not None and not limit > 0:
+                raise FlussError(f"{name}={limit!r}: expected more than 0, or None")
+        if batch_bytes < 1:
+            raise FlussError(f"batch_bytes={batch_bytes!r}: expected at least 1")
+        self.rows = 0
+        self.rows_written: int | None = None
+        self._backend = backend
+        self._statement = statement
+        self._max_rows = max_rows
+        self._max_seconds = max_seconds
+        self._batch_bytes = batch_bytes
+        self._began: float | None = None
+        self._ended: float | None = None
+        self._lock = threading.Lock()
+        self._iterated = False
+        self._schema: pa.Schema | None = None
+        self._result: pl.DataFrame | None = None
+        self._flow = _Flow()
+        self._tree = parsed_statement(statement)
+        self.is_query = isinstance(self._tree, exp.Query)
+        self._frame: pl.LazyFrame | None = None
+        if self.is_query:
+            assert self._tree is not None
+            self._plan(self._tree)
+        # whoever lets go of it ends it, too
+        weakref.finalize(self, self._flow.end, _cancelled(None)).atexit = False
+
+    def _plan(self, tree: exp.Expr) -> None:
+        backend = self._backend
+        with self._flow.running.planned(), _errors():
+            frame = SqlScope(backend).run(tree, count_hints(self._statement))
+            if backend._tables:
+                # what the connection has names for was made earlier, and its scans with it
+                with contextlib.suppress(FlussError):
+                    frame, _ = copy_with_scans(frame)
+        wide = [n for n, t in frame.collect_schema().items() if t in (pl.Int128, pl.UInt128)]
+        frame = frame.with_columns(exact(n).cast(pl.Decimal(38, 0)) for n in wide)
+        self._frame = frame
+        self._schema = _arrow_schema(frame.collect_schema())
+
+    # ---- before it runs
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the result; those of a statement that is no query are known once it ran.
+
+        Raises
+        ------
+        FlussError
+            When such a statement fails.
+        """
+        if self._schema is None:
+            self._run_statement()
+        assert self._schema is not None
+        return self._schema
+
+    def explain(self) -> str:
+        """Return what the query would read of Fluss now; the plan of one that reads nothing there.
+
+        Raises
+        ------
+        FlussError
+            For a statement that is no query.
+        """
+        if self._frame is None:
+            raise FlussError("only queries have a plan: this statement is run as it stands")
+        with _errors():
+            return explain(self._frame) or str(self._frame.explain())
+
+    # ---- while it runs
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Iterate over the record batches of the result, once.
+
+        Raises
+        ------
+        QueryCancelledError
+            After :meth:`cancel`.
+        QueryLimitError
+            For more rows than ``max_rows``, behind the last that was allowed; after
+            ``max_seconds``.
+        FlussError
+            What failed, and when it is iterated again.
+        """
+        with self._lock:
+            if self._iterated:
+                raise FlussError("the rows of this query were asked for before: run it again")
+            self._iterated = True
+        return self._batches()
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for frame in self._frames():
+                for batch in self._cut(frame):
+                    self._flow.running.check()
+                    self.rows += batch.num_rows
+                    yield batch
+        finally:
+            self._ended = time.monotonic()
+            self._flow.end(_cancelled(None))
+
+    def _frames(self) -> Iterator[pl.DataFrame]:
+        if self._frame is None:
+            self._run_statement()
+            assert self._result is not None
+            yield from self._limited(iter((self._result,)))
+            return
+        frame = self._frame if self._max_rows is None else self._frame.head(self._max_rows + 1)
+        self._start()
+        flow = self._flow
+        flow.start(lambda: flow.sink(frame))
+        yield from self._limited(flow.frames())
+
+    def _limited(self, frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        left = self._max_rows
+        for frame in frames:
+            if left is not None and frame.height > left:
+                if left:
+                    yield frame.head(left)
+                error = QueryLimitError(
+                    f"the query has more than {self._max_rows} rows, which is the most that may be"
+                    " asked for here: add a LIMIT or a narrower WHERE"
+                )
+                self._flow.end(error)
+                raise error
+            if left is not None:
+                left -= frame.height
+            yield frame
+
+    def _cut(self, frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+        if not frame.height:
+            return
+        parts = -(-int(frame.estimated_size()) // self._batch_bytes)
+        for part in frame.iter_slices(max(1, frame.height // max(1, parts))):
+            yield from part.to_arrow().cast(self.schema).to_batches()
+
+    def read_all(self) -> pa.Table:
+        """Return all rows as one table; errors as of iterating."""
+        return pa.Table.from_batches(list(self), self.schema)
+
+    def cancel(self, reason: str | None = None) -> None:
+        """End it, from any thread: who waits for its rows gets QueryCancelledError at once.
+
+        Its scans end within a quarter of a second. What Polars computes of rows that it has goes on
+        in the background until it is done. What a statement has written stays written.
+
+        Parameters
+        ----------
+        reason
+            What the error says besides.
+        """
+        self._flow.end(_cancelled(reason))
+
+    def close(self) -> None:
+        """End it, and wait a moment for its scans; a second call does nothing."""
+        self._flow.end(_cancelled(None))
+        self._flow.join(_CLOSE_S)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether anything of it still runs, also after it was cancelled."""
+        return self._flow.is_alive
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        if self._began is None:
+            return 0.0
+        return (self._ended or time.monotonic()) - self._began
+
+    @property
+    def scans(self) -> list[ScanReport]:
+        """What its scans fetched so far, in the order in which they began."""
+        return self._flow.running.scans
+
+    # ---- statements that are no queries
+
+    def _run_statement(self) -> None:
+        with self._lock:
+            if self._result is None:
+                self._result = self._ran()
+                self._schema = _arrow_schema(self._result.schema)
+
+    def _ran(self) -> pl.DataFrame:
+        backend, statement, tree = self._backend, self._statement, self._tree
+        self._start()
+        found: list[pl.DataFrame] = []
+
+        def work() -> None:
+            with self._flow.running.planned():
+                ran = (
+                    backend.raw_sql(statement)
+                    if tree is None
+                    else backend.run_parsed(tree, statement)
+                )
+            found.append(ran)
+
+        self._flow.start(work)
+        try:
+            for _ in self._flow.frames():
+                pass
+        finally:
+            self._ended = time.monotonic()
+        result = found[0]
+        if isinstance(tree, exp.Insert | exp.Update | exp.Delete) and "rows" in result.columns:
+            self.rows_written = int(result["rows"].sum())
+        return result
+
+    def _start(self) -> None:
+        self._began = time.monotonic()
+        if self._max_seconds is not None:
+            error = QueryLimitError(
+                f"the statement took longer than {self._max_seconds:g} seconds, which is the most"
+                " that it may take here"
+            )
+            self._flow.running.deadline = self._began + self._max_seconds, error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"QueryRun({self._statement[:60]!r}, {self.rows} rows)"
+
+
+class _Flow:
+    """The way from a thread that computes to who takes: it knows nothing of the run."""
+
+    def __init__(self) -> None:
+        self.running = RunningQuery(_AHEAD_BYTES)
+        self._changed = threading.Condition()
+        self._frames: deque[tuple[pl.DataFrame, int]] = deque()
+        self._held = 0
+        self._done = False
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, work: Any) -> None:
+        """Do something on a thread, whose end is that of the frames."""
+
+        def main() -> None:
+            error: BaseException | None = None
+            try:
+                self.running.check()
+                with _errors():
+                    work()
+            except BaseException as caught:
+                error = caught
+            with self._changed:
+                self._done, self._error = True, error
+                self._changed.notify_all()
+
+        self._thread = threading.Thread(target=main, name="fluss-df-query", daemon=True)
+        self._thread.start()
+
+    def sink(self, frame: pl.LazyFrame) -> None:
+        """Compute a frame, as its parts are taken."""
+        frame.sink_batches(self._put, engine="streaming")
+
+    def _put(self, frame: pl.DataFrame) -> bool:
+        """Hold a part; True ends the query."""
+        size = int(frame.estimated_size())
+        with self._changed:
+            if self.running.error is not None:
+                return True
+            self._frames.append((frame, size))
+            self._held += size
+            if self._held >= _HELD_BYTES:
+                self.running.hold(True)
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._held < _MOST_HELD_BYTES or self.running.error is not None
+            )
+            return self.running.error is not None
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """Iterate over the parts; raises what the thread raised, or by what the query was ended."""
+        while True:
+            with self._changed:
+                while not self._frames and not self._done and self.running.error is None:
+                    self._changed.wait(self._seconds_left())
+                    if self._seconds_left() == 0.0:
+                        break
+                ended = self._done and not self._frames
+                if not ended and self._frames:
+                    frame, size = self._frames.popleft()
+                    self._held -= size
+                    if self._held < _HELD_BYTES:
+                        self.running.hold(False)
+                    self._changed.notify_all()
+            self.check()
+            if ended:
+                if self._error is not None:
+                    raise self._error
+                return
+            yield frame
+
+    def check(self) -> None:
+        """Raise the error by which the query was ended."""
+        try:
+            self.running.check()
+        except BaseException as error:
+            self.end(error)
+            raise
+
+    def _seconds_left(self) -> float | None:
+        deadline = self.running.deadline
+        return None if deadline is None else max(0.0, deadline[0] - time.monotonic())
+
+    def end(self, error: BaseException) -> None:
+        """End the query, whoever waits; one that is over keeps its end."""
+        with self._changed:
+            if self._done and not self._frames:
+                return
+        self.running.end(error)
+        with self._changed:
+            self._frames.clear()
+            self._held = 0
+            self._changed.notify_all()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the thread, if there is one."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+
+
+def _cancelled(reason: str | None) -> QueryCancelledError:
+    return QueryCancelledError("the query was cancelled" + (f": {reason}" if reason else ""))
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """Make errors of SQL of those of Polars."""
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise FlussError(f"SQL cannot be run: {polars_reason(error)}") from error
+
+
+def _arrow_schema(schema: pl.Schema) -> pa.Schema:
+    """Return the Arrow types of a result: those that every client of Arrow knows."""
+    wide = pl.DataFrame(schema=schema).to_arrow().schema
+    return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in wide])
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+        return pa.list_(_plain_field(kind.value_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain_field(kind.value_field), kind.list_size)
+    if pa.types.is_struct(kind):
+        return pa.struct([_plain_field(field) for field in kind])
+    return kind
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_plain_type(field.type))

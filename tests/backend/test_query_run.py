@@ -1,0 +1,252 @@
+"""One statement that runs: its rows in batches, bounded, and ended from outside."""
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import fluss_df
+from fluss_df.backend import Backend
+from fluss_df.backend.query_run import QueryCancelledError, QueryLimitError, QueryRun
+from fluss_df.errors import FlussError
+
+ROWS = 200_000
+
+
+@pytest.fixture
+def numbers(con: Backend, fresh: Callable[[], str]) -> str:
+    """A log table with a number and a text in each row."""
+    name = fresh()
+    rows = pl.DataFrame({"n": range(ROWS)}).with_columns(t=pl.format("text {}", "n"))
+    fluss_df.write_fluss(
+        rows, f"ibis.{name}", connection=con.connection, create_if_not_exists=True, bucket_count=1
+    )
+    return name
+
+
+def test_the_rows_are_those_of_raw_sql_in_batches_of_their_size(con: Backend, numbers: str) -> None:
+    statement = f"SELECT t, n * 2 AS m FROM {numbers} WHERE n % 3 = 0"
+    with QueryRun(con, statement, batch_bytes=100_000) as run:
+        assert run.is_query
+        assert run.schema == pa.schema([("t", pa.string()), ("m", pa.int64())])
+        batches = list(run)
+    assert pl.DataFrame(pa.Table.from_batches(batches)).equals(con.raw_sql(statement))
+    assert len(batches) > 5
+    assert max(batch.nbytes for batch in batches) < 150_000
+    assert run.rows == sum(batch.num_rows for batch in batches)
+    assert run.rows_written is None
+
+
+def test_it_says_what_it_will_read_and_what_it_read(con: Backend, numbers: str) -> None:
+    run = QueryRun(con, f"SELECT n FROM {numbers}")
+    assert "columns    1 of 2: n" in run.explain()
+    assert run.scans == []
+    assert run.read_all().num_rows == ROWS
+    # those of the other query alone, whatever else runs
+    (scan,) = run.scans
+    assert scan.columns == ("n",)
+    assert scan.rows == ROWS
+    assert 0 < run.seconds < 60
+
+
+def test_two_at_once_know_their_own_scans(con: Backend, numbers: str) -> None:
+    one = QueryRun(con, f"SELECT n FROM {numbers}")
+    two = QueryRun(con, f"SELECT t FROM {numbers}")
+    first, second = iter(one), iter(two)
+    assert next(first).num_rows
+    assert next(second).num_rows
+    assert [scan.columns for scan in one.scans] == [("n",)]
+    assert [scan.columns for scan in two.scans] == [("t",)]
+    one.close()
+    two.close()
+
+
+def test_a_result_without_rows_has_a_schema(con: Backend, numbers: str) -> None:
+    table = QueryRun(con, f"SELECT n, t FROM {numbers} WHERE n < 0").read_all()
+    assert table.num_rows == 0
+    assert table.schema.names == ["n", "t"]
+
+
+def test_scans_wait_while_nobody_takes(con: Backend, fresh: Callable[[], str]) -> None:
+    name = fresh()
+    rows = pl.DataFrame({"n": range(4_000_000)})
+    fluss_df.write_fluss(
+        rows, f"ibis.{name}", connection=con.connection, create_if_not_exists=True, bucket_count=1
+    )
+    with QueryRun(con, f"SELECT * FROM {name}") as run:
+        batches = iter(run)
+        taken = next(batches).num_rows
+        # until nothing moves any more
+        before = -1
+        while before != run._flow._held:
+            before = run._flow._held
+            time.sleep(0.3)
+        assert 0 < run._flow._held < 20 << 20
+        assert taken + sum(batch.num_rows for batch in batches) == 4_000_000
+
+
+def test_a_query_that_waits_is_cancelled_at_once(con: Backend, numbers: str) -> None:
+    from fluss_df.io.scan import scan_fluss
+
+    with QueryRun(con, f"SELECT n FROM {numbers}") as planned, planned._flow.running.planned():
+        # of SQL, no scan follows its table yet
+        planned._frame = scan_fluss(
+            f"ibis.{numbers}", connection=con.connection, columns=["n"], follow=True
+        )
+        waiting = threading.Event()
+        ended: list[tuple[float, BaseException]] = []
+
+        def read() -> None:
+            rows = 0
+            try:
+                for batch in planned:
+                    rows += batch.num_rows
+                    if rows == ROWS:
+                        waiting.set()
+            except BaseException as error:
+                ended.append((time.monotonic(), error))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert waiting.wait(60)
+        began = time.monotonic()
+        planned.cancel("the test is over")
+        reader.join(10)
+        at, error = ended[0]
+        assert isinstance(error, QueryCancelledError)
+        assert str(error) == "the query was cancelled: the test is over"
+        assert at - began < 0.5
+        planned._flow.join(5)
+        assert not planned.is_running
+
+
+def test_one_that_nobody_holds_ends(con: Backend, numbers: str) -> None:
+    run = QueryRun(con, f"SELECT n FROM {numbers}", batch_bytes=1000)
+    batches = iter(run)
+    next(batches)
+    flow = run._flow
+    del run, batches
+    gc.collect()
+    flow.join(5)
+    assert not flow.is_alive
+
+
+def test_a_query_that_was_cancelled_does_not_begin(con: Backend, numbers: str) -> None:
+    run = QueryRun(con, f"SELECT n FROM {numbers}")
+    run.cancel()
+    with pytest.raises(QueryCancelledError, match="the query was cancelled"):
+        run.read_all()
+    assert run.scans == []
+
+
+@pytest.mark.parametrize("most", [1, 100, ROWS - 1])
+def test_more_rows_than_allowed_are_an_error_behind_them(
+    con: Backend, numbers: str, most: int
+) -> None:
+    run = QueryRun(con, f"SELECT n FROM {numbers}", max_rows=most)
+    given: list[int] = []
+
+    def read() -> None:
+        for batch in run:
+            given.extend(batch.column(0).to_pylist())
+
+    with pytest.raises(QueryLimitError, match=f"the query has more than {most} rows"):
+        read()
+    assert given == list(range(most))
+    assert run.rows == most
+
+
+def test_as_many_rows_as_allowed_are_no_error(con: Backend, numbers: str) -> None:
+    run = QueryRun(con, f"SELECT n FROM {numbers}", max_rows=ROWS)
+    assert run.read_all().num_rows == ROWS
+
+
+def test_a_query_ends_after_its_time_also_while_nobody_takes(con: Backend, numbers: str) -> None:
+    run = QueryRun(con, f"SELECT n FROM {numbers}", max_seconds=0.5, batch_bytes=1000)
+    batches = iter(run)
+    taken = next(batches)
+    # the moment comes while nobody asks
+    while run.seconds < 0.5:
+        time.sleep(0.05)
+    assert taken.num_rows
+    with pytest.raises(QueryLimitError, match=r"took longer than 0\.5 seconds"):
+        next(batches)
+
+
+def test_statements_run_once_and_say_what_they_wrote(
+    con: Backend, fresh: Callable[[], str]
+) -> None:
+    name = fresh()
+    made = QueryRun(con, f"CREATE TABLE {name} (id INT, s STRING, PRIMARY KEY (id))")
+    assert not made.is_query
+    assert made.read_all().num_columns == 0
+    assert made.rows_written is None
+    filled = QueryRun(con, f"INSERT INTO {name} VALUES (1, 'a'), (2, 'b')")
+    assert filled.rows_written is None
+    assert filled.read_all().to_pylist() == [{"table": f"ibis.{name}", "rows": 2}]
+    assert filled.rows_written == 2
+    assert filled.schema.names == ["table", "rows"]
+    updated = QueryRun(con, f"UPDATE {name} SET s = 'c' WHERE id = 2")
+    updated.read_all()
+    assert updated.rows_written == 1
+    shown = QueryRun(con, "SHOW TABLES")
+    assert name in str(shown.read_all().to_pylist())
+    assert shown.rows_written is None
+    rows = QueryRun(con, f"SELECT * FROM {name} ORDER BY id").read_all().to_pylist()
+    assert rows == [{"id": 1, "s": "a"}, {"id": 2, "s": "c"}]
+
+
+def test_a_statement_has_no_plan(con: Backend) -> None:
+    run = QueryRun(con, "SHOW TABLES")
+    with pytest.raises(FlussError, match="only queries have a plan"):
+        run.explain()
+
+
+def test_rows_are_given_once(con: Backend) -> None:
+    run = QueryRun(con, "SELECT 1 AS one")
+    assert run.read_all().to_pylist() == [{"one": 1}]
+    with pytest.raises(FlussError, match="run it again"):
+        iter(run)
+
+
+def test_a_view_is_ended_as_a_table_is(con: Backend, numbers: str) -> None:
+    con.create_view("halves", con.table(numbers).mutate(half=con.table(numbers).n / 2))
+    run = QueryRun(con, "SELECT half FROM halves")
+    assert run.read_all().num_rows == ROWS
+    assert [scan.rows for scan in run.scans] == [ROWS]
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("SELECT * FROM nowhere_to_be_found", "nowhere_to_be_found"),
+        ("SELECT FROM WHERE", "SQL cannot be"),
+        ("SELECT 1; SELECT 2", "expected one statement in SQL, found 2"),
+        ("", "expected one statement in SQL, found 0"),
+    ],
+)
+def test_what_cannot_be_run_is_said_when_it_is_planned(
+    con: Backend, statement: str, message: str
+) -> None:
+    with pytest.raises(FlussError, match=message):
+        QueryRun(con, statement)
+
+
+def test_an_error_while_it_runs_is_one_of_fluss(con: Backend, numbers: str) -> None:
+    run = QueryRun(con, f"SELECT CAST(t AS BIGINT) AS b FROM {numbers}")
+    with pytest.raises(FlussError, match="SQL cannot be run"):
+        run.read_all()
+    failing = QueryRun(con, "INSERT INTO nowhere_to_be_found VALUES (1)")
+    with pytest.raises(FlussError, match="nowhere_to_be_found"):
+        failing.read_all()
+
+
+@pytest.mark.parametrize("option", ["max_rows", "max_seconds", "batch_bytes"])
+def test_limits_are_positive(con: Backend, option: str) -> None:
+    limit = {option: 0}
+    with pytest.raises(FlussError, match=f"{option}=0: expected"):
+        QueryRun(con, "SELECT 1", **limit)
