@@ -90,6 +90,8 @@ class State:
             "duration": texts.duration,
             "moment": texts.moment,
             "visible": texts.visible,
+            "things": texts.things,
+            "address": texts.address,
         }
         self._env.globals |= {
             "table_url": table_url,

@@ -166,12 +166,7 @@ class Watch:
                 while len(self._plotted) > _MOST_PLOTTED:
                     self._plotted.popitem(last=False)
             self._plotted.move_to_end(path)
-            found = list(kept)
-        if not found:
-            self._take([path])
-            with self._lock:
-                found = list(self._plotted.get(path, ()))
-        return found
+            return list(kept)
 
     def buckets(self, info: TableInfo, partitions: Sequence[PartitionInfo]) -> list[Bucket]:
         """Return the buckets of a table, or of some partitions of it."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import polars as pl
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fluss_df.errors import FlussError
+from fluss_df.io.base.arrow import to_polars
 from fluss_df.io.base.names import exact
 from fluss_df.io.scan import scan_fluss
-from fluss_df.metadata import COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
+from fluss_df.metadata import COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, TableBucket
+from fluss_df.pushdown.plan import Bucket
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, TypeRoot
 from fluss_df.ui.shown import texts
@@ -22,7 +25,12 @@ from fluss_df.ui.state import State, asks, number, path_of
 
 _ROWS: Final = (20, 100, 500)
 _MOST_VALUES: Final = 20_000
+_MOST_PARTITIONS: Final = 20
+_MOST_BUCKETS: Final = 64
+_LATELY_S: Final = (10, 60, 600, 3600, 86_400, 30 * 86_400)
 _WHOLE: Final = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INTEGER, TypeRoot.BIGINT)
+
+Ranges: TypeAlias = dict[Bucket, tuple[int, int]]
 
 
 @asks
@@ -44,8 +52,7 @@ def rows(state: State, request: Request) -> Response:
             frame = _last(state, info, wanted, changes=False)
         else:
             which = "first"
-            found = scan_fluss(path, connection=state.connection, lake=False).head(wanted)
-            frame = found.collect()
+            frame = _first(state, info, wanted)
     except FlussError as error:
         # the form stays, to be mended
         problem = error.message
@@ -87,7 +94,8 @@ def shown(frame: pl.DataFrame) -> dict[str, Any]:
     """Return a frame as its template takes it."""
     return {
         "names": [texts.visible(name) for name in frame.columns],
-        "kinds": [texts.visible(str(kind)) for kind in frame.dtypes],
+        "kinds": [texts.kind_name(kind) for kind in frame.dtypes],
+        "numeric": [kind.is_numeric() for kind in frame.dtypes],
         "cells": texts.cells(frame),
     }
 
@@ -98,33 +106,96 @@ def _wanted(info: TableInfo, asked: str | None) -> int:
     return max(1, min(wanted, _MOST_VALUES // max(1, info.get_column_count())))
 
 
+def _offsets(state: State, info: TableInfo) -> Ranges:
+    """Return where the buckets begin and end that have something."""
+    path = info.table_path
+    partitions = state.admin.list_partition_infos(path) if info.is_partitioned() else []
+    found = state.watch.offsets(info, state.watch.buckets(info, partitions))
+    return {bucket: (first, end) for bucket, (first, end) in found.items() if end > first}
+
+
+def _first(state: State, info: TableInfo, wanted: int) -> pl.DataFrame:
+    """Return the first rows of a log, or some current rows, of as few buckets as have them."""
+    filled = _offsets(state, info)
+    options: dict[str, Any] = {}
+    if info.has_primary_key():
+        # rows stay when their changes have expired: then any partition may have some
+        names = dict.fromkeys(bucket.partition_name for bucket in filled)
+        if info.is_partitioned() and names:
+            options["partitions"] = list(names)[:_MOST_PARTITIONS]
+    else:
+        chosen: Ranges = {}
+        rows = 0
+        for bucket, (first, end) in filled.items():
+            if rows >= wanted:
+                break
+            chosen[bucket] = first, end
+            rows += end - first
+        if not chosen:
+            return _empty(info)
+        options = _only(info, chosen)
+    scan = scan_fluss(info.table_path, connection=state.connection, lake=False, **options)
+    return scan.head(wanted).collect()
+
+
 def _last(state: State, info: TableInfo, wanted: int, *, changes: bool) -> pl.DataFrame:
     """Return the last rows of a log, by the time at which they were committed."""
-    partitions = (
-        state.admin.list_partition_infos(info.table_path) if info.is_partitioned() else []
-    )
-    offsets = state.watch.offsets(info, state.watch.buckets(info, partitions))
-    # an update is two changes, which come together
-    start: dict[Any, int] = {
-        (b.partition_name, b.bucket_id) if info.is_partitioned() else b.bucket_id: max(
-            first, end - wanted
-        )
-        for b, (first, end) in offsets.items()
-    }
-    if not any(end > first for first, end in offsets.values()):
-        start = {}
+    filled = _offsets(state, info)
+    chosen = {b: (max(first, end - wanted), end) for b, (first, end) in filled.items()}
+    if len(chosen) > _MOST_BUCKETS:
+        chosen = _newest(state, info, chosen, wanted)
+    # of no bucket, the columns alone
+    options = _only(info, chosen) if chosen else {"start": "latest"}
+    if not chosen and info.is_partitioned():
+        options["partitions"] = []
     frame = scan_fluss(
         info.table_path,
         connection=state.connection,
         mode="changelog" if changes else "log",
-        start=start or "earliest",
         include_metadata=not changes,
         lake=None if changes else False,
+        **options,
     )
     found = frame.collect().sort(
         exact(COMMIT_TIMESTAMP_COLUMN), exact(LOG_OFFSET_COLUMN), maintain_order=True
     )
     return found.tail(wanted)
+
+
+def _newest(state: State, info: TableInfo, filled: Ranges, wanted: int) -> Ranges:
+    """Return the ends of those buckets into which something came lately."""
+    keys = {
+        bucket: TableBucket(info.table_id, bucket.bucket_id, bucket.partition_id)
+        for bucket in filled
+    }
+    now = int(time.time() * 1000)
+    for seconds in _LATELY_S:
+        at = state.admin.get_offsets_by_clock(info, list(keys.values()), now - seconds * 1000)
+        found = {}
+        for bucket, (first, end) in filled.items():
+            offset = at[keys[bucket]]
+            if offset is not None and offset < end:
+                found[bucket] = max(first, offset), end
+        if sum(end - first for first, end in found.values()) >= wanted:
+            return found
+    return filled
+
+
+def _only(info: TableInfo, chosen: Ranges) -> dict[str, Any]:
+    """Return what has a scan read some buckets only, from some offsets on."""
+    if not info.is_partitioned():
+        starts = {bucket.bucket_id: first for bucket, (first, _) in chosen.items()}
+        return {"buckets": list(starts), "start": starts}
+    places = {(b.partition_name, b.bucket_id): first for b, (first, _) in chosen.items()}
+    return {
+        "partitions": list(dict.fromkeys(name for name, _ in places)),
+        "buckets": sorted({bucket for _, bucket in places}),
+        "start": places,
+    }
+
+
+def _empty(info: TableInfo) -> pl.DataFrame:
+    return to_polars(info.schema.arrow_schema.empty_table())
 
 
 # ---- values that are typed in
@@ -142,8 +213,7 @@ def _looked_up(state: State, info: TableInfo, given: Mapping[str, str]) -> pl.Da
         for column in _columns(info, info.get_primary_keys())
     }
     found = state.connection.get_table(info.table_path).new_lookup().lookup(key)
-    empty = pl.from_arrow(info.schema.arrow_schema.empty_table())
-    assert isinstance(empty, pl.DataFrame)
+    empty = _empty(info)
     if found is None:
         return empty
     return pl.DataFrame([dict(found)], schema=empty.schema, orient="row")

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from fluss_df.ui.shown.texts import count, visible
 
@@ -24,6 +24,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 16, 34
 _MOST_POINTS: Final = 600
 _MOST_BARS: Final = 40
 _LONGEST_NAME: Final = 14
+
+_UNITS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 Numbers = npt.NDArray[np.float64]
 
@@ -132,23 +134,24 @@ def _framed(parts: Sequence[Markup], title: str, names: Sequence[str]) -> Markup
 
 def _vertical(low: float, high: float) -> Markup:
     made = []
-    for value in _ticks(low, high, 5):
+    ticks = _ticks(low, high, 5)
+    for value, text in zip(ticks, labels(ticks), strict=True):
         y = float(_height(np.array([value]), low, high)[0])
         made.append(
             Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(
                 _LEFT, WIDTH - _RIGHT, y, y
             )
         )
-        made.append(_label(_LEFT - 6, y + 4, short(value), "end"))
+        made.append(_label(_LEFT - 6, y + 4, text, "end"))
     return Markup("").join(made)
 
 
 def _horizontal(first: float, last: float, moments: bool) -> Markup:
-    ticks = np.linspace(first, last, 5) if moments else _ticks(first, last, 6)
+    ticks = np.linspace(first, last, 5).tolist() if moments else _ticks(first, last, 6)
+    shown = [_time(value, last - first) for value in ticks] if moments else labels(ticks)
     made = []
-    for value in ticks:
-        x = _LEFT + (float(value) - first) / (last - first) * (WIDTH - _LEFT - _RIGHT)
-        text = _time(float(value), last - first) if moments else short(float(value))
+    for value, text in zip(ticks, shown, strict=True):
+        x = _LEFT + (value - first) / (last - first) * (WIDTH - _LEFT - _RIGHT)
         # what stands at an end stays within
         anchor = "end" if x > WIDTH - 50 else "middle"
         made.append(_label(min(x, WIDTH - 4), HEIGHT - 14, text, anchor))
@@ -225,24 +228,33 @@ def _ticks(low: float, high: float, wanted: int) -> list[float]:
     return found
 
 
-def short(value: float) -> str:
-    """Return a number for an axis, as ``12.5k``."""
-    size = abs(value)
-    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if size >= limit:
-            divisor = 1e3 if unit == "k" else limit
-            return f"{value / divisor:.4g}{unit}" if size < 1e16 else f"{value:.2e}"
-    return f"{value:.4g}"
+def labels(ticks: Sequence[float]) -> list[str]:
+    """Return numbers for an axis, as ``12.5k``: no longer than it takes to tell them apart."""
+    largest = max(map(abs, ticks), default=0.0)
+    if largest >= 1e16 or 0 < largest < 1e-3:
+        return [f"{value:.2e}" for value in ticks]
+    unit, name = next(
+        ((limit, name) for limit, name in _UNITS if largest >= limit * 10), (1.0, "")
+    )
+    for digits in range(7):
+        found = [f"{value / unit:,.{digits}f}" for value in ticks]
+        told = all(
+            abs(float(text.replace(",", "")) * unit - value) <= largest * 1e-9
+            for text, value in zip(found, ticks, strict=True)
+        )
+        if told or len(max(found, key=len)) > 7:
+            break
+    if len(set(found)) < len(found):
+        # a small range far from 0: all digits
+        found, name = [f"{value:,.10g}" for value in ticks], ""
+    return [text + name for text in found]
 
 
 def _time(seconds: float, span: float) -> str:
     try:
         found = dt.datetime.fromtimestamp(seconds, dt.UTC)
     except (ValueError, OverflowError, OSError):
-        return short(seconds)
-    return found.strftime("%H:%M:%S" if span < 2 * 86400 else "%Y-%m-%d")
-
-
-def escaped(text: str) -> Markup:
-    """Return a text for a page."""
-    return escape(visible(text))
+        return f"{seconds:.4g}"
+    if span < 86400:
+        return found.strftime("%H:%M:%S")
+    return found.strftime("%m-%d %H:%M" if span < 10 * 86400 else "%Y-%m-%d")

@@ -13,9 +13,14 @@ import polars as pl
 from fluss_df.client.admin.results import HIDDEN, ConfigEntry, ConfigSource
 from fluss_df.io.base.names import exact
 from fluss_df.lake.options import shown_option
+from fluss_df.metadata import ServerNode
 
 #: How many characters of a value are shown.
 MOST_CHARACTERS: Final = 300
+_KINDS: Final = {
+    "Int8": "tinyint", "Int16": "smallint", "Int32": "int", "Int64": "bigint", "Float32": "float",
+    "Float64": "double", "Binary": "bytes",
+}  # fmt: skip
 _MOST_ENTRIES: Final = 20
 # what would move the text around it, or hide: shown as its number
 _INVISIBLE: Final = re.compile(
@@ -58,6 +63,16 @@ def count(number: float | None) -> str:
     if number is None:
         return "–"
     return f"{number:,.0f}" if number == int(number) else f"{number:,.1f}"
+
+
+def things(number: int, name: str) -> str:
+    """Return how many there are of something, as ``1 table`` or ``2 tables``."""
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
+
+
+def address(node: ServerNode) -> str:
+    """Return where a server is; an engine on this machine has a socket of its own."""
+    return "a socket of this machine" if node.host.startswith("unix-") else visible(node.address)
 
 
 def size(number: float | None) -> str:
@@ -117,6 +132,20 @@ def statement(text: str) -> str:
 
 
 # ---- rows
+
+
+def kind_name(kind: pl.DataType) -> str:
+    """Return a type of Polars as Fluss calls it."""
+    match kind:
+        case pl.Datetime():
+            return "timestamp" if kind.time_zone is None else "timestamp_ltz"
+        case pl.Decimal():
+            return f"decimal({kind.precision}, {kind.scale})"
+        case pl.List():
+            return "array"
+        case pl.Struct():
+            return "row"
+    return _KINDS.get(str(kind), str(kind).lower())
 
 
 def cells(frame: pl.DataFrame) -> list[list[Cell]]:
