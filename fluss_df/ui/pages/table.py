@@ -83,6 +83,7 @@ def about(state: State, request: Request) -> Response:
         pages=pages,
         growth=growth,
         lake=lake,
+        here_engine=state.connection.cluster.engine is not None,
         plot=_plot(state, info, partitions),
     )
 
