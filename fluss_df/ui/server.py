@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 from types import TracebackType
@@ -20,6 +21,8 @@ from fluss_df.ui.state import State
 
 _START_S = 10.0
 _HEAD_BYTES = 32 << 10
+_unheard = logging.getLogger("fluss_df.ui.peers")
+_unheard.setLevel(logging.CRITICAL + 1)
 
 
 class ConsoleServer:
@@ -152,6 +155,12 @@ def _protocol(seconds: float) -> type[asyncio.Protocol]:
     """Return uvicorn's protocol with a bound on how long a connection may ask for nothing."""
 
     class Timed(H11Protocol):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            # a peer could fill the terminal with what is wrong with its requests; what is wrong
+            # with a page is logged by the application
+            self.logger = _unheard
+
         _deadline: asyncio.TimerHandle | None = None
         _seen: object = None
 
