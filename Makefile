@@ -19,7 +19,7 @@ PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CU
 # fluss_df is imported by hundreds of processes here, Spark's workers among them: compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo pipeline test quick test-ibis extras campaigns bench site api lint proto proto-check clean
+.PHONY: help venv demo pipeline test quick test-ui test-ibis extras campaigns bench site api lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
@@ -27,6 +27,7 @@ help:
 	@echo "make pipeline     flights through Fluss and Spark, held against Polars (Java 17+; PIPELINE_ARGS)"
 	@echo "make test         all tests, by WORKERS=3; those on a real Fluss server need Java 11+, and Maven once"
 	@echo "make quick        the tests of a minute, without Java: records, protocol, pushdown, writers, the house"
+	@echo "make test-ui      tests of the console, those in a real browser too; needs Chromium"
 	@echo "make test-ibis    Ibis's own backend tests on Polars, on Fluss embedded, and on a real server"
 	@echo "make extras       each extra installed by itself in a clean environment, and tried (minutes)"
 	@echo "make bench        the benchmarks"
@@ -71,6 +72,10 @@ QUICK := tests/record tests/protocol tests/pushdown tests/client/send tests/clie
 quick: $(STAMP)
 	@"$(BIN)/python" -m pytest -q -n 2 -m "not real_cluster" $(QUICK) $(PYTEST_ARGS)
 
+# the console in a real browser: needs Chromium (Debian: apt-get install chromium)
+test-ui: $(STAMP)
+	@"$(BIN)/python" -m pytest $(PYTEST_ARGS) tests/ui tests/ui/browser_tests.py
+
 # needs FLUSS_IBIS_TESTING_DATA, a folder of https://github.com/ibis-project/testing-data
 test-ibis: $(STAMP)
 	@"$(BIN)/python" -m tests.backend.ibis_suite $(IBIS_ARGS)
@@ -88,6 +93,8 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.follow_memory
 	@"$(BIN)/python" -m tests.campaigns.hostile
 	@"$(BIN)/python" -m tests.campaigns.kv_scan
+	@"$(BIN)/python" -m tests.campaigns.console_attacks
+	@"$(BIN)/python" -m tests.campaigns.console_live
 	@"$(BIN)/python" -m tests.campaigns.embedded_kill
 	@"$(BIN)/python" -m tests.campaigns.embedded_power
 	@"$(BIN)/python" -m tests.campaigns.embedded_fuzz

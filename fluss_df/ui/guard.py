@@ -175,7 +175,10 @@ class Guard:
         if session is None or not hmac.compare_digest(
             form.pop("csrf", "").encode("utf-8", "replace"), scope[CSRF].encode()
         ):
-            return 403, "This form is not of your session any more. Go back, and load the page again."
+            return (
+                403,
+                "This form is not of your session any more. Go back, and load the page again.",
+            )
         if path == "/logout":
             self.sessions.close(session)
             await answer.redirect("/sign-in", f"{self._cookie}=; Max-Age=0{self._attributes}")

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import secrets
+import subprocess
+import sys
 import threading
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
-import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.client.transport.folders import folder_behind
+from fluss_df.config.options import SECRETS
 from fluss_df.errors import FlussError
 from fluss_df.ui.settings import Settings
+from fluss_df.ui.worker import CANCEL, END, HEAD, PROGRESS, ROWS
 
-if TYPE_CHECKING:
-    from fluss_df.backend.query_run import QueryRun
-
-#: How much the memory of the process may grow while a statement runs.
-MEMORY_BYTES: Final = 1 << 30
-_LOOK_S: Final = 0.1
-_PAGE_BYTES: Final = 4096
-_LONGEST: Final = 100_000
-# what else begins so is refused by who reads it
-_SHOWS: Final = ("SHOW", "DESC", "DESCRIBE", "EXPLAIN")
+# how long a process has to end a statement by itself
+_GRACE_S: Final = 1.0
+# the import of everything, on a machine that is busy
+_START_S: Final = 20.0
 
 
 class Query:
@@ -34,8 +35,8 @@ class Query:
     ----------
     id
         What its page is called: nobody guesses it.
-    text
-        The statement.
+    text, database
+        The statement, and the database of names without one.
     status
         ``"running"``, ``"done"``, ``"failed"`` or ``"cancelled"``.
     is_query
@@ -48,6 +49,12 @@ class Query:
         Why it failed.
     plan
         What it was to read.
+    scans
+        What each of its scans fetched.
+    rows, fetched
+        Rows that it has given, and bytes that it has fetched, so far.
+    rows_written
+        How many rows it wrote, where it writes.
     """
 
     def __init__(self, text: str, database: str | None) -> None:
@@ -57,123 +64,149 @@ class Query:
         self.status = "running"
         self.is_query = False
         self.frame = pl.DataFrame()
-        self.cut = ""
-        self.error = ""
-        self.plan = ""
-        self.began = time.time()
-        self._started = time.monotonic()
+        self.cut = self.error = self.plan = ""
+        self.scans: list[str] = []
+        self.rows = self.fetched = 0
+        self.rows_written: int | None = None
+        self._began = time.monotonic()
         self._seconds: float | None = None
         self._ended = threading.Event()
-        self._cancelled = False
-        self._run: QueryRun | None = None
         self._lock = threading.Lock()
+        self._process: Process | None = None
+        self.cancelled = False
 
     @property
     def seconds(self) -> float:
         """How long it has run."""
-        return time.monotonic() - self._started if self._seconds is None else self._seconds
-
-    @property
-    def rows(self) -> int:
-        """How many rows it has given so far."""
-        run = self._run
-        return 0 if run is None else run.rows
-
-    @property
-    def rows_written(self) -> int | None:
-        """How many rows it wrote, where it writes."""
-        run = self._run
-        return None if run is None else run.rows_written
-
-    @property
-    def scans(self) -> list[Any]:
-        """What it fetched so far."""
-        run = self._run
-        return [] if run is None else run.scans
+        return time.monotonic() - self._began if self._seconds is None else self._seconds
 
     def wait(self, seconds: float) -> bool:
         """Wait for its end for a while; return whether it has ended."""
         return self._ended.wait(seconds)
 
     def cancel(self) -> None:
-        """End it."""
+        """End it: what it has written stays written."""
         with self._lock:
-            self._cancelled = True
-            run = self._run
-        if run is not None:
-            run.cancel()
+            self.cancelled = True
+            process = self._process
+        if process is not None:
+            process.end(self._ended)
 
-    def work(self, connection: FlussConnection, settings: Settings) -> None:
-        """Run it, on the thread of the caller."""
-        from fluss_df.backend.query_run import QueryCancelledError
-
-        try:
-            self._work(connection, settings)
-            self.status = "done"
-        except QueryCancelledError as error:
-            self.status = "cancelled" if self._cancelled else "failed"
-            self.error = "" if self._cancelled else error.message
-        except FlussError as error:
-            self.status, self.error = "failed", error.message
-        except MemoryError:
-            self.status, self.error = "failed", "there was not enough memory for it"
-        except Exception as error:
-            # libraries beneath have errors of their own
-            self.status, self.error = "failed", f"{type(error).__name__}: {error}"[:2000]
-        finally:
-            self._seconds = time.monotonic() - self._started
-            self._ended.set()
-
-    def _work(self, connection: FlussConnection, settings: Settings) -> None:
-        from fluss_df.backend import Backend
-        from fluss_df.backend.query_run import QueryLimitError, QueryRun
-
-        limits = settings.limits
-        refuse_long(self.text)
-        backend = Backend().connect(connection, database=self.database)
-        run = QueryRun(
-            backend,
-            self.text,
-            max_rows=limits.result_rows,
-            max_seconds=limits.query_seconds,
-        )
-        self.is_query = run.is_query
-        if settings.read_only and not (run.is_query or only_shows(self.text)):
-            raise FlussError(
-                "this console is read-only: it runs queries, SHOW, DESCRIBE and EXPLAIN only"
-            )
+    def run(self, process: Process, order: dict[str, Any], seconds: float) -> None:
+        """Have a process run it, on the thread of the caller."""
         with self._lock:
-            self._run = run
-            cancelled = self._cancelled
-        if cancelled:
-            run.cancel()
-        ended = threading.Event()
-        guard = threading.Thread(
-            target=_within_memory, args=(run, ended), name="fluss-ui-memory", daemon=True
-        )
-        guard.start()
-        batches: list[pa.RecordBatch] = []
-        size = 0
+            self._process = process
+            cancelled = self.cancelled
+        late = threading.Timer(seconds + _GRACE_S, process.kill)
+        late.daemon = True
+        late.start()
+        told: dict[str, Any] | None = None
         try:
-            with run:
-                if run.is_query:
-                    self.plan = run.explain()
-                for batch in run:
-                    batches.append(batch)
-                    size += batch.nbytes
-                    if size > limits.result_bytes:
-                        self.cut = f"the result is larger than {limits.result_bytes >> 20} MB"
-                        break
-        except QueryLimitError:
-            if run.rows < limits.result_rows:
-                raise
-            self.cut = f"there are more than {limits.result_rows:,} rows"
+            if not cancelled:
+                told = process.ask(order, self._progressed)
         finally:
-            ended.set()
-            if batches or run.is_query:
-                found = pl.from_arrow(pa.Table.from_batches(batches, run.schema))
-                assert isinstance(found, pl.DataFrame)
-                self.frame = found
+            late.cancel()
+            self._took(told, seconds)
+
+    def failed(self, error: str) -> None:
+        """Take note that it could not be run."""
+        self._took({"status": "failed", "error": error}, 0.0)
+
+    def _progressed(self, kind: bytes, body: bytes) -> None:
+        if kind == ROWS:
+            self.frame = pl.read_ipc_stream(io.BytesIO(body))
+        else:
+            found = json.loads(body)
+            self.rows, self.fetched = found["rows"], found["fetched"]
+
+    def _took(self, told: dict[str, Any] | None, seconds: float) -> None:
+        """Take note of its end; None where its process ended before it told of one."""
+        with self._lock:
+            self._process = None
+        if told is None and self.cancelled:
+            told = {"status": "cancelled"}
+        elif told is None and self.seconds >= seconds:
+            told = {
+                "error": f"it took longer than {seconds:g} seconds, which is the most that it may"
+            }
+        elif told is None:
+            told = {"error": "its process ended: was there not enough memory for it?"}
+        self.error = told.get("error", "")
+        self.cut = told.get("cut", "")
+        self.plan = told.get("plan", "")
+        self.scans = told.get("scans", [])
+        self.is_query = told.get("is_query", False)
+        self.rows_written = told.get("rows_written")
+        self._seconds = self.seconds
+        self.status = told.get("status", "failed")
+        self._ended.set()
+
+
+class Process:
+    """A process that runs statements, one at a time."""
+
+    def __init__(self) -> None:
+        self._popen = subprocess.Popen(
+            # not the folder of the caller, whose modules may be anybody's
+            [sys.executable, "-P", "-m", "fluss_df.ui.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        self.alive = True
+
+    def ask(self, order: dict[str, Any], progressed: Any) -> dict[str, Any] | None:
+        """Run a statement, and return how it ended; None where the process ended."""
+        if not self._write(json.dumps(order)):
+            return None
+        out = self._popen.stdout
+        assert out is not None
+        while True:
+            head = out.read(HEAD.size)
+            if len(head) < HEAD.size:
+                break
+            kind, length = HEAD.unpack(head)
+            body = out.read(length)
+            if len(body) < length:
+                break
+            if kind == END:
+                told: dict[str, Any] = json.loads(body)
+                return told
+            if kind in (ROWS, PROGRESS):
+                progressed(kind, body)
+        self.kill()
+        return None
+
+    def _write(self, line: str) -> bool:
+        stdin = self._popen.stdin
+        assert stdin is not None
+        try:
+            stdin.write(line.encode() + b"\n")
+            stdin.flush()
+        except (OSError, ValueError):
+            self.kill()
+            return False
+        return True
+
+    def end(self, ended: threading.Event) -> None:
+        """Have the statement that runs end, by the end of the process where it must be."""
+        self._write(CANCEL)
+        if not ended.wait(_GRACE_S):
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process."""
+        self.alive = False
+        self._popen.kill()
+
+    def close(self) -> None:
+        """End the process, and forget it."""
+        self.kill()
+        self._popen.wait()
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
 
 
 class Kept:
@@ -190,6 +223,14 @@ class Kept:
         self._settings = settings
         self._lock = threading.Lock()
         self._queries: OrderedDict[str, Query] = OrderedDict()
+        self._spare: list[Process] = []
+        self._closed = False
+
+    def prepare(self) -> None:
+        """Have a process ready: a statement soon runs, as somebody looks at the page to write one."""
+        with self._lock:
+            if not self._spare and not self._closed:
+                self._spare.append(Process())
 
     def start(self, text: str, database: str | None = None) -> Query:
         """Begin to run a statement.
@@ -216,12 +257,35 @@ class Kept:
                     break
                 del self._queries[old]
         threading.Thread(
-            target=query.work,
-            args=(self._connection, self._settings),
-            name="fluss-ui-query",
-            daemon=True,
+            target=self._run, args=(query,), name="fluss-ui-query", daemon=True
         ).start()
         return query
+
+    def _run(self, query: Query) -> None:
+        limits = self._settings.limits
+        order = {
+            "text": query.text,
+            "database": query.database,
+            "read_only": self._settings.read_only,
+            "rows": limits.result_rows,
+            "bytes": limits.result_bytes,
+            "seconds": limits.query_seconds,
+            "memory": limits.query_memory,
+            **_where(self._connection),
+        }
+        try:
+            with self._lock:
+                spare = self._spare.pop() if self._spare else None
+            process = Process() if spare is None else spare
+        except OSError as error:
+            query.failed(f"no process could be started for it: {error}")
+            return
+        query.run(process, order, limits.query_seconds + (_START_S if spare is None else 0.0))
+        with self._lock:
+            if process.alive and not self._spare and not self._closed:
+                self._spare.append(process)
+                return
+        process.close()
 
     def find(self, name: str) -> Query:
         """Return a statement by its id.
@@ -246,46 +310,22 @@ class Kept:
             return list(reversed(self._queries.values()))
 
     def close(self) -> None:
-        """Cancel all."""
+        """End all."""
+        with self._lock:
+            self._closed = True
+            spare, self._spare = self._spare, []
+        for process in spare:
+            process.close()
         for query in self.all():
-            query.cancel()
+            if query.status == "running":
+                query.cancel()
 
 
-def refuse_long(text: str) -> None:
-    """Raise for a statement that nobody writes: reading one takes long before it is run."""
-    if len(text) > _LONGEST:
-        raise FlussError(f"the statement has more than {_LONGEST:,} characters")
-
-
-def only_shows(text: str) -> bool:
-    """Whether a statement that is no query tells something, and changes nothing."""
-    import sqlglot
-
-    from fluss_df.backend.sql.dialect import Fluss
-
-    try:
-        tokens = sqlglot.tokenize(text, dialect=Fluss)
-    except sqlglot.errors.SqlglotError:
-        return False
-    return bool(tokens) and tokens[0].text.upper() in _SHOWS
-
-
-def _within_memory(run: QueryRun, ended: threading.Event) -> None:
-    """Cancel a statement when the memory of the process grows too much meanwhile."""
-    before = resident()
-    while not ended.wait(_LOOK_S):
-        if resident() - before > MEMORY_BYTES:
-            run.cancel(
-                f"the memory of the console grew by more than {MEMORY_BYTES >> 20} MB meanwhile: ask"
-                " for fewer rows or columns"
-            )
-            return
-
-
-def resident() -> int:
-    """Return the bytes of memory that this process has."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError):
-        return 0  # systems without /proc have no such bound
+def _where(connection: FlussConnection) -> dict[str, Any]:
+    """Return how another process connects as this one does."""
+    config = connection.config
+    folder = folder_behind(config.addresses()[0][0])
+    if folder is not None:
+        return {"folder": str(folder), "config": None}
+    secret = {key: value for key, value in config._values.items() if key in SECRETS}
+    return {"folder": None, "config": {**config.to_dict(), **secret}}

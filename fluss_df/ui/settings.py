@@ -31,6 +31,8 @@ class Limits:
         Pages that ask the cluster at the same time.
     queries, query_seconds
         Queries that run at the same time, and how long one may.
+    query_memory
+        The most bytes of the process that runs a statement.
     result_rows, result_bytes
         What is kept of a result.
     kept_results
@@ -47,6 +49,7 @@ class Limits:
     reads: int = 8
     queries: int = 4
     query_seconds: float = 60.0
+    query_memory: int = 1 << 30
     result_rows: int = 10_000
     result_bytes: int = 64 << 20
     kept_results: int = 8

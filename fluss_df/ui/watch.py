@@ -172,9 +172,7 @@ class Watch:
         """Return the buckets of a table, or of some partitions of it."""
         return all_buckets(info, list(partitions))
 
-    def offsets(
-        self, info: TableInfo, buckets: Sequence[Bucket]
-    ) -> dict[Bucket, tuple[int, int]]:
+    def offsets(self, info: TableInfo, buckets: Sequence[Bucket]) -> dict[Bucket, tuple[int, int]]:
         """Return where buckets begin and end."""
         keys = [TableBucket(info.table_id, b.bucket_id, b.partition_id) for b in buckets]
         if not keys:
@@ -303,4 +301,6 @@ def _bytes_in(connection: FlussConnection) -> dict[str, float] | None:
     if engine is None:
         return None
     counts = engines.counts()
-    return {key[1]: value for key, value in counts.items() if key[0] == "bytes_in" and len(key) == 2}
+    return {
+        key[1]: value for key, value in counts.items() if key[0] == "bytes_in" and len(key) == 2
+    }

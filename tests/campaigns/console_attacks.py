@@ -12,7 +12,7 @@ import tempfile
 import time
 
 import fluss_df
-from fluss_df.ui.kept import resident
+from fluss_df.ui.worker import resident
 from fluss_df.ui.server import ConsoleServer
 from fluss_df.ui.settings import Limits, Settings
 from tests.ui.conftest import PEOPLE

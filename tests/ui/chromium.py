@@ -45,7 +45,9 @@ class Browser:
     def __init__(self, width: int = 1600, height: int = 1000, dark: bool = False) -> None:
         program = chromium()
         assert program is not None
-        self._folder = tempfile.TemporaryDirectory(prefix="fluss-chromium-", ignore_cleanup_errors=True)
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="fluss-chromium-", ignore_cleanup_errors=True
+        )
         to_child, self._out = _pipe()
         self._in, from_child = _pipe()
         os.set_inheritable(to_child, True)

@@ -54,9 +54,7 @@ def database(connection: FlussConnection) -> Iterator[str]:
     fluss_df.write_fluss(
         VISITS, f"{name}.visits", partition_keys=["day"], create_partitions=True, **where
     )
-    fluss_df.write_fluss(
-        PEOPLE, f"{name}.people", primary_keys=["id"], bucket_count=2, **where
-    )
+    fluss_df.write_fluss(PEOPLE, f"{name}.people", primary_keys=["id"], bucket_count=2, **where)
     yield name
     admin.drop_database(name, ignore_if_not_exists=True, cascade=True)
 

@@ -97,7 +97,9 @@ SQL = (
     "REFRESH people",
 )
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-_STATUS = frozenset({200, 303, 400, 403, 404, 405, 408, 411, 413, 414, 415, 421, 429, 501, 502, 503})
+_STATUS = frozenset(
+    {200, 303, 400, 403, 404, 405, 408, 411, 413, 414, 415, 421, 429, 501, 502, 503}
+)
 
 
 class Unsafe(AssertionError):
@@ -174,13 +176,19 @@ def digest(connection: FlussConnection) -> str:
 
 def hostile_tables(connection: FlussConnection) -> None:
     """Create tables whose columns, values, comments and properties are hostile."""
-    names = [f"{number}{payload}" for number, payload in enumerate(PAYLOADS) if "\x00" not in payload]
+    names = [
+        f"{number}{payload}" for number, payload in enumerate(PAYLOADS) if "\x00" not in payload
+    ]
     values = [f"{payload}" for payload in PAYLOADS]
     frame = pl.DataFrame({name[:120]: values for name in names})
     descriptor = fluss_df.TableDescriptor(
         fluss_df.Schema(frame.to_arrow().schema),
         comment=MARK,
-        custom_properties={MARK: MARK, "my.password": "m4rk-secret", "s3.access-key": "m4rk-secret"},
+        custom_properties={
+            MARK: MARK,
+            "my.password": "m4rk-secret",
+            "s3.access-key": "m4rk-secret",
+        },
     )
     path = TablePath("fluss", "hostile")
     connection.get_admin().create_table(path, descriptor)
@@ -350,7 +358,9 @@ class Enemy:
              "/table/fluss/hostile/rows", "/table/fluss/hostile", "/table/fluss/hostile/change",
              "/table/fluss/hostile_keys/rows", "/table/fluss/hostile/changes")
         )  # fmt: skip
-        method = self.random.choice(("GET", "GET", "GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"))
+        method = self.random.choice(
+            ("GET", "GET", "GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE")
+        )
         answer = self.visitor.ask(method, target, headers={"Cookie": self.visitor.cookie})
         if "m4rk-secret" in answer.text:
             raise Unsafe("a secret property is shown")
@@ -470,7 +480,9 @@ class Enemy:
 
     def _token(self) -> Answer:
         real = self.visitor.settings.token
-        wrong = self.random.choice(("", real[:-1], real.lower(), real + "a", MARK, "é" * 40, "\x00"))
+        wrong = self.random.choice(
+            ("", real[:-1], real.lower(), real + "a", MARK, "é" * 40, "\x00")
+        )
         fields = {"token": wrong}
         answer = self._refused(self._post("/login", fields, Cookie="-"), 303, 429)
         if "set-cookie" in answer.headers:
@@ -482,7 +494,9 @@ def _latin(headers: dict[str, str]) -> dict[str, str]:
     return {name: value.encode("utf-8").decode("latin-1") for name, value in headers.items()}
 
 
-def survive(server: ConsoleServer, connection: FlussConnection, number: int, seed: int) -> Counter[str]:
+def survive(
+    server: ConsoleServer, connection: FlussConnection, number: int, seed: int
+) -> Counter[str]:
     """Attack a console, and raise where anything changed, leaked or ran.
 
     Returns

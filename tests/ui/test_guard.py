@@ -47,7 +47,13 @@ def test_nothing_is_shown_without_the_token(folder: FlussConnection) -> None:
 
 
 def test_every_answer_has_the_headers(alone: Visitor) -> None:
-    for target in ("/", "/static/app.js", "/static/none", "/none", "/table/fluss/people/growth.svg"):
+    for target in (
+        "/",
+        "/static/app.js",
+        "/static/none",
+        "/none",
+        "/table/fluss/people/growth.svg",
+    ):
         headers = alone.get(target).headers
         assert headers["content-security-policy"] == POLICY
         assert headers["x-frame-options"] == "DENY"
@@ -62,7 +68,9 @@ def test_every_answer_has_the_headers(alone: Visitor) -> None:
 
 
 @pytest.mark.parametrize("kind", ["host", "origin", "site", "session", "csrf"])
-def test_what_other_sites_send_is_refused(alone: Visitor, folder: FlussConnection, kind: str) -> None:
+def test_what_other_sites_send_is_refused(
+    alone: Visitor, folder: FlussConnection, kind: str
+) -> None:
     enemy = Enemy(alone, 1)
     before = digest(folder)
     send = next(send for name, _, send in enemy._kinds if name == kind)
@@ -115,7 +123,9 @@ def test_read_only_refuses_changes_and_runs_queries(
         answer = reader.post(target, **fields)
         assert answer.status == 403
         assert "read-only" in answer.text
-    assert "it runs queries, SHOW, DESCRIBE and EXPLAIN only" in reader.sql("DROP TABLE people").words
+    assert (
+        "it runs queries, SHOW, DESCRIBE and EXPLAIN only" in reader.sql("DROP TABLE people").words
+    )
     assert "Ann" in reader.sql("SELECT * FROM people").words
     assert "people" in reader.sql("SHOW TABLES").words
     assert "born" in reader.sql("DESCRIBE people").words
@@ -164,34 +174,6 @@ def test_connections_have_a_limit(folder: FlussConnection) -> None:
         while visitor.get("/").status != 200 and time.monotonic() < deadline:
             pass
         assert visitor.get("/").status == 200
-
-
-def test_statements_have_limits_and_are_cancelled(folder: FlussConnection) -> None:
-    rows = pl.DataFrame({"n": range(20_000)})
-    rows.write_fluss("numbers", connection=folder, create_if_not_exists=True)
-    limits = Limits(queries=2, query_seconds=60, result_rows=1000, kept_results=3)
-    with ConsoleServer(folder, Settings(limits=limits), "folder") as server:
-        visitor = Visitor(server)
-        visitor.sign_in()
-        assert "there are more than 1,000 rows" in visitor.sql("SELECT * FROM numbers").words
-        endless = "SELECT count(*) AS n FROM numbers AS a JOIN numbers AS b ON a.n < b.n + 1"
-        runs = [
-            visitor.post("/sql", follow=False, statement=endless).headers["location"]
-            for _ in range(2)
-        ]
-        queries = [server.state.queries.find(run.rpartition("/")[2]) for run in runs]
-        if all(query.status == "running" for query in queries):
-            assert "which is as many as may" in visitor.sql("SHOW TABLES").words
-            assert "Cancel" in visitor.page(runs[0]).words
-        for query in queries:
-            visitor.post("/sql/cancel", run=query.id)
-            assert query.wait(30)
-            assert query.status in ("cancelled", "done")
-        for _ in range(5):
-            assert "people" in visitor.sql("SHOW TABLES").words
-        assert len(server.state.queries.all()) <= 3
-        gone = visitor.get(runs[0])
-        assert "not kept any more" in gone.words
 
 
 def test_live_tails_have_a_limit(folder: FlussConnection) -> None:

@@ -259,14 +259,10 @@ def test_forms_create_alter_and_drop(
     made(visitor, what="add-partition", **fields, **{"partition.day": "2026-01-31"})
     info = admin.get_table_info(TablePath(other, "trips"))
     assert info.get_column_names()[-1] == "note"
-    assert [p.partition_name for p in admin.list_partition_infos(info.table_path)] == [
-        "2026-01-31"
-    ]
+    assert [p.partition_name for p in admin.list_partition_infos(info.table_path)] == ["2026-01-31"]
     refused = visitor.post("/preview", what="drop-table", **fields, confirm="trip").words
     assert "write its name, trips, into the field" in refused
-    made(
-        visitor, what="drop-partition", **fields, partition="2026-01-31", confirm="2026-01-31"
-    )
+    made(visitor, what="drop-partition", **fields, partition="2026-01-31", confirm="2026-01-31")
     assert admin.list_partition_infos(info.table_path) == []
     made(visitor, what="drop-table", **fields, confirm="trips")
     assert not admin.table_exists(TablePath(other, "trips"))

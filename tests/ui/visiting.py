@@ -65,9 +65,7 @@ class Visitor:
         try:
             connection.request(method, target, body, headers or {})
             found = connection.getresponse()
-            return Answer(
-                found.status, {k.lower(): v for k, v in found.getheaders()}, found.read()
-            )
+            return Answer(found.status, {k.lower(): v for k, v in found.getheaders()}, found.read())
         finally:
             connection.close()
 

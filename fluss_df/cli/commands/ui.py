@@ -94,7 +94,9 @@ def ui(
                 shown = server.link if given is None else server.url
                 typer.echo(f"console on {shown}")
                 if given is None:
-                    typer.echo("who has this link may do what you may: keep it to yourself", err=True)
+                    typer.echo(
+                        "who has this link may do what you may: keep it to yourself", err=True
+                    )
                 # in slices, so that a signal is noticed at once on every platform
                 while not ended.wait(0.5):
                     pass

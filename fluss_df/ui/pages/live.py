@@ -234,7 +234,9 @@ def _metadata(info: TableInfo) -> tuple[str, ...]:
     """Return the columns that are shown behind those of the table, if those have other names."""
     own = set(info.get_column_names())
     wanted = (
-        CHANGELOG_COLUMNS if info.has_primary_key() else (LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
+        CHANGELOG_COLUMNS
+        if info.has_primary_key()
+        else (LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
     )
     return () if own & set(wanted) else wanted
 

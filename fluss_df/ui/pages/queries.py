@@ -42,6 +42,7 @@ KEYWORDS: Final = (
 @asks
 def page(state: State, request: Request) -> Response:
     """Return the page to write a statement."""
+    state.queries.prepare()
     return state.page(
         request,
         "sql.html",
@@ -105,6 +106,7 @@ def result(state: State, request: Request) -> Response:
     rows = frame[numbers[0] : numbers[-1] + 1] if numbers else frame
     explained = query.text.lstrip()[:8].upper().startswith("EXPLAIN")
     text = query.text.lstrip()[8:] if explained else query.text
+    is_statement = frame.columns == ["statement"] and frame.height == 1
     axes = _axes(frame, asked.get("x", ""), asked.get("y", ""))
     return state.page(
         request,
@@ -115,18 +117,19 @@ def result(state: State, request: Request) -> Response:
         limits=state.settings.limits,
         kept=[],
         query=query,
-        explained=_explained(rows) if explained else "",
+        whole=_whole(_redacted(rows)) if explained or is_statement else "",
         page=page_number,
         pages=pages,
         axes=axes,
         plot=_plot(frame, axes) if axes else None,
         plan=texts.visible(query.plan),
-        scans=[texts.visible(str(scan)) for scan in query.scans],
+        scans=[texts.visible(scan) for scan in query.scans],
         **shown(_redacted(rows)),
     )
 
 
-def _explained(frame: pl.DataFrame) -> str:
+def _whole(frame: pl.DataFrame) -> str:
+    """Return the texts of a result that is a plan, or a statement, rather than rows."""
     return texts.visible("\n".join(str(v) for row in frame.rows() for v in row))
 
 
@@ -143,8 +146,7 @@ def progress(request: Request) -> Response:
         query = state_of(request).queries.find(request.path_params["run"])
     except FlussError:
         return JSONResponse({"status": "gone"}, 404)
-    fetched = sum(scan.bytes for scan in query.scans)
-    told = f"{texts.count(query.rows)} rows, {texts.size(fetched)} fetched, "
+    told = f"{texts.count(query.rows)} rows, {texts.size(query.fetched)} fetched, "
     told += texts.duration(query.seconds)
     return JSONResponse({"status": query.status, "told": told})
 

@@ -148,5 +148,3 @@ def _behind(
     ends = state.admin.get_bucket_offsets(info, keys, OffsetSpec.latest())
     done = sum(min(tiered.get(key, 0), ends[key]) for key in keys)
     return done, sum(ends.values()) - done
-
-

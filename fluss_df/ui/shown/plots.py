@@ -233,9 +233,7 @@ def labels(ticks: Sequence[float]) -> list[str]:
     largest = max(map(abs, ticks), default=0.0)
     if largest >= 1e16 or 0 < largest < 1e-3:
         return [f"{value:.2e}" for value in ticks]
-    unit, name = next(
-        ((limit, name) for limit, name in _UNITS if largest >= limit * 10), (1.0, "")
-    )
+    unit, name = next(((limit, name) for limit, name in _UNITS if largest >= limit * 10), (1.0, ""))
     for digits in range(7):
         found = [f"{value / unit:,.{digits}f}" for value in ticks]
         told = all(

@@ -192,7 +192,9 @@ def _text(value: Any, depth: int) -> str:
         case dt.datetime():
             return value.isoformat(" ")
         case dict():
-            inner = (f"{_text(k, 1)}: {_text(v, depth + 1)}" for k, v in _first(list(value.items())))
+            inner = (
+                f"{_text(k, 1)}: {_text(v, depth + 1)}" for k, v in _first(list(value.items()))
+            )
             return "{" + ", ".join(inner) + ("" if len(value) <= _MOST_ENTRIES else ", …") + "}"
         case list() | tuple():
             inner = (_text(item, depth + 1) for item in _first(value))

@@ -1,6 +1,6 @@
 """The console in a real browser: every page and form, both themes, two widths, by keyboard.
 
-They need Chromium (Debian: ``apt-get install chromium``), and are skipped where there is none.
+``make test-ui`` runs them. They need Chromium (Debian: ``apt-get install chromium``), and fail without.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from tests.ui.chromium import NAMES, Browser, chromium
 from tests.ui.conftest import VISITS
 from tests.ui.hostile import hostile_tables
 
-pytestmark = pytest.mark.skipif(
-    chromium() is None, reason=f"no browser: there is none of {', '.join(NAMES)}"
-)
-
 
 @pytest.fixture(scope="module")
 def chrome() -> Iterator[Browser]:
+    if chromium() is None:
+        pytest.fail(f"there is no Chromium ({', '.join(NAMES)}): apt-get install chromium", False)
     with Browser() as found:
         yield found
 
@@ -121,7 +119,9 @@ def test_forms_create_alter_and_drop(
     browser.script("document.querySelector('[name=\"partition.1\"]').checked = true")
     browser.script("document.querySelector('[name=\"primary.1\"]').checked = true")
     browser.submit(
-        form("create-table"), table="trips", **{"column.0": "id", "type.0": "INT", "column.1": "day"}
+        form("create-table"),
+        table="trips",
+        **{"column.0": "id", "type.0": "INT", "column.1": "day"},
     )
     run_it("CREATE TABLE")
     change = f"{server.url}table/{database}_b/trips/change"

@@ -1,0 +1,103 @@
+"""Statements run in processes of their own: whatever they do, they end, and pages stay quick."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.ui.server import ConsoleServer
+from fluss_df.ui.settings import Limits, Settings
+from tests.ui.visiting import Visitor
+
+# nothing ends what Polars computes here but the end of its process
+ENDLESS = "SELECT count(*) AS n FROM numbers a, numbers b, numbers c WHERE a.n + b.n > c.n"
+
+
+@pytest.fixture
+def numbers(folder: FlussConnection) -> FlussConnection:
+    rows = pl.DataFrame({"n": range(20_000)})
+    rows.write_fluss("numbers", connection=folder, create_if_not_exists=True)
+    return folder
+
+
+def served(connection: FlussConnection, limits: Limits) -> Iterator[Visitor]:
+    with ConsoleServer(connection, Settings(limits=limits), "folder") as server:
+        visitor = Visitor(server)
+        visitor.sign_in()
+        yield visitor
+
+
+def begun(visitor: Visitor, statement: str) -> str:
+    run = visitor.post("/sql", follow=False, statement=statement).headers["location"]
+    return run.rpartition("/")[2]
+
+
+def test_it_is_cancelled_and_pages_stay_quick(numbers: FlussConnection) -> None:
+    for visitor in served(numbers, Limits(query_memory=8 << 30)):
+        run = begun(visitor, ENDLESS)
+        query = visitor.server.state.queries.find(run)
+        began = time.monotonic()
+        assert "fluss.people" in visitor.page("/").words
+        assert time.monotonic() - began < 5
+        assert query.status == "running"
+        assert "Cancel" in visitor.page(f"/sql/run/{run}").words
+        visitor.post("/sql/cancel", run=run)
+        assert query.wait(10)
+        assert query.status == "cancelled"
+        assert "Cancelled" in visitor.page(f"/sql/run/{run}").words
+        assert "Ann" in visitor.sql("SELECT * FROM people").words
+
+
+def test_it_ends_by_the_clock(numbers: FlussConnection) -> None:
+    for visitor in served(numbers, Limits(query_seconds=1, query_memory=8 << 30)):
+        visitor.server.state.queries.prepare()
+        page = visitor.sql(ENDLESS).words
+        assert "took longer than 1 second" in page
+
+
+def test_it_ends_by_its_memory(numbers: FlussConnection) -> None:
+    for visitor in served(numbers, Limits(query_memory=400 << 20)):
+        page = visitor.sql(
+            "SELECT count(DISTINCT a.n * 20000 + b.n) AS n FROM numbers a, numbers b"
+        )
+        assert "it took more than 400 MB of memory" in page.words
+        assert "Ann" in visitor.sql("SELECT * FROM people").words
+
+
+def test_as_many_run_as_may(numbers: FlussConnection) -> None:
+    limits = Limits(queries=2, kept_results=3, query_memory=8 << 30)
+    for visitor in served(numbers, limits):
+        runs = [begun(visitor, ENDLESS) for _ in range(2)]
+        assert "which is as many as may" in visitor.sql("SHOW TABLES").words
+        for run in runs:
+            visitor.post("/sql/cancel", run=run)
+            assert visitor.server.state.queries.find(run).wait(10)
+        for _ in range(4):
+            assert "people" in visitor.sql("SHOW TABLES").words
+        assert len(visitor.server.state.queries.all()) <= 3
+        assert "not kept any more" in visitor.get(f"/sql/run/{runs[0]}").words
+
+
+def test_large_results_are_cut(numbers: FlussConnection) -> None:
+    limits = Limits(result_rows=1000)
+    for visitor in served(numbers, limits):
+        assert "there are more than 1,000 rows" in visitor.sql("SELECT * FROM numbers").words
+    for visitor in served(numbers, replace(limits, result_rows=50_000, result_bytes=1000)):
+        page = visitor.sql("SELECT * FROM numbers").words
+        assert "These are not all: the result is larger than" in page
+
+
+def test_processes_end_with_the_console(numbers: FlussConnection) -> None:
+    for visitor in served(numbers, Limits(query_memory=8 << 30)):
+        query = visitor.server.state.queries.find(begun(visitor, ENDLESS))
+        process = None
+        deadline = time.monotonic() + 10
+        while process is None and time.monotonic() < deadline:
+            process = query._process
+    assert process is not None
+    assert process._popen.wait(10) != 0
