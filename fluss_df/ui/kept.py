@@ -227,7 +227,7 @@ class Kept:
         self._closed = False
 
     def prepare(self) -> None:
-        """Have a process ready: a statement soon runs, as somebody looks at the page to write one."""
+        """Have a process ready: somebody looks at the page on which statements are written."""
         with self._lock:
             if not self._spare and not self._closed:
                 self._spare.append(Process())

@@ -60,7 +60,7 @@ class ConsoleServer:
         self.state = State(connection, settings, place)
         guarded = Guard(make_app(self.state), settings, self.port)
         config = uvicorn.Config(
-            guarded,  # type: ignore[arg-type]  # it is less exact about messages
+            guarded,
             http=_protocol(settings.limits.receive_seconds),
             ws="none",
             lifespan="off",

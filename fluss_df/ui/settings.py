@@ -105,18 +105,19 @@ class Settings:
             self.token.isascii() and self.token.isprintable() and " " not in self.token
         ):
             raise _refused(
-                f"the token has to be {SHORTEST_TOKEN} or more ASCII characters without spaces; leave it out"
-                " for one that is made at each start"
+                f"the token has to be {SHORTEST_TOKEN} or more ASCII characters without spaces;"
+                " leave it out for one that is made at each start"
             )
         if not self.is_local and self.tls_cert is None:
             raise _refused(
                 f"the console would listen on {self.host}, where others reach it: that takes a"
-                " certificate (--tls-cert, --tls-key); or listen on 127.0.0.1, and use a tunnel (SSH)"
+                " certificate (--tls-cert, --tls-key); or listen on 127.0.0.1, and use a tunnel"
+                " (SSH)"
             )
         if self.host in _ANY and not self.names:
             raise _refused(
-                f"--host {self.host or repr('')} is every address of this machine: say by which names browsers"
-                " ask for the console, as in --name fluss.example.org"
+                f"--host {self.host or repr('')} is every address of this machine: say by which"
+                " names browsers ask for the console, as in --name fluss.example.org"
             )
 
     @property

@@ -47,7 +47,7 @@ _NOT_FOUND: Final = (
 _WAIT_S: Final = 10.0
 
 
-class Busy(FlussError):
+class BusyError(FlussError):
     """The console does as much as it may at the same time."""
 
 
@@ -115,7 +115,7 @@ class State:
     def failed(self, request: Request, error: FlussError) -> Response:
         """Return the page about an error that a visitor can do something about."""
         code = error.error_code
-        status = 404 if code in _NOT_FOUND else 503 if isinstance(error, Busy) else 400
+        status = 404 if code in _NOT_FOUND else 503 if isinstance(error, BusyError) else 400
         if code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT):
             status = 502
         return self.page(
@@ -133,11 +133,11 @@ class State:
 
         Raises
         ------
-        Busy
+        BusyError
             When there was no turn for a while.
         """
         if not self._reads.acquire(timeout=_WAIT_S):
-            raise Busy("the console is busy with other pages: try again in a moment")
+            raise BusyError("the console is busy with other pages: try again in a moment")
         try:
             yield
         finally:

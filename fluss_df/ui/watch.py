@@ -1,4 +1,4 @@
-"""How tables grow: what is asked of the cluster while somebody looks, and remembered for a while."""
+"""How tables grow: asked of the cluster while somebody looks, and remembered for a while."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Watch:
 
     def buckets(self, info: TableInfo, partitions: Sequence[PartitionInfo]) -> list[Bucket]:
         """Return the buckets of a table, or of some partitions of it."""
-        return all_buckets(info, list(partitions))
+        return list(all_buckets(info, list(partitions)))
 
     def offsets(self, info: TableInfo, buckets: Sequence[Bucket]) -> dict[Bucket, tuple[int, int]]:
         """Return where buckets begin and end."""
@@ -258,7 +258,7 @@ class Watch:
         with self._lock:
             for known in (self._infos, self._samples, self._plotted):
                 for path in [p for p in known if p not in there]:
-                    del known[path]  # type: ignore[attr-defined]
+                    del known[path]
 
     def _take(self, paths: Sequence[TablePath]) -> None:
         """Take a sample of each table."""

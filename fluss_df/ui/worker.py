@@ -1,9 +1,9 @@
 """A process that runs statements for the console: ``python -m fluss_df.ui.worker``.
 
 What Polars computes cannot be ended from within its process, and may take any memory. So statements
-run here: whoever is cancelled, takes too long or grows too large ends with its process, and pages stay
-quick. Orders come by standard input, a line of JSON each, credentials among them: nothing of them is
-shown in the list of processes. Answers go to standard output, as frames.
+run here: one that is cancelled, takes too long or grows too large ends with its process, and pages
+stay quick. Orders come by standard input, a line of JSON each, credentials among them: the list of
+processes shows nothing of them. Answers go to standard output, as frames.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ class Worker:
         except Exception as error:
             told["status"] = "cancelled" if self._cancelled else "failed"
             # libraries beneath have errors of their own
-            ours = isinstance(error, FlussError)
-            text = error.message if ours else f"{type(error).__name__}: {error}"
+            text = f"{type(error).__name__}: {error}"
+            if isinstance(error, FlussError):
+                text = error.message
             told["error"] = "" if self._cancelled else text[:4000]
         ended.set()
         watching.join()
@@ -145,12 +146,12 @@ class Worker:
 
     def _connected(self, order: dict[str, Any]) -> FlussConnection:
         """Return the connection of the console, made once more here."""
-        from fluss_df.client.connection import FlussConnection
+        from fluss_df.client.connection import connect
 
         where = (order["folder"], order["config"])
         if self._connection is None or self._where != where:
             place = Path(order["folder"]) if order["folder"] else order["config"]
-            self._connection = FlussConnection.create(place)
+            self._connection = connect(place)
             self._where = where
         return self._connection
 

@@ -1,7 +1,7 @@
 """Ten thousand hostile inputs for the console: nothing is changed, leaked or run.
 
-``python -m tests.campaigns.console_attacks [NUMBER] [SEED]``: half of them for a console that changes
-things for who may, half for one that is read-only, where statements run as they are.
+``python -m tests.campaigns.console_attacks [NUMBER] [SEED]``: half of them for a console that may
+change things, half for one that is read-only, where statements run as they are.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import tempfile
 import time
 
 import fluss_df
-from fluss_df.ui.worker import resident
 from fluss_df.ui.server import ConsoleServer
 from fluss_df.ui.settings import Limits, Settings
+from fluss_df.ui.worker import resident
 from tests.ui.conftest import PEOPLE
 from tests.ui.hostile import hostile_tables, survive
 
@@ -22,8 +22,8 @@ from tests.ui.hostile import hostile_tables, survive
 def run(number: int, seed: int) -> int:
     """Return 0 when the consoles withstood."""
     with tempfile.TemporaryDirectory() as folder, fluss_df.connect(folder) as connection:
-        PEOPLE.write_fluss(
-            "people", connection=connection, create_if_not_exists=True, primary_keys=["id"]
+        fluss_df.write_fluss(
+            PEOPLE, "people", connection=connection, create_if_not_exists=True, primary_keys=["id"]
         )
         hostile_tables(connection)
         for read_only in (False, True):

@@ -49,7 +49,7 @@ def run(seconds: float) -> int:
     measured: list[tuple[float, float, float]] = []
     with tempfile.TemporaryDirectory() as folder, fluss_df.connect(folder) as connection:
         empty = pl.DataFrame(schema={"id": pl.Int64, "city": pl.String, "km": pl.Float64})
-        empty.write_fluss("trips", connection=connection, create_if_not_exists=True)
+        fluss_df.write_fluss(empty, "trips", connection=connection, create_if_not_exists=True)
         with ConsoleServer(connection, Settings(), folder) as server, Browser() as browser:
             browser.open(server.link)
             browser.wait("location.pathname === '/'")

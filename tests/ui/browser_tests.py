@@ -1,6 +1,7 @@
 """The console in a real browser: every page and form, both themes, two widths, by keyboard.
 
-``make test-ui`` runs them. They need Chromium (Debian: ``apt-get install chromium``), and fail without.
+``make test-ui`` runs them. They need Chromium (Debian: ``apt-get install chromium``), and fail
+where there is none.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def logged_in(chrome: Browser, server: ConsoleServer) -> Iterator[Browser]:
 def pages(database: str) -> list[str]:
     one = f"table/{database}"
     return [
-        "", f"?database={database}&like=vis", f"{one}/visits", f"{one}/people", f"{one}/visits/rows",
+        "", f"?database={database}&like=vis", f"{one}/visits", f"{one}/people",
+        f"{one}/visits/rows",
         f"{one}/visits/rows?which=last", f"{one}/people/rows?which=key&key.id=2",
         f"{one}/visits/live", f"{one}/people/changes", f"{one}/visits/change", "create",
         f"sql?table={database}.visits", "runs",
@@ -73,7 +75,7 @@ def test_every_page_in_both_themes(
             seen = browser.script(
                 "({h: document.querySelector('h1').innerText,"
                 " wide: document.documentElement.scrollWidth - innerWidth,"
-                " named: [...document.querySelectorAll('input:not([type=hidden]), select, textarea')]"
+                " named: [...document.querySelectorAll('input:not([type=hidden]),select,textarea')]"
                 ".filter(f => !f.labels.length && !f.ariaLabel).map(f => f.name),"
                 " back: getComputedStyle(document.documentElement).backgroundColor})"
             )
@@ -155,16 +157,16 @@ def test_sql_by_keyboard_with_completion(
             break
         browser.key("Tab")
     assert browser.script("document.activeElement.id") == "statement"
-    browser.type("SELECT day, avg(seconds) AS s FROM vis")
+    browser.write("SELECT day, avg(seconds) AS s FROM vis")
     browser.wait("document.querySelector('#names li')?.innerText.startsWith('visits')")
     browser.key("Enter")
-    browser.type(" GROUP BY day ORDER BY da")
+    browser.write(" GROUP BY day ORDER BY da")
     browser.key(" ", ctrl=True)
     browser.wait("document.querySelector('#names li')?.innerText.startsWith('day')")
     browser.key("ArrowDown")
     browser.key("Escape")
     assert browser.script("document.getElementById('names').hidden")
-    browser.type("y")
+    browser.write("y")
     text = "SELECT day, avg(seconds) AS s FROM visits GROUP BY day ORDER BY day"
     assert browser.script("document.getElementById('statement').value") == text
     browser.key("Enter", ctrl=True)
@@ -237,8 +239,8 @@ def test_a_page_elsewhere_can_neither_frame_nor_ask(
         )
         chrome.open(evil.as_uri())
         framed = chrome.script(
-            "(() => { try { return document.querySelector('iframe').contentDocument !== null } catch"
-            " { return false } })()"
+            "(() => { try { return document.querySelector('iframe').contentDocument !== null }"
+            " catch { return false } })()"
         )
         assert not framed
         asked = f"fetch('{server.url}sql/names?prefix=p', {{credentials: 'include'}})"

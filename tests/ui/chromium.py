@@ -1,7 +1,7 @@
 """A real browser for tests: Chromium without a screen, spoken to over two pipes.
 
-Its own protocol needs no further package: messages are JSON, and end with a zero byte. Everything that
-its console says is kept, and so is every address that a page asks for.
+Its own protocol needs no further package: messages are JSON, and end with a zero byte.
+Everything that its console says is kept, and so is every address that a page asks for.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Browser:
         self.send("Input.dispatchKeyEvent", type="keyDown", **pressed)
         self.send("Input.dispatchKeyEvent", type="keyUp", **pressed)
 
-    def type(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Write where the focus is."""
         for letter in text:
             self.send("Input.dispatchKeyEvent", type="keyDown", key=letter, text=letter)

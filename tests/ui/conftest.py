@@ -50,11 +50,22 @@ def database(connection: FlussConnection) -> Iterator[str]:
     name = f"ui_{uuid.uuid4().hex[:8]}"
     admin = connection.get_admin()
     admin.create_database(name)
-    where = {"connection": connection, "create_if_not_exists": True}
     fluss_df.write_fluss(
-        VISITS, f"{name}.visits", partition_keys=["day"], create_partitions=True, **where
+        VISITS,
+        f"{name}.visits",
+        connection=connection,
+        create_if_not_exists=True,
+        partition_keys=["day"],
+        create_partitions=True,
     )
-    fluss_df.write_fluss(PEOPLE, f"{name}.people", primary_keys=["id"], bucket_count=2, **where)
+    fluss_df.write_fluss(
+        PEOPLE,
+        f"{name}.people",
+        connection=connection,
+        create_if_not_exists=True,
+        primary_keys=["id"],
+        bucket_count=2,
+    )
     yield name
     admin.drop_database(name, ignore_if_not_exists=True, cascade=True)
 
@@ -79,8 +90,8 @@ def visitor(server: ConsoleServer) -> Visitor:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[FlussConnection]:
     with fluss_df.connect(tmp_path / "fluss") as opened:
-        PEOPLE.write_fluss(
-            "people", connection=opened, create_if_not_exists=True, primary_keys=["id"]
+        fluss_df.write_fluss(
+            PEOPLE, "people", connection=opened, create_if_not_exists=True, primary_keys=["id"]
         )
         yield opened
 

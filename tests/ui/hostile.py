@@ -102,7 +102,7 @@ _STATUS = frozenset(
 )
 
 
-class Unsafe(AssertionError):
+class UnsafeError(AssertionError):
     """A console did what an enemy wanted."""
 
 
@@ -115,45 +115,45 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in ("iframe", "object", "embed", "base", "style", "img", "frame"):
-            raise Unsafe(f"<{tag}> in a page")
+            raise UnsafeError(f"<{tag}> in a page")
         self._in_script = tag == "script"
         for name, value in attrs:
             if name.startswith("on") or name == "style":
-                raise Unsafe(f"{name}={value!r} in a page")
+                raise UnsafeError(f"{name}={value!r} in a page")
             if name in ("href", "src", "action", "formaction") and value is not None:
                 ours = value == "" or value[0] in "/?#"
                 if not ours or value.startswith("//") or value.startswith("/\\"):
-                    raise Unsafe(f"{name}={value!r} leads elsewhere")
+                    raise UnsafeError(f"{name}={value!r} leads elsewhere")
         if tag == "script" and not dict(attrs).get("src", ""):
-            raise Unsafe("a script in a page")
+            raise UnsafeError("a script in a page")
 
     def handle_endtag(self, tag: str) -> None:
         self._in_script = False
 
     def handle_data(self, data: str) -> None:
         if self._in_script and data.strip():
-            raise Unsafe(f"a script in a page: {data[:80]}")
+            raise UnsafeError(f"a script in a page: {data[:80]}")
 
 
 def check(answer: Answer, token: str) -> None:
     """Raise where an answer has what it must not."""
     if answer.status not in _STATUS:
-        raise Unsafe(f"status {answer.status}: {answer.text[:300]}")
+        raise UnsafeError(f"status {answer.status}: {answer.text[:300]}")
     text = answer.body.decode("utf-8", "replace")
     if token in text or any(token in value for value in answer.headers.values()):
-        raise Unsafe("the token is in an answer")
+        raise UnsafeError("the token is in an answer")
     if "root:x:0:0" in text or "Traceback" in text:
-        raise Unsafe("a file, or the inside of the program, is in an answer")
+        raise UnsafeError("a file, or the inside of the program, is in an answer")
     if answer.headers.get("server") or "a" in answer.headers.get("set-cookie", "")[:2]:
-        raise Unsafe(f"headers {answer.headers}")
+        raise UnsafeError(f"headers {answer.headers}")
     if answer.status == 501 or "content-security-policy" not in answer.headers:
         # the web server refuses what is no HTTP before any page is asked
         if answer.headers.get("content-type", "").startswith("text/html"):
-            raise Unsafe("a page without a policy")
+            raise UnsafeError("a page without a policy")
         return
     policy = answer.headers["content-security-policy"]
     if "unsafe" in policy or "frame-ancestors 'none'" not in policy:
-        raise Unsafe(policy)
+        raise UnsafeError(policy)
     if answer.headers.get("content-type", "").startswith(("text/html", "image/svg")):
         _Reader().feed(text)
 
@@ -192,10 +192,14 @@ def hostile_tables(connection: FlussConnection) -> None:
     )
     path = TablePath("fluss", "hostile")
     connection.get_admin().create_table(path, descriptor)
-    frame.write_fluss(path, connection=connection)
+    fluss_df.write_fluss(frame, path, connection=connection)
     keyed = pl.DataFrame({MARK: ["a"], "v": [MARK]})
-    keyed.write_fluss(
-        "hostile_keys", connection=connection, create_if_not_exists=True, primary_keys=[MARK]
+    fluss_df.write_fluss(
+        keyed,
+        "hostile_keys",
+        connection=connection,
+        create_if_not_exists=True,
+        primary_keys=[MARK],
     )
 
 
@@ -234,7 +238,7 @@ class Enemy:
         kinds = [k for k in self._kinds if k[1]]
         for index in range(number):
             if index % 400 == 7:
-                name, send = "token", self._token
+                name, send = "token", self._token_or_none
             else:
                 name, _, send = self.random.choices(kinds, [k[1] for k in kinds])[0]
             answer = send()
@@ -262,7 +266,7 @@ class Enemy:
 
     def _refused(self, answer: Answer, *statuses: int) -> Answer:
         if answer.status not in statuses:
-            raise Unsafe(f"answered {answer.status}, not {statuses}: {answer.text[:200]}")
+            raise UnsafeError(f"answered {answer.status}, not {statuses}: {answer.text[:200]}")
         return answer
 
     def _changing(self) -> tuple[str, dict[str, str]]:
@@ -363,7 +367,7 @@ class Enemy:
         )
         answer = self.visitor.ask(method, target, headers={"Cookie": self.visitor.cookie})
         if "m4rk-secret" in answer.text:
-            raise Unsafe("a secret property is shown")
+            raise UnsafeError("a secret property is shown")
         return answer
 
     def _form(self) -> Answer:
@@ -371,8 +375,10 @@ class Enemy:
             ("create-table", "create-database", "add-column", "set-property", "reset-property",
              "add-partition", "drop-partition", "drop-table", "drop-database", self._any())
         )  # fmt: skip
-        names = ("database", "table", "name", "column", "type", "key", "value", "comment", "confirm",
-                 "partition", "column.0", "type.0", "buckets", "bucket_keys", "properties")  # fmt: skip
+        names = (
+            "database", "table", "name", "column", "type", "key", "value", "comment", "confirm",
+            "partition", "column.0", "type.0", "buckets", "bucket_keys", "properties",
+        )  # fmt: skip
         fields = {
             name: self.random.choice(("fluss", "people", "INT", self._any(), self._any()))
             for name in names
@@ -395,7 +401,7 @@ class Enemy:
         run = answer.headers["location"].rpartition("/")[2]
         query = self.visitor.server.state.queries.find(run)
         if not query.wait(70):
-            raise Unsafe(f"it runs for more than a minute: {statement[:200]}")
+            raise UnsafeError(f"it runs for more than a minute: {statement[:200]}")
         return self.visitor.get(f"/sql/run/{run}")
 
     def _database(self) -> str:
@@ -474,9 +480,12 @@ class Enemy:
             except ConnectionResetError:
                 pass
         if self.visitor.settings.token.encode() in found or b"root:x:0" in found:
-            raise Unsafe("the token, or a file, is in an answer")
+            raise UnsafeError("the token, or a file, is in an answer")
         if found and not found.startswith(b"HTTP/1.1 "):
-            raise Unsafe(f"no answer of HTTP: {found[:80]!r}")
+            raise UnsafeError(f"no answer of HTTP: {found[:80]!r}")
+
+    def _token_or_none(self) -> Answer | None:
+        return self._token()
 
     def _token(self) -> Answer:
         real = self.visitor.settings.token
@@ -486,7 +495,7 @@ class Enemy:
         fields = {"token": wrong}
         answer = self._refused(self._post("/login", fields, Cookie="-"), 303, 429)
         if "set-cookie" in answer.headers:
-            raise Unsafe("a wrong token lets in")
+            raise UnsafeError("a wrong token lets in")
         return answer
 
 
@@ -510,9 +519,9 @@ def survive(
     enemy = Enemy(visitor, seed)
     for index, kind in enumerate(enemy.attack(number)):
         if index % 1000 == 999 and digest(connection) != before:
-            raise Unsafe(f"something was changed before attack {index}, the last one {kind}")
+            raise UnsafeError(f"something was changed before attack {index}, the last one {kind}")
     if digest(connection) != before:
-        raise Unsafe("something was changed")
+        raise UnsafeError("something was changed")
     # and who is let in is served as before
     assert "people" in visitor.page("/").words
     return enemy.counts

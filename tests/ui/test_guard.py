@@ -42,7 +42,7 @@ def test_nothing_is_shown_without_the_token(folder: FlussConnection) -> None:
             r"fluss-\d+=[\w-]{43}; Path=/; HttpOnly; SameSite=Strict", let_in.headers["set-cookie"]
         )
         assert "fluss.people" in visitor.page("/").words
-        visitor.post("/logout", follow=False)
+        visitor.send("/logout")
         assert visitor.get("/").status == 303
 
 
@@ -272,7 +272,7 @@ def test_wide_and_long_values_do_not_make_large_pages(
     alone: Visitor, folder: FlussConnection
 ) -> None:
     wide = pl.DataFrame({f"c{n}": ["x" * 20_000] * 50 for n in range(100)})
-    wide.write_fluss("wide", connection=folder, create_if_not_exists=True)
+    fluss_df.write_fluss(wide, "wide", connection=folder, create_if_not_exists=True)
     page = alone.page("/table/fluss/wide/rows?rows=500")
     assert len(page.body) < 4 << 20
     assert "There is more of this value" in page.text

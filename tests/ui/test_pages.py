@@ -7,6 +7,7 @@ import http.client
 import io
 import json
 import time
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 import fluss_df
 from fluss_df.client.connection import FlussConnection
+from fluss_df.io.runs.runner import run
 from fluss_df.metadata import TablePath
 from fluss_df.ui.server import ConsoleServer
 from fluss_df.ui.settings import Settings
@@ -111,7 +113,9 @@ def test_changes(visitor: Visitor, database: str, connection: FlussConnection) -
     assert "insert" in visitor.page(f"/table/{database}/visits/changes").words
 
 
-def events(visitor: Visitor, target: str, wanted: int) -> list[dict[str, Any]]:
+def events(
+    visitor: Visitor, target: str, wanted: int, opened: Callable[[], object]
+) -> list[dict[str, Any]]:
     """Return some rows that a stream gives."""
     connection = http.client.HTTPConnection("127.0.0.1", visitor.server.port, timeout=20)
     connection.request("GET", target, headers={"Cookie": visitor.cookie})
@@ -128,30 +132,30 @@ def events(visitor: Visitor, target: str, wanted: int) -> list[dict[str, Any]]:
             elif line.startswith("data: "):
                 found.append({"kind": kind, **json.loads(line[6:])})
                 if kind == "open":
-                    yield_rows(visitor)
+                    opened()
                 assert kind != "failed", line
     finally:
         connection.close()
     return found
 
 
-def yield_rows(visitor: Visitor) -> None:
-    rows = VISITS.with_columns(day=pl.lit("thu"))
-    fluss_df.write_fluss(
-        rows.head(50), visitor.place, connection=visitor.server.state.connection,
-        create_partitions=True,
-    )  # fmt: skip
+def test_live_rows_with_a_filter(
+    visitor: Visitor, database: str, connection: FlussConnection
+) -> None:
+    rows = VISITS.with_columns(day=pl.lit("thu")).head(50)
 
+    def write() -> None:
+        fluss_df.write_fluss(
+            rows, f"{database}.visits", connection=connection, create_partitions=True
+        )
 
-def test_live_rows_with_a_filter(visitor: Visitor, database: str) -> None:
-    visitor.place = f"{database}.visits"
     page = visitor.page(f"/table/{database}/visits/live?column=id&condition=ge&value=40")
     assert "Only rows whose" in page.words
     target = f"/table/{database}/visits/stream?column=id&condition=ge&value=40"
-    found = events(visitor, target, 10)
+    found = events(visitor, target, 10, write)
     assert sum(e.get("seen", 0) for e in found) == 50
-    rows = [row for e in found for row in e.get("rows", [])]
-    assert [row[0][0] for row in rows] == [str(n) for n in range(40, 50)]
+    shown = [row for e in found for row in e.get("rows", [])]
+    assert [row[0][0] for row in shown] == [str(n) for n in range(40, 50)]
     assert visitor.server.state.settings.limits.streams == 8
     deadline = time.monotonic() + 10
     while visitor.server.state.streams and time.monotonic() < deadline:
@@ -173,19 +177,19 @@ def test_sql_has_rows_a_plan_what_was_fetched_a_plot_and_files(
     assert f"fetched of {database}.visits: 2 of 5 columns" in page.words
     assert f"FLUSS SCAN {database}.visits" in page.words
     assert '<rect class="bar"' in page.text
-    run = next(q for q in visitor.server.state.queries.all())
-    parquet = visitor.page(f"/sql/run/{run.id}/result.parquet")
+    query = visitor.server.state.queries.all()[0]
+    parquet = visitor.page(f"/sql/run/{query.id}/result.parquet")
     assert pl.read_parquet(io.BytesIO(parquet.body)).to_dicts()[0] == {
         "day": "mon",
         "n": 100,
         "s": 7425.0,
     }
     assert "attachment" in parquet.headers["content-disposition"]
-    text = visitor.page(f"/sql/run/{run.id}/result.csv").text
+    text = visitor.page(f"/sql/run/{query.id}/result.csv").text
     assert list(csv.reader(io.StringIO(text)))[1] == ["mon", "100", "7425.0"]
-    state = json.loads(visitor.page(f"/sql/run/{run.id}/state").text)
+    state = json.loads(visitor.page(f"/sql/run/{query.id}/state").text)
     assert state["status"] == "done"
-    drawn = visitor.page(f"/sql/run/{run.id}?x=n&y=s").text
+    drawn = visitor.page(f"/sql/run/{query.id}?x=n&y=s").text
     assert '<circle class="point' in drawn or "<polyline" in drawn
     assert "Results that are kept" in visitor.page("/sql").words
 
@@ -218,10 +222,10 @@ def made(visitor: Visitor, **fields: str) -> str:
     statement = shown.text.split('name="statement" value="')[1].split('"')[0]
     text = unescape(statement)
     assert " ".join(text.split()) in shown.words
-    done = visitor.post("/statement", follow=False, statement=text)
-    run = done.headers["location"]
-    visitor.server.state.queries.find(run.rpartition("/")[2]).wait(60)
-    result = visitor.page(run).words
+    done = visitor.send("/statement", statement=text)
+    place = done.headers["location"]
+    visitor.server.state.queries.find(place.rpartition("/")[2]).wait(60)
+    result = visitor.page(place).words
     assert "The statement ran" in result, result
     return text
 
@@ -276,12 +280,12 @@ def test_runs_have_their_lag(
     assert "Runs" in visitor.page("/runs").words
     source = fluss_df.scan_fluss(f"{database}.visits", connection=connection)
     folder = tmp_path / "runs" / "files"
-    source.fluss.run(to=tmp_path / "files", checkpoint=folder)
+    run(source, to=tmp_path / "files", checkpoint=folder)
     fluss_df.write_fluss(
         VISITS.head(3).clear(), f"{database}.copy", connection=connection,
         create_if_not_exists=True,
     )  # fmt: skip
-    target = source.fluss.run(to=f"{database}.copy", checkpoint=tmp_path / "copying")
+    target = run(source, to=f"{database}.copy", checkpoint=tmp_path / "copying")
     assert target is not None
     fluss_df.write_fluss(VISITS.head(7), f"{database}.visits", connection=connection)
     settings = Settings(runs=(tmp_path / "runs", tmp_path / "none"))
@@ -289,7 +293,7 @@ def test_runs_have_their_lag(
         other = Visitor(server)
         other.sign_in()
         page = other.page("/runs").words
-    assert f"{folder} {database}.visits – – 7" in page
+    assert f"{folder} {database}.visits \N{EN DASH} \N{EN DASH} 7" in page
     assert f"{database}.visits {database}.copy 0 7" in page
 
 

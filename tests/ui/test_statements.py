@@ -9,6 +9,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+import fluss_df
 from fluss_df.client.connection import FlussConnection
 from fluss_df.ui.server import ConsoleServer
 from fluss_df.ui.settings import Limits, Settings
@@ -21,7 +22,7 @@ ENDLESS = "SELECT count(*) AS n FROM numbers a, numbers b, numbers c WHERE a.n +
 @pytest.fixture
 def numbers(folder: FlussConnection) -> FlussConnection:
     rows = pl.DataFrame({"n": range(20_000)})
-    rows.write_fluss("numbers", connection=folder, create_if_not_exists=True)
+    fluss_df.write_fluss(rows, "numbers", connection=folder, create_if_not_exists=True)
     return folder
 
 
@@ -33,7 +34,7 @@ def served(connection: FlussConnection, limits: Limits) -> Iterator[Visitor]:
 
 
 def begun(visitor: Visitor, statement: str) -> str:
-    run = visitor.post("/sql", follow=False, statement=statement).headers["location"]
+    run = visitor.send("/sql", statement=statement).headers["location"]
     return run.rpartition("/")[2]
 
 

@@ -97,9 +97,14 @@ class Visitor:
         assert found is not None
         return found[1]
 
-    def post(self, target: str, follow: bool = True, **fields: str) -> Answer:
-        """Send a form of the console; and go where it leads."""
-        answer = self.ask(
+    def post(self, target: str, /, **fields: str) -> Answer:
+        """Send a form of the console, and go where it leads."""
+        answer = self.send(target, **fields)
+        return self.get(answer.headers["location"]) if answer.status == 303 else answer
+
+    def send(self, target: str, /, **fields: str) -> Answer:
+        """Send a form of the console."""
+        return self.ask(
             "POST",
             target,
             urlencode({"csrf": self.csrf, **fields}),
@@ -109,13 +114,10 @@ class Visitor:
                 "Cookie": self.cookie,
             },
         )
-        if follow and answer.status == 303:
-            return self.get(answer.headers["location"])
-        return answer
 
     def sql(self, statement: str, **fields: str) -> Answer:
         """Run a statement, and return the page of its result."""
-        answer = self.post("/sql", follow=False, statement=statement, **fields)
+        answer = self.send("/sql", statement=statement, **fields)
         if answer.status != 303:
             return answer
         target = answer.headers["location"]

@@ -7,7 +7,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import polars as pl
@@ -22,9 +22,9 @@ from fluss_df.io.base.names import exact
 from fluss_df.metadata import (
     CHANGELOG_COLUMNS,
     COMMIT_TIMESTAMP_COLUMN,
+    EARLIEST_OFFSET,
     LATEST_OFFSET,
     LOG_OFFSET_COLUMN,
-    EARLIEST_OFFSET,
     require_columns,
 )
 from fluss_df.schema import TableInfo
@@ -123,7 +123,7 @@ class _Stream(Response):
             gone.cancel()
 
 
-async def _events(state: State, request: Request) -> AsyncIterator[bytes]:
+async def _events(state: State, request: Request) -> AsyncGenerator[bytes]:
     loop = asyncio.get_running_loop()
     given_up = threading.Event()
     tail = _Tail(state, request, given_up)

@@ -147,7 +147,7 @@ def _last(state: State, info: TableInfo, wanted: int, *, changes: bool) -> pl.Da
     # of no bucket, the columns alone
     options = _only(info, chosen) if chosen else {"start": "latest"}
     if not chosen and info.is_partitioned():
-        options["partitions"] = []
+        options = {**options, "partitions": []}
     frame = scan_fluss(
         info.table_path,
         connection=state.connection,

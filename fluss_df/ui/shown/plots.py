@@ -7,6 +7,7 @@ are escaped; there are no more points than pixels.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -185,9 +186,9 @@ def _thinned(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
         return x, y
     edges = np.linspace(0, len(x), _MOST_POINTS // 2 + 1).astype(np.int64)
     keep = []
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges.tolist()):
         part = y[start:stop]
-        keep += sorted({int(start + part.argmin()), int(start + part.argmax())})
+        keep += sorted({start + int(part.argmin()), start + int(part.argmax())})
     index = np.array(keep)
     return x[index], y[index]
 
@@ -218,7 +219,7 @@ def _ticks(low: float, high: float, wanted: int) -> list[float]:
         return [low]
     power = 10.0 ** math.floor(math.log10(span))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= span)
-    found = []
+    found: list[float] = []
     value = math.ceil(low / step) * step
     while value <= high and len(found) < 20:
         found.append(value)
@@ -234,6 +235,7 @@ def labels(ticks: Sequence[float]) -> list[str]:
     if largest >= 1e16 or 0 < largest < 1e-3:
         return [f"{value:.2e}" for value in ticks]
     unit, name = next(((limit, name) for limit, name in _UNITS if largest >= limit * 10), (1.0, ""))
+    found: list[str] = []
     for digits in range(7):
         found = [f"{value / unit:,.{digits}f}" for value in ticks]
         told = all(

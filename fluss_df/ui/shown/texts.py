@@ -50,6 +50,8 @@ class Cell:
     cut: bool = False
 
 
+#: What stands for a number that is not known.
+UNKNOWN: Final = "\N{EN DASH}"
 NULL: Final = Cell("null", "null")
 
 
@@ -61,7 +63,7 @@ def visible(text: str) -> str:
 def count(number: float | None) -> str:
     """Return a number with separators; of None, a dash."""
     if number is None:
-        return "–"
+        return UNKNOWN
     return f"{number:,.0f}" if number == int(number) else f"{number:,.1f}"
 
 
@@ -78,7 +80,7 @@ def address(node: ServerNode) -> str:
 def size(number: float | None) -> str:
     """Return bytes with a unit."""
     if number is None:
-        return "–"
+        return UNKNOWN
     unit = 0
     while number >= 1000 and unit < len(_UNITS) - 1:
         number /= 1000
@@ -89,7 +91,7 @@ def size(number: float | None) -> str:
 def duration(seconds: float | None) -> str:
     """Return a time with a unit."""
     if seconds is None:
-        return "–"
+        return UNKNOWN
     if seconds < 1:
         return f"{seconds * 1000:,.0f} ms"
     if seconds < 120:
@@ -102,7 +104,7 @@ def duration(seconds: float | None) -> str:
 def moment(ms: float | None) -> str:
     """Return a moment in ms since 1970."""
     if ms is None:
-        return "–"
+        return UNKNOWN
     try:
         return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
