@@ -171,6 +171,8 @@ class Process:
                 break
             if kind == END:
                 told: dict[str, Any] = json.loads(body)
+                if not told["idle"]:
+                    self.kill()
                 return told
             if kind in (ROWS, PROGRESS):
                 progressed(kind, body)

@@ -100,7 +100,9 @@ class Worker:
         ended.set()
         watching.join()
         run = self._run
-        self._tell(END, **told, **(_about(run) if run is not None else {}))
+        # what Polars computes may go on when nobody takes it any more
+        idle = run is None or not run.is_running
+        self._tell(END, **told, idle=idle, **(_about(run) if run is not None else {}))
         self._run = None
 
     def _do(self, order: dict[str, Any], told: dict[str, Any]) -> None:
@@ -166,6 +168,7 @@ class Worker:
                     error=f"it took more than {memory >> 20:,} MB of memory: ask for fewer rows or"
                     " columns, or narrow the join",
                     cut="",
+                    idle=False,
                 )
                 os._exit(1)
             if run is not None:
@@ -225,8 +228,6 @@ def main() -> None:
     """Run statements until the console ends."""
     # Ctrl-C is for the console
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError):
-        os.nice(5)  # pages come first
     with _output() as out:
         worker = Worker(out)
         orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()

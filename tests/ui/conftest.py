@@ -29,16 +29,16 @@ VISITS = pl.DataFrame(
 PEOPLE = pl.DataFrame({"id": [1, 2, 3], "name": ["Ann", "Bob", None], "born": [1990, 1985, 2001]})
 
 
-@pytest.fixture(params=ENGINES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=ENGINES, scope="module")
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An address of a cluster, and a folder of an embedded Fluss."""
     if request.param == "cluster":
         found: str = request.getfixturevalue("fluss_cluster").bootstrap_servers
         return found
-    return str(tmp_path / "fluss")
+    return str(tmp_path_factory.mktemp("ui") / "fluss")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def connection(place: str) -> Iterator[FlussConnection]:
     with fluss_df.connect(place) as opened:
         yield opened
@@ -70,7 +70,7 @@ def database(connection: FlussConnection) -> Iterator[str]:
     admin.drop_database(name, ignore_if_not_exists=True, cascade=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(connection: FlussConnection, place: str) -> Iterator[ConsoleServer]:
     with ConsoleServer(connection, Settings(), place) as started:
         yield started

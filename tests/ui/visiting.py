@@ -93,7 +93,7 @@ class Visitor:
     @property
     def csrf(self) -> str:
         """What the forms of this session carry."""
-        found = _CSRF.search(self.page("/sql").text)
+        found = _CSRF.search(self.page("/runs").text)
         assert found is not None
         return found[1]
 
