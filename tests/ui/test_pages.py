@@ -302,3 +302,26 @@ def test_what_is_not_there_says_so(visitor: Visitor, target: str) -> None:
     answer = visitor.get(target)
     assert answer.status == 404
     assert "To the overview" in answer.words
+
+
+def test_a_lake_table_has_its_lag(folder: FlussConnection) -> None:
+    """The folder tiers by itself, what is due."""
+    path = TablePath("fluss", "tiered")
+    descriptor = fluss_df.TableDescriptor(
+        fluss_df.Schema(VISITS.to_arrow().schema),
+        bucket_count=1,
+        properties={"table.datalake.enabled": "true", "table.datalake.freshness": "1s"},
+    )
+    folder.get_admin().create_table(path, descriptor)
+    fluss_df.write_fluss(VISITS, path, connection=folder)
+    with ConsoleServer(folder, Settings(), "folder") as server:
+        visitor = Visitor(server)
+        visitor.sign_in()
+        words = visitor.page("/table/fluss/tiered").words
+        assert " behind in the lake iceberg" in words
+        deadline = time.monotonic() + 90
+        while ", 300 rows tiered" not in words and time.monotonic() < deadline:
+            time.sleep(0.1)
+            words = visitor.page("/table/fluss/tiered").words
+        assert "0 rows behind in the lake iceberg, snapshot" in words
+        assert ", 300 rows tiered" in words
