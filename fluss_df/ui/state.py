@@ -45,6 +45,8 @@ _NOT_FOUND: Final = (
     ErrorCode.INVALID_DATABASE_EXCEPTION,
 )
 _WAIT_S: Final = 10.0
+# how long servers are asked again that do not answer
+_PATIENCE_MS: Final = 4_000
 
 
 class BusyError(FlussError):
@@ -65,10 +67,10 @@ class State:
     """
 
     def __init__(self, connection: FlussConnection, settings: Settings, place: str) -> None:
-        self.connection = connection
+        self.connection = _impatient(connection)
         self.settings = settings
         self.place = place
-        self.watch = Watch(connection)
+        self.watch = Watch(self.connection)
         self.queries = Kept(connection, settings)
         # for completion: when they were asked for, and all tables
         self.names: tuple[float, list[TablePath]] = (float("-inf"), [])
@@ -148,6 +150,16 @@ class State:
         self.queries.close()
         self.watch.close()
         self.tails.shutdown(wait=False, cancel_futures=True)
+        self.connection.close()
+
+
+def _impatient(connection: FlussConnection) -> FlussConnection:
+    """Return a connection to the same place whose requests fail while a visitor still waits."""
+    config = connection.config
+    patience = min(config.retry_timeout_ms, _PATIENCE_MS)
+    made = FlussConnection.create(config.copy(retry_timeout_ms=patience))
+    made.default_database = connection.default_database
+    return made
 
 
 def state_of(request: Request) -> State:

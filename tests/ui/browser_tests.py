@@ -39,6 +39,8 @@ def browser(chrome: Browser, server: ConsoleServer) -> Iterator[Browser]:
 
 def logged_in(chrome: Browser, server: ConsoleServer) -> Iterator[Browser]:
     chrome.look(1600, 1000, dark=False)
+    # what a page of an earlier test still asked for is over then
+    chrome.open("about:blank")
     chrome.console.clear()
     chrome.asked.clear()
     chrome.open(server.link)

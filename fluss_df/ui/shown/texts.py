@@ -147,6 +147,8 @@ def kind_name(kind: pl.DataType) -> str:
             return "array"
         case pl.Struct():
             return "row"
+        case pl.Map():
+            return "map"
     return _KINDS.get(str(kind), str(kind).lower())
 
 
@@ -165,6 +167,10 @@ def _column(values: pl.Series) -> list[Cell]:
         frame = frame.select(exact("v").str.slice(0, MOST_CHARACTERS + 1))
     elif isinstance(kind, pl.Binary):
         frame = frame.select(exact("v").bin.slice(0, MOST_CHARACTERS // 2 + 1))
+    elif isinstance(kind, pl.Datetime):
+        # Python has no nanoseconds
+        zone = "" if kind.time_zone is None else "Z"
+        frame = frame.select(exact("v").dt.strftime(f"%Y-%m-%d %H:%M:%S%.f{zone}"))
     elif isinstance(kind, pl.List):
         frame = frame.select(exact("v").list.head(_MOST_ENTRIES + 1))
     number = "number" if kind.is_numeric() else "text"
