@@ -18,9 +18,9 @@ from fluss_df.ui.shown import plots, texts
 from tests.ui.visiting import Visitor
 
 COLUMNS = (
-    "i TINYINT, d DECIMAL(20, 3), t TIME, ts TIMESTAMP(9), tz TIMESTAMP_LTZ(3), b BYTES, bi BINARY(3),"
-    " a ARRAY<INT>, m MAP<STRING, INT>, r ROW<x INT, y ARRAY<STRING>>, c CHAR(4), f FLOAT, bo BOOLEAN,"
-    " da DATE, `*` INT, `^x$` STRING"
+    "i TINYINT, d DECIMAL(20, 3), t TIME, ts TIMESTAMP(9), tz TIMESTAMP_LTZ(3), b BYTES,"
+    " bi BINARY(3), a ARRAY<INT>, m MAP<STRING, INT>, r ROW<x INT, y ARRAY<STRING>>, c CHAR(4),"
+    " f FLOAT, bo BOOLEAN, da DATE, `*` INT, `^x$` STRING"
 )
 VALUES = (
     "1, 1.5, TIME '10:00:00', TIMESTAMP '2026-01-01 00:00:00.123456789',"
@@ -28,8 +28,8 @@ VALUES = (
     " ROW(1, ARRAY['x', 'y']), 'abcd', 1.5, TRUE, DATE '2026-01-01', 7, 'p'"
 )
 SHOWN = (
-    "1 1.500 10:00:00 2026-01-01 00:00:00.123456789 2026-01-01 00:00:00Z 00ff 010203 [1, 2] {'a': 1}"
-    " {'x': 1, 'y': ['x', 'y']} abcd 1.5 true 2026-01-01 7 p"
+    "1 1.500 10:00:00 2026-01-01 00:00:00.123456789 2026-01-01 00:00:00Z 00ff 010203 [1, 2]"
+    " {'a': 1} {'x': 1, 'y': ['x', 'y']} abcd 1.5 true 2026-01-01 7 p"
 )
 
 
