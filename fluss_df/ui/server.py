@@ -16,11 +16,12 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError, NetworkError
 from fluss_df.ui.app import make_app
 from fluss_df.ui.guard import Guard
-from fluss_df.ui.settings import Settings
+from fluss_df.ui.settings import Limits, Settings
 from fluss_df.ui.state import State
 
 _START_S = 10.0
 _HEAD_BYTES = 32 << 10
+_MOST_TIMES = 4
 _unheard = logging.getLogger("fluss_df.ui.peers")
 _unheard.setLevel(logging.CRITICAL + 1)
 
@@ -61,7 +62,7 @@ class ConsoleServer:
         guarded = Guard(make_app(self.state), settings, self.port)
         config = uvicorn.Config(
             guarded,
-            http=_protocol(settings.limits.receive_seconds),
+            http=_protocol(settings.limits),
             ws="none",
             lifespan="off",
             loop="asyncio",
@@ -151,8 +152,11 @@ def _listening(settings: Settings) -> socket.socket:
         ) from error
 
 
-def _protocol(seconds: float) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol with a bound on how long a connection may ask for nothing."""
+def _protocol(limits: Limits) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol with bounds on connections, and on how long one asks for nothing."""
+    seconds = limits.receive_seconds
+    # those beyond the limit are told so; those beyond this are closed
+    most = _MOST_TIMES * limits.connections
 
     class Timed(H11Protocol):
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -166,6 +170,9 @@ def _protocol(seconds: float) -> type[asyncio.Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            if len(self.connections) > most:
+                transport.abort()
+                return
             self._deadline = self.loop.call_later(seconds, self._too_late)
 
         def _too_late(self) -> None:
