@@ -153,7 +153,7 @@ def _listening(settings: Settings) -> socket.socket:
 
 
 def _protocol(limits: Limits) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol with bounds on connections, and on how long one asks for nothing."""
+    """Return uvicorn's protocol with a bound on connections, and on how long one is silent."""
     seconds = limits.receive_seconds
     # those beyond the limit are told so; those beyond this are closed
     most = _MOST_TIMES * limits.connections

@@ -24,6 +24,7 @@ HEIGHT: Final = 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 16, 34
 _MOST_POINTS: Final = 600
 _MOST_BARS: Final = 40
+_DAY_S: Final = 86_400
 _LONGEST_NAME: Final = 14
 
 _UNITS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -148,7 +149,8 @@ def _vertical(low: float, high: float) -> Markup:
 
 
 def _horizontal(first: float, last: float, moments: bool) -> Markup:
-    ticks = np.linspace(first, last, 5).tolist() if moments else _ticks(first, last, 6)
+    wanted = 5 if last - first < _DAY_S else 4
+    ticks = np.linspace(first, last, wanted).tolist() if moments else _ticks(first, last, 6)
     shown = [_time(value, last - first) for value in ticks] if moments else labels(ticks)
     made = []
     for value, text in zip(ticks, shown, strict=True):
@@ -207,7 +209,8 @@ def _range(values: Numbers, *, zero: bool) -> tuple[float, float]:
     if zero and high < 0:
         high = 0.0
     if low == high:
-        low, high = (low - 1, high + 1) if low else (0.0, 1.0)
+        around = max(abs(low) * 0.05, 1.0)
+        low, high = (low - around, high + around) if low else (0.0, 1.0)
     room = (high - low) * 0.05
     return (low if zero and low == 0 else low - room), high + room
 
@@ -255,6 +258,6 @@ def _time(seconds: float, span: float) -> str:
         found = dt.datetime.fromtimestamp(seconds, dt.UTC)
     except (ValueError, OverflowError, OSError):
         return f"{seconds:.4g}"
-    if span < 86400:
+    if span < _DAY_S:
         return found.strftime("%H:%M:%S")
-    return found.strftime("%m-%d %H:%M" if span < 10 * 86400 else "%Y-%m-%d")
+    return found.strftime("%m-%d %H:%M" if span < 10 * _DAY_S else "%Y-%m-%d")
