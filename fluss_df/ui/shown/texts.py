@@ -40,7 +40,7 @@ class Cell:
     text
         What is shown.
     kind
-        ``"null"``, ``"number"`` or ``"text"``.
+        ``"null"``, ``"number"``, ``"moment"`` or ``"text"``.
     cut
         Whether there is more of it.
     """
@@ -173,8 +173,8 @@ def _column(values: pl.Series) -> list[Cell]:
         frame = frame.select(exact("v").dt.strftime(f"%Y-%m-%d %H:%M:%S%.f{zone}"))
     elif isinstance(kind, pl.List):
         frame = frame.select(exact("v").list.head(_MOST_ENTRIES + 1))
-    number = "number" if kind.is_numeric() else "text"
-    return [cell(value, number) for value in frame.get_column("v").to_list()]
+    shown = "number" if kind.is_numeric() else "moment" if kind.is_temporal() else "text"
+    return [cell(value, shown) for value in frame.get_column("v").to_list()]
 
 
 def cell(value: Any, kind: str = "text") -> Cell:
