@@ -27,6 +27,8 @@ _ROWS: Final = (20, 100, 500)
 _MOST_VALUES: Final = 20_000
 _MOST_PARTITIONS: Final = 20
 _MOST_BUCKETS: Final = 64
+# buckets that are asked about at once
+_ASKED: Final = 256
 _LATELY_S: Final = (10, 60, 600, 3600, 86_400, 30 * 86_400)
 _WHOLE: Final = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INTEGER, TypeRoot.BIGINT)
 
@@ -106,17 +108,32 @@ def _wanted(info: TableInfo, asked: str | None) -> int:
     return max(1, min(wanted, _MOST_VALUES // max(1, info.get_column_count())))
 
 
-def _offsets(state: State, info: TableInfo) -> Ranges:
-    """Return where the buckets begin and end that have something."""
+def _offsets(state: State, info: TableInfo, enough: int | None = None) -> Ranges:
+    """Return where the buckets begin and end that have something.
+
+    With ``enough`` it asks of no more buckets than have that many rows.
+    """
     path = info.table_path
     partitions = state.admin.list_partition_infos(path) if info.is_partitioned() else []
-    found = state.watch.offsets(info, state.watch.buckets(info, partitions))
-    return {bucket: (first, end) for bucket, (first, end) in found.items() if end > first}
+    buckets = state.watch.buckets(info, partitions)
+    size = len(buckets) if enough is None else _ASKED
+    found: Ranges = {}
+    rows = 0
+    for start in range(0, len(buckets), max(1, size)):
+        for bucket, (first, end) in state.watch.offsets(
+            info, buckets[start : start + size]
+        ).items():
+            if end > first:
+                found[bucket] = first, end
+                rows += end - first
+        if enough is not None and rows >= enough:
+            break
+    return found
 
 
 def _first(state: State, info: TableInfo, wanted: int) -> pl.DataFrame:
     """Return the first rows of a log, or some current rows, of as few buckets as have them."""
-    filled = _offsets(state, info)
+    filled = _offsets(state, info, wanted)
     options: dict[str, Any] = {}
     if info.has_primary_key():
         # rows stay when their changes have expired: then any partition may have some
