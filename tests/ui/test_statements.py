@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
 import pytest
 
 import fluss_df
 from fluss_df.client.connection import FlussConnection
+from fluss_df.embedded import EmbeddedFluss
 from fluss_df.ui.server import ConsoleServer
 from fluss_df.ui.settings import Limits, Settings
 from tests.ui.visiting import Visitor
@@ -102,3 +107,52 @@ def test_processes_end_with_the_console(numbers: FlussConnection) -> None:
             process = query._process
     assert process is not None
     assert process._popen.wait(10) != 0
+
+
+def test_credentials_reach_the_process_and_nothing_else(tmp_path: Path) -> None:
+    secret = "s3cret-of-ann"
+    with EmbeddedFluss(tmp_path / "data", port=0, sasl={"ann": secret}) as engine:
+        address = f"fluss://ann:{secret}@{engine.address}"
+        with fluss_df.connect(address) as connection:
+            for visitor in served(connection, Limits()):
+                assert "0 rows in" in visitor.sql("SHOW TABLES").words
+                for target in ("/", "/sql", "/runs", "/create"):
+                    assert secret not in visitor.page(target).text
+                seen = []
+                for file in Path("/proc").glob("[0-9]*/cmdline"):
+                    with contextlib.suppress(OSError):
+                        seen.append(file.read_bytes())
+                processes = [line for line in seen if b"fluss_df.ui.worker" in line]
+                assert processes
+                assert not any(secret.encode() in line for line in processes)
+
+
+def test_processes_end_with_a_console_that_was_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys, time, fluss_df\n"
+        "from fluss_df.ui.server import ConsoleServer\n"
+        "from fluss_df.ui.settings import Settings\n"
+        "server = ConsoleServer(fluss_df.connect(sys.argv[1]), Settings(), 'x').start()\n"
+        "server.state.queries.prepare()\n"
+        "print(server.state.queries._spare[0]._popen.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "data")], stdout=subprocess.PIPE, text=True
+    ) as console:
+        assert console.stdout is not None
+        worker = Path("/proc") / console.stdout.readline().strip()
+        assert worker.exists()
+        console.kill()
+    deadline = time.monotonic() + 30
+    while _runs(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(worker)
+
+
+def _runs(process: Path) -> bool:
+    """Whether a process runs: nobody may have taken note of the end of one whose parent is gone."""
+    try:
+        return "Z" not in (process / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
