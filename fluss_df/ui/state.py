@@ -16,6 +16,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
@@ -105,7 +106,7 @@ class State:
         }
 
     @property
-    def admin(self) -> Any:
+    def admin(self) -> FlussAdmin:
         """The admin of the cluster."""
         return self.connection.get_admin()
 

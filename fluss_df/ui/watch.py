@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import OrderedDict, deque
@@ -27,6 +28,7 @@ _INFO_S: Final = 5.0
 _AT_ONCE: Final = 16
 _MOST_PLOTTED: Final = 32
 _MOST_POINTS: Final = 900
+_MOST_FAILED: Final = 3
 _MOST_INFOS: Final = 5000
 _GONE: Final = (
     ErrorCode.TABLE_NOT_EXIST,
@@ -86,7 +88,6 @@ class Watch:
         self._asked = 0.0
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        self._error: FlussError | None = None
 
     # ---- what pages ask
 
@@ -243,14 +244,11 @@ class Watch:
         while not self._ended.is_set():
             began = time.monotonic()
             if began - self._asked < _IDLE_S:
-                try:
+                # pages that ask say what is wrong; the next round may be better
+                with contextlib.suppress(FlussError):
                     paths = self.tables()
                     self._take(paths)
                     self._forget(set(paths))
-                    self._error = None
-                except FlussError as error:
-                    # pages that ask say what is wrong
-                    self._error = error
             took = time.monotonic() - began
             self._ended.wait(max(_PAUSE_S, _SHARE * took))
 
@@ -263,6 +261,7 @@ class Watch:
     def _take(self, paths: Sequence[TablePath]) -> None:
         """Take a sample of each table."""
         came = _bytes_in(self._connection)
+        failed = 0
         for start in range(0, len(paths), _AT_ONCE):
             if self._ended.is_set():
                 return
@@ -271,10 +270,13 @@ class Watch:
             for path, info in infos.items():
                 try:
                     sample = self._sample(info, came.get(str(path), 0.0) if came else None)
-                except FlussError as error:
-                    if error.error_code in _GONE:
-                        continue
-                    raise
+                except FlussError:
+                    # dropped meanwhile, or a bucket without a leader; of servers that are gone,
+                    # each table would take seconds
+                    failed += 1
+                    if failed > _MOST_FAILED:
+                        return
+                    continue
                 self._keep(path, sample)
 
     def _sample(self, info: TableInfo, bytes_in: float | None) -> Sample:
