@@ -20,7 +20,7 @@ PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CU
 # fluss_df is imported by hundreds of processes here, Spark's workers among them: compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo pipeline test quick matrix test-ibis extras campaigns bench site api lint proto proto-check clean
+.PHONY: help venv demo pipeline test quick matrix test-ui test-ibis extras campaigns bench site api lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
@@ -29,6 +29,7 @@ help:
 	@echo "make test         all tests, by WORKERS=3; those on a real Fluss server need Java 11+, and Maven once"
 	@echo "make quick        the tests of a minute, without Java: records, protocol, pushdown, writers, the house"
 	@echo "make matrix       each Python of this machine, with the oldest and the newest dependencies (MATRIX_ARGS)"
+	@echo "make test-ui      tests of the console, those in a real browser too; needs Chromium"
 	@echo "make test-ibis    Ibis's own backend tests on Polars, on Fluss embedded, and on a real server"
 	@echo "make extras       each extra installed by itself in a clean environment, and tried (minutes)"
 	@echo "make bench        the benchmarks"
@@ -77,6 +78,10 @@ quick: $(STAMP)
 matrix: $(STAMP)
 	@"$(BIN)/python" -m tests.matrix $(MATRIX_ARGS)
 
+# the console in a real browser: needs Chromium (Debian: apt-get install chromium)
+test-ui: $(STAMP)
+	@"$(BIN)/python" -m pytest $(PYTEST_ARGS) tests/ui tests/ui/browser_tests.py
+
 # needs FLUSS_IBIS_TESTING_DATA, a folder of https://github.com/ibis-project/testing-data
 test-ibis: $(STAMP)
 	@"$(BIN)/python" -m tests.backend.ibis_suite $(IBIS_ARGS)
@@ -95,6 +100,8 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.hostile
 	@"$(BIN)/python" -m tests.campaigns.flight_stream
 	@"$(BIN)/python" -m tests.campaigns.kv_scan
+	@"$(BIN)/python" -m tests.campaigns.console_attacks
+	@"$(BIN)/python" -m tests.campaigns.console_live
 	@"$(BIN)/python" -m tests.campaigns.embedded_kill
 	@"$(BIN)/python" -m tests.campaigns.embedded_power
 	@"$(BIN)/python" -m tests.campaigns.embedded_fuzz

@@ -23,6 +23,16 @@ frame = pl.DataFrame({"a": [1, 2], "b": ["x", None]})
 frame.write_fluss("t", connection="./data", create_if_not_exists=True)
 assert fluss_df.read_fluss("t", connection="./data").sort("a").equals(frame)
 """
+_UI = """
+import os, pathlib, signal, subprocess, urllib.request
+command = ["fluss-df", "ui", "--connection", "./data", "--port", "0"]
+console = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+link = console.stdout.readline().split()[-1]
+page = urllib.request.urlopen(link.partition("#")[0]).read().decode()
+assert "Log in" in page and "/static/style.css" in page, page
+console.send_signal(signal.SIGINT)
+assert console.wait(30) == 0
+"""
 _NOTEBOOK = """
 import nbformat, os, sys
 from nbclient import NotebookClient
@@ -166,6 +176,7 @@ TRIALS: dict[str, list[list[str]]] = {
     "metrics": [["python", "-c", _METRICS]],
     "otel": [["python", "-c", _OTEL]],
     "flight": [["python", "-c", _FLIGHT]],
+    "ui": [["python", "-c", _UI]],
     "demo": [["fluss-df", "demo", "--plot", "demo.png"]],
     "notebook": [
         ["python", "-c", _NOTEBOOK, str(path)]

@@ -33,8 +33,12 @@ _NEEDED = {
         *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", ".importlinter"),
         *("tests/release.py", "benchmarks/__main__.py", "notebooks/quickstart.ipynb"),
         *("fluss_df/py.typed", "fluss_df/protocol/messages.proto", "pyspark_fluss/__init__.py"),
+        *("fluss_df/ui/static/app.js", "fluss_df/ui/templates/base.html"),
     ),
-    "wheel": ("fluss_df/py.typed", "fluss_df/version.py", "pyspark_fluss/__init__.py"),
+    "wheel": (
+        *("fluss_df/py.typed", "fluss_df/version.py", "pyspark_fluss/__init__.py"),
+        *("fluss_df/ui/static/app.js", "fluss_df/ui/templates/base.html"),
+    ),
 }
 # a user's first query, which mypy --strict reads, too
 _PROGRAM = """\

@@ -31,6 +31,7 @@ _COMMANDS = {
     "serve": "serve",
     "flight-sql": "serve",
     "passwd": "serve",
+    "ui": "ui",
     "acl": "acl",
     "tier": "tier",
     "config": "admin.servers",

@@ -50,10 +50,7 @@ class LakeOptions:
     properties: Mapping[str, str]
 
     def __repr__(self) -> str:
-        shown = {
-            key: "***" if _SECRET.search(key) else _without_secrets(value)
-            for key, value in self.properties.items()
-        }
+        shown = {key: shown_option(key, value) for key, value in self.properties.items()}
         return f"LakeOptions({str(self.path)!r}, {self.format!r}, {shown})"
 
     def redacted(self, text: str) -> str:
@@ -63,6 +60,11 @@ class LakeOptions:
             if len(secret) >= _SHORTEST_SECRET:
                 text = text.replace(secret, "***")
         return _without_secrets(text)
+
+
+def shown_option(key: str, value: str) -> str:
+    """Return the value of an option as it may be shown: not that of a secret."""
+    return "***" if _SECRET.search(key) else _without_secrets(value)
 
 
 def _without_secrets(text: str) -> str:

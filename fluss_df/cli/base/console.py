@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fluss_df.cli.base.texts import json_lines
 from fluss_df.errors import FlussError
+from fluss_df.io.base.texts import json_lines
 
 EXIT_ERROR = 1
 

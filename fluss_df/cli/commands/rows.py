@@ -29,11 +29,11 @@ from fluss_df.cli.base.options import (
     split_names,
 )
 from fluss_df.cli.base.progress import progress, reading
-from fluss_df.cli.base.texts import for_csv, json_lines
 from fluss_df.cli.loading.files import ENDINGS, ending
 from fluss_df.cli.loading.guessing import parse_schema
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
+from fluss_df.io.base.texts import for_csv, json_lines
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.scans.offsets import bucket_offsets
 from fluss_df.io.sinks.target import TableLayout

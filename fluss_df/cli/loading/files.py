@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.csv as pc
 from polars.io.plugins import register_io_source
 
-from fluss_df.cli.base.texts import decoded, misfit, raw_type, typed
 from fluss_df.cli.loading.guessing import SAMPLE, Guess
 from fluss_df.cli.loading.json_lines import check_fields, check_lines, objects
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact, exact
+from fluss_df.io.base.texts import decoded, misfit, raw_type, typed
 from fluss_df.io.scans.adapter import polars_text
 
 _SCANS: dict[str, Callable[..., pl.LazyFrame]] = {

@@ -20,7 +20,6 @@ from typing import Any
 
 import polars as pl
 
-from fluss_df.cli.base.texts import entries_of
 from fluss_df.cli.loading.files import LINES, TEXTS, Source
 from fluss_df.cli.loading.guessing import Guess
 from fluss_df.client.connection import FlussConnection
@@ -28,6 +27,7 @@ from fluss_df.client.send.batch import RoutedBatch
 from fluss_df.cluster.processes.places import data_dir
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import polars_schema
+from fluss_df.io.base.texts import entries_of
 from fluss_df.io.runs.checkpoint import BatchOffsets, Checkpoint, read_state, write_atomically
 from fluss_df.io.runs.ledger import TableLedger
 from fluss_df.io.runs.losses import Losses

@@ -147,6 +147,16 @@ def is_attached(host: str) -> bool:
     return path is not None and path in _attached
 
 
+def folder_behind(host: str) -> Path | None:
+    """Return the folder whose engine a host stands for, also in this process; None for another."""
+    path = local_path(host)
+    if path is None:
+        return None
+    with _lock:
+        here = (engine.folder for engine in _engines.values() if engine.socket_path == path)
+        return _attached.get(path) or next(here, None)
+
+
 def engine_credentials(socket_path: str) -> FolderSecret | None:
     """Return what an engine in another process wants to be told; None for one that asks nothing.
 

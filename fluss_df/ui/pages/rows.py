@@ -1,0 +1,302 @@
+"""The rows of a table: the first, the last, one by its key; and its changes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import time
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+import polars as pl
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fluss_df.errors import FlussError
+from fluss_df.io.base.arrow import to_polars
+from fluss_df.io.base.names import exact
+from fluss_df.io.scan import scan_fluss
+from fluss_df.metadata import COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, TableBucket
+from fluss_df.pushdown.plan import Bucket
+from fluss_df.schema import TableInfo
+from fluss_df.types import Column, TypeRoot
+from fluss_df.ui.shown import texts
+from fluss_df.ui.state import State, asks, number, path_of
+
+_ROWS: Final = (20, 100, 500)
+_MOST_VALUES: Final = 20_000
+_MOST_PARTITIONS: Final = 20
+_MOST_BUCKETS: Final = 64
+# buckets that are asked about at once
+_ASKED: Final = 256
+_LATELY_S: Final = (10, 60, 600, 3600, 86_400, 30 * 86_400)
+_WHOLE: Final = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INTEGER, TypeRoot.BIGINT)
+
+Ranges: TypeAlias = dict[Bucket, tuple[int, int]]
+
+
+@asks
+def rows(state: State, request: Request) -> Response:
+    """Return the page with rows."""
+    path = path_of(request)
+    info = state.watch.info(path)
+    asked = request.query_params
+    which = asked.get("which", "first")
+    wanted = _wanted(info, asked.get("rows"))
+    keys = info.get_primary_keys()
+    given = {key: asked.get(f"key.{key}", "") for key in keys}
+    problem = ""
+    frame = pl.DataFrame()
+    try:
+        if which == "key" and keys:
+            frame = _looked_up(state, info, given)
+        elif which == "last" and not keys:
+            frame = _last(state, info, wanted, changes=False)
+        else:
+            which = "first"
+            frame = _first(state, info, wanted)
+    except FlussError as error:
+        # the form stays, to be mended
+        problem = error.message
+    return state.page(
+        request,
+        "rows.html",
+        path=path,
+        info=info,
+        here="rows",
+        which=which,
+        keys=[(column, given[column.name]) for column in _columns(info, keys)],
+        wanted=wanted,
+        choices=_ROWS,
+        problem=problem,
+        **shown(frame),
+    )
+
+
+@asks
+def changes(state: State, request: Request) -> Response:
+    """Return the page with the last changes, the newest first."""
+    path = path_of(request)
+    info = state.watch.info(path)
+    wanted = _wanted(info, request.query_params.get("rows"))
+    frame = _last(state, info, wanted, changes=True).reverse()
+    return state.page(
+        request,
+        "changes.html",
+        path=path,
+        info=info,
+        here="changes",
+        wanted=wanted,
+        choices=_ROWS,
+        **shown(frame),
+    )
+
+
+def shown(frame: pl.DataFrame) -> dict[str, Any]:
+    """Return a frame as its template takes it."""
+    return {
+        "names": [texts.visible(name) for name in frame.columns],
+        "kinds": [texts.kind_name(kind) for kind in frame.dtypes],
+        "numeric": [kind.is_numeric() for kind in frame.dtypes],
+        "cells": texts.cells(frame),
+    }
+
+
+def _wanted(info: TableInfo, asked: str | None) -> int:
+    """Return how many rows are shown: fewer of a wide table, so that a page stays a page."""
+    wanted = number(asked, _ROWS[1] if asked else _ROWS[0], _ROWS[-1])
+    return max(1, min(wanted, _MOST_VALUES // max(1, info.get_column_count())))
+
+
+def _offsets(state: State, info: TableInfo, enough: int | None = None) -> Ranges:
+    """Return where the buckets begin and end that have something.
+
+    With ``enough`` it asks of no more buckets than have that many rows.
+    """
+    path = info.table_path
+    partitions = state.admin.list_partition_infos(path) if info.is_partitioned() else []
+    buckets = state.watch.buckets(info, partitions)
+    size = len(buckets) if enough is None else _ASKED
+    found: Ranges = {}
+    rows = 0
+    for start in range(0, len(buckets), max(1, size)):
+        for bucket, (first, end) in state.watch.offsets(
+            info, buckets[start : start + size]
+        ).items():
+            if end > first:
+                found[bucket] = first, end
+                rows += end - first
+        if enough is not None and rows >= enough:
+            break
+    return found
+
+
+def _first(state: State, info: TableInfo, wanted: int) -> pl.DataFrame:
+    """Return the first rows of a log, or some current rows, of as few buckets as have them."""
+    filled = _offsets(state, info, wanted)
+    options: dict[str, Any] = {}
+    if info.has_primary_key():
+        # rows stay when their changes have expired: then any partition may have some
+        names = dict.fromkeys(bucket.partition_name for bucket in filled)
+        if info.is_partitioned() and names:
+            options["partitions"] = list(names)[:_MOST_PARTITIONS]
+    else:
+        chosen: Ranges = {}
+        rows = 0
+        for bucket, (first, end) in filled.items():
+            if rows >= wanted:
+                break
+            chosen[bucket] = first, end
+            rows += end - first
+        if not chosen:
+            return _empty(info)
+        options = _only(info, chosen)
+    scan = scan_fluss(info.table_path, connection=state.connection, lake=False, **options)
+    return scan.head(wanted).collect()
+
+
+def _last(state: State, info: TableInfo, wanted: int, *, changes: bool) -> pl.DataFrame:
+    """Return the last rows of a log, by the time at which they were committed."""
+    filled = _offsets(state, info)
+    chosen = {b: (max(first, end - wanted), end) for b, (first, end) in filled.items()}
+    if len(chosen) > _MOST_BUCKETS:
+        chosen = _newest(state, info, chosen, wanted)
+    # of no bucket, the columns alone
+    options = _only(info, chosen) if chosen else {"start": "latest"}
+    if not chosen and info.is_partitioned():
+        options = {**options, "partitions": []}
+    frame = scan_fluss(
+        info.table_path,
+        connection=state.connection,
+        mode="changelog" if changes else "log",
+        include_metadata=not changes,
+        lake=None if changes else False,
+        **options,
+    )
+    found = frame.collect().sort(
+        exact(COMMIT_TIMESTAMP_COLUMN), exact(LOG_OFFSET_COLUMN), maintain_order=True
+    )
+    return found.tail(wanted)
+
+
+def _newest(state: State, info: TableInfo, filled: Ranges, wanted: int) -> Ranges:
+    """Return the ends of those buckets into which something came lately."""
+    keys = {
+        bucket: TableBucket(info.table_id, bucket.bucket_id, bucket.partition_id)
+        for bucket in filled
+    }
+    now = int(time.time() * 1000)
+    for seconds in _LATELY_S:
+        at = state.admin.get_offsets_by_clock(info, list(keys.values()), now - seconds * 1000)
+        found = {}
+        for bucket, (first, end) in filled.items():
+            offset = at[keys[bucket]]
+            if offset is not None and offset < end:
+                found[bucket] = max(first, offset), end
+        if sum(end - first for first, end in found.values()) >= wanted:
+            return found
+    return filled
+
+
+def _only(info: TableInfo, chosen: Ranges) -> dict[str, Any]:
+    """Return what has a scan read some buckets only, from some offsets on."""
+    if not info.is_partitioned():
+        starts = {bucket.bucket_id: first for bucket, (first, _) in chosen.items()}
+        return {"buckets": list(starts), "start": starts}
+    places = {(b.partition_name, b.bucket_id): first for b, (first, _) in chosen.items()}
+    return {
+        "partitions": list(dict.fromkeys(name for name, _ in places)),
+        "buckets": sorted({bucket for _, bucket in places}),
+        "start": places,
+    }
+
+
+def _empty(info: TableInfo) -> pl.DataFrame:
+    return to_polars(info.schema.arrow_schema.empty_table())
+
+
+# ---- values that are typed in
+
+
+def _columns(info: TableInfo, names: list[str]) -> list[Column]:
+    known = {column.name: column for column in info.schema.columns}
+    return [known[name] for name in names]
+
+
+def _looked_up(state: State, info: TableInfo, given: Mapping[str, str]) -> pl.DataFrame:
+    """Return the row with a key, if there is one."""
+    key = {
+        column.name: value_of(column, given[column.name])
+        for column in _columns(info, info.get_primary_keys())
+    }
+    found = state.connection.get_table(info.table_path).new_lookup().lookup(key)
+    empty = _empty(info)
+    if found is None:
+        return empty
+    return pl.DataFrame([dict(found)], schema=empty.schema, orient="row")
+
+
+def value_of(column: Column, text: str) -> Any:
+    """Return what somebody typed as a value of a column.
+
+    Raises
+    ------
+    FlussError
+        Where it is none, saying how such values are written.
+    """
+    root = column.type.root
+    text = text.strip() if root not in (TypeRoot.STRING, TypeRoot.CHAR) else text
+    try:
+        return _value(root, text)
+    except (ValueError, KeyError, ArithmeticError):
+        example = _EXAMPLES.get(root)
+        how = f": write it as in {example}" if example else ""
+        raise FlussError(
+            f"column '{column.name}' is {column.type}, and {text[:80]!r} is no such value{how}"
+        ) from None
+
+
+_EXAMPLES: Final = {
+    **dict.fromkeys(_WHOLE, "12"),
+    TypeRoot.FLOAT: "1.5",
+    TypeRoot.DOUBLE: "1.5",
+    TypeRoot.DECIMAL: "1.50",
+    TypeRoot.BOOLEAN: "true",
+    TypeRoot.DATE: "2026-01-31",
+    TypeRoot.TIME_WITHOUT_TIME_ZONE: "12:30:00",
+    TypeRoot.TIMESTAMP_WITHOUT_TIME_ZONE: "2026-01-31 12:30:00",
+    TypeRoot.TIMESTAMP_WITH_LOCAL_TIME_ZONE: "2026-01-31 12:30:00Z",
+    TypeRoot.BYTES: "00ff (hexadecimal)",
+    TypeRoot.BINARY: "00ff (hexadecimal)",
+}
+
+
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+def _value(root: TypeRoot, text: str) -> Any:
+    if root in _WHOLE:
+        if len(text) > 20:
+            raise ValueError
+        return int(text)
+    match root:
+        case TypeRoot.FLOAT | TypeRoot.DOUBLE:
+            return float(text)
+        case TypeRoot.DECIMAL:
+            return decimal.Decimal(text)
+        case TypeRoot.BOOLEAN:
+            return _BOOLEANS[text.lower()]
+        case TypeRoot.DATE:
+            return dt.date.fromisoformat(text)
+        case TypeRoot.TIME_WITHOUT_TIME_ZONE:
+            return dt.time.fromisoformat(text)
+        case TypeRoot.TIMESTAMP_WITHOUT_TIME_ZONE:
+            return dt.datetime.fromisoformat(text).replace(tzinfo=None)
+        case TypeRoot.TIMESTAMP_WITH_LOCAL_TIME_ZONE:
+            found = dt.datetime.fromisoformat(text)
+            return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
+        case TypeRoot.BYTES | TypeRoot.BINARY:
+            return bytes.fromhex(text)
+        case TypeRoot.STRING | TypeRoot.CHAR:
+            return text
+    raise ValueError

@@ -1,0 +1,137 @@
+"""Queries that run batch by batch, and how far each is behind the table that it reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.runs.checkpoint import Checkpoint
+from fluss_df.io.runs.runner import LEDGER_DATABASE
+from fluss_df.io.scan import read_fluss
+from fluss_df.metadata import TablePath
+from fluss_df.ui.state import State, asks
+
+_MOST: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run.
+
+    Parameters
+    ----------
+    name
+        Its checkpoint folder, or the id under which its target knows it.
+    source, target
+        The table that it reads, and where it writes, where that is known.
+    batch
+        The number of its newest batch.
+    lag
+        How many rows it is behind; None where that is not known.
+    problem
+        Why.
+    """
+
+    name: str
+    source: TablePath | None
+    target: str
+    batch: int | None
+    lag: int | None
+    problem: str = ""
+
+
+@asks
+def runs(state: State, request: Request) -> Response:
+    """Return the page."""
+    found = [*_of_folders(state), *_of_ledger(state)]
+    found.sort(key=lambda run: (run.lag is not None, -(run.lag or 0)))
+    return state.page(
+        request,
+        "runs.html",
+        runs=found[:_MOST],
+        of=len(found),
+        folders=[str(folder) for folder in state.settings.runs],
+        ledger=f"{LEDGER_DATABASE}.runs",
+    )
+
+
+def _of_folders(state: State) -> Iterator[Run]:
+    for folder in state.settings.runs:
+        if (folder / "metadata.json").exists():
+            yield _of_folder(state, folder)
+        elif folder.is_dir():
+            for inner in sorted(folder.iterdir())[:_MOST]:
+                if (inner / "metadata.json").exists():
+                    yield _of_folder(state, inner)
+
+
+def _of_folder(state: State, folder: Path) -> Run:
+    name = str(folder)
+    try:
+        path, table_id, read = Checkpoint.progress(folder)
+    except FlussError as error:
+        return Run(name, None, "", None, None, error.message)
+    try:
+        return Run(name, path, "", None, _lag(state, path, table_id, read))
+    except FlussError as error:
+        return Run(name, path, "", None, None, error.message)
+
+
+def _lag(
+    state: State,
+    path: TablePath,
+    table_id: int | None,
+    read: Mapping[tuple[str | None, int], int],
+) -> int:
+    info = state.admin.get_table_info(path)
+    if table_id not in (None, info.table_id):
+        raise FlussError("its table was dropped and made again: the run cannot go on with it")
+    partitions = state.admin.list_partition_infos(path) if info.is_partitioned() else []
+    offsets = state.watch.offsets(info, state.watch.buckets(info, partitions))
+    return sum(
+        max(0, last - read.get((bucket.partition_name, bucket.bucket_id), first))
+        for bucket, (first, last) in offsets.items()
+    )
+
+
+def _of_ledger(state: State) -> Iterator[Run]:
+    """Give the runs that note their batches in this cluster, as they write into it."""
+    path = TablePath(LEDGER_DATABASE, "runs")
+    if path not in _tables(state):
+        return
+    rows = read_fluss(path, connection=state.connection)
+    for row in rows.head(_MOST).iter_rows(named=True):
+        name = str(row["run_id"])
+        try:
+            source = TablePath.parse(str(row["source"]))
+            read = _read_of(json.loads(row["about"] or "{}"))
+            lag = None if read is None else _lag(state, source, row["source_id"], read)
+            problem = "its checkpoint folder tells how far it is" if lag is None else ""
+            yield Run(name, source, str(row["target"]), row["batch"], lag, problem)
+        except (FlussError, ValueError, TypeError) as error:
+            text = error.message if isinstance(error, FlussError) else "its note cannot be read"
+            yield Run(name, None, str(row["target"]), row["batch"], None, text)
+
+
+def _tables(state: State) -> list[TablePath]:
+    try:
+        return state.watch.tables(LEDGER_DATABASE)
+    except FlussError as error:
+        if error.error_code == ErrorCode.DATABASE_NOT_EXIST:
+            return []
+        raise
+
+
+def _read_of(about: Mapping[str, Any]) -> dict[tuple[str | None, int], int] | None:
+    """Return up to where a run read each bucket, where its note says so."""
+    positions = about.get("positions")
+    if not positions:
+        return None
+    return {(partition, int(bucket)): int(stop) for partition, bucket, _, stop in positions}

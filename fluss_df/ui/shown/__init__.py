@@ -1,0 +1,1 @@
+"""How the console shows things: values, numbers with units, plots."""

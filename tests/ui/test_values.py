@@ -1,0 +1,132 @@
+"""Values of every type, and servers that are gone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import fluss_df
+from fluss_df.client.connection import FlussConnection
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.ui.server import ConsoleServer
+from fluss_df.ui.settings import Settings
+from fluss_df.ui.shown import plots, texts
+from tests.ui.visiting import Visitor
+
+COLUMNS = (
+    "i TINYINT, d DECIMAL(20, 3), t TIME, ts TIMESTAMP(9), tz TIMESTAMP_LTZ(3), b BYTES,"
+    " bi BINARY(3), a ARRAY<INT>, m MAP<STRING, INT>, r ROW<x INT, y ARRAY<STRING>>, c CHAR(4),"
+    " f FLOAT, bo BOOLEAN, da DATE, `*` INT, `^x$` STRING"
+)
+VALUES = (
+    "1, 1.5, TIME '10:00:00', TIMESTAMP '2026-01-01 00:00:00.123456789',"
+    " TIMESTAMP '2026-01-01 00:00:00', X'00ff', X'010203', ARRAY[1, 2], MAP['a', 1],"
+    " ROW(1, ARRAY['x', 'y']), 'abcd', 1.5, TRUE, DATE '2026-01-01', 7, 'p'"
+)
+SHOWN = (
+    "1 1.500 10:00:00 2026-01-01 00:00:00.123456789 2026-01-01 00:00:00Z 00ff 010203 [1, 2]"
+    " {'a': 1} {'x': 1, 'y': ['x', 'y']} abcd 1.5 true 2026-01-01 7 p"
+)
+
+
+def test_values_of_every_type(alone: Visitor, folder: FlussConnection) -> None:
+    folder.get_admin()
+    assert "The statement ran" in alone.sql(f"CREATE TABLE every ({COLUMNS})").words
+    assert "1 written" in alone.sql(f"INSERT INTO every VALUES ({VALUES})").words
+    nulls = pl.DataFrame(
+        [[None]] * 16, schema=fluss_df.read_fluss("every", connection=folder).schema
+    )
+    fluss_df.write_fluss(nulls, "every", connection=folder)
+    for part in ("rows", "rows?which=last", "changes"):
+        words = alone.page(f"/table/fluss/every/{part}").words
+        assert SHOWN in words, part
+        assert " ".join(["null"] * 16) in words, part
+    result = alone.sql("SELECT * FROM every").words
+    assert SHOWN in result
+    assert "timestamp_ltz" in result
+    run = alone.server.state.queries.all()[0].id
+    assert b'"[1,2]"' in alone.page(f"/sql/run/{run}/result.csv").body
+    assert alone.page(f"/sql/run/{run}/result.parquet").body.startswith(b"PAR1")
+    for axis in ("i", "d", "ts", "f", "bo", "*", "^x$", "c", "nothing"):
+        alone.page(f"/sql/run/{run}?x={axis}&y=*")
+
+
+def test_servers_that_are_gone_are_an_error_soon(tmp_path: Path) -> None:
+    engine = EmbeddedFluss(tmp_path / "data", port=0)
+    with (
+        fluss_df.connect(engine.address) as connection,
+        ConsoleServer(connection, Settings(), engine.address) as server,
+    ):
+        visitor = Visitor(server)
+        visitor.sign_in()
+        visitor.page("/")
+        engine.close()
+        began = time.monotonic()
+        answer = visitor.get("/")
+        assert answer.status == 502
+        assert time.monotonic() - began < 20
+        assert "Are the servers running" in answer.words
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1500, "1.5 KB"),
+        (2.5e9, "2.5 GB"),
+        (None, texts.UNKNOWN),
+    ],
+)
+def test_sizes_have_units(number: float | None, shown: str) -> None:
+    assert texts.size(number) == shown
+
+
+@pytest.mark.parametrize(
+    ("ticks", "shown"),
+    [
+        ([0.0, 2000.0, 4000.0], ["0", "2,000", "4,000"]),
+        ([4999.5, 5000.0, 5000.5], ["4,999.5", "5,000.0", "5,000.5"]),
+        ([0.0, 1e6, 2e6], ["0k", "1,000k", "2,000k"]),
+        ([0.0, 5e7], ["0M", "50M"]),
+        ([0.0, 1e-9], ["0.00e+00", "1.00e-09"]),
+    ],
+)
+def test_numbers_of_axes_are_told_apart(ticks: list[float], shown: list[str]) -> None:
+    assert plots.labels(ticks) == shown
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 599, 601, 65_536, 1_000_000])
+def test_plots_have_no_more_points_than_pixels(size: int) -> None:
+    at = np.arange(size, dtype=np.float64)
+    values = np.where(at % 7 == 0, np.nan, np.sin(at / 50) * 1e6)
+    drawn = plots.lines(at, [plots.Line("<v>", values)], "<t>")
+    assert len(drawn) < 20_000
+    assert "<v>" not in drawn
+    points = plots.lines(at, [plots.Line("v", values)], "t", points=True)
+    assert len(points) < 80_000
+    for wrong in (np.full(size, np.nan), np.full(size, np.inf), np.zeros(size)):
+        assert "nan" not in plots.lines(at, [plots.Line("v", wrong)], "t")
+
+
+def test_properties_hide_what_is_secret() -> None:
+    shown = texts.properties(
+        {
+            "s3.secret-key": "x",
+            "client.password": "x",
+            "uri": "https://ann:secret@host/?sig=1&token=abc",
+            "table.log.ttl": "7d",
+        }
+    )
+    assert shown == {
+        "client.password": "***",
+        "s3.secret-key": "***",
+        "table.log.ttl": "7d",
+        "uri": "https://***@host/?sig=1&token=***",
+    }
+    statement = "CREATE TABLE t (a INT) WITH ('my.password' = 'it''s', 'x' = 'y')"
+    assert texts.statement(statement).endswith("WITH ('my.password' = '***', 'x' = 'y')")
