@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, NetworkError, ProtocolError
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
@@ -71,7 +71,12 @@ async def ask_leaders(
         transient: FlussError | None = None
         by_id = {bucket.bucket_id: bucket for bucket in group}
         for bucket_id, code, text, value in answers:
-            bucket = by_id[bucket_id]
+            bucket = by_id.pop(bucket_id, None)
+            if bucket is None:
+                raise ProtocolError(
+                    f"a server answered for bucket {bucket_id} of table {info.table_path}, which it"
+                    f" was not asked for, or twice, where the {what} was asked for"
+                )
             if not code:
                 result[bucket] = value
                 continue
@@ -82,6 +87,12 @@ async def ask_leaders(
                 raise refusal
             cluster.forget_leader(bucket)
             transient = refusal
+        for bucket in by_id.values():
+            cluster.forget_leader(bucket)
+            transient = NetworkError(
+                f"a server did not answer for the {what} of bucket {bucket.bucket_id} of table"
+                f" {info.table_path}"
+            )
         return transient
 
     while True:
