@@ -211,6 +211,11 @@ def test_what_cannot_be_run(
     # another run's files are never replaced
     with pytest.raises(FlussError, match="a run needs a folder of its own"):
         run(query, to=tmp_path / "out", checkpoint=tmp_path / "c2")
+    # nor files that cannot be read
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "batch-0000000000.parquet").touch()
+    with pytest.raises(FlussError, match=r"batch-0000000000.parquet cannot be read as a Parquet"):
+        run(query, to=tmp_path / "damaged", checkpoint=tmp_path / "c4")
     with MicroBatches(query, tmp_path / "c3"), pytest.raises(FlussError, match="in use by process"):
         run(query, to=print, checkpoint=tmp_path / "c3")
 

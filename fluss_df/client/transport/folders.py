@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import ForkStep, after_fork
 from fluss_df.protocol.address import local_host, local_path
 from fluss_df.protocol.handshake import FolderSecret
 
@@ -229,3 +230,12 @@ def close_engines() -> None:
     for engine in list(_engines.values()):
         with contextlib.suppress(FlussError):
             engine.close()
+
+
+def _after_fork_in_child() -> None:
+    # a thread of the parent that was opening a folder held it, and would never let it go here
+    global _lock
+    _lock = threading.Lock()
+
+
+after_fork(ForkStep.FOLDERS, _after_fork_in_child)
