@@ -162,7 +162,8 @@ def _in_total_order(values: pa.Array) -> npt.NDArray[Any]:
     numbers = np.where(np.isnan(numbers), numbers.dtype.type(np.nan), numbers)
     bits = numbers.view(np.int32 if numbers.dtype.itemsize == 4 else np.int64)
     # without the sign, larger bits are a larger number; of negative ones, a smaller
-    return np.where(bits < 0, ~(bits & np.iinfo(bits.dtype).max), bits)
+    ordered: npt.NDArray[Any] = np.where(bits < 0, ~(bits & np.iinfo(bits.dtype).max), bits)
+    return ordered
 
 
 # ---- functions that compute
