@@ -71,12 +71,12 @@ async def ask_leaders(
         transient: FlussError | None = None
         by_id = {bucket.bucket_id: bucket for bucket in group}
         for bucket_id, code, text, value in answers:
-            bucket = by_id.pop(bucket_id, None)
-            if bucket is None:
+            if bucket_id not in by_id:
                 raise ProtocolError(
                     f"a server answered for bucket {bucket_id} of table {info.table_path}, which it"
                     f" was not asked for, or twice, where the {what} was asked for"
                 )
+            bucket = by_id.pop(bucket_id)
             if not code:
                 result[bucket] = value
                 continue

@@ -177,8 +177,8 @@ class LogFetcher:
                 size += self._accept(position, fetched, lane.apis.batch_statistics, alone)
         for position in asked.values():
             # without a pause, it would be asked for again at once, and for ever
-            error = NetworkError(f"{lane.address} did not answer for {self.where(position)}")
-            self.failed([position], error)
+            silent = NetworkError(f"{lane.address} did not answer for {self.where(position)}")
+            self.failed([position], silent)
         self._metrics.add(record_bytes=size)
         self._of_table.add(bytes_read=size)
         return size

@@ -12,7 +12,7 @@ import fluss_df as fluss
 from fluss_df.client.fetch import fetcher
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError, NetworkError
-from fluss_df.protocol.fetch import FetchedBucket
+from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
 
 ROWS = list(range(10))
 Answers = Callable[[list[FetchedBucket], int], list[FetchedBucket]]
@@ -39,7 +39,7 @@ def table() -> Iterator[fluss.FlussTable]:
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answers], None]:
     """What makes other answers of those of the server; it fails where these are asked for ever."""
-    parse = fetcher.parse_fetch_response
+    parse = parse_fetch_response
 
     def play(change: Answers) -> None:
         calls = 0
