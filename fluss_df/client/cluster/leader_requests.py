@@ -23,8 +23,8 @@ T = TypeVar("T")
 # at most this many requests are on their way at once
 _PARALLEL_REQUESTS = 16
 
-# asks the leader of the first of some buckets, which all have the same leader and partition, and
-# returns for each answer: what it is about, its error code, its error text, its value
+# Asks the leader of some buckets, which have the same leader and the same partition. Returns for
+# each bucket that was answered for: its number, the error code, the error text, the value.
 Ask = Callable[[Sequence[TableBucket]], Awaitable[Iterable[tuple[int, int, str, T]]]]
 
 
@@ -58,7 +58,7 @@ async def ask_leaders(
     limit = asyncio.Semaphore(_PARALLEL_REQUESTS)
 
     async def ask_group(group: Sequence[TableBucket]) -> FlussError | None:
-        """Fill in what one leader knows; return what may succeed later."""
+        """Put the values of one leader into ``result``; return an error that may pass, if any."""
         try:
             async with limit:
                 answers = await ask(group)
