@@ -184,6 +184,13 @@ def test_bad_integers(name: str, value: object) -> None:
     assert OPTIONS[name].key in raised.value.message
 
 
+@pytest.mark.parametrize("name", ["connect_timeout_ms", "request_timeout_ms"])
+def test_a_wait_is_no_longer_than_requests_and_sockets_can_say(name: str) -> None:
+    assert getattr(Config({name: 2**31 - 1}), name) == 2**31 - 1
+    with pytest.raises(FlussError, match="from 1 to 2147483647"):
+        Config({name: 2**31})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -11,8 +11,8 @@ from fluss_df import hooks
 # in the order of their steps; the names are those of the modules
 EXITS = ["live", "parallel", "exit_flush", "metadata", "local"]
 FORKS = [
-    "counters", "io_thread", "lane_pool", "interrupts", "encoders", "remote_fs", "remote_segments",
-    "parallel", "live", "ownership", "server", "launcher",
+    "counters", "io_thread", "lane_pool", "folders", "connection", "interrupts", "encoders",
+    "remote_fs", "remote_segments", "parallel", "report", "live", "ownership", "server", "launcher",
 ]  # fmt: skip
 
 ORDER = """

@@ -20,6 +20,7 @@ from fluss_df.client.transport.folders import HOME_VARIABLE, attached_config, ho
 from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import ForkStep, after_fork
 from fluss_df.metadata import TablePath
 from fluss_df.observe.counters import clients
 from fluss_df.record.change_tables import ChangeTable, split_name
@@ -277,6 +278,15 @@ def _replace_closed(key: tuple[Config, str | None], made: FlussConnection) -> Fl
     if _cache[key]._closed:
         _cache[key] = made
     return _cache[key]
+
+
+def _after_fork_in_child() -> None:
+    # a thread of the parent may have held it
+    global _cache_lock
+    _cache_lock = threading.Lock()
+
+
+after_fork(ForkStep.CACHED_CONNECTIONS, _after_fork_in_child)
 
 
 def _no_connection() -> FlussError:

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 MIB = 1 << 20
 FOREVER_MS = 2**64 - 1
+# 24 days: requests carry times as int32, and sockets take no more than the system's own time does
+LONGEST_WAIT_MS = 2**31 - 1
 SECRETS = frozenset(
     {
         "security.sasl.password",

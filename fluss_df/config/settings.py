@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from fluss_df.addresses import parse_address
 from fluss_df.config.options import (
     FOREVER_MS,
+    LONGEST_WAIT_MS,
     MIB,
     SECRETS,
     Option,
@@ -65,14 +66,14 @@ class Config:
     connect_timeout_ms = Option(
         "connect-timeout",
         15_000,
-        integer(1),
+        integer(1, LONGEST_WAIT_MS),
         "How long a TCP connect with its handshake may take, in ms.",
         ("connect-timeout-ms",),
     )
     request_timeout_ms = Option(
         "request-timeout",
         30_000,
-        integer(1),
+        integer(1, LONGEST_WAIT_MS),
         "How long a server may take to answer one request, in ms.",
         ("request-timeout-ms",),
     )

@@ -215,6 +215,53 @@ def test_fork(address: str, tables: Tables, filled: fluss.FlussTable) -> None:
     assert [n for n in found if n < 100] == list(range(14))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.parametrize(
+    ("lock", "use"),
+    [
+        ("folders._lock", "fluss.connect(':memory:').close()"),
+        ("client_connection._cache_lock", "client_connection.resolve_connection(connection)"),
+        ("report._lock", "fluss.last_scan()"),
+    ],
+)
+def test_a_lock_that_a_thread_of_the_parent_holds_does_not_stop_a_forked_child(
+    lock: str, use: str
+) -> None:
+    code = f"""
+import os, signal, threading, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+import fluss_df as fluss
+from fluss_df.client import connection as client_connection
+from fluss_df.client.transport import folders
+from fluss_df.io.scans import report
+connection = "127.0.0.1:1"
+held, done = threading.Event(), threading.Event()
+def hold():
+    with {lock}:
+        held.set()
+        done.wait()
+threading.Thread(target=hold).start()
+held.wait()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    try:
+        {use}
+    except fluss.FlussError as error:
+        assert error.error_code == fluss.ErrorCode.NETWORK_EXCEPTION, error
+    os._exit(0)
+_, status = os.waitpid(pid, 0)
+done.set()
+assert status == 0, status
+"""
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=60,
+    )
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_multiprocessing(
     address: str, tables: Tables, filled: fluss.FlussTable, tmp_path: Path, method: str

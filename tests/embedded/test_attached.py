@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
+from fluss_df.engine.files.ownership import FolderInUseError
+from fluss_df.engine.serve import server
 from fluss_df.errors import FlussError
 
 PATH = fluss.TablePath("fluss", "t")
@@ -149,3 +152,32 @@ def test_a_long_path_for_temporary_files(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with fluss.connect(tmp_path / "other") as connection:
         make(connection)
+
+
+def test_a_folder_is_opened_while_another_one_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = server.EngineServer
+    waits, ended = threading.Event(), threading.Event()
+
+    def busy(folder: Path | None) -> server.EngineServer:
+        if folder is not None and folder.name == "busy" and not ended.is_set():
+            waits.set()
+            raise FolderInUseError("it is being opened by another process")
+        return opened(folder)
+
+    monkeypatch.setattr(server, "EngineServer", busy)
+    found: list[fluss.FlussConnection] = []
+    waiting = threading.Thread(target=lambda: found.append(fluss.connect(tmp_path / "busy")))
+    waiting.start()
+    assert waits.wait(10)
+    other = threading.Thread(target=lambda: fluss.connect(tmp_path / "other").close())
+    other.start()
+    other.join(10)
+    # before the one that is waited for is there
+    stuck = other.is_alive()
+    ended.set()
+    waiting.join()
+    other.join()
+    assert not stuck
+    found[0].close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from decimal import Decimal
 from pathlib import Path
@@ -172,8 +173,10 @@ def wrapped(value: int, bits: int) -> int:
 
 
 def order(value: Any) -> Any:
-    # NaN is the largest number
-    return (value != value, value) if isinstance(value, float) else value
+    # NaN is the largest number, and -0.0 less than 0.0
+    if isinstance(value, float):
+        return value != value, value, math.copysign(1, value)
+    return value
 
 
 class Bucket:
@@ -243,6 +246,22 @@ def test_at_once_is_as_one_by_one(tmp_path: Path, case: str) -> None:
             assert repr(left) == repr([model.rows[key] for key in sorted(model.rows)])
         finally:
             bucket.engine.close()
+
+
+@pytest.mark.parametrize("kind", [TypeRoot.FLOAT, TypeRoot.DOUBLE])
+def test_a_zero_with_a_sign_is_less_than_one_without(kind: TypeRoot) -> None:
+    arrow = pa.float32() if kind is TypeRoot.FLOAT else pa.float64()
+    values = pa.array([None, -0.0, 0.0, -0.0, 1.5, -1.5, float("inf"), float("nan")], arrow)
+    begins = np.zeros(len(values), np.int64)
+    found = {
+        name: aggregate_of(Column("f", DataType(kind), aggregate=name), False)(values, begins)
+        for name in ("max", "min")
+    }
+    expected = {
+        "max": [None, -0.0, 0.0, 0.0, 1.5, 1.5, float("inf"), float("nan")],
+        "min": [None, -0.0, -0.0, -0.0, -0.0, -1.5, -1.5, -1.5],
+    }
+    assert repr({name: row.to_pylist() for name, row in found.items()}) == repr(expected)
 
 
 def test_a_sum_of_38_digits_is_kept() -> None:

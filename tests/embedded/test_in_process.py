@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 import subprocess
 import sys
@@ -157,6 +158,33 @@ def test_a_fetch_that_waits(engine: EmbeddedFluss) -> None:
         assert bucket.checked is not None
         assert dataclasses.replace(bucket, checked=None) == parsed
         first.close()
+
+
+def test_an_answer_that_comes_while_its_lane_is_closed_is_written_to_no_file(
+    engine: EmbeddedFluss, tmp_path: Path
+) -> None:
+    lane = lane_to(engine)
+    before = len(os.listdir("/dev/fd"))
+    request = pb.DatabaseExistsRequest(database_name="fluss").SerializeToString()
+    lane.send(DATABASE_EXISTS, [request], Metrics())
+    assert lane.readable(5)
+    answer = lane._answer
+    assert answer is not None
+    # what the engine's thread calls, a moment after the reader saw the answer
+    announcements = list(answer._done_callbacks)  # type: ignore[attr-defined]
+    lane.close()
+    # one of these gets the number of a file that was closed
+    files = [(tmp_path / str(number)).open("wb") for number in range(8)]
+    try:
+        for announce in announcements:
+            announce(answer)
+        assert [os.fstat(file.fileno()).st_size for file in files] == [0] * len(files)
+    finally:
+        for file in files:
+            file.close()
+    # nothing is left open
+    del lane, answer, announce, announcements
+    assert len(os.listdir("/dev/fd")) == before - 2
 
 
 def test_polls_that_do_not_wait(engine: EmbeddedFluss) -> None:

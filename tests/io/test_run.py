@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -20,6 +21,7 @@ import pytest
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
+from fluss_df.io.runs import checkpoint as checkpoints
 from fluss_df.io.runs.micro_batches import MicroBatches
 from fluss_df.io.runs.runner import run
 from fluss_df.io.scan import scan_fluss
@@ -211,8 +213,30 @@ def test_what_cannot_be_run(
     # another run's files are never replaced
     with pytest.raises(FlussError, match="a run needs a folder of its own"):
         run(query, to=tmp_path / "out", checkpoint=tmp_path / "c2")
+    # nor files that cannot be read
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "batch-0000000000.parquet").touch()
+    with pytest.raises(FlussError, match=r"batch-0000000000.parquet cannot be read as a Parquet"):
+        run(query, to=tmp_path / "damaged", checkpoint=tmp_path / "c4")
+    with pytest.raises(FlussError, match=r"checkpoint .*file cannot be used as a folder"):
+        run(query, to=tmp_path / "out", checkpoint=file)
     with MicroBatches(query, tmp_path / "c3"), pytest.raises(FlussError, match="in use by process"):
         run(query, to=print, checkpoint=tmp_path / "c3")
+
+
+def test_a_file_system_without_locks_is_said(
+    connection: FlussConnection,
+    make_table: MakeTable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_locks(_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(checkpoints, "_lock", no_locks)
+    query = scan_fluss(make_table(SCHEMA, rows(0, 1)), connection=connection)
+    with pytest.raises(FlussError, match="cannot be locked: No locks available"):
+        run(query, to=print, checkpoint=tmp_path / "c")
 
 
 def test_damaged_checkpoints_are_said(

@@ -21,10 +21,11 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.client.send.batch import RoutedBatch
 from fluss_df.client.write.upsert import UpsertWriter
 from fluss_df.client.write.writer import TableWriter
+from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io import read_fluss, run, scan_fluss
 from fluss_df.metadata import TableBucket, TablePath
-from fluss_df.schema import Schema
+from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import Column, from_arrow
 from tests.io.conftest import MakeTable, Place, write
 
@@ -345,3 +346,41 @@ def test_a_continuous_run_goes_on_under_one_writer_id(
     )
     assert result.batches == 6
     assert ids(connection, target) == list(range(60))
+
+
+def test_a_run_goes_on_where_the_server_forgot_its_writer(tmp_path: Path) -> None:
+    """As after seven days without rows."""
+    source, target = (TablePath("fluss", name) for name in ("source", "target"))
+    with EmbeddedFluss(tmp_path / "data") as engine, engine.connection() as connection:
+        schema = Schema(pa.schema([("x", pa.int64())]))
+        for path in (source, target):
+            descriptor = TableDescriptor(schema, bucket_count=1)
+            connection.get_admin().create_table(path, descriptor)
+        bucket = TableBucket(connection.get_table(target).get_table_info().table_id, 0)
+
+        def more(*numbers: int) -> None:
+            with connection.get_table(source).new_append().create_writer() as writer:
+                writer.write_arrow(pa.table({"x": numbers}))
+
+        done = threading.Event()
+
+        def next_batch(number: int, read: int, written: int) -> None:
+            if number == 2:
+                done.set()
+                return
+            if number == 0:
+                engine.engine.bucket(bucket)[1]._writers.expire(2**62)
+            more(2 * number + 2, 2 * number + 3)
+
+        more(0, 1)
+        query = scan_fluss(source, connection=connection)
+        run(
+            query,
+            to=target,
+            checkpoint=tmp_path / "checkpoint",
+            trigger="10ms",
+            stop=done,
+            on_batch=next_batch,
+        )
+        found = scan_fluss(target, connection=connection).collect()["x"].to_list()
+        assert found == list(range(6))

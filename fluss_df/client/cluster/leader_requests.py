@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, NetworkError, ProtocolError
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
@@ -23,8 +23,8 @@ T = TypeVar("T")
 # at most this many requests are on their way at once
 _PARALLEL_REQUESTS = 16
 
-# asks the leader of the first of some buckets, which all have the same leader and partition, and
-# returns for each answer: what it is about, its error code, its error text, its value
+# Asks the leader of some buckets, which have the same leader and the same partition. Returns for
+# each bucket that was answered for: its number, the error code, the error text, the value.
 Ask = Callable[[Sequence[TableBucket]], Awaitable[Iterable[tuple[int, int, str, T]]]]
 
 
@@ -58,7 +58,7 @@ async def ask_leaders(
     limit = asyncio.Semaphore(_PARALLEL_REQUESTS)
 
     async def ask_group(group: Sequence[TableBucket]) -> FlussError | None:
-        """Fill in what one leader knows; return what may succeed later."""
+        """Put the values of one leader into ``result``; return an error that may pass, if any."""
         try:
             async with limit:
                 answers = await ask(group)
@@ -71,7 +71,12 @@ async def ask_leaders(
         transient: FlussError | None = None
         by_id = {bucket.bucket_id: bucket for bucket in group}
         for bucket_id, code, text, value in answers:
-            bucket = by_id[bucket_id]
+            if bucket_id not in by_id:
+                raise ProtocolError(
+                    f"a server answered for bucket {bucket_id} of table {info.table_path}, which it"
+                    f" was not asked for, or twice, where the {what} was asked for"
+                )
+            bucket = by_id.pop(bucket_id)
             if not code:
                 result[bucket] = value
                 continue
@@ -82,6 +87,12 @@ async def ask_leaders(
                 raise refusal
             cluster.forget_leader(bucket)
             transient = refusal
+        for bucket in by_id.values():
+            cluster.forget_leader(bucket)
+            transient = NetworkError(
+                f"a server did not answer for the {what} of bucket {bucket.bucket_id} of table"
+                f" {info.table_path}"
+            )
         return transient
 
     while True:

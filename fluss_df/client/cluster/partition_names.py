@@ -21,7 +21,7 @@ from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
 
-# settings that servers name where they are set, and what they are else
+# the settings with the limits, and their defaults: servers list only those that were set
 _LIMITS: Final = {"max.partition.num": 1_000, "max.bucket.num": 128_000}
 
 

@@ -101,7 +101,8 @@ class ChunkRead:
                 if front.ready:
                     chunk = front.ready.popleft()
                     if isinstance(chunk, Chunk):
-                        self._held -= len(chunk.records)
+                        wanted = chunk.wanted_bytes
+                        self._held -= len(chunk.records) if wanted is None else wanted
                         self._send()
                         yield front, chunk
                     else:

@@ -16,7 +16,7 @@ from fluss_df.client.runtime.retry import STALE_METADATA, is_transient
 from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.lane_pool import lane_pool
-from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.errors import ErrorCode, FlussError, NetworkError, ProtocolError
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import FETCH_LOG
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
@@ -171,10 +171,14 @@ class LogFetcher:
         asked = {(p.bucket.partition_id, p.bucket.bucket_id): p for p in positions}
         size = 0
         for fetched in answer:
-            position = asked.get((fetched.partition_id, fetched.bucket_id))
+            position = asked.pop((fetched.partition_id, fetched.bucket_id), None)
             if position is not None:
                 alone = len(positions) == 1
                 size += self._accept(position, fetched, lane.apis.batch_statistics, alone)
+        for position in asked.values():
+            # without a pause, it would be asked for again at once, and for ever
+            silent = NetworkError(f"{lane.address} did not answer for {self.where(position)}")
+            self.failed([position], silent)
         self._metrics.add(record_bytes=size)
         self._of_table.add(bytes_read=size)
         return size
@@ -200,6 +204,13 @@ class LogFetcher:
             end = headers.end_offset
             position.starved = end is None
             if end is None:
+                return 0
+            if end <= position.offset:
+                error = ProtocolError(
+                    f"a server answered with log batches up to offset {end} where offset"
+                    f" {position.offset} was asked for ({self.where(position)})"
+                )
+                self.failed([position], error)
                 return 0
             wanted = fetched.projected_bytes
             projected = position.projected and wanted is None

@@ -27,10 +27,10 @@ Value = bytes
 Answer = Sequence[Any]
 
 _KEYS_PER_REQUEST = 8192
-# from how many keys on a request of their own pays while others are in flight
+# With at least this many waiting keys, another request is sent while others are in flight.
 _KEYS_WORTH_A_REQUEST = 512
 _REQUESTS_IN_FLIGHT = 4
-# what one request should bring at the most, once the size of the values is known
+# the bytes of values that one answer should have at the most, as far as their sizes are known
 _RESPONSE_BYTES = 4 << 20
 _FIRST_KEYS = 1024
 _BULK_WORKERS = 8

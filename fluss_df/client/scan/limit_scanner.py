@@ -7,7 +7,7 @@ import pyarrow as pa
 from fluss_df.client.fetch.value_decoder import ValueReader
 from fluss_df.client.runtime.retry import STALE_METADATA, retrying
 from fluss_df.client.scan.batch_scanner import BatchScanner
-from fluss_df.errors import NetworkError
+from fluss_df.errors import FlussError
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import LIMIT_SCAN
 from fluss_df.protocol.frames import server_error
@@ -52,8 +52,10 @@ class LimitScanner(BatchScanner):
                 answer = await cluster.request_leader(
                     self._info.table_path, bucket, LIMIT_SCAN, counted()
                 )
-            except NetworkError:
-                cluster.forget_leader(bucket)
+            except FlussError as error:
+                # NOT_LEADER_OR_FOLLOWER comes from the client itself, too: see request_leader
+                if error.error_code in STALE_METADATA or isinstance(error, TimeoutError):
+                    cluster.forget_leader(bucket)
                 raise
             if answer.error_code:
                 if answer.error_code in STALE_METADATA:

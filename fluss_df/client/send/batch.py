@@ -31,6 +31,10 @@ class WriteResultHandle:
         self._open = 1  # what was split into, and 1 until sealed
         self._error: FlussError | None = None
         self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        # Callers have the future, and rows that were taken cannot be called back: one that runs
+        # cannot be cancelled. A cancelled one would raise on the I/O thread when it is settled,
+        # and the sender would never be done with its batch.
+        self._future.set_running_or_notify_cancel()
 
     def expect(self, batches: int) -> None:
         """Wait for a number of batches more."""
@@ -56,7 +60,7 @@ class WriteResultHandle:
 
     @property
     def future(self) -> concurrent.futures.Future[None]:
-        """Done when the rows are acknowledged, failed when some are not."""
+        """Done when the rows are acknowledged, failed when some are not; cannot be cancelled."""
         return self._future
 
     def send_now(self, *, may_block: bool = True) -> None:

@@ -76,7 +76,7 @@ NEXT: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
 
 
 class Hold(enum.Enum):
-    """What the batches of a bucket wait for besides, in any state."""
+    """A reason, besides the state, for which no batch of a bucket may be sent."""
 
     WRITER_ID = "a writer id"
     LEADER = "the leader of the bucket"
@@ -147,7 +147,7 @@ class BucketQueue:
     # ---- what may go
 
     def hold(self, reason: Hold) -> None:
-        """Let nothing go until this reason is released."""
+        """Let no batch be sent until this reason is released."""
         self._holds.add(reason)
 
     def release(self, reason: Hold) -> None:
@@ -159,7 +159,7 @@ class BucketQueue:
         return reason in self._holds
 
     def rest(self, seconds: float) -> bool:
-        """Let nothing go for a time; return False where it rests as long already."""
+        """Let no batch be sent for a time; return False if the current rest ends no earlier."""
         until = self._clock() + seconds
         if until <= self._rest_until:
             return False
@@ -184,7 +184,7 @@ class BucketQueue:
         return batch if batch.encoded is not None else None
 
     def start_sequences(self, writer_id: int, first: int) -> None:
-        """Begin to number batches, under a writer id of which the server has none yet."""
+        """Use a writer id from now on; the next batch gets the sequence ``first``."""
         self.writer_id = writer_id
         self._next_sequence = first
         self._last_acked = first - 1
@@ -202,7 +202,7 @@ class BucketQueue:
         return self.renew_writer and not (head.uncertain and head.writer_id == self.writer_id)
 
     def forget_writer(self) -> None:
-        """Send nothing under the writer id of now any more."""
+        """Send nothing more under the current writer id."""
         self.renew_writer = False
         self.writer_epoch += 1
         self.writer_id = -1

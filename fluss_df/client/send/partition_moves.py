@@ -19,7 +19,7 @@ from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
 
-# between looks whether the last answer of a partition that was dropped is in
+# the pause between two looks whether all batches are encoded and answered
 _MOVE_PAUSE_S = 0.01
 
 
@@ -32,7 +32,7 @@ class Moving(Protocol):
     acknowledged: Acknowledged
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have something done, which is kept from being collected meanwhile."""
+        """Start a task, and keep a reference until it ends."""
         ...
 
     def where(self, of: WriteBatch | BucketQueue) -> str:
@@ -42,15 +42,15 @@ class Moving(Protocol):
     def fail_queue(
         self, queue: BucketQueue, error: FlussError, of: TableBucket | None = None
     ) -> None:
-        """Give up what waits."""
+        """Fail the waiting batches; if ``of`` is given, only those for that bucket."""
         ...
 
     async def rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
-        """Wait for a moment where an error may pass; else give up what waits."""
+        """Pause where an error may pass; else fail the waiting batches."""
         ...
 
     def wake(self) -> None:
-        """Send what can be sent, soon."""
+        """Have the sender send in the next turn of the event loop."""
         ...
 
 
@@ -77,15 +77,19 @@ class PartitionMoves:
         self._moved = moved
 
     def meet(self, queue: BucketQueue, batch: WriteBatch) -> None:
-        """See to a batch of a partition of the same name that is not the one known here."""
+        """Take a batch whose partition has another id than the queue has for its name.
+
+        A higher id is that of a partition that was created later: the batches move to it. A lower
+        one is that of an older partition: the batch goes to the one that the queue has.
+        """
         known, given = queue.bucket.partition_id, batch.bucket.partition_id
         if known is not None and given is not None and given > known and not self._sender.ids.fixed:
-            self.start(queue)  # ids ascend: the one known here is gone
+            self.start(queue)
         else:
             batch.bucket = queue.bucket
 
     def start(self, queue: BucketQueue) -> None:
-        """Find out, soon, which partition has the name of a bucket's now."""
+        """Start to move a bucket to the partition that has its name now, unless that has begun."""
         if not queue.is_held(Hold.PARTITION):
             queue.hold(Hold.PARTITION)
             self._sender.spawn(self._move(queue))

@@ -43,9 +43,9 @@ from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
 
-# what a request adds to its batches, generously
+# bytes of a request for each batch besides those of the batch; fewer in fact
 _REQUEST_OVERHEAD = 64
-# a server does not know the writer, or not what it wrote before
+# the codes of a server that does not know the writer id, or not the sequence before this one
 _NO_TRACE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
 # servers hang up on larger requests (netty.server.max-request-size, by default), with no answer
 _LARGEST_REQUEST = 100 << 20
@@ -135,19 +135,19 @@ class Sender:
             queue.waiting.append(batch)
             self._open_batches += 1
         if idle:
-            # nothing that it could go with
+            # no other batch is waiting or in flight: a turn of the loop would bring no company
             self._pump()
         else:
             self.wake()
 
     def wake(self) -> None:
-        """Send what can be sent, soon."""
+        """Have :meth:`_pump` called in the next turn of the event loop; many calls are one."""
         if not self._pump_scheduled:
             self._pump_scheduled = True
             asyncio.get_running_loop().call_soon(self._pump)
 
     def refuse(self, batch: WriteBatch, error: FlussError) -> None:
-        """Give up a batch that cannot be sent, before it was."""
+        """Fail a batch of the waiting ones that was never sent, as no server would take it."""
         queue = self._queues[batch.place]
         queue.waiting.remove(batch)
         # nothing behind it may take its place in sequences that are settled
@@ -175,7 +175,7 @@ class Sender:
     # ---- sending
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have something done, which is kept from being collected meanwhile."""
+        """Start a task, and keep a reference until it ends: asyncio itself keeps only weak ones."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -266,7 +266,7 @@ class Sender:
         self.wake()
 
     async def rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
-        """Wait for a moment where an error may pass; else give up what waits."""
+        """Pause where an error may pass; else fail the waiting batches."""
         oldest = queue.waiting[0] if queue.waiting else None
         expired = oldest is not None and queue.expired(oldest)
         if (not is_transient(error) and error.error_code not in STALE_METADATA) or expired:
@@ -278,7 +278,7 @@ class Sender:
     def fail_queue(
         self, queue: BucketQueue, error: FlussError, of: TableBucket | None = None
     ) -> None:
-        """Give up what waits; where ``of`` is given, only what is for that bucket."""
+        """Fail the waiting batches; if ``of`` is given, only those for that bucket."""
         waiting, queue.waiting = queue.waiting, deque()
         for batch in waiting:
             # its encoder may still have it; it fails in its turn
@@ -379,7 +379,9 @@ class Sender:
 
     def _throttle(self, queue: BucketQueue, pressure: float) -> None:
         """Let a bucket rest that a server under pressure asks for: the more, the longer."""
-        pause_ms = self._config.writer_kv_backpressure_max_throttle_ms * min(pressure, 1.0) ** 2
+        # by its square; from 0 to 1, whatever a server says
+        share = min(max(pressure, 0.0), 1.0) ** 2
+        pause_ms = self._config.writer_kv_backpressure_max_throttle_ms * share
         if pause_ms >= 1 and queue.rest(pause_ms / 1000):
             asyncio.get_running_loop().call_later(pause_ms / 1000, self.wake)
 

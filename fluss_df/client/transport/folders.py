@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import ForkStep, after_fork
 from fluss_df.protocol.address import local_host, local_path
 from fluss_df.protocol.handshake import FolderSecret
 
@@ -61,42 +62,57 @@ def attached_config(folder: Path | str, config: Config | None = None) -> Config:
 
 
 def _socket_of(folder: Path | str) -> str:
+    until = time.monotonic() + _OPENING_S
+    while True:
+        # the lock is not held over the pause: other folders are opened meanwhile
+        with _lock:
+            try:
+                return _socket_now(folder)
+            except _FolderIsOpeningError as error:
+                if time.monotonic() > until:
+                    raise error.refusal from None
+        time.sleep(_PAUSE_S)
+
+
+class _FolderIsOpeningError(Exception):
+    """A folder has an owner that is opening it, or that gave it up this moment."""
+
+    def __init__(self, refusal: FlussError) -> None:
+        super().__init__()
+        self.refusal = refusal
+
+
+def _socket_now(folder: Path | str) -> str:
+    """Return the socket of a folder's engine, opened here if no process has it; with the lock."""
     # not imported with the client: most programs use a cluster
     from fluss_df.engine.files.lock_file import owner_of
     from fluss_df.engine.files.ownership import FolderInUseError
     from fluss_df.engine.serve.server import EngineServer
 
     global _owner
-    with _lock:
-        if os.getpid() != _owner:
-            # a forked child has the parent's engines only by their sockets
-            _engines.clear()
-            _owner = os.getpid()
-        if not isinstance(folder, Path):
-            engine = EngineServer(None)
-            _engines[engine.folder] = engine
-            return engine.socket_path
-        key = _resolved(folder)
-        running = _engines.get(key)
-        if running is not None and not running.closed and running.engine.lock.lost is None:
-            return running.socket_path
-        until = time.monotonic() + _OPENING_S
-        while True:
-            try:
-                engine = _engines[key] = EngineServer(key)
-            except FolderInUseError:
-                owner = owner_of(key)
-                # an engine whose folder was renamed gives it up this moment
-                lost = {e.socket_path for e in _engines.values() if e.engine.lock.lost is not None}
-                if owner is not None and owner[1] not in {"", *lost} and os.path.exists(owner[1]):
-                    _attached[owner[1]] = key
-                    return owner[1]
-                # it is being opened, or was given up this moment
-                if time.monotonic() > until:
-                    raise
-                time.sleep(_PAUSE_S)
-            else:
-                return engine.socket_path
+    if os.getpid() != _owner:
+        # a forked child has the parent's engines only by their sockets
+        _engines.clear()
+        _owner = os.getpid()
+    if not isinstance(folder, Path):
+        engine = EngineServer(None)
+        _engines[engine.folder] = engine
+        return engine.socket_path
+    key = _resolved(folder)
+    running = _engines.get(key)
+    if running is not None and not running.closed and running.engine.lock.lost is None:
+        return running.socket_path
+    try:
+        engine = _engines[key] = EngineServer(key)
+    except FolderInUseError as error:
+        owner = owner_of(key)
+        # an engine whose folder was renamed gives it up this moment
+        lost = {e.socket_path for e in _engines.values() if e.engine.lock.lost is not None}
+        if owner is not None and owner[1] not in {"", *lost} and os.path.exists(owner[1]):
+            _attached[owner[1]] = key
+            return owner[1]
+        raise _FolderIsOpeningError(error) from None
+    return engine.socket_path
 
 
 def _resolved(folder: Path) -> Path:
@@ -239,3 +255,12 @@ def close_engines() -> None:
     for engine in list(_engines.values()):
         with contextlib.suppress(FlussError):
             engine.close()
+
+
+def _after_fork_in_child() -> None:
+    # a thread of the parent that was opening a folder held it, and would never let it go here
+    global _lock
+    _lock = threading.Lock()
+
+
+after_fork(ForkStep.FOLDERS, _after_fork_in_child)

@@ -25,6 +25,28 @@ if TYPE_CHECKING:
     from fluss_df.engine.serve.server import LocalEngine
 
 
+class _Bell:
+    """A pipe whose one end is readable once an answer is there, for select.
+
+    It is closed with its last user, and not with the lane: the engine's thread may be about to
+    announce an answer when the lane is closed, and would write to a file of somebody else that
+    has the number of the pipe by then.
+    """
+
+    def __init__(self) -> None:
+        self.ready, self._answered = os.pipe()
+
+    def ring(self, _: object = None) -> None:
+        """Make it readable."""
+        with contextlib.suppress(OSError):
+            os.write(self._answered, b"\0")
+
+    def __del__(self) -> None:
+        if hasattr(self, "ready"):
+            os.close(self.ready)
+            os.close(self._answered)
+
+
 class DirectLane(Lane):
     """Asks the engine's dispatcher, as a connection does; what it answers are slices of files.
 
@@ -49,19 +71,19 @@ class DirectLane(Lane):
         self.failed = False
         self._engine = engine
         self._answer: concurrent.futures.Future[tuple[int, list[Buffer]]] | None = None
-        # what select waits on: a byte for each answer that is there
-        self._ready, self._answered = os.pipe()
-        self._open = True
-        # whether a byte announces the answer
+        self._bell: _Bell | None = _Bell()
+        # whether the bell rings for the answer
         self._woken = False
         self.apis = ServerApis(self.address, engine.api_versions(), None)
 
     def fileno(self) -> int:
         """Return the number of what becomes readable with a response, for select."""
+        if self._bell is None:
+            return -1
         if self._answer is not None and not self._woken:
             self._woken = True
-            self._wake(None)
-        return self._ready
+            self._bell.ring()
+        return self._bell.ready
 
     def readable(self, timeout_s: float) -> bool:
         """Wait until the response is there; return whether it is. An engine that ended counts."""
@@ -89,15 +111,12 @@ class DirectLane(Lane):
             self._answer.set_result(reply)
         else:
             assert self._answer is not None
-            self._answer.add_done_callback(self._wake)
+            assert self._bell is not None
+            self._answer.add_done_callback(self._bell.ring)
         self._woken = reply is None
         self._in_flight = self._next_id
         self._silent_after = time.monotonic() + self._request_timeout_ms / 1000
         return len(data)
-
-    def _wake(self, _: object) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._answered, b"\0")
 
     def _receive(self) -> Response:
         answer, request_id = self._answer, self._in_flight
@@ -114,8 +133,8 @@ class DirectLane(Lane):
         except BaseException:
             self.failed = True
             raise
-        if self._woken:
-            os.read(self._ready, 1)
+        if self._woken and self._bell is not None:
+            os.read(self._bell.ready, 1)
         self._answer = self._in_flight = None
         if isinstance(parts, FetchReply):
             return Response(request_id, kind, pa.py_buffer(b""), parts)
@@ -131,10 +150,7 @@ class DirectLane(Lane):
     def close(self) -> None:
         """Give up what was asked."""
         self.abort()
-        if self._open:
-            self._open = False
-            os.close(self._ready)
-            os.close(self._answered)
+        self._bell = None
 
 
 def direct_lane(endpoint: Endpoint, request_timeout_ms: int) -> Lane | None:

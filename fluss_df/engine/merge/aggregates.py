@@ -142,9 +142,8 @@ def _comparable(values: pa.Array, begins: Int64s, *, descending: bool) -> tuple[
     """Return what is not null, and numbers that order values within a run, and run after run."""
     valid = _valid(values)
     if pa.types.is_floating(values.type):
-        # NaN is the largest, as in Java
-        numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
-        distinct, ranks = np.unique(numbers, return_inverse=True)
+        # as in Java, NaN is the largest, and -0.0 is less than 0.0
+        distinct, ranks = np.unique(_in_total_order(values), return_inverse=True)
         count = len(distinct)
     else:
         encoded = values.dictionary_encode()
@@ -155,6 +154,16 @@ def _comparable(values: pa.Array, begins: Int64s, *, descending: bool) -> tuple[
     ranks = count - ranks if descending else ranks + 1
     keys: Int64s = begins * (count + 2) + np.where(valid, ranks, 0)
     return valid, keys
+
+
+def _in_total_order(values: pa.Array) -> npt.NDArray[Any]:
+    """Return the bits of floats as integers of the same order, with every NaN as one number."""
+    numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
+    numbers = np.where(np.isnan(numbers), numbers.dtype.type(np.nan), numbers)
+    bits = numbers.view(np.int32 if numbers.dtype.itemsize == 4 else np.int64)
+    # without the sign, larger bits are a larger number; of negative ones, a smaller
+    ordered: npt.NDArray[Any] = np.where(bits < 0, ~(bits & np.iinfo(bits.dtype).max), bits)
+    return ordered
 
 
 # ---- functions that compute

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,9 @@ class CatalogRequests:
     def __init__(self, engine: Engine, cluster: ClusterRequests) -> None:
         self._engine = engine
         self._cluster = cluster
+        # An alteration is made from what there is, and replaces that: of two at once, the second
+        # would undo the first, whose peer was told that it is done.
+        self._altering = threading.Lock()
 
     def handlers(self) -> list[tuple[api.Api[Any, Any], Callable[..., Any]]]:
         """Return what answers each kind of request."""
@@ -60,9 +64,10 @@ class CatalogRequests:
         catalog, name = self._engine.catalog, request.database_name
         if request.ignore_if_not_exists and not catalog.has_database(name):
             return pb.AlterDatabaseResponse()
-        changed = altered_database(catalog.database(name).descriptor, request)
-        if changed is not None:
-            catalog.alter_database(name, changed)
+        with self._altering:
+            changed = altered_database(catalog.database(name).descriptor, request)
+            if changed is not None:
+                catalog.alter_database(name, changed)
         return pb.AlterDatabaseResponse()
 
     def _drop_database(self, request: pb.DropDatabaseRequest) -> pb.DropDatabaseResponse:
@@ -143,15 +148,20 @@ class CatalogRequests:
             return pb.AlterTableResponse()
         if request.ignore_if_not_exists and not self._engine.catalog.has_table(path):
             return pb.AlterTableResponse()
+        with self._altering:
+            self._change_table(path, request)
+        return pb.AlterTableResponse()
+
+    def _change_table(self, path: TablePath, request: pb.AlterTableRequest) -> None:
         table = self._engine.catalog.table(path)
         changed = altered(table, request)
-        if changed is not None:
-            old, new, lake = table.descriptor.schema, changed.schema, self._engine.lake
-            with contextlib.ExitStack() as held:
-                if new != old and lake is not None and has_lake(table):
-                    held.enter_context(lake.altering(path, old, new))
-                self._engine.catalog.replace(table, changed)
-        return pb.AlterTableResponse()
+        if changed is None:
+            return
+        old, new, lake = table.descriptor.schema, changed.schema, self._engine.lake
+        with contextlib.ExitStack() as held:
+            if new != old and lake is not None and has_lake(table):
+                held.enter_context(lake.altering(path, old, new))
+            self._engine.catalog.replace(table, changed)
 
     def _table_info(self, request: pb.GetTableInfoRequest) -> pb.GetTableInfoResponse:
         table = self._engine.catalog.table(path_of(request.table_path))

@@ -11,6 +11,7 @@ renamed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -22,11 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.pushdown.plan import Split
 
 _VERSION = 1
+# what the systems say of a lock that another process has
+_IS_LOCKED = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +118,15 @@ class Checkpoint:
         self.about: dict[str, Any] = {}
 
     def __enter__(self) -> Checkpoint:
-        for name in ("offsets", "commits"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-        self._lock = lock_file(self.folder / "lock", f"checkpoint {self.folder}")
+        try:
+            for name in ("offsets", "commits"):
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+            self._lock = lock_file(self.folder / "lock", f"checkpoint {self.folder}")
+        except OSError as error:
+            raise FlussError(
+                f"checkpoint {self.folder} cannot be used as a folder: {error}",
+                ErrorCode.STORAGE_EXCEPTION,
+            ) from None
         try:
             for leftover in self.folder.glob("**/.*.json-*"):
                 leftover.unlink(missing_ok=True)
@@ -305,10 +314,17 @@ def lock_file(path: Path, what: str) -> IO[str]:
     file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - stays open
     try:
         _lock(file)
-    except OSError:
+    except OSError as error:
         file.seek(0)
         owner = file.read().strip()
         file.close()
+        if error.errno not in _IS_LOCKED:
+            # a file system over a network may have no locks
+            raise FlussError(
+                f"{what} cannot be locked: {error.strerror or error}; take a folder on a file"
+                " system with locks, as without them two runs could use it at once",
+                ErrorCode.STORAGE_EXCEPTION,
+            ) from None
         raise FlussError(
             f"{what} is in use by process {owner or 'unknown'}: a run needs a folder of its own"
         ) from None

@@ -261,10 +261,20 @@ class TableLedger:
         )
         write_atomically(path, entry.to_json())
         self._claim(batch, entry)
-        self._writer.send_as(
-            self._writer_id, {}, self._staged(batch.number, entry, dict.fromkeys(buckets, 0))
-        )
-        self._next.update(order)
+        try:
+            self._writer.send_as(
+                self._writer_id, {}, self._staged(batch.number, entry, dict.fromkeys(buckets, 0))
+            )
+        except FlussError as error:
+            if error.error_code not in _WRITER_GONE:
+                raise
+            # A server forgets a writer after some days without rows in a bucket
+            # (server.writer-id.expiration-time, 7 days by default): nothing is wrong with the run.
+            self._writer, self._writer_id = self._new_writer(), None
+            self._next.clear()
+            self._finish(batch.number, entry)
+        else:
+            self._next.update(order)
         return rows
 
     def _claim(self, batch: MicroBatch, entry: _Entry) -> None:
@@ -334,7 +344,7 @@ class TableLedger:
                 if seen[place.bucket] > skip[place.bucket]:
                     yield RoutedBatch(place.bucket, place.partition_name, stage.get_batch(i))
 
-    # ---- after a crash
+    # ---- after a crash, and where a server forgot the writer
 
     def _finish(self, number: int, entry: _Entry) -> None:
         """Send what of a batch is missing."""

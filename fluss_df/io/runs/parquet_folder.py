@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fluss_df.errors import ErrorCode, FlussError
@@ -76,7 +77,14 @@ class ParquetFolder:
         return self._read(paths[-1]) if paths else None
 
     def _read(self, path: Path) -> Link:
-        about: dict[bytes, bytes] = pq.read_metadata(path).metadata or {}
+        try:
+            about: dict[bytes, bytes] = pq.read_metadata(path).metadata or {}
+        except (pa.ArrowException, OSError) as error:
+            raise FlussError(
+                f"{path} cannot be read as a Parquet file: {error}. If this run wrote it, it is"
+                " damaged: restore it; if something else did, a run needs a folder of its own",
+                ErrorCode.STORAGE_EXCEPTION,
+            ) from None
         if about.get(_RUN_ID) != self._run_id.encode():
             raise FlussError(
                 f"{path} was not written with this checkpoint: a run needs a folder of its own,"

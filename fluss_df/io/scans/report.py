@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import polars as pl
 
 from fluss_df.client.runtime.metrics import ScanMetrics
+from fluss_df.hooks import ForkStep, after_fork
 from fluss_df.observe import spans
 from fluss_df.pushdown.plan import ScanPlan, Split
 
@@ -324,6 +325,15 @@ class ScanLog:
 _lock = threading.Lock()
 _last: ScanRun | None = None
 _logs: list[ScanLog] = []
+
+
+def _after_fork_in_child() -> None:
+    # a thread of the parent may have held it
+    global _lock
+    _lock = threading.Lock()
+
+
+after_fork(ForkStep.REPORTS, _after_fork_in_child)
 
 
 def began(run: ScanRun) -> None:

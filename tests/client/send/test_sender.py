@@ -341,6 +341,35 @@ def test_an_answer_without_one_of_its_buckets_is_not_believed() -> None:
     play(scene)
 
 
+def test_a_caller_cannot_cancel_what_is_on_its_way() -> None:
+    async def scene(servers: Servers) -> None:
+        writing = Writing(servers)
+        writing.give(0, 2)
+        waiting = asyncio.wrap_future(writing.handles[0].future)
+        waiting.cancel()
+        assert not writing.handles[0].future.cancel()
+        (await servers.next()).take()
+        # the other batch of the answer, and a flush, are settled all the same
+        await writing.drained()
+        assert [writing.fate(number) for number in range(2)] == ["acknowledged"] * 2
+
+    play(scene)
+
+
+@pytest.mark.parametrize("pressure", [-1e6, float("nan"), float("-inf")])
+def test_a_pressure_that_cannot_be_asks_for_no_rest(pressure: float) -> None:
+    async def scene(servers: Servers) -> None:
+        writing = Writing(servers)
+        writing.give(0)
+        (await servers.next()).take()
+        writing.sender._throttle(writing.sender._queues[None, 0], pressure)
+        writing.give(0)
+        (await servers.next()).take()
+        await writing.drained()
+
+    play(scene)
+
+
 def test_rows_that_a_server_lost_are_noticed() -> None:
     async def scene(servers: Servers) -> None:
         writing = Writing(servers)
