@@ -311,3 +311,20 @@ def test_a_result_is_short() -> None:
     expected = "SinkResult(db.t: 4 rows; 1 buckets; table created; partitions created: JFK; 0.50 s)"
     assert repr(result) == expected
     assert str(bucket) == "JFK/0[5:9]"
+
+
+def test_one_key_may_be_given_as_it_is(connection: FlussConnection, new_path: TablePath) -> None:
+    for _ in range(2):
+        write_fluss(
+            ROWS.with_columns(origin=pl.lit("JFK")),
+            new_path,
+            connection=connection,
+            create_if_not_exists=True,
+            primary_keys=["x", "origin"],
+            partition_keys="origin",
+            bucket_keys="x",
+            create_partitions=True,
+        )
+    info = connection.get_table(new_path).get_table_info()
+    assert info.get_partition_keys() == ["origin"]
+    assert info.get_bucket_keys() == ["x"]

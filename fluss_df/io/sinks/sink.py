@@ -93,9 +93,9 @@ def sink_fluss(
     connection: object | None = ...,
     create_if_not_exists: bool = ...,
     create_partitions: bool = ...,
-    primary_keys: Sequence[str] | None = ...,
-    partition_keys: Sequence[str] | None = ...,
-    bucket_keys: Sequence[str] | None = ...,
+    primary_keys: str | Sequence[str] | None = ...,
+    partition_keys: str | Sequence[str] | None = ...,
+    bucket_keys: str | Sequence[str] | None = ...,
     bucket_count: int | None = ...,
     properties: Mapping[str, str] | None = ...,
     change_type_column: str | None = ...,
@@ -115,9 +115,9 @@ def sink_fluss(
     connection: object | None = ...,
     create_if_not_exists: bool = ...,
     create_partitions: bool = ...,
-    primary_keys: Sequence[str] | None = ...,
-    partition_keys: Sequence[str] | None = ...,
-    bucket_keys: Sequence[str] | None = ...,
+    primary_keys: str | Sequence[str] | None = ...,
+    partition_keys: str | Sequence[str] | None = ...,
+    bucket_keys: str | Sequence[str] | None = ...,
     bucket_count: int | None = ...,
     properties: Mapping[str, str] | None = ...,
     change_type_column: str | None = ...,
@@ -136,9 +136,9 @@ def sink_fluss(
     connection: object | None = None,
     create_if_not_exists: bool = False,
     create_partitions: bool = False,
-    primary_keys: Sequence[str] | None = None,
-    partition_keys: Sequence[str] | None = None,
-    bucket_keys: Sequence[str] | None = None,
+    primary_keys: str | Sequence[str] | None = None,
+    partition_keys: str | Sequence[str] | None = None,
+    bucket_keys: str | Sequence[str] | None = None,
     bucket_count: int | None = None,
     properties: Mapping[str, str] | None = None,
     change_type_column: str | None = None,
@@ -180,7 +180,8 @@ def sink_fluss(
     create_partitions
         Create the partitions of the rows that do not exist; an error otherwise.
     primary_keys, partition_keys, bucket_keys, bucket_count, properties
-        Of the table to create. An existing table must have them as given.
+        Of the table to create. An existing table must have them as given. A single name may be
+        given as it is: ``primary_keys="id"``.
     change_type_column
         A column that says what each row does to a primary-key table: ``"+I"`` and ``"+U"`` upsert
         it, ``"-D"`` deletes it, ``"-U"`` is passed over. What a scan of a changelog returns can be
@@ -270,9 +271,9 @@ def write_fluss(
     connection: object | None = None,
     create_if_not_exists: bool = False,
     create_partitions: bool = False,
-    primary_keys: Sequence[str] | None = None,
-    partition_keys: Sequence[str] | None = None,
-    bucket_keys: Sequence[str] | None = None,
+    primary_keys: str | Sequence[str] | None = None,
+    partition_keys: str | Sequence[str] | None = None,
+    bucket_keys: str | Sequence[str] | None = None,
     bucket_count: int | None = None,
     properties: Mapping[str, str] | None = None,
     change_type_column: str | None = None,

@@ -22,11 +22,17 @@ MODES = ("auto", "append", "upsert", "delete", "partial_update", "overwrite")
 class TableLayout:
     """Keys, buckets and properties of a table, as far as a sink was given them."""
 
-    primary_keys: Sequence[str] | None = None
-    partition_keys: Sequence[str] | None = None
-    bucket_keys: Sequence[str] | None = None
+    primary_keys: str | Sequence[str] | None = None
+    partition_keys: str | Sequence[str] | None = None
+    bucket_keys: str | Sequence[str] | None = None
     bucket_count: int | None = None
     properties: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        """Take a text for one name, not for the names of its letters."""
+        for name in ("primary_keys", "partition_keys", "bucket_keys"):
+            if isinstance(given := getattr(self, name), str):
+                object.__setattr__(self, name, (given,))
 
 
 @dataclass(frozen=True, slots=True)
