@@ -145,7 +145,8 @@ def main(
                     os.sync()
                     time.sleep(SETTLE_S)
                 race = Race(connection, on_files(files), on_fluss(connection, tables))
-                ratio = report(race, numbers, rounds, console, f"{engine}, {codec}{', lake' * lake}")
+                about = f"{engine}, {codec}{', lake' if lake else ''}"
+                ratio = report(race, numbers, rounds, console, about)
         finally:
             if cluster is not None:
                 cluster.stop()

@@ -58,14 +58,20 @@ class FolderLake:
         Where this process reaches the engine, as ``host:port``.
     tiers
         Whether the owner of the folder tiers its tables; else ``fluss-df tier`` does.
+    keep_s
+        For how many seconds a snapshot stays after queries began to read a newer one; None for
+        good.
     """
 
-    def __init__(self, folder: Path, address: str, tiers: bool = True) -> None:
+    def __init__(
+        self, folder: Path, address: str, tiers: bool = True, keep_s: float | None = None
+    ) -> None:
         # links lead to one place by several names
         self._owner = folder.resolve()
         self._folder = (folder / LAKE).resolve()
         self._address = address
         self._tiers = tiers
+        self._keep_s = keep_s
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._service: TieringService | None = None
@@ -256,7 +262,9 @@ class FolderLake:
                 )
             # of a table whose creation or drop was interrupted
             self.drop(path)
-        marks = {_MARK: "true", "format-version": "2"}
+        # metadata of before is of no use to anybody
+        tidy = {"write.metadata.delete-after-commit.enabled": "true"}
+        marks = {_MARK: "true", "format-version": "2", **tidy}
         table = catalog.create_table(name, schema, properties=marks)
         with table.update_spec() as update:
             for column, transform in fields:
@@ -380,7 +388,9 @@ class FolderLake:
 
             with (
                 FlussConnection.create(self._address) as connection,
-                TieringService(connection, tables_at_once=1) as service,
+                TieringService(
+                    connection, tables_at_once=1, keep_snapshots_s=self._keep_s
+                ) as service,
             ):
                 with self._lock:
                     self._service = service

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from fluss_df.client.context import ClientContext
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
 from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.lake.tiering.live_rows import Partition
-from fluss_df.lake.tiering.offsets import OFFSETS_PATH_PROPERTY, Offsets, newest_tiered
+from fluss_df.lake.tiering.offsets import Offsets, newest_tiered
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.schema import TableInfo
 

@@ -17,6 +17,7 @@ from fluss_df.errors import FlussError
 from fluss_df.lake.tiering.coordinator import Coordinator, Lease
 from fluss_df.lake.tiering.leases import Leases
 from fluss_df.lake.tiering.table_round import TableRound, TieringRound
+from fluss_df.lake.upkeep.upkeep import Upkeep
 from fluss_df.metadata import TablePath
 
 logger = logging.getLogger("fluss_df.lake.tiering")
@@ -53,6 +54,13 @@ class TieringService:
         How many rows of a bucket of a log table one round tiers at the most.
     max_changes
         How many changes of a bucket of a primary-key table. They are held in memory.
+    keep_snapshots_s
+        For how many seconds a snapshot of the lake stays after queries began to read a newer one;
+        then it is expired, and the files that only it has are deleted. The snapshots of the two
+        newest rounds always stay. Files that killed rounds left go after as long, and a day at the
+        least. None: that is done only for tables with ``table.datalake.auto-expire-snapshot``,
+        after 5 days. The properties ``history.expire.max-snapshot-age-ms``,
+        ``history.expire.min-snapshots-to-keep`` and ``gc.enabled`` of a lake table go before it.
     lease_file
         A file in which the service keeps which tables it holds, so that after a kill the next
         service with this file goes on at once. Without it, that takes two minutes.
@@ -72,6 +80,7 @@ class TieringService:
         tables_at_once: int = 2,
         max_rows: int = _MAX_ROWS,
         max_changes: int = _MAX_CHANGES,
+        keep_snapshots_s: float | None = None,
         lease_file: str | os.PathLike[str] | None = None,
     ) -> None:
         for name, value in (
@@ -82,7 +91,10 @@ class TieringService:
         ):
             if value is not None and value < 1:
                 raise FlussError(f"{name} must be at least 1, not {value}")
+        if keep_snapshots_s is not None and not keep_snapshots_s >= 0:
+            raise FlussError(f"keep_snapshots_s must be at least 0, not {keep_snapshots_s}")
         self._connection = connection
+        self._upkeep = Upkeep(keep_snapshots_s)
         self._tables = None if tables is None else {_path(table) for table in tables}
         self._workers = workers or max(1, (os.cpu_count() or 1) // 2)
         self._tables_at_once = tables_at_once
@@ -181,6 +193,7 @@ class TieringService:
             logger.warning("table %s was not tiered: %s", lease.path, error)
             self._stopping.wait(_POLL_S)  # it is due again at once
             return None
+        self._upkeep.after(info)
         try:
             self._leases.finish(lease, complete=result.complete)
         except FlussError as error:

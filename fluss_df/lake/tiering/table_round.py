@@ -22,6 +22,7 @@ from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg.catalog import open_table
+from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
 from fluss_df.lake.tiering.commit import commit_snapshot
 from fluss_df.lake.tiering.compaction import compact
 from fluss_df.lake.tiering.coordinator import Coordinator
@@ -32,7 +33,6 @@ from fluss_df.lake.tiering.live_rows import Partition, PartitionFiles, files_by_
 from fluss_df.lake.tiering.offsets import (
     COMMIT_USER,
     COMMIT_USER_PROPERTY,
-    OFFSETS_PATH_PROPERTY,
     OFFSETS_PROPERTY,
     Offsets,
     newest_tiered,
