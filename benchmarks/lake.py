@@ -24,6 +24,7 @@ from rich.table import Table
 import fluss_df as fluss
 from fluss_df.lake.iceberg.catalog import open_table
 from fluss_df.lake.tiering.table_round import TableRound
+from fluss_df.lake.writing.tasks import InThreads
 
 #: Properties of a table that is tiered when :func:`tier_now` says so.
 LAKE: Final = {"table.datalake.enabled": "true", "table.datalake.freshness": "1000h"}
@@ -35,8 +36,8 @@ def tier_now(connection: fluss.FlussConnection, path: fluss.TablePath) -> None:
     """Tier a table up to its end."""
     while True:
         info = connection.get_admin().get_table_info(path)
-        tiering = TableRound(connection, info, max_rows=1 << 40, max_changes=1 << 40, workers=2)
-        done = tiering.run(lambda: None)
+        sizes = {"max_rows": 1 << 40, "max_changes": 1 << 40}
+        done = TableRound(connection, info, run_tasks=InThreads(2), **sizes).run(lambda: None)
         if done.complete:
             return
 

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg.files import ancestors
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
+from fluss_df.lake.writing.split import Offsets
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-
-# (partition id, bucket) -> the offset behind the last one that is tiered
-Offsets = dict[tuple[int | None, int], int]
 
 COMMIT_USER_PROPERTY = "commit-user"
 COMMIT_USER = "__fluss_lake_tiering"

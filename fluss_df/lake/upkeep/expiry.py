@@ -119,7 +119,7 @@ def expire_snapshots(table: Table, age_s: float, now_ms: float | None = None) ->
     unchanged = {"ref": _BRANCH, "snapshot-id": table.metadata.current_snapshot_id}
     try:
         table._do_commit(
-            updates=(RemoveSnapshotsUpdate(**{"snapshot-ids": sorted(gone)}),),
+            updates=(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(gone)}),),
             # a snapshot that was made meanwhile may have files of one that goes
             requirements=(AssertRefSnapshotId.model_validate(unchanged),),
         )
