@@ -20,6 +20,7 @@ from fluss_df.errors import FlussError
 from fluss_df.lake import TieringService
 from fluss_df.lake.tiering import table_round
 from fluss_df.lake.tiering.coordinator import Coordinator
+from fluss_df.lake.writing import commit, tasks
 from fluss_df.spark import tier
 from tests.lake.folders import BY_HAND, assert_elsewhere, assert_reads, table
 from tests.lake.tiering.support import KINDS, LakeTable
@@ -91,8 +92,8 @@ def test_of_a_job_and_a_service_one_commits(
     spark: SparkSession, engine: EmbeddedFluss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake_table = made(engine, "log", "raced")
-    real: Callable[..., int] = table_round.commit_snapshot
-    turns = []
+    real: Callable[..., int] = commit.commit_snapshot
+    turns: list[int] = []
 
     def late(table: Any, *arguments: Any, **more: Any) -> int:
         if not turns:
@@ -126,7 +127,7 @@ def test_a_table_that_is_made_again_meanwhile(
     spark: SparkSession, engine: EmbeddedFluss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake_table = made(engine, "log", "again")
-    real = table_round.TaskWriter
+    real = tasks.TaskWriter
 
     def replaced(*arguments: Any) -> Any:
         monkeypatch.undo()

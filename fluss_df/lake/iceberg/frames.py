@@ -63,8 +63,9 @@ def lake_frame(
     parts: list[pl.LazyFrame] = []
     for sequence, group in _by_sequence(kept, alone=not files.equalities).items():
         plain = [path for path in map(_path, group) if path not in hit]
-        rows = sum(int(file.file.record_count) for file in group if _path(file) not in hit)
-        frames = [scan(plain, _row_count=(rows, 0))] if plain else []
+        # Polars chooses the side of a join by it, where it is not to look into the files
+        count = sum(int(file.file.record_count) for file in group if _path(file) not in hit)
+        frames = [scan(plain, _row_count=(count, 0))] if plain else []
         for path in map(_path, group):
             if path in hit:
                 rows = scan([path], row_index_name=_POSITION)

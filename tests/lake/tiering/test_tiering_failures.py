@@ -290,7 +290,7 @@ def test_hand_overs_to_and_from_flink(
             try:
                 # in two rounds, so that updates and deletes meet rows of its own
                 for _ in range(2):
-                    deadline = time.monotonic() + 90
+                    deadline = time.monotonic() + _TAKE_OVER_S
                     while any(table.tiered() != table.ends() for table in tables):
                         assert time.monotonic() < deadline, "Flink did not tier in time"
                         time.sleep(0.3)
