@@ -1,17 +1,19 @@
 """Flink SQL's own union read of tables that our service tiers, beside ours: they are equal.
 
 A part of the rows is in the lake, the rest in the log. Flink 1.20 runs in one JVM, with Fluss's
-connector, from Maven Central. Of primary-key tables in Iceberg, Fluss 0.9.1 refuses batch reads of
-the union; what it says is shown.
+connector, from Maven Central. What it refuses, or does not end, is shown; ``--by flink`` has
+Flink's own service tier the tables, to see whether that is otherwise then.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import os
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -47,7 +49,7 @@ def sql(cluster: LocalCluster, queries: Sequence[str]) -> dict[int, list[str] | 
         [*command, str(_MAIN), cluster.bootstrap_servers, *queries],
         capture_output=True,
         text=True,
-        timeout=1200,
+        timeout=2400,
         check=False,
     )
     found: dict[int, list[str] | str] = {}
@@ -65,6 +67,32 @@ def sql(cluster: LocalCluster, queries: Sequence[str]) -> dict[int, list[str] | 
     return found
 
 
+@contextlib.contextmanager
+def tiering(
+    cluster: LocalCluster,
+    connection: fluss.FlussConnection,
+    tables: Sequence[LakeTable],
+    service: str,
+) -> Iterator[None]:
+    """Have a service tier tables meanwhile."""
+    if service == "flink":
+        cluster.start_flink_tiering()
+        try:
+            yield
+        finally:
+            cluster.stop_flink_tiering()
+        return
+    with TieringService(connection, [table.path for table in tables]) as ours:
+        # errors are logged, and tables tried again
+        thread = threading.Thread(target=ours.run)
+        thread.start()
+        try:
+            yield
+        finally:
+            ours.stop()
+            thread.join()
+
+
 def texts(frame: pl.DataFrame) -> list[str]:
     """Return rows as the queries of Flink show them."""
     at = pl.col("at").dt.strftime("%Y-%m-%d %H:%M:%S")
@@ -73,28 +101,23 @@ def texts(frame: pl.DataFrame) -> list[str]:
     return sorted(frame.select(row).to_series().to_list())
 
 
-def main() -> None:
+def main(service: str) -> None:
     """Compare, and say what was compared."""
     with (
         LocalCluster(datalake="iceberg") as cluster,
         fluss.connect(cluster.bootstrap_servers) as connection,
     ):
         tables = [LakeTable(cluster, kind, f"sql_{kind}").create() for kind in KINDS]
-        with TieringService(connection, [table.path for table in tables]) as service:
-            # errors are logged, and tables tried again
-            thread = threading.Thread(target=service.run)
-            thread.start()
+        with tiering(cluster, connection, tables, service):
             for version in range(2):
                 for table in tables:
                     table.write(list(range(version * 500, version * 500 + 1000)), version)
                     if table.keyed:
                         table.delete(list(range(version * 500, version * 500 + 1000, 7)))
-                until = time.monotonic() + 120
+                until = time.monotonic() + 300
                 while any(table.tiered() != table.ends() for table in tables):
                     assert time.monotonic() < until, "the tables were not tiered in time"
                     time.sleep(0.2)
-            service.stop()
-            thread.join()
         for table in tables:
             table.write(list(range(1200, 1600)), 2)
             if table.keyed:
@@ -118,8 +141,7 @@ def main() -> None:
             assert ours == texts(table.expected().filter(conditions[where])), (table.kind, where)
             answer = answers[number]
             if isinstance(answer, str):
-                print(f"{table.kind}{where}: Flink refuses it: {answer[:200]}")
-                assert table.keyed
+                print(f"{table.kind}{where}: Flink gives no answer: {answer[:200]}")
                 continue
             assert answer == ours, (table.kind, where, len(answer), len(ours))
             equal += 1
@@ -128,4 +150,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--by", choices=["ours", "flink"], default="ours", help="who tiers")
+    main(parser.parse_args().by)
