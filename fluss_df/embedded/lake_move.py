@@ -272,7 +272,7 @@ class _Move:
         for folder in {path.parent for path in self._written}:
             sync_folder(folder)
 
-    def clean(self, locations: Iterable[str], moved: Iterable[str], damaged: Iterable[str]) -> None:
+    def clean(self, locations: Iterable[str], damaged: Iterable[str]) -> None:
         """Remove what is in the metadata folders of tables, and none of them refers to.
 
         Parameters
