@@ -333,6 +333,8 @@ class FolderLake:
         if found is not None:
             for path, descriptor in tables:
                 if str(path).encode() == found:
+                    # what is damaged may be another folder's still
+                    self._require_right(path)
                     self._match(path, descriptor.schema)
             marker.unlink()
 
