@@ -101,13 +101,13 @@ def texts(frame: pl.DataFrame) -> list[str]:
     return sorted(frame.select(row).to_series().to_list())
 
 
-def main(service: str) -> None:
+def main(service: str, kinds: Sequence[str]) -> None:
     """Compare, and say what was compared."""
     with (
         LocalCluster(datalake="iceberg") as cluster,
         fluss.connect(cluster.bootstrap_servers) as connection,
     ):
-        tables = [LakeTable(cluster, kind, f"sql_{kind}").create() for kind in KINDS]
+        tables = [LakeTable(cluster, kind, f"sql_{kind}").create() for kind in kinds]
         with tiering(cluster, connection, tables, service):
             for version in range(2):
                 for table in tables:
@@ -123,6 +123,7 @@ def main(service: str) -> None:
             if table.keyed:
                 table.delete(list(range(1200, 1600, 7)))
             assert table.tiered() != table.ends()
+            print(f"{table.kind}: lake to {table.tiered()}, log to {table.ends()}", flush=True)
         asked = [(table, where) for table in tables for where in _WHERE]
         queries = [f"SELECT {_ROW} FROM fluss.`{t.name}`{where}" for t, where in asked]
         began = time.monotonic()
@@ -152,4 +153,6 @@ def main(service: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--by", choices=["ours", "flink"], default="ours", help="who tiers")
-    main(parser.parse_args().by)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of tables")
+    given = parser.parse_args()
+    main(given.by, given.kinds.split(","))
