@@ -1,8 +1,9 @@
 """Flink SQL's own union read of tables that our service tiers, beside ours: they are equal.
 
 A part of the rows is in the lake, the rest in the log. Flink 1.20 runs in one JVM, with Fluss's
-connector, from Maven Central. What it refuses, or does not end, is shown; ``--by flink`` has
-Flink's own service tier the tables, to see whether that is otherwise then.
+connector, from Maven Central. Of primary-key tables in Iceberg it refuses the union. Reads of logs
+do not end at times, of tables that either service tiered; they are cancelled after a minute.
+``--by flink`` has Flink's own service tier the tables.
 """
 
 from __future__ import annotations
