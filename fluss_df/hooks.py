@@ -68,23 +68,25 @@ def _end() -> None:
             hooks.callback(hook)
 
 
-_folder_lake: list[Callable[[Path, str, bool], Any]] = []
+_folder_lake: list[Callable[[Path, str, bool, float | None], Any]] = []
 _check_lake: list[Callable[..., Any]] = []
 
 
-def set_folder_lake(function: Callable[[Path, str, bool], Any], check: Callable[..., Any]) -> None:
+def set_folder_lake(
+    function: Callable[[Path, str, bool, float | None], Any], check: Callable[..., Any]
+) -> None:
     """Say how the lake of an engine's folder is opened, and verified: it is above the engine.
 
-    The first is given the folder, where the engine is reached, and whether to tier; the second what
-    :func:`check_folder_lake` is.
+    The first is given what :func:`open_folder_lake` is; the second what :func:`check_folder_lake`
+    is.
     """
     _folder_lake[:] = [function]
     _check_lake[:] = [check]
 
 
-def open_folder_lake(folder: Path, address: str, tiers: bool) -> Any:
+def open_folder_lake(folder: Path, address: str, tiers: bool, keep_s: float | None) -> Any:
     """Return the lake of a folder; None where nothing said how one is opened."""
-    return _folder_lake[0](folder, address, tiers) if _folder_lake else None
+    return _folder_lake[0](folder, address, tiers, keep_s) if _folder_lake else None
 
 
 def check_folder_lake(

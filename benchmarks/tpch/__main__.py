@@ -26,8 +26,9 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.io.base.arrow import to_polars
 from fluss_df.io.polars_reader import LogRead, planned_scans
 
-# of the embedded engine, in total
+# of the embedded engine, in total: of a log, and of tables that are in the lake
 AIM = 1.5
+LAKE_AIM = 1.15
 SETTLE_S = 15.0
 
 
@@ -104,6 +105,9 @@ class Race:
             for name, pairs in taken.items()
         }
         medians["wait"] = (statistics.median(waited[1:]), 0.0)
+        for name in ("files", "fluss"):
+            pairs = taken[name]
+            medians[f"least {name}"] = min(s for s, _ in pairs), min(c for _, c in pairs)
         return medians
 
 
@@ -114,6 +118,7 @@ def main(
     codec: Annotated[str, typer.Option(help="Of record batches: ZSTD, LZ4_FRAME, NONE.")] = "ZSTD",
     buckets: Annotated[int, typer.Option(help="Of each table.")] = 2,
     only: Annotated[str, typer.Option(help="Numbers of queries, with commas between.")] = "",
+    lake: Annotated[bool, typer.Option(help="Tier the tables into the lake first.")] = False,
     data: Annotated[str, typer.Option(help="A folder that keeps the data.")] = "",
 ) -> None:
     """Compare the 22 queries on Fluss tables with the same on Parquet files."""
@@ -135,17 +140,19 @@ def main(
             with fluss.connect(address) as connection:
                 console.print("writing the tables ...")
                 database = f"tpch_{time.time_ns()}"
-                tables = load(connection, files, database, buckets, codec)
+                tables = load(connection, files, database, buckets, codec, lake=lake)
                 if engine != "embedded":
                     os.sync()
                     time.sleep(SETTLE_S)
                 race = Race(connection, on_files(files), on_fluss(connection, tables))
-                ratio = report(race, numbers, rounds, console, f"{engine}, {codec}")
+                about = f"{engine}, {codec}{', lake' if lake else ''}"
+                ratio = report(race, numbers, rounds, console, about)
         finally:
             if cluster is not None:
                 cluster.stop()
-    if engine == "embedded" and ratio > AIM:
-        console.print(f"{ratio:.2f} times as long as files: the aim of {AIM:g} was missed")
+    aim = LAKE_AIM if lake else AIM
+    if engine == "embedded" and ratio > aim:
+        console.print(f"{ratio:.2f} times as long as files: the aim of {aim:g} was missed")
         sys.exit(1)
 
 
@@ -176,6 +183,11 @@ def report(race: Race, numbers: list[int], rounds: int, console: Console, about:
     shown.add_section()
     row("total", total)
     console.print(shown)
+    (files, files_cpu), (ours, ours_cpu) = total["least files"], total["least fluss"]
+    console.print(
+        f"sums of least times: files {files:.2f} s, fluss {ours:.2f} s, ratio {ours / files:.2f};"
+        f" of processors: ratio {ours_cpu / files_cpu:.2f}"
+    )
     return total["fluss"][0] / total["files"][0]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
+from benchmarks.lake import LAKE, tier_now
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io import scan_fluss, sink_fluss
 from fluss_df.metadata import TablePath
@@ -32,8 +33,13 @@ def load(
     database: str,
     buckets: int,
     codec: str = "ZSTD",
+    *,
+    lake: bool = False,
 ) -> dict[str, TablePath]:
-    """Make a log table of each file; return the tables by name."""
+    """Make a log table of each file, tiered into a lake where asked; return the tables by name."""
+    properties = {"table.log.arrow.compression.type": codec}
+    if lake:
+        properties |= LAKE
     connection.get_admin().create_database(database, ignore_if_exists=True)
     tables = {}
     for name, file in files.items():
@@ -44,8 +50,10 @@ def load(
             connection=connection,
             create_if_not_exists=True,
             bucket_count=buckets,
-            properties={"table.log.arrow.compression.type": codec},
+            properties=properties,
         )
+        if lake:
+            tier_now(connection, tables[name])
     return tables
 
 

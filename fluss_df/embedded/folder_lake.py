@@ -58,14 +58,20 @@ class FolderLake:
         Where this process reaches the engine, as ``host:port``.
     tiers
         Whether the owner of the folder tiers its tables; else ``fluss-df tier`` does.
+    keep_s
+        For how many seconds a snapshot stays after queries began to read a newer one; None for
+        good.
     """
 
-    def __init__(self, folder: Path, address: str, tiers: bool = True) -> None:
+    def __init__(
+        self, folder: Path, address: str, tiers: bool = True, keep_s: float | None = None
+    ) -> None:
         # links lead to one place by several names
         self._owner = folder.resolve()
         self._folder = (folder / LAKE).resolve()
         self._address = address
         self._tiers = tiers
+        self._keep_s = keep_s
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._service: TieringService | None = None
@@ -74,6 +80,8 @@ class FolderLake:
         self._state = threading.Lock()
         self._right = False
         self._problem: str | None = None
+        # tables that could not be made right, and why
+        self._damaged: dict[TablePath, str] = {}
         self._looked = 0.0
 
     # ---- what the engine asks
@@ -89,7 +97,9 @@ class FolderLake:
             if self._right or (self._problem is not None and now - self._looked < _AGAIN_S):
                 return self._problem
             try:
-                self._make_right()
+                self._damaged = self._make_right()
+                # damaged tables are looked at again when the folder is opened: a catalog is
+                # replaced as a whole, and others may commit to it from now on
                 self._right, self._problem = True, None
             # whatever pyiceberg or SQLite say: the engine is of use without its lake
             except Exception as error:
@@ -99,13 +109,18 @@ class FolderLake:
                 logger.warning("the lake of %s cannot be used: %s", self._owner, self._problem)
             return self._problem
 
-    def _make_right(self) -> None:
-        """Have Iceberg's files name the place where the folder is."""
+    def problem_of(self, path: TablePath) -> str | None:
+        """Why the lake of a table cannot be used; None where it can."""
+        problem = self.problem
+        return self._damaged.get(path) if problem is None else problem
+
+    def _make_right(self) -> dict[TablePath, str]:
+        """Have Iceberg's files name the place where the folder is; return what is damaged."""
         found = read_bytes(self._folder / "place")
         here = _place(self._folder, self._owner)
         restored = (self._folder / LAKE_TABLES).exists()
         if not restored and (found == here or not (self._folder / CATALOG_FILE).exists()):
-            return
+            return {}
         # those before had the place of the lake alone, and links in it
         made, _, owner = (found or b"").partition(b"\0")
         if owner and made == os.fsencode(self._folder) and owner != os.fsencode(self._owner):
@@ -124,8 +139,11 @@ class FolderLake:
         if restored:
             register_pending(self._folder)
         started = time.monotonic()
-        moved = move_lake(self._folder)
-        write_atomically(self._folder / "place", here)
+        moved, damaged = move_lake(self._folder)
+        for why in damaged.values():
+            logger.warning("the lake of %s: %s", self._owner, why)
+        if not damaged:
+            write_atomically(self._folder / "place", here)
         if moved:
             logger.warning(
                 "the lake of %s was made at another place: %d tables name their files here now"
@@ -134,6 +152,7 @@ class FolderLake:
                 moved,
                 time.monotonic() - started,
             )
+        return damaged
 
     def properties(self) -> Mapping[str, str]:
         """Return the properties by which clients find the lake."""
@@ -152,6 +171,14 @@ class FolderLake:
         if problem is not None:
             raise FlussError(
                 f"table.datalake.enabled: the lake of the folder cannot be used: {problem}",
+                ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
+            )
+
+    def _require_right(self, path: TablePath) -> None:
+        problem = self.problem_of(path)
+        if problem is not None:
+            raise FlussError(
+                f"table {path}: its lake cannot be used: {problem}",
                 ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
             )
 
@@ -256,7 +283,9 @@ class FolderLake:
                 )
             # of a table whose creation or drop was interrupted
             self.drop(path)
-        marks = {_MARK: "true", "format-version": "2"}
+        # metadata of before is of no use to anybody
+        tidy = {"write.metadata.delete-after-commit.enabled": "true"}
+        marks = {_MARK: "true", "format-version": "2", **tidy}
         table = catalog.create_table(name, schema, properties=marks)
         with table.update_spec() as update:
             for column, transform in fields:
@@ -266,6 +295,7 @@ class FolderLake:
     def altering(self, path: TablePath, old: Schema, new: Schema) -> Iterator[None]:
         """Give a lake table other columns; those of before, where the end is an error."""
         self.require()
+        self._require_right(path)
         # whoever opens the folder looks what became of it
         marker = self._folder / _ALTERING
         write_atomically(marker, str(path).encode())
@@ -303,6 +333,8 @@ class FolderLake:
         if found is not None:
             for path, descriptor in tables:
                 if str(path).encode() == found:
+                    # what is damaged may be another folder's still
+                    self._require_right(path)
                     self._match(path, descriptor.schema)
             marker.unlink()
 
@@ -341,6 +373,7 @@ class FolderLake:
         with self._state:
             # it may have been what was wrong
             self._looked = 0.0
+            self._damaged.pop(path, None)
 
     def _drop(self, name: tuple[str, str]) -> None:
         from fluss_df.embedded.lake_paths import LakePaths
@@ -349,7 +382,8 @@ class FolderLake:
         if not (self._folder / CATALOG_FILE).exists():
             return
         catalog = self._catalog()
-        if self.problem is None and _MARK not in catalog.load_table(name).properties:
+        right = self.problem_of(TablePath(*name)) is None
+        if right and _MARK not in catalog.load_table(name).properties:
             return
         # a table that was not moved has the place of another folder's: only what is here is its
         place = catalog_rows(self._folder / CATALOG_FILE).get((CATALOG, *name))
@@ -380,7 +414,9 @@ class FolderLake:
 
             with (
                 FlussConnection.create(self._address) as connection,
-                TieringService(connection, tables_at_once=1) as service,
+                TieringService(
+                    connection, tables_at_once=1, keep_snapshots_s=self._keep_s
+                ) as service,
             ):
                 with self._lock:
                     self._service = service

@@ -40,6 +40,7 @@ from fluss_df.embedded.lake_rows import CATALOG_FILE, Key, catalog_rows, replaci
 from fluss_df.embedded.lake_sums import Sum, Sums, sum_of
 from fluss_df.engine.files.files import DamagedError, disk_refused, sync_file, sync_folder
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TablePath
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +51,10 @@ _SYNCS: Final = 8
 _NAMES_FILES: Final = ("location", "properties", "statistics", "partition-statistics")
 
 
-def move_lake(here: Path) -> int:
+def move_lake(here: Path) -> tuple[int, dict[TablePath, str]]:
     """Write the catalog of a lake again, and what its tables' metadata is made of.
+
+    A table of which a file is missing or damaged stays as it was, at the other place.
 
     Parameters
     ----------
@@ -60,26 +63,36 @@ def move_lake(here: Path) -> int:
 
     Returns
     -------
-    int
-        How many tables were moved.
+    tuple
+        How many tables were moved, and what is wrong with those that were not.
 
     Raises
     ------
     FlussError
-        ``STORAGE_EXCEPTION`` where a file is missing or damaged, or the disk refuses; the lake is
-        as it was then.
+        ``STORAGE_EXCEPTION`` where the catalog cannot be read, or the disk refuses; the lake is as
+        it was then.
     """
     catalog = here / CATALOG_FILE
     if not catalog.exists():
-        return 0
+        return 0, {}
     move = _Move(here)
+    moved: dict[Key, str] = {}
+    damaged: dict[Key, str] = {}
     try:
         rows = catalog_rows(catalog)
-        moved = {key: found for key, at in rows.items() if (found := move.table(key, at))}
+        for key, at in rows.items():
+            try:
+                found = move.table(key, at)
+            except DamagedError as error:
+                damaged[key] = error.message
+            else:
+                if found is not None:
+                    moved[key] = found
         move.sync()
         if moved:
             _replace_catalog(catalog, moved, move.paths.values())
-        move.clean([moved.get(key, at) for key, at in rows.items()])
+        right = {key: moved.get(key, at) for key, at in rows.items() if key not in damaged}
+        move.clean(right.values(), [rows[key] for key in damaged])
     except sqlite3.Error as error:
         raise FlussError(
             f"the catalog {catalog.name} of the lake cannot be used: {error}",
@@ -87,7 +100,7 @@ def move_lake(here: Path) -> int:
         ) from error
     except OSError as error:
         raise disk_refused("the lake cannot be written again", here, error) from error
-    return len(moved)
+    return len(moved), {TablePath(key[1], key[2]): why for key, why in damaged.items()}
 
 
 class _Move:
@@ -111,19 +124,21 @@ class _Move:
         if found is None or found[0].made == str(self._here):
             return None
         paths, below = found
-        self.paths[paths.made] = paths
+        replaced = len(self._replaced)
         self._sums, self._new_sums = Sums.of(self._here, key[1], key[2]), {}
         try:
             made = self._table(paths, below)
             # before the catalog is replaced: those of files that nothing names do no harm
             self._sums.write(self._new_sums)
-            return made
         except DamagedError as error:
-            raise FlussError(
+            # the table still has these files
+            del self._replaced[replaced:]
+            raise DamagedError(
                 f"lake table {key[1]}.{key[2]}: {error.message}: put the file back, restore the"
-                " folder from a backup, or drop the table",
-                ErrorCode.STORAGE_EXCEPTION,
+                " folder from a backup, or drop the table"
             ) from error
+        self.paths[paths.made] = paths
+        return made
 
     def _table(self, paths: LakePaths, below: str) -> str:
         metadata = read_metadata(self._read(below), below)
@@ -257,13 +272,15 @@ class _Move:
         for folder in {path.parent for path in self._written}:
             sync_folder(folder)
 
-    def clean(self, locations: Iterable[str]) -> None:
+    def clean(self, locations: Iterable[str], damaged: Iterable[str]) -> None:
         """Remove what is in the metadata folders of tables, and none of them refers to.
 
         Parameters
         ----------
         locations
             The metadata of all tables: one may be there by two names.
+        damaged
+            That of tables that were not moved: what is in their folders stays.
         """
         used: set[str] = set()
         folders: set[str] = set()
@@ -272,6 +289,10 @@ class _Move:
             if found is not None:
                 folders.add(found[1].rpartition("/")[0])
                 used.update(self._used(*found))
+        for location in damaged:
+            found = LakePaths.of(location, self._here)
+            if found is not None:
+                folders.discard(found[1].rpartition("/")[0])
         for path in self._replaced:
             path.unlink(missing_ok=True)
         for folder in folders:

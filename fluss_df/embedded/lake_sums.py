@@ -38,6 +38,8 @@ _FILE: Final = re.compile(r"file ([0-9a-f]{8}) (\d{1,18}) (.+)", re.DOTALL)
 _SNAPSHOT: Final = re.compile(r"snapshot (-?\d{1,19})")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _PIECE: Final = 1 << 20
+# a file of checksums is written again when this number of its snapshots are expired
+_EXPIRED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,14 @@ class Sums:
             self.files.update(files)
             make_folder(self.path.parent)
             write_atomically(self.path, lines_of(self.files, self.snapshots))
+
+    def forget_expired(self, lake: Path, snapshots: Collection[int]) -> None:
+        """Leave out what is gone, once it is of many snapshots that are no more."""
+        if len(self.snapshots.difference(snapshots)) < _EXPIRED:
+            return
+        self.snapshots.intersection_update(snapshots)
+        self.files = {below: one for below, one in self.files.items() if (lake / below).exists()}
+        self.write({})
 
     def verify(self, below: str, data: bytes) -> None:
         """Raise where a file is not what was written."""
@@ -208,6 +218,7 @@ def add_sums(lake: Path, sums: Sums, metadata_path: str, closing: Callable[[], b
         if closing() or not _add_snapshot(lake, sums, paths, snapshot, closing):
             return
         sums.add({}, {number})
+    sums.forget_expired(lake, {int(one["snapshot-id"]) for one in metadata.get("snapshots", [])})
 
 
 def _add_snapshot(

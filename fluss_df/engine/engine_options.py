@@ -36,6 +36,10 @@ class EngineOptions:
     lake_tiering
         Whether the process that has the folder moves tables with ``table.datalake.enabled`` into
         the folder's lake, in the background. False leaves that to ``fluss-df tier``.
+    lake_snapshots_s
+        For how many seconds a snapshot of the folder's lake stays after queries began to read a
+        newer one: longer than a query may take. Older ones are expired by who tiers here, and their
+        files deleted. None keeps all.
     """
 
     durability: Durability = "commit"
@@ -44,6 +48,7 @@ class EngineOptions:
     answer_bytes: int = 256 << 20
     open_files: int | None = None
     lake_tiering: bool = True
+    lake_snapshots_s: float | None = 3600.0
 
     def __post_init__(self) -> None:
         if self.durability not in ("commit", "interval", "none"):
@@ -55,5 +60,10 @@ class EngineOptions:
         if min(self.segment_bytes, self.default_buckets, self.answer_bytes, files) < 1:
             raise FlussError(
                 "segment_bytes, default_buckets, answer_bytes and open_files are positive",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+        if self.lake_snapshots_s is not None and not self.lake_snapshots_s >= 0:
+            raise FlussError(
+                f"lake_snapshots_s {self.lake_snapshots_s!r}: it is at least 0, or None",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )

@@ -57,7 +57,7 @@ class LakeRequests:
                 ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
             )
         lake = self._engine.lake
-        problem = None if lake is None else lake.problem
+        problem = None if lake is None else lake.problem_of(table.path)
         if problem is not None:
             raise FlussError(
                 f"table {table.path}: the lake of the folder cannot be used: {problem};"
@@ -91,7 +91,7 @@ class LakeRequests:
         )
         lake = self._engine.lake
         if request.request_table and lake is not None and lake.problem is None:
-            found = states.request()
+            found = states.request(lambda path: lake.problem_of(path) is None)
             if found is not None:
                 table, epoch = found
                 response.tiering_table.table_id = table.id

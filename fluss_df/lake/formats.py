@@ -29,4 +29,4 @@ def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
     table = open_lake_table(options)
     from fluss_df.lake.iceberg.snapshot import IcebergSnapshot
 
-    return IcebergSnapshot(options.path, table, snapshot_id)
+    return IcebergSnapshot(options.path, table, snapshot_id, lambda: open_lake_table(options))

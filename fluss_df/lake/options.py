@@ -18,6 +18,8 @@ READABLE: Final = ("iceberg", "paimon")
 BUCKET: Final = "__bucket"
 OFFSET: Final = "__offset"
 TIMESTAMP: Final = "__timestamp"
+# of a snapshot: the path of a file in Fluss's remote storage that has its offsets
+OFFSETS_PATH_PROPERTY: Final = "fluss-offsets"
 # options with these words in their names are secret
 _SECRET: Final = re.compile(
     r"password|passwd|passphrase|pwd|secret|token|credential|sas|authorization"

@@ -31,11 +31,14 @@ class Server:
 
 
 def table(
-    engine: EmbeddedFluss, kind: str, properties: Mapping[str, str] | None = None
+    engine: EmbeddedFluss,
+    kind: str,
+    properties: Mapping[str, str] | None = None,
+    name: str | None = None,
 ) -> LakeTable:
-    """Create a table of a kind, by the name of its kind."""
+    """Create a table of a kind, by the name of its kind where none is given."""
     server = Server(engine.address)
-    return LakeTable(server, kind, kind, properties or {}).create()  # type: ignore[arg-type]
+    return LakeTable(server, kind, name or kind, properties or {}).create()  # type: ignore[arg-type]
 
 
 def at(engine: EmbeddedFluss, lake_table: LakeTable) -> LakeTable:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ibis
 import polars as pl
@@ -24,6 +25,8 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
+from fluss_df.lake import TieringService
+from fluss_df.lake.writing.tasks import TaskWriter
 from tests.lake.folders import (
     BY_HAND,
     Server,
@@ -174,6 +177,41 @@ def test_a_partition_that_is_dropped_and_made_again(by_hand: EmbeddedFluss, kind
         tier(by_hand)
         assert_reads(by_hand, lake_table)
         connection.get_admin().drop_partition(lake_table.path, {"day": "d1"})
+    assert_reads(by_hand, lake_table)
+    assert_elsewhere(by_hand.folder, lake_table)
+
+
+def test_a_partition_that_is_made_again_with_more_rows_than_a_round_takes(
+    by_hand: EmbeddedFluss, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake_table = table(by_hand, "partitioned_keys", {"table.datalake.freshness": "1ms"})
+    lake_table.write(list(range(90)), 1)
+    tier(by_hand)
+    real = TaskWriter._current_rows
+    called: list[int] = []
+
+    def later(*arguments: Any, **more: Any) -> Any:
+        # after the keys were read, and before the rows are: a key is new, one changes, one goes
+        monkeypatch.undo()
+        called.append(1)
+        lake_table.write([31, 94, 1000], 3)
+        lake_table.delete([37])
+        return real(*arguments, **more)
+
+    with by_hand.connection() as connection:
+        connection.get_admin().drop_partition(lake_table.path, {"day": "d1"})
+        lake_table.write([*range(31, 91, 3), *range(94, 190, 3)], 2)
+        monkeypatch.setattr(TaskWriter, "_current_rows", later)
+        with TieringService(connection, max_changes=5) as service:
+            until = time.monotonic() + 60
+            while not any(done.rows for done in service.run_due()):
+                assert time.monotonic() < until
+            # what changed meanwhile is in the log behind the snapshot
+            assert_reads(by_hand, lake_table)
+            while lake_table.ends().items() - lake_table.tiered().items():
+                service.run_due()
+                assert time.monotonic() < until
+    assert called
     assert_reads(by_hand, lake_table)
     assert_elsewhere(by_hand.folder, lake_table)
 

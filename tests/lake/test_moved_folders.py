@@ -189,11 +189,57 @@ def test_a_table_whose_lake_is_damaged_can_be_dropped_after_a_move(tmp_path: Pat
     before = files_of(old)
     with EmbeddedFluss(new, port=0, options=BY_HAND) as engine:
         with pytest.raises(FlussError, match=r"fluss\.log.* is missing"):
-            fluss.read_fluss("keys", connection=engine.address)
+            fluss.read_fluss("log", connection=engine.address)
+        # the others are read and tiered
+        assert_reads(engine, at(engine, keyed))
+        keyed.write([7, 8, 400], 5)
+        assert tier(engine) == 6
+        assert_reads(engine, keyed)
         with engine.connection() as connection:
             connection.get_admin().drop_table(lake_table.path)
-        assert_reads(engine, at(engine, keyed))
         assert not (new / "lake/warehouse/fluss/log").exists()
+        table(engine, "log").write([1], 1)
+        assert tier(engine) == 1
+        assert_reads(engine, keyed)
+    with EmbeddedFluss(new, port=0, options=BY_HAND) as engine:
+        assert_reads(engine, at(engine, keyed))
+    assert_elsewhere(new, keyed)
+    assert files_of(old) == before
+
+
+@pytest.mark.parametrize("kind", ["log", "keys"])
+def test_a_damaged_table_stays_out_until_its_file_is_put_back(tmp_path: Path, kind: str) -> None:
+    old, new, third = tmp_path / "old", tmp_path / "new", tmp_path / "third"
+    lake_table = filled(old, kind)
+    sound = filled(old, "bucketed")
+    [manifest, *_] = sorted(old.glob(f"lake/warehouse/fluss/{kind}/metadata/*-m0.avro"))
+    data = manifest.read_bytes()
+    shutil.copytree(old, new)
+    before = files_of(old)
+    (new / manifest.relative_to(old)).write_bytes(data[:-3])
+    for _ in range(2):
+        with EmbeddedFluss(new, port=0, options=BY_HAND) as engine:
+            assert_reads(engine, at(engine, sound))
+            at(engine, lake_table).write([2, 300], 5)
+            # neither reads nor rounds go to the files of the other folder
+            with pytest.raises(FlussError, match=rf"fluss\.{kind}.*{manifest.name}"):
+                fluss.read_fluss(kind, connection=engine.address)
+            sound.write([3], 6)
+            assert tier(engine)
+            assert_reads(engine, sound)
+            with engine.connection() as connection:
+                admin = connection.get_admin()
+                with pytest.raises(FlussError, match="its lake cannot be used"):
+                    admin.alter_table(
+                        lake_table.path, add_columns=pa.schema([("word", pa.string())])
+                    )
+        assert files_of(old) == before
+    new.rename(third)
+    with EmbeddedFluss(third, port=0, options=BY_HAND) as engine:
+        assert_reads(engine, at(engine, sound))
+    (third / manifest.relative_to(old)).write_bytes(data)
+    assert_all(third, lake_table)
+    assert_all(third, sound)
     assert files_of(old) == before
 
 

@@ -24,6 +24,7 @@ from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import FlussError
 from fluss_df.lake.tiering.table_round import TableRound
+from fluss_df.lake.writing.tasks import InThreads
 from tests.lake.folders import catalog
 
 CASES = int(os.environ.get("FLUSS_TEST_CASES", "60"))
@@ -209,8 +210,9 @@ class Folder:
     def tier(self) -> str:
         for table in self.tables.values():
             info = table.admin().get_table_info(table.path)
-            sizes = {"max_rows": 10**6, "max_changes": 10**6, "workers": 1}
-            TableRound(self.connection, info, **sizes).run(lambda: None)
+            sizes = {"max_rows": 10**6, "max_changes": 10**6}
+            done = TableRound(self.connection, info, run_tasks=InThreads(1), **sizes)
+            done.run(lambda: None)
         return "tier"
 
     def expire(self) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
 from fluss_df import read_fluss, write_fluss
-from fluss_df.embedded import EmbeddedFluss
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from tests.run_page import ADDRESS, blocks_of
 
 GUIDE = Path(__file__).parents[2] / "docs" / "spark.md"
@@ -23,8 +24,9 @@ def test_examples(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     examples = [block.text for block in blocks_of(GUIDE) if block.language == "python"]
-    assert len(examples) == 6
-    with EmbeddedFluss(None, port=0) as engine, engine.connection() as connection:
+    assert len(examples) == 7
+    options = EngineOptions(lake_tiering=False)
+    with EmbeddedFluss(None, port=0, options=options) as engine, engine.connection() as connection:
         flights = pl.DataFrame(FLIGHTS)
         write_fluss(flights, "flights", connection=connection, create_if_not_exists=True)
         airlines = pl.DataFrame({"carrier": ["B6"], "name": ["JetBlue"]})
@@ -40,7 +42,14 @@ def test_examples(
         )
         delays = pl.DataFrame(schema={"carrier": pl.String, "arr_delay": pl.Float64})
         write_fluss(delays, "delays", connection=connection, create_if_not_exists=True)
-        names = {
+        write_fluss(
+            days,
+            "visits",
+            connection=connection,
+            create_if_not_exists=True,
+            properties={"table.datalake.enabled": "true", "table.datalake.freshness": "1ms"},
+        )
+        names: dict[str, Any] = {
             "rows": spark.createDataFrame([("LGA", "B6", 1.0)], list(FLIGHTS)),
             "new_rows": spark.createDataFrame([("2026-01-31", 2)], ["day", "id"]),
         }
@@ -51,6 +60,7 @@ def test_examples(
                 source = re.sub(rf'"({folder}(\.checkpoint)?)"', rf'"{tmp_path}/\1"', source)
             exec(compile(source, GUIDE.name, "exec"), names)
         assert "JetBlue" in capsys.readouterr().out
+        assert [tiered.rows for tiered in names["done"]] == [1]
         delays = read_fluss("delays", connection=connection)
         assert delays.rows() == [("B6", 7.0)]
         assert read_fluss("flights", connection=connection).height == 3

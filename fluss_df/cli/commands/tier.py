@@ -11,6 +11,7 @@ import typer
 from fluss_df.cli.base.console import err, errors_as_messages, out
 from fluss_df.cli.base.progress import reading
 from fluss_df.errors import FlussError
+from fluss_df.io.base.durations import parse_duration
 
 if TYPE_CHECKING:
     from fluss_df.lake import TieringRound
@@ -30,6 +31,14 @@ def tier(
         int | None,
         typer.Option(
             min=1, help="Buckets of a table to tier side by side.", show_default="one for two cores"
+        ),
+    ] = None,
+    keep_snapshots: Annotated[
+        str | None,
+        typer.Option(
+            help="How long a snapshot of the lake stays after queries began to read a newer one, as"
+            " in 12h or 5d. Older ones are expired, and their files deleted.",
+            show_default="for good; 5d for tables with table.datalake.auto-expire-snapshot",
         ),
     ] = None,
     lease_file: Annotated[
@@ -52,9 +61,14 @@ def tier(
             raise FlussError(
                 f"tiering needs pyiceberg: pip install 'fluss-df[lake]' ({error})"
             ) from error
+        keep_s = None
+        if keep_snapshots is not None:
+            keep_s = parse_duration("--keep-snapshots", keep_snapshots)
         with (
             fluss.connect(connection) as opened,
-            TieringService(opened, table, workers=workers, lease_file=lease_file) as service,
+            TieringService(
+                opened, table, workers=workers, keep_snapshots_s=keep_s, lease_file=lease_file
+            ) as service,
         ):
             if once:
                 # how many rows there are is known when a round is over

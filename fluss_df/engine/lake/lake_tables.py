@@ -95,3 +95,6 @@ class LakeTables(Protocol):
     @property
     def problem(self) -> str | None:
         """Why the lake cannot be used; None where it can."""
+
+    def problem_of(self, path: TablePath) -> str | None:
+        """Why the lake of a table cannot be used; None where it can."""

@@ -16,6 +16,7 @@ from typing import Final
 from fluss_df.engine.tables import options
 from fluss_df.engine.tables.tables import Table, now_ms
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TablePath
 
 # after which a service that is not heard of has a table no more, as in Fluss
 _SERVICE_TIMEOUT_S: Final = 120.0
@@ -60,14 +61,20 @@ class TieringStates:
         self._states: dict[int, _State] = {}
         self._turn = 0
 
-    def request(self) -> tuple[Table, int] | None:
-        """Return a table that is due, and its epoch; None where none is."""
+    def request(self, may: Callable[[TablePath], bool]) -> tuple[Table, int] | None:
+        """Return a table that is due, and its epoch; None where none is.
+
+        Parameters
+        ----------
+        may
+            Whether a table may be tiered now.
+        """
         with self._lock:
             tables = self._look()
             due = [
                 (state.pending, table_id)
                 for table_id, state in self._states.items()
-                if state.pending is not None
+                if state.pending is not None and may(tables[table_id].path)
             ]
             if not due:
                 return None

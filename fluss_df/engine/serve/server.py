@@ -84,8 +84,13 @@ class EngineServer:
         self.socket_path = self._runtime.socket_path
         # of requests that come without a connection
         reached = local_host(self.socket_path)
-        tiers = self.engine.settings.lake_tiering
-        self.engine.lake = open_folder_lake(self.folder, f"{reached[0]}:{reached[1]}", tiers)
+        settings = self.engine.settings
+        self.engine.lake = open_folder_lake(
+            self.folder,
+            f"{reached[0]}:{reached[1]}",
+            settings.lake_tiering,
+            settings.lake_snapshots_s,
+        )
         self._session = Session(*reached, local=True)
         self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
         self._thread.start()

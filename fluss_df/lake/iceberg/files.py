@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -99,6 +99,15 @@ def _read(table: Table, snapshot: Snapshot) -> SnapshotFiles:
         tuple(found[DataFileContent.POSITION_DELETES]),
         tuple(found[DataFileContent.EQUALITY_DELETES]),
     )
+
+
+def ancestors(table: Table) -> Iterator[Snapshot]:
+    """Yield the current snapshot, and those before it as far as they are not expired."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
 
 
 @functools.lru_cache(maxsize=1 << 12)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 import polars.selectors as cs
 
+from fluss_df.lake.iceberg.access import StorageAccess
 from fluss_df.lake.iceberg.files import LakeFile, SnapshotFiles, deleted_by
 from fluss_df.lake.snapshot import local_path
 
@@ -29,6 +30,7 @@ def lake_frame(
     table: Table,
     files: SnapshotFiles,
     keep: Callable[[DataFile], bool] = lambda file: True,
+    access: StorageAccess | None = None,
 ) -> tuple[pl.LazyFrame, list[LakeFile]]:
     """Return the rows of a snapshot with all columns of the lake table, and the files read.
 
@@ -38,9 +40,11 @@ def lake_frame(
         The table, and what its snapshot is made of.
     keep
         Whether a file with rows may have some that are wanted.
+    access
+        How its files are reached; None for what the table says.
     """
     schema, ids = _schema(table)
-    options = _storage_options(table)
+    options = (access or StorageAccess(table)).scan_options()
 
     def scan(paths: Sequence[str], **more: Any) -> pl.LazyFrame:
         return pl.scan_parquet(
@@ -50,8 +54,8 @@ def lake_frame(
             extra_columns="ignore",
             hive_partitioning=False,
             glob=False,
-            storage_options=options,
             _column_mapping=ids,
+            **options,
             **more,
         )
 
@@ -63,7 +67,9 @@ def lake_frame(
     parts: list[pl.LazyFrame] = []
     for sequence, group in _by_sequence(kept, alone=not files.equalities).items():
         plain = [path for path in map(_path, group) if path not in hit]
-        frames = [scan(plain)] if plain else []
+        # Polars chooses the side of a join by it, where it is not to look into the files
+        count = sum(int(file.file.record_count) for file in group if _path(file) not in hit)
+        frames = [scan(plain, _row_count=(count, 0))] if plain else []
         for path in map(_path, group):
             if path in hit:
                 rows = scan([path], row_index_name=_POSITION)
@@ -110,7 +116,7 @@ def _without(
     deletes: Sequence[LakeFile],
     schema: Mapping[str, pl.DataType],
     ids: ColumnMapping,
-    options: Mapping[str, str] | None,
+    options: Mapping[str, Any],
 ) -> pl.LazyFrame:
     """Return rows without those whose values are in files of later sequences.
 
@@ -125,8 +131,8 @@ def _without(
             extra_columns="ignore",
             hive_partitioning=False,
             glob=False,
-            storage_options=dict(options) if options else None,
             _column_mapping=ids,
+            **options,
         )
         .select(names)
         .with_columns(pl.lit(sequence).alias(_DELETED))
@@ -140,7 +146,7 @@ def _without(
 
 
 def _deleted_positions(
-    files: Sequence[LakeFile], options: Mapping[str, str] | None
+    files: Sequence[LakeFile], options: Mapping[str, Any]
 ) -> dict[str, pl.Series]:
     """Return the positions of deleted rows, by the path of the file that has the rows.
 
@@ -154,7 +160,7 @@ def _deleted_positions(
         glob=False,
         extra_columns="ignore",
         schema={_FILE_PATH: pl.String(), _POS: pl.Int64()},
-        storage_options=dict(options) if options else None,
+        **options,
     ).collect()
     return {
         str(key[0]): group.get_column(_POS).unique()
@@ -173,23 +179,3 @@ def _schema(table: Table) -> tuple[dict[str, pl.DataType], ColumnMapping]:
 
     arrow: pa.Schema = schema_to_pyarrow(table.schema(), include_field_ids=True)
     return dict(pl.DataFrame(arrow.empty_table()).schema), ("iceberg-column-mapping", arrow)
-
-
-_STORAGE: Final = {
-    "s3.endpoint": "aws_endpoint_url",
-    "s3.access-key-id": "aws_access_key_id",
-    "s3.secret-access-key": "aws_secret_access_key",
-    "s3.session-token": "aws_session_token",
-    "s3.region": "aws_region",
-    "client.region": "aws_region",
-    "s3.force-virtual-addressing": "aws_virtual_hosted_style_request",
-}
-
-
-def _storage_options(table: Table) -> dict[str, str] | None:
-    """Return what Polars needs to read the table's files where they are not local."""
-    properties = table.io.properties
-    made = {name: str(properties[key]) for key, name in _STORAGE.items() if key in properties}
-    if str(made.get("aws_endpoint_url", "")).startswith("http://"):
-        made["aws_allow_http"] = "true"
-    return made or None

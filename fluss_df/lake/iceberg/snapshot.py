@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from fluss_df.lake.iceberg.access import StorageAccess
 from fluss_df.lake.iceberg.files import LakeFile, snapshot_files
 from fluss_df.lake.iceberg.frames import lake_frame
 from fluss_df.lake.iceberg.pruning import file_filter
@@ -29,14 +30,28 @@ class IcebergFile(DataFile):
 class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
     """One snapshot of an Iceberg table.
 
+    Parameters
+    ----------
+    path, table, snapshot_id
+        The table, and the snapshot.
+    reopen
+        Opens the table again, where its credentials end; None where it cannot.
+
     Raises
     ------
     FlussError
         Where the table has no such snapshot any more, or files that are not Parquet.
     """
 
-    def __init__(self, path: TablePath, table: Table, snapshot_id: int) -> None:
+    def __init__(
+        self,
+        path: TablePath,
+        table: Table,
+        snapshot_id: int,
+        reopen: Callable[[], Table] | None = None,
+    ) -> None:
         self._table = table
+        self._access = StorageAccess(table, reopen)
         self._parts = snapshot_files(table, snapshot_id)
         deletes = len(self._parts.positions) + len(self._parts.equalities)
         super().__init__(path, [_file(table, entry) for entry in self._parts.rows], deletes)
@@ -48,7 +63,7 @@ class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
     def frame(self, files: Sequence[IcebergFile]) -> pl.LazyFrame:  # noqa: D102
         self.require_there(files)
         parts = replace(self._parts, rows=tuple(file.entry for file in files))
-        return lake_frame(self._table, parts)[0]
+        return lake_frame(self._table, parts, access=self._access)[0]
 
 
 def _file(table: Table, entry: LakeFile) -> IcebergFile:

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO
 
@@ -49,13 +50,17 @@ class Leases:
         self._thread = threading.Thread(target=self._beat, name="fluss-df-tier-beat", daemon=True)
         self._thread.start()
 
-    def request(self, wanted: set[TablePath] | None) -> Lease | None:
+    def request(
+        self, wanted: set[TablePath] | None, without: Collection[TablePath] = ()
+    ) -> Lease | None:
         """Return a table that is due; None where there is none.
 
         Parameters
         ----------
         wanted
             The tables to tier; None for any. Others are given back.
+        without
+            Tables that are given back, too.
         """
         others: list[Lease] = []
         try:
@@ -66,7 +71,7 @@ class Leases:
                         return None
                     self._held[lease.table_id] = lease
                     self._save()
-                if wanted is None or lease.path in wanted:
+                if (wanted is None or lease.path in wanted) and lease.path not in without:
                     return lease
                 others.append(lease)
         finally:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fluss_df.errors import FlussError
+from fluss_df.lake.iceberg.files import ancestors
+from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
+from fluss_df.lake.writing.split import Offsets
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
-
-# (partition id, bucket) -> the offset behind the last one that is tiered
-Offsets = dict[tuple[int | None, int], int]
 
 COMMIT_USER_PROPERTY = "commit-user"
 COMMIT_USER = "__fluss_lake_tiering"
-# the path of a file in Fluss's remote storage, as Flink's service has it
-OFFSETS_PATH_PROPERTY = "fluss-offsets"
 # The offsets themselves: Fluss deletes the file of a snapshot when it learns of a later one, and
 # the lake has to say alone how far it is.
 OFFSETS_PROPERTY = "fluss-df.offsets"
@@ -57,15 +54,6 @@ def newest_tiered(table: Table) -> TieredSnapshot | None:
             None if text is None else offsets_from_text(text),
         )
     return None
-
-
-def ancestors(table: Table) -> Iterator[Snapshot]:
-    """Yield the current snapshot, and those before it as far as they are not expired."""
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
-        yield snapshot
-        parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else table.snapshot_by_id(parent)
 
 
 def offsets_to_text(offsets: Mapping[tuple[int | None, int], int]) -> str:

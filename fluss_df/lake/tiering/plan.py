@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fluss_df.client.context import ClientContext
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
 from fluss_df.lake.tiering.coordinator import Coordinator
-from fluss_df.lake.tiering.live_rows import Partition
-from fluss_df.lake.tiering.offsets import OFFSETS_PATH_PROPERTY, Offsets, newest_tiered
+from fluss_df.lake.tiering.offsets import newest_tiered
+from fluss_df.lake.writing.split import Offsets, Split, where
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.schema import TableInfo
 
@@ -20,25 +20,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 logger = logging.getLogger("fluss_df.lake.tiering")
-
-_PARTITION_SEPARATOR = "$"
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A range of one bucket's log."""
-
-    bucket: TableBucket
-    partition_name: str | None
-    start: int
-    stop: int
-    # whether the rows of a primary-key bucket are read as they are now, rather than its changelog
-    snapshot: bool = False
-
-    @property
-    def key(self) -> tuple[int | None, int]:
-        """Its partition id and its bucket."""
-        return self.bucket.partition_id, self.bucket.bucket_id
 
 
 class RoundPlan:
@@ -153,16 +134,3 @@ class RoundPlan:
             complete = complete and stop == end
             splits.append(Split(bucket, name, start, stop))
         return splits, complete
-
-
-def lake_partition(split: Split) -> Partition:
-    """Return the values of the lake's partition fields: the partition's keys, then the bucket."""
-    name = split.partition_name
-    values = [] if name is None else name.split(_PARTITION_SEPARATOR)
-    return (*values, split.bucket.bucket_id)
-
-
-def where(bucket: TableBucket, partition_name: str | None) -> str:
-    """Return the name of a bucket, for errors."""
-    place = f"bucket {bucket.bucket_id}"
-    return place if partition_name is None else f"partition {partition_name}, {place}"

@@ -17,6 +17,8 @@ from fluss_df.errors import FlussError
 from fluss_df.lake.tiering.coordinator import Coordinator, Lease
 from fluss_df.lake.tiering.leases import Leases
 from fluss_df.lake.tiering.table_round import TableRound, TieringRound
+from fluss_df.lake.upkeep.upkeep import Upkeep
+from fluss_df.lake.writing.tasks import InThreads, RunTasks
 from fluss_df.metadata import TablePath
 
 logger = logging.getLogger("fluss_df.lake.tiering")
@@ -53,9 +55,19 @@ class TieringService:
         How many rows of a bucket of a log table one round tiers at the most.
     max_changes
         How many changes of a bucket of a primary-key table. They are held in memory.
+    keep_snapshots_s
+        For how many seconds a snapshot of the lake stays after queries began to read a newer one;
+        then it is expired, and the files that only it has are deleted. The snapshots of the two
+        newest rounds always stay. Files that killed rounds left go after as long, and a day at the
+        least. None: that is done only for tables with ``table.datalake.auto-expire-snapshot``,
+        after 5 days. The properties ``history.expire.max-snapshot-age-ms``,
+        ``history.expire.min-snapshots-to-keep`` and ``gc.enabled`` of a lake table go before it.
     lease_file
         A file in which the service keeps which tables it holds, so that after a kill the next
         service with this file goes on at once. Without it, that takes two minutes.
+    run_tasks
+        How the tasks are run that write files; None for ``workers`` threads of this process.
+        :func:`fluss_df.spark.tier` has a Spark run them.
 
     Examples
     --------
@@ -72,7 +84,9 @@ class TieringService:
         tables_at_once: int = 2,
         max_rows: int = _MAX_ROWS,
         max_changes: int = _MAX_CHANGES,
+        keep_snapshots_s: float | None = None,
         lease_file: str | os.PathLike[str] | None = None,
+        run_tasks: RunTasks | None = None,
     ) -> None:
         for name, value in (
             ("workers", workers),
@@ -82,9 +96,13 @@ class TieringService:
         ):
             if value is not None and value < 1:
                 raise FlussError(f"{name} must be at least 1, not {value}")
+        if keep_snapshots_s is not None and not keep_snapshots_s >= 0:
+            raise FlussError(f"keep_snapshots_s must be at least 0, not {keep_snapshots_s}")
         self._connection = connection
+        self._upkeep = Upkeep(keep_snapshots_s)
         self._tables = None if tables is None else {_path(table) for table in tables}
-        self._workers = workers or max(1, (os.cpu_count() or 1) // 2)
+        threads = InThreads(workers or max(1, (os.cpu_count() or 1) // 2))
+        self._run_tasks: RunTasks = threads if run_tasks is None else run_tasks
         self._tables_at_once = tables_at_once
         self._max_rows = max_rows
         self._max_changes = max_changes
@@ -122,16 +140,21 @@ class TieringService:
     def run_due(self) -> list[TieringRound]:
         """Tier the tables that are due now, one after another; return what was done.
 
+        A table that is due again before the others are done is left for the next call.
+
         Raises
         ------
         FlussError
             Of the first table that cannot be tiered.
         """
-        rounds = []
-        while (lease := self._leases.request(self._tables)) is not None:
+        rounds: list[TieringRound] = []
+        complete: set[TablePath] = set()
+        while (lease := self._leases.request(self._tables, complete)) is not None:
             result = self._tier(lease, raising=True)
             assert result is not None
             rounds.append(result)
+            if result.complete:
+                complete.add(result.path)
         return rounds
 
     def stop(self) -> None:
@@ -171,7 +194,7 @@ class TieringService:
                 info,
                 max_rows=self._max_rows,
                 max_changes=self._max_changes,
-                workers=self._workers,
+                run_tasks=self._run_tasks,
             )
             result = table_round.run(lambda: self._leases.check(lease))
         except Exception as error:
@@ -181,6 +204,7 @@ class TieringService:
             logger.warning("table %s was not tiered: %s", lease.path, error)
             self._stopping.wait(_POLL_S)  # it is due again at once
             return None
+        self._upkeep.after(info)
         try:
             self._leases.finish(lease, complete=result.complete)
         except FlussError as error:

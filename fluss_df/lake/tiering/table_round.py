@@ -4,57 +4,42 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import StaticTable
 
 from fluss_df.client.context import ClientContext
-from fluss_df.client.fetch.parallel import ParallelRead
-from fluss_df.client.fetch.position import Position
-from fluss_df.client.runtime.metrics import ScanMetrics
-from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg.catalog import open_table
-from fluss_df.lake.tiering.commit import commit_snapshot
-from fluss_df.lake.tiering.compaction import compact
+from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
 from fluss_df.lake.tiering.coordinator import Coordinator
-from fluss_df.lake.tiering.files import LakeFiles
-from fluss_df.lake.tiering.keyed import last_changes, replace_rows
-from fluss_df.lake.tiering.lake_rows import SYSTEM_COLUMNS, to_lake
-from fluss_df.lake.tiering.live_rows import Partition, PartitionFiles, files_by_partition
 from fluss_df.lake.tiering.offsets import (
     COMMIT_USER,
     COMMIT_USER_PROPERTY,
-    OFFSETS_PATH_PROPERTY,
     OFFSETS_PROPERTY,
-    Offsets,
     newest_tiered,
     offsets_to_text,
 )
-from fluss_df.lake.tiering.plan import RoundPlan, Split, lake_partition, where
-from fluss_df.metadata import (
-    CHANGELOG_COLUMNS,
-    COMMIT_TIMESTAMP_COLUMN,
-    LOG_OFFSET_COLUMN,
-    TablePath,
-)
+from fluss_df.lake.tiering.plan import RoundPlan
+from fluss_df.lake.writing.commit import commit_snapshot
+from fluss_df.lake.writing.compaction import compact
+from fluss_df.lake.writing.lake_rows import SYSTEM_COLUMNS
+from fluss_df.lake.writing.live_rows import files_by_partition
+from fluss_df.lake.writing.split import Offsets, lake_partition
+from fluss_df.lake.writing.tasks import RunTasks, TaskWriter, WriteTask, Written
+from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
-    import polars as pl
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
 logger = logging.getLogger("fluss_df.lake.tiering")
-
-_AHEAD_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +70,6 @@ class TieringRound:
     seconds: float
 
 
-@dataclass(slots=True)
-class _Written:
-    """What a task wrote."""
-
-    added: list[DataFile] = field(default_factory=list)
-    removed: list[DataFile] = field(default_factory=list)
-    rows: int = 0
-    offsets: Offsets = field(default_factory=dict)
-    timestamps: dict[tuple[int | None, int], int] = field(default_factory=dict)
-
-
 class TableRound:
     """Tiers one table once.
 
@@ -109,8 +83,8 @@ class TableRound:
         How many rows of a log bucket to tier at the most.
     max_changes
         How many changes of a primary-key bucket, which are held in memory.
-    workers
-        How many buckets to tier side by side.
+    run_tasks
+        How the tasks are run that write files.
     """
 
     def __init__(
@@ -120,15 +94,14 @@ class TableRound:
         *,
         max_rows: int,
         max_changes: int,
-        workers: int,
+        run_tasks: RunTasks,
     ) -> None:
         self._connection = connection
         self._info = info
         self._path = info.table_path
         self._coordinator = Coordinator(connection)
         self._max = max_changes if info.has_primary_key() else max_rows
-        self._workers = workers
-        self._metrics = ScanMetrics(parent=connection.metrics)
+        self._run_tasks = run_tasks
 
     def run(self, may_commit: Callable[[], None]) -> TieringRound:
         """Tier the table.
@@ -154,15 +127,25 @@ class TableRound:
         plan = RoundPlan(self._connection, self._info, self._max)
         base = plan.known_offsets(table)
         splits, complete = plan.splits(base)
-        files = files_by_partition(table) if self._info.has_primary_key() else {}
+        keyed = self._info.has_primary_key()
+        files = files_by_partition(table) if keyed else {}
+        tasks = [WriteTask(lake_partition(split), split) for split in splits]
         dirty = {partition for partition, found in files.items() if found.deletes}
-        if not splits and not dirty:
+        busy = {task.partition for task in tasks}
+        tasks += [WriteTask(partition, None) for partition in dirty - busy]
+        if not tasks:
             return TieringRound(self._path, None, 0, 0, True, time.monotonic() - started)
-        lake = LakeFiles(table)
+        current = table.metadata.current_snapshot_id
+        writer = TaskWriter(self._connection, self._info, table, current, files)
+        lake = writer.lake
         self._check_columns(lake.arrow_schema)
-        written: list[_Written] = []
+        written: list[Written] = []
         try:
-            self._write(lake, splits, files, dirty, written)
+            self._run_tasks(writer, tasks, written)
+        except BaseException:
+            lake.delete(file for part in written for file in part.added)
+            raise
+        try:
             deletes = [delete for found in files.values() for delete in found.deletes]
             snapshot_id = self._commit(table, base, written, deletes, may_commit)
         except CommitFailedException as error:
@@ -184,149 +167,6 @@ class TableRound:
             time.monotonic() - started,
         )
 
-    # ---- writing
-
-    def _write(
-        self,
-        lake: LakeFiles,
-        splits: Sequence[Split],
-        files: Mapping[Partition, PartitionFiles],
-        dirty: set[Partition],
-        written: list[_Written],
-    ) -> None:
-        """Write all tasks side by side; ``written`` has what was written also when one fails."""
-        tasks: list[Callable[[], _Written]] = []
-        busy: set[Partition] = set()
-        for split in splits:
-            partition = lake_partition(split)
-            if len(partition) != len(lake.table.spec().fields):
-                raise FlussError(
-                    f"the lake table of {self._path} is partitioned by"
-                    f" {lake.table.spec()}: fluss_df knows partition keys and one bucket"
-                )
-            busy.add(partition)
-            tasks.append(self._task(lake, split, partition, files))
-        tasks += [self._cleaning(lake, partition, files[partition]) for partition in dirty - busy]
-        failure: BaseException | None = None
-        with ThreadPoolExecutor(self._workers, "fluss-df-tier") as pool:
-            for future in [pool.submit(task) for task in tasks]:
-                try:
-                    written.append(future.result())
-                except BaseException as error:
-                    failure = failure or error
-                    pool.shutdown(wait=False, cancel_futures=True)
-        if failure is not None:
-            lake.delete(file for part in written for file in part.added)
-            if isinstance(failure, OSError):
-                raise FlussError(
-                    f"table {self._path}: the files of its lake table cannot be written: {failure};"
-                    " nothing of the round was committed"
-                ) from failure
-            raise failure
-
-    def _task(
-        self,
-        lake: LakeFiles,
-        split: Split,
-        partition: Partition,
-        files: Mapping[Partition, PartitionFiles],
-    ) -> Callable[[], _Written]:
-        if not self._info.has_primary_key():
-            return lambda: self._append(lake, split, partition)
-        return lambda: self._replace(lake, split, partition, files.get(partition, PartitionFiles()))
-
-    def _append(self, lake: LakeFiles, split: Split, partition: Partition) -> _Written:
-        result = _Written(offsets={split.key: split.stop})
-        writer = lake.writer(partition)
-        try:
-            for rows in self._read(split, (LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN), result):
-                writer.write(to_lake(rows, lake.arrow_schema, split.bucket.bucket_id, self._path))
-            result.added = writer.close()
-        except BaseException:
-            writer.abort()
-            raise
-        return result
-
-    def _replace(
-        self, lake: LakeFiles, split: Split, partition: Partition, existing: PartitionFiles
-    ) -> _Written:
-        keys = self._info.get_primary_keys()
-        result = _Written(offsets={split.key: split.stop})
-        rows: Iterator[pa.Table]
-        if split.snapshot:
-            touched = _empty_keys(lake, keys)
-            rows = self._current_rows(lake, split, result)
-            if existing.data:
-                raise FlussError(
-                    f"table {self._path}, {where(split.bucket, split.partition_name)}: the lake"
-                    " has rows of a bucket of which Fluss knows no offset; the lake table belongs"
-                    " to an older table of that name. Drop it first"
-                )
-        else:
-            changes = list(self._read(split, CHANGELOG_COLUMNS, result))
-            changed, new = last_changes(changes, keys)
-            del changes
-            touched = _as_lake_keys(lake, keys, changed)
-            rows = iter([to_lake(new, lake.arrow_schema, split.bucket.bucket_id, self._path)])
-        replacement = replace_rows(lake, partition, existing, keys, touched, rows)
-        result.added, result.removed = list(replacement.added), list(replacement.removed)
-        return result
-
-    def _cleaning(
-        self, lake: LakeFiles, partition: Partition, existing: PartitionFiles
-    ) -> Callable[[], _Written]:
-        """Return a task that writes a partition without delete files, which nothing changes."""
-
-        def clean() -> _Written:
-            keys = self._info.get_primary_keys()
-            nothing = _empty_keys(lake, keys)
-            done = replace_rows(lake, partition, existing, keys, nothing, ())
-            return _Written(list(done.added), list(done.removed))
-
-        return clean
-
-    def _read(self, split: Split, metadata: Sequence[str], result: _Written) -> Iterator[pa.Table]:
-        """Yield the log of a split, in its order."""
-        position = Position(split.bucket, split.partition_name, split.start, split.stop)
-        read = ParallelRead[pa.Table](
-            self._connection,
-            self._info,
-            self._info.get_column_names(),
-            metadata,
-            [position],
-            self._metrics,
-            lambda table: table,
-            ahead_bytes=_AHEAD_BYTES,
-        )
-        newest = -1
-        with read:
-            yield pa.Table.from_batches([], read.schema)
-            for table in read:
-                if table is None or not table.num_rows:
-                    continue
-                result.rows += table.num_rows
-                moment = pc.max(table.column(COMMIT_TIMESTAMP_COLUMN)).cast(
-                    pa.timestamp("ms", "UTC")
-                )
-                newest = max(newest, moment.value)
-                result.timestamps[split.key] = newest
-                yield table
-
-    def _current_rows(self, lake: LakeFiles, split: Split, result: _Written) -> Iterator[pa.Table]:
-        """Yield the rows of a primary-key bucket as they are at one offset."""
-        name = split.partition_name
-        scanner = SnapshotScanner(
-            self._connection,
-            self._info,
-            partitions=None if name is None else [name],
-            buckets=[split.bucket.bucket_id],
-        )
-        for batch in scanner.batches():
-            rows = pa.Table.from_batches([batch])
-            result.rows += rows.num_rows
-            yield to_lake(rows, lake.arrow_schema, split.bucket.bucket_id, self._path)
-        result.offsets[split.key] = scanner.offsets[split.bucket]
-
     def _check_columns(self, schema: pa.Schema) -> None:
         missing = set(self._info.get_column_names()) - set(schema.names)
         if missing:
@@ -346,15 +186,18 @@ class TableRound:
         self,
         table: Table,
         base: Offsets,
-        written: Sequence[_Written],
+        written: Sequence[Written],
         deletes: Sequence[DataFile],
         may_commit: Callable[[], None],
     ) -> int:
         moved: Offsets = {}
         timestamps: dict[tuple[int | None, int], int] = {}
         for part in written:
-            moved.update(part.offsets)
-            timestamps.update(part.timestamps)
+            # a bucket's log may be several tasks
+            for key, offset in part.offsets.items():
+                moved[key] = max(offset, moved.get(key, 0))
+            for key, moment in part.timestamps.items():
+                timestamps[key] = max(moment, timestamps.get(key, -1))
         offsets = {**base, **moved}
         try:
             # A table of that name that was made since has another id: these rows are not its.
@@ -401,23 +244,3 @@ class TableRound:
 
 class _NotCommittedError(FlussError):
     """The round ended before its commit."""
-
-
-def _as_lake_keys(lake: LakeFiles, keys: Sequence[str], frame: pl.DataFrame) -> pl.DataFrame:
-    """Return keys with the types that they have in lake files."""
-    import polars as pl
-
-    schema = pa.schema([lake.arrow_schema.field(key) for key in keys])
-    columns = [
-        frame[key].to_arrow().cast(field.type, safe=not pa.types.is_temporal(field.type))
-        for key, field in zip(keys, schema, strict=True)
-    ]
-    return pl.DataFrame(pl.from_arrow(pa.Table.from_arrays(columns, schema=schema)))
-
-
-def _empty_keys(lake: LakeFiles, keys: Sequence[str]) -> pl.DataFrame:
-    import polars as pl
-
-    schema = pa.schema([lake.arrow_schema.field(key) for key in keys])
-    empty: Any = pl.from_arrow(pa.Table.from_batches([], schema))
-    return pl.DataFrame(empty)

@@ -18,7 +18,11 @@ TABLES = {"lake.md": "flights", "tiering.md": "tiered_by_the_guide"}
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_examples(name: str, tiering_cluster: LocalCluster) -> None:
+def test_examples(
+    name: str, tiering_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # where a page makes a folder
+    monkeypatch.chdir(tmp_path)
     page = DOCS / name
     address = tiering_cluster.bootstrap_servers
     table = LakeTable(tiering_cluster, "log", TABLES[name])

@@ -23,6 +23,7 @@ from fluss_df.errors import FlussError
 from fluss_df.lake.tiering import TieringService
 from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.lake.tiering.table_round import TableRound, TieringRound
+from fluss_df.lake.writing.tasks import InThreads
 from tests.lake.tiering.support import KINDS, LakeTable, tier_until_done
 
 _KILLS = int(os.environ.get("FLUSS_TIERING_KILLS", "3"))
@@ -45,9 +46,8 @@ def table_of(cluster: LocalCluster, kind: str, name: str) -> LakeTable:
 
 def one_round(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TableRound:
     info = connection.get_admin().get_table_info(table.path)
-    return TableRound(
-        connection, info, **{"max_rows": 10_000, "max_changes": 10_000, "workers": 2, **options}
-    )
+    given: dict[str, Any] = {"max_rows": 10_000, "max_changes": 10_000, **options}
+    return TableRound(connection, info, run_tasks=InThreads(2), **given)
 
 
 def run(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TieringRound:
@@ -290,7 +290,7 @@ def test_hand_overs_to_and_from_flink(
             try:
                 # in two rounds, so that updates and deletes meet rows of its own
                 for _ in range(2):
-                    deadline = time.monotonic() + 90
+                    deadline = time.monotonic() + _TAKE_OVER_S
                     while any(table.tiered() != table.ends() for table in tables):
                         assert time.monotonic() < deadline, "Flink did not tier in time"
                         time.sleep(0.3)

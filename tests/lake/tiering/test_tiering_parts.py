@@ -18,18 +18,18 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from fluss_df.errors import FlussError
-from fluss_df.lake.tiering.commit import commit_snapshot
-from fluss_df.lake.tiering.compaction import compact
-from fluss_df.lake.tiering.files import LakeFiles
-from fluss_df.lake.tiering.keyed import last_changes, replace_rows
-from fluss_df.lake.tiering.lake_rows import to_lake
-from fluss_df.lake.tiering.live_rows import PartitionFiles, files_by_partition
 from fluss_df.lake.tiering.offsets import (
     TieredSnapshot,
     newest_tiered,
     offsets_from_text,
     offsets_to_text,
 )
+from fluss_df.lake.writing.commit import commit_snapshot
+from fluss_df.lake.writing.compaction import compact
+from fluss_df.lake.writing.files import LakeFiles
+from fluss_df.lake.writing.keyed import last_changes, replace_rows
+from fluss_df.lake.writing.lake_rows import to_lake
+from fluss_df.lake.writing.live_rows import PartitionFiles, files_by_partition
 
 PROPERTIES = {"commit-user": "__fluss_lake_tiering", "fluss-offsets": "/somewhere"}
 

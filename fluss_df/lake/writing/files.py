@@ -21,7 +21,7 @@ from pyiceberg.schema import sanitize_column_names
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
-from fluss_df.lake.tiering.lake_rows import viewed
+from fluss_df.lake.writing.lake_rows import viewed
 
 if TYPE_CHECKING:
     from pyiceberg.io import OutputStream

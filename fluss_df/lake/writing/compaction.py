@@ -13,9 +13,9 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
 
 from fluss_df.lake.options import OFFSET
-from fluss_df.lake.tiering.commit import commit_snapshot
-from fluss_df.lake.tiering.files import LakeFiles
-from fluss_df.lake.tiering.live_rows import LiveRows, PartitionFiles, files_by_partition
+from fluss_df.lake.writing.commit import commit_snapshot
+from fluss_df.lake.writing.files import LakeFiles
+from fluss_df.lake.writing.live_rows import LiveRows, PartitionFiles, files_by_partition
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

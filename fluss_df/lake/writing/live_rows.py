@@ -14,10 +14,11 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg.frames import columns as exactly
-from fluss_df.lake.tiering.lake_rows import FIELD_ID, named_by_ids, viewed
+from fluss_df.lake.writing.lake_rows import FIELD_ID, named_by_ids, viewed
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
 _BATCH_ROWS = 1 << 16
 
@@ -38,9 +39,11 @@ class PartitionFiles:
         return [file for _, file in [*self.position_deletes, *self.equality_deletes]]
 
 
-def files_by_partition(table: Table) -> dict[Partition, PartitionFiles]:
-    """Return the files of the table's current snapshot."""
-    snapshot = table.current_snapshot()
+def files_by_partition(
+    table: Table, snapshot: Snapshot | None = None
+) -> dict[Partition, PartitionFiles]:
+    """Return the files of a snapshot; of the current one where none is given."""
+    snapshot = snapshot or table.current_snapshot()
     partitions: dict[Partition, PartitionFiles] = {}
     if snapshot is None:
         return partitions

@@ -1,0 +1,78 @@
+"""Which files snapshots have, and how files that none has are deleted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+logger = logging.getLogger("fluss_df.lake.tiering")
+
+# by which an owner says that files are not to be deleted, as another table may have them
+_PROPERTY: Final = "gc.enabled"
+
+
+def snapshot_paths(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
+    """Return the paths of all files of snapshots: manifest lists, manifests, rows, deletes.
+
+    Raises
+    ------
+    OSError
+        Where one cannot be read.
+    """
+    found: set[str] = set()
+    manifests: dict[str, ManifestFile] = {}
+    for snapshot in snapshots:
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            manifests[manifest.manifest_path] = manifest
+    found.update(manifests)
+    for manifest in manifests.values():
+        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        found.update(entry.data_file.file_path for entry in entries)
+    return found
+
+
+def may_delete(table: Table) -> bool:
+    """Whether files of a table may be deleted: its owner allows it, and no other table has them."""
+    if table.metadata.properties.get(_PROPERTY, "true").lower() != "true":
+        return False
+    from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+    from sqlalchemy import func, select
+    from sqlalchemy.orm import Session
+
+    catalog = table.catalog
+    if not isinstance(catalog, SqlCatalog):
+        return True
+    place = table.location().rstrip("/") + "/"
+    with Session(catalog.engine) as session:
+        there = IcebergTables.metadata_location.startswith(place, autoescape=True)
+        count = session.scalar(select(func.count()).select_from(IcebergTables).where(there))
+    if count != 1:
+        logger.warning(
+            "table %s: files of older snapshots are kept: the catalog has %s tables at %s",
+            ".".join(table.name()),
+            count,
+            place,
+        )
+    return count == 1
+
+
+def delete_files(table: Table, paths: Collection[str]) -> int:
+    """Delete files; return how many. What cannot be deleted is said, and left."""
+    deleted = 0
+    for path in sorted(paths):
+        try:
+            table.io.delete(path)
+            deleted += 1
+        except FileNotFoundError:
+            continue
+        # each kind of storage has errors of its own
+        except Exception as error:
+            logger.warning("table %s: %s stays: %s", ".".join(table.name()), path, error)
+    return deleted

@@ -1,0 +1,67 @@
+"""Removes files of lake tables that no snapshot has: those of rounds that were killed."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.fs as pafs
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from fluss_df.lake.upkeep.files import delete_files, may_delete, snapshot_paths
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+# what tiering services and catalogs write; a hint of Hadoop's catalogs is not among them
+_OURS: Final = re.compile(r"\.parquet$|\.avro$|\.metadata\.json(\.gz)?$|\.gz\.metadata\.json$")
+
+
+def remove_orphans(table: Table, age_s: float, now_s: float | None = None) -> int:
+    """Delete the files in the folder of a table that nothing refers to; return how many.
+
+    Parameters
+    ----------
+    table
+        The lake table as it is now.
+    age_s
+        Only files that were written more than this number of seconds ago: a service writes files
+        before it commits them.
+    now_s
+        The time, in seconds since 1970; None for now.
+    """
+    io = table.io
+    if not isinstance(io, PyArrowFileIO) or not may_delete(table):
+        return 0
+    before = (time.time() if now_s is None else now_s) - age_s
+
+    def place(path: str) -> str:
+        return str(io.parse_location(path, io.properties)[2])
+
+    metadata = table.metadata
+    used = snapshot_paths(table, metadata.snapshots)
+    used.add(table.metadata_location)
+    used.update(entry.metadata_file for entry in metadata.metadata_log)
+    used.update(one.statistics_path for one in metadata.statistics)
+    used.update(one.statistics_path for one in metadata.partition_statistics)
+    kept = {place(path) for path in used}
+    scheme, netloc, root = io.parse_location(table.location().rstrip("/"), io.properties)
+    files = io.fs_by_scheme(scheme, netloc)
+    prefix = f"{scheme}://{netloc}" if netloc else f"{scheme}://"
+    orphans = []
+    for part in ("data", "metadata"):
+        selector = pafs.FileSelector(f"{root}/{part}", allow_not_found=True, recursive=True)
+        for info in files.get_file_info(selector):
+            written = info.mtime_ns
+            if (
+                info.type is pafs.FileType.File
+                and info.path not in kept
+                and _OURS.search(info.path)
+                and written is not None
+                and written / 1e9 < before
+            ):
+                # the place of a file in a bucket begins with the name of the bucket
+                path = info.path.removeprefix(f"{netloc}/") if netloc else info.path
+                orphans.append(f"{prefix}/{path.lstrip('/')}")
+    return delete_files(table, orphans)

@@ -1,0 +1,1 @@
+"""Writing lake tables: data files, what replaces them, and the commit."""
