@@ -319,3 +319,26 @@ def test_a_key_that_is_none_is_refused() -> None:
         struct.pack_into("<I", raw, 5, google_crc32c.value(bytes(raw[9:])))
         with pytest.raises(ProtocolError):
             decode_kv_batch(bytes(raw))
+
+
+def test_values_are_read_only_as_the_types_that_are_wanted() -> None:
+    target = pa.schema([("id", pa.int32())])
+    with pytest.raises(FlussError, match="column 'id' is int64 in schema 2, not int32"):
+        ValueDecoder({2: COLUMNS}, target)
+
+
+def test_places_of_values_are_within_the_bytes() -> None:
+    values = encode_values(2, RowEncoder(COLUMNS).encode(ROWS))
+    data = b"".join(values[i] for i in range(3))
+    ends = np.cumsum([len(values[i]) for i in range(3)])
+    starts = np.concatenate([[0], ends[:-1]])
+    decoder = ValueDecoder({2: COLUMNS}, ROWS.schema)
+    assert decoder.decode_values((data, starts, ends)).equals(ROWS)
+    assert decoder.decode_values((data, starts[:0], ends[:0])).num_rows == 0
+    for place, bad_start, bad_end in [(0, -1, 5), (2, int(starts[2]), len(data) + 1), (1, 9, 8)]:
+        first, last = starts.copy(), ends.copy()
+        first[place], last[place] = bad_start, bad_end
+        with pytest.raises(ProtocolError, match=f"value {place} is not within the bytes"):
+            decoder.decode_values((data, first, last))
+    with pytest.raises(ProtocolError, match="value 1 is shorter than a schema id"):
+        decoder.decode_values([values[0], b"\2"])
