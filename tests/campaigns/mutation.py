@@ -1,9 +1,9 @@
-"""Changes one thing at a time in ``record`` and ``pushdown``, and asks the tests: ``make mutation``.
+"""Changes ``record`` and ``pushdown`` one thing at a time, and asks the tests: ``make mutation``.
 
 A mutant is the product with one comparison, operator, number or truth value changed. Each is judged
-by the quickest tests that reach the changed line: where all pass, no test notices the change. Either
-the change means nothing, or a test is missing. The sample is random with a fixed seed, in a copy of
-the tree.
+by the quickest tests that reach the changed line. Where all of them pass, no test notices the
+change: either it means nothing, or a test is missing. The sample is random with a fixed seed. The
+changes are made in a copy of the tree.
 """
 
 from __future__ import annotations
@@ -183,11 +183,13 @@ def _measure(rooms: Sequence[str]) -> None:
     )
 
 
-def _judge(mutant: Mutant, tree: Path, tests: Sequence[str], seconds: float) -> str:
+def _judge(
+    mutant: Mutant, tree: Path, tests: Sequence[str], seconds: float, *, changed: bool = True
+) -> str:
     """Return what the tests say of a mutant: killed, survived, or too slow."""
     module = tree / mutant.module
     original = module.read_text()
-    module.write_text(mutant.source)
+    module.write_text(mutant.source if changed else original)
     child = os.fork()
     if not child:
         _run(tree, tests)
@@ -237,9 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _measure(options.rooms)
     reached = Reached()
     modules = [
-        path
-        for room in options.rooms
-        for path in sorted((ROOT / "fluss_df" / room).rglob("*.py"))
+        path for room in options.rooms for path in sorted((ROOT / "fluss_df" / room).rglob("*.py"))
     ]
     every = [mutant for path in modules for mutant in mutants(path)]
     sample = random.Random(options.seed).sample(every, min(options.mutants, len(every)))
@@ -251,14 +251,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         for name in ("fluss_df", "tests"):
-            shutil.copytree(
-                ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__")
-            )
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", tree)
-        for mutant in sample:
+        reaching = {mutant: reached.tests(mutant) for mutant in sample}
+        used = sorted({test for tests in reaching.values() for test in tests})
+        # a test that is not found would kill every mutant
+        if _judge(sample[0], tree, [*used, "--collect-only"], 600, changed=False) != "survived":
+            print("error: the tests do not run in a copy of the tree", file=sys.stderr)
+            return 1
+        for mutant, tests in reaching.items():
             if time.monotonic() - begun > options.seconds:
                 break
-            tests = reached.tests(mutant)
             verdict = "not reached"
             if tests:
                 verdict = _judge(mutant, tree, tests, seconds=60)

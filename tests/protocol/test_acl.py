@@ -26,7 +26,9 @@ from fluss_df.protocol.acl import (
 )
 from fluss_df.protocol.address import local_host, local_path
 
-BINDING = AclBinding.allow("alice", OperationType.READ, Resource.table("sales", "orders"), "10.0.0.7")
+BINDING = AclBinding.allow(
+    "alice", OperationType.READ, Resource.table("sales", "orders"), "10.0.0.7"
+)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_resources_are_read(text: str, resource: Resource) -> None:
     "text", ["", "cluster:mine", "database", "database:", "table:", "table:orders", "any:x", "any"]
 )
 def test_what_is_no_resource_is_refused(text: str) -> None:
-    with pytest.raises(FlussError, match="is no resource|is no ResourceType") as caught:
+    with pytest.raises(FlussError, match=r"is no resource|is no ResourceType") as caught:
         Resource.parse(text)
     assert caught.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
 

@@ -295,7 +295,12 @@ def test_a_body_that_is_received_is_announced() -> None:
 
 
 def test_a_peer_that_answers_by_an_alert_of_tls_is_told_apart() -> None:
-    for data, tls in [(b"\x15", False), (b"\x15\x03", True), (b"\x15\x03\x03", True), (b"\0\0", False)]:
+    for data, tls in [
+        (b"\x15", False),
+        (b"\x15\x03", True),
+        (b"\x15\x03\x03", True),
+        (b"\0\0", False),
+    ]:
         reader = ResponseReader("peer")
         assert reader.between_frames
         feed(reader, data)

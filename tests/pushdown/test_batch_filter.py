@@ -92,9 +92,7 @@ def leaf(function: int, *literals: pb.LiteralValue, field: int = 0) -> pb.Predic
 
 
 def compound(function: int, *children: pb.Predicate) -> pb.Predicate:
-    return pb.Predicate(
-        type=1, compound=pb.CompoundPredicate(function=function, children=children)
-    )
+    return pb.Predicate(type=1, compound=pb.CompoundPredicate(function=function, children=children))
 
 
 def modelled(function: int, literals: list[int | None], values: list[int | None]) -> bool:
@@ -288,7 +286,9 @@ MIXED = table_info(
     ],
     ids=lambda value: "" if isinstance(value, list) else str(value),
 )
-def test_what_servers_understand_is_sent(predicates: Iterable[Predicate], given: str | None) -> None:
+def test_what_servers_understand_is_sent(
+    predicates: Iterable[Predicate], given: str | None
+) -> None:
     assert sent(MIXED, *predicates) == given
 
 

@@ -145,7 +145,13 @@ def test_planning_imports_nothing_that_does_io() -> None:
 def test_a_plan_without_offsets_says_what_is_read() -> None:
     lake = LakePlan(5, 2, 3, 0, 1_000, 123_456)
     plan = dataclasses.replace(
-        PLAN, splits=(), reads="current rows", chosen=("JFK", "LGA"), buckets=8, lake=lake, limit=None
+        PLAN,
+        splits=(),
+        reads="current rows",
+        chosen=("JFK", "LGA"),
+        buckets=8,
+        lake=lake,
+        limit=None,
     )
     assert plan.partitions == ("JFK", "LGA")
     assert plan.rows == 0
@@ -184,9 +190,9 @@ def test_slices_are_within_their_splits() -> None:
         for length in range(24):
             found = slice_splits(splits, offset, length)
             assert all(split.rows for split in found)
-            assert [
-                (s.bucket_id, at) for s in found for at in range(s.start, s.stop)
-            ] == rows[offset : offset + length]
+            assert [(s.bucket_id, at) for s in found for at in range(s.start, s.stop)] == rows[
+                offset : offset + length
+            ]
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,7 @@ def test_a_literal_is_bound_where_no_digit_is_lost(
 def test_a_nested_column_cannot_be_compared_but_may_be_null() -> None:
     schema = pa.schema({"tags": pa.list_(pa.int64()), "n": pa.int64()})
     for predicate in (col("tags") == 1, col("tags").is_in([1])):
-        with pytest.raises(UnsupportedExpression, match="'tags' .* cannot be compared"):
+        with pytest.raises(UnsupportedExpression, match=r"'tags' .* cannot be compared"):
             bind(predicate, schema)
     bind(col("tags").is_null(), schema)
     with pytest.raises(UnsupportedExpression, match="'n' is int64, not a string"):

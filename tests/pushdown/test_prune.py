@@ -275,9 +275,7 @@ def test_commit_timestamps_limit_where_reading_begins() -> None:
     scan = pa.schema(kinds)
     when = dt.datetime(2024, 1, 2, tzinfo=dt.UTC)
     predicate = bind((col("_commit_timestamp") >= when) & (col("_log_offset") != 3), scan)
-    found = prune(
-        table(), all_buckets(table(), []), PredicateConjunct.of(predicate), list(kinds)
-    )
+    found = prune(table(), all_buckets(table(), []), PredicateConjunct.of(predicate), list(kinds))
     ms = int(when.timestamp() * 1000)
     assert (found.low, found.since) == (0, ms)
     assert found.pushed == (f"_commit_timestamp from {ms} ms on",)

@@ -108,7 +108,7 @@ def test_a_message_of_other_columns_or_rows_is_refused() -> None:
     with pytest.raises(ProtocolError, match="3 rows in a batch of 2"):
         LAYOUT.check(found, 2)
     other = ColumnLayout(pa.schema(list(SCHEMA)[:-1]))
-    with pytest.raises(ProtocolError, match="14 fields and 29 buffers, where .* 13 and 27"):
+    with pytest.raises(ProtocolError, match=r"14 fields and 29 buffers, where .* 13 and 27"):
         cut_columns(memoryview(whole), 0, len(whole), other, [0])
     with pytest.raises(ProtocolError, match="14 fields"):
         cut_size(memoryview(whole), 0, len(whole), other, [0])
@@ -183,9 +183,7 @@ def test_the_end_of_the_body_is_still_inside() -> None:
 # ---- claims
 
 
-def claim(
-    data: bytes, schema: pa.Schema, most: int = 1 << 20, *, rows: int | None = None
-) -> None:
+def claim(data: bytes, schema: pa.Schema, most: int = 1 << 20, *, rows: int | None = None) -> None:
     layout = ColumnLayout(schema)
     found = read_whole(data, layout)
     layout.check(found, found.rows if rows is None else rows)
@@ -194,9 +192,7 @@ def claim(
 
 @settings(max_examples=40, deadline=None)
 @given(rows=BATCHES, codec=st.sampled_from(CODECS), level=st.sampled_from([1, 3, 19]))
-def test_what_arrow_writes_is_true(
-    rows: dict[str, list[Any]], codec: Codec, level: int
-) -> None:
+def test_what_arrow_writes_is_true(rows: dict[str, list[Any]], codec: Codec, level: int) -> None:
     batch = pa.record_batch(rows, schema=SCHEMA)
     claim(message(batch, codec, level), SCHEMA)
 
@@ -254,7 +250,7 @@ def test_frames_that_are_broken_are_refused(codec: Codec) -> None:
     for cut in range(8, length):
         short = changed(data, (found.buffers[2][0], length), (found.buffers[2][0], cut))
         if codec == "lz4_frame" or cut < 12:
-            with pytest.raises(ProtocolError, match="cut off or broken|says it has"):
+            with pytest.raises(ProtocolError, match=r"cut off or broken|says it has"):
                 claim(short, schema)
     tiny = changed(data, (found.buffers[2][0], length), (found.buffers[2][0], 7))
     with pytest.raises(ProtocolError, match="a compressed Arrow buffer of 7 bytes"):
@@ -266,9 +262,7 @@ def test_frames_that_are_broken_are_refused(codec: Codec) -> None:
     [((8, 40), (8, 39)), ((8, 40), (8, 0)), ((0, 1), (0, 0))],
     ids=["values", "no values", "no bits"],
 )
-def test_fewer_bytes_than_rows_need_are_refused(
-    old: tuple[int, int], new: tuple[int, int]
-) -> None:
+def test_fewer_bytes_than_rows_need_are_refused(old: tuple[int, int], new: tuple[int, int]) -> None:
     claim(FIVE, ONE)
     with pytest.raises(ProtocolError, match="too few for the 5 rows"):
         claim(changed(FIVE, old, new), ONE)
@@ -282,5 +276,5 @@ def test_columns_of_nulls_alone_and_of_none_may_lack_buffers() -> None:
 
 
 def test_fields_of_other_rows_than_the_message_are_refused() -> None:
-    with pytest.raises(ProtocolError, match="a.* field of 4 rows in a message of 5"):
+    with pytest.raises(ProtocolError, match=r"a.* field of 4 rows in a message of 5"):
         claim(changed(FIVE, (5, 1), (4, 1)), ONE)

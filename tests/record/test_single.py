@@ -262,7 +262,8 @@ LARGE = b"\xff" * 9 + b"\x01"
          [b"\x80\xb8\x99\x29", LARGE]),
         (DataType(R.DECIMAL, precision=2, scale=1), b"\x63", [b"\x64", b"\xe4\0"]),
         (DataType(STAMP, precision=3), b"\1", [b"\x80", b"\1\1"]),
-        (DataType(STAMP, precision=6), b"\1\xbf\x84\x3d", [b"\1\xc0\x84\x3d", b"\1", b"\1" + LARGE]),
+        (DataType(STAMP, precision=6), b"\1\xbf\x84\x3d",
+         [b"\1\xc0\x84\x3d", b"\1", b"\1" + LARGE]),
     ],
     ids=str,
 )  # fmt: skip
