@@ -25,7 +25,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import coverage
 import pytest
@@ -40,6 +40,7 @@ _TESTS: Final = {
 _MOST_SECONDS: Final = 6.0
 _MOST_TESTS: Final = 60
 # loaded once: each mutant runs in a fork
+_QUIET: Final = ("-p", "no:cacheprovider", "-W", "ignore:Module already imported")
 _PRELOADED: Final = ("polars", "pyarrow.compute", "hypothesis", "google_crc32c", "pandas")
 
 _COMPARED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
@@ -70,20 +71,36 @@ _OPERATORS: Final[dict[type[ast.operator], type[ast.operator]]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change of one module."""
+    """One change of one module: the number of the node, and of the change of it."""
 
     module: str
-    line: int
-    last_line: int
-    old: str
-    new: str
+    node: int
+    change: int
+
+    def made(self) -> Made:
+        """Return the change as text, and the module with it."""
+        tree = ast.parse((ROOT / self.module).read_text())
+        parent, field, index, node = list(_places(tree))[self.node]
+        other = list(_changed(node))[self.change]
+        old = ast.unparse(node)
+        _put(parent, field, index, other)
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        source = ast.unparse(ast.fix_missing_locations(tree))
+        text = f"{self.module}:{node.lineno}: {old}  ->  {ast.unparse(other)}"
+        return Made(self.module, lines, text, source)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Made:
+    """A mutant, ready to be judged."""
+
+    module: str
+    lines: range
+    text: str
     source: str
 
-    def __str__(self) -> str:
-        return f"{self.module}:{self.line}: {self.old}  ->  {self.new}"
 
-
-def _changed(node: ast.AST) -> Iterator[ast.AST]:
+def _changed(node: ast.AST) -> Iterator[ast.expr]:
     """Yield each change of a node by itself."""
     if isinstance(node, ast.Compare):
         for i, op in enumerate(node.ops):
@@ -102,7 +119,7 @@ def _changed(node: ast.AST) -> Iterator[ast.AST]:
         yield ast.Constant(node.value + 1)
 
 
-def _places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
+def _places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, Any]]:
     """Yield each node that runs, and where it hangs; texts of errors and types do not count."""
     for field, value in ast.iter_fields(tree):
         if field in ("annotation", "returns", "decorator_list"):
@@ -120,18 +137,15 @@ def _put(parent: ast.AST, field: str, index: int | None, node: ast.AST) -> None:
         getattr(parent, field)[index] = node
 
 
-def mutants(module: Path) -> Iterator[Mutant]:
-    """Yield every mutant of a module."""
-    tree = ast.parse(module.read_text())
+def mutants(module: Path) -> list[Mutant]:
+    """Return every mutant of a module."""
+    places = _places(ast.parse(module.read_text()))
     name = module.relative_to(ROOT).as_posix()
-    for parent, field, index, node in list(_places(tree)):
-        for other in _changed(node):
-            _put(parent, field, index, other)
-            source = ast.unparse(ast.fix_missing_locations(tree))
-            _put(parent, field, index, node)
-            line = getattr(node, "lineno", 0)
-            last = getattr(node, "end_lineno", line)
-            yield Mutant(name, line, last, ast.unparse(node), ast.unparse(other), source)
+    return [
+        Mutant(name, number, change)
+        for number, (_, _, _, node) in enumerate(places)
+        for change, _ in enumerate(_changed(node))
+    ]
 
 
 class Reached:
@@ -145,10 +159,10 @@ class Reached:
             test = f"{case.get('classname')}.{str(case.get('name')).split('[')[0]}"
             self._times[test] += float(case.get("time") or 0)
 
-    def tests(self, mutant: Mutant) -> list[str]:
+    def tests(self, mutant: Made) -> list[str]:
         """Return the quickest tests that reach a mutant, as arguments of pytest."""
         by_line = self._data.contexts_by_lineno(str(ROOT / mutant.module))
-        lines = range(mutant.line, mutant.last_line + 1)
+        lines = mutant.lines
         found = {test for line in lines for test in by_line.get(line, ()) if test in self._times}
         if not found and any("" in by_line.get(line, ()) for line in lines):
             # it runs when the module is imported: whatever uses the module may notice
@@ -184,7 +198,7 @@ def _measure(rooms: Sequence[str]) -> None:
 
 
 def _judge(
-    mutant: Mutant, tree: Path, tests: Sequence[str], seconds: float, *, changed: bool = True
+    mutant: Made, tree: Path, tests: Sequence[str], seconds: float, *, changed: bool = True
 ) -> str:
     """Return what the tests say of a mutant: killed, survived, or too slow."""
     module = tree / mutant.module
@@ -221,7 +235,7 @@ def _run(tree: Path, tests: Sequence[str]) -> None:
             del sys.modules[name]
         sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
         sys.dont_write_bytecode = True
-        status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+        status = int(pytest.main(["-x", "-q", *_QUIET, *tests]))
     finally:
         os._exit(status)
 
@@ -253,13 +267,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in ("fluss_df", "tests"):
             shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", tree)
-        reaching = {mutant: reached.tests(mutant) for mutant in sample}
-        used = sorted({test for tests in reaching.values() for test in tests})
+        made = [mutant.made() for mutant in sample]
+        reaching = [(mutant, reached.tests(mutant)) for mutant in made]
+        used = sorted({test for _, tests in reaching for test in tests})
         # a test that is not found would kill every mutant
-        if _judge(sample[0], tree, [*used, "--collect-only"], 600, changed=False) != "survived":
+        if _judge(made[0], tree, [*used, "--collect-only"], 600, changed=False) != "survived":
             print("error: the tests do not run in a copy of the tree", file=sys.stderr)
             return 1
-        for mutant, tests in reaching.items():
+        for mutant, tests in reaching:
             if time.monotonic() - begun > options.seconds:
                 break
             verdict = "not reached"
@@ -267,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 verdict = _judge(mutant, tree, tests, seconds=60)
             found[verdict] += 1
             if verdict != "killed":
-                print(f"{verdict}: {mutant}", flush=True)
+                print(f"{verdict}: {mutant.text}", flush=True)
     told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(found.items()))
     print(f"{found.total()} mutants in {time.monotonic() - begun:.0f} s: {told}")
     return 0

@@ -20,7 +20,7 @@ from fluss_df.protocol.fetch import (
     fetch_response_table,
     parse_fetch_response,
 )
-from fluss_df.protocol.wire import bytes_header, varint_field
+from fluss_df.protocol.wire import Buffer, bytes_header, varint_field
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -185,9 +185,9 @@ def test_what_a_server_writes_is_read_as_protobuf_reads_it(
 ) -> None:
     """In pieces, with records that are not copied, and without bytes where both are one process."""
     reply = FetchReply()
-    written: list[bytes | memoryview] = []
+    written: list[Buffer] = []
     for table in response.tables_resp:
-        pieces: list[bytes | memoryview] = []
+        pieces: list[Buffer] = []
         for bucket in table.buckets_resp:
             parts = data.draw(PARTS)
             bucket.ClearField("records")

@@ -1,4 +1,5 @@
 import inspect
+import operator
 import pickle
 from collections.abc import Iterator
 
@@ -247,14 +248,7 @@ def test_nan_is_the_largest_number_and_equals_itself(op: ir.Op, literal: float) 
 
     numbers = [NAN, INF, -INF, -0.0, 0.0, 1.5, None]
     rows = pa.table({"f": pa.array(numbers, pa.float64())})
-    compared = {
-        ir.Op.EQ: lambda a, b: a == b,
-        ir.Op.NE: lambda a, b: a != b,
-        ir.Op.LT: lambda a, b: a < b,
-        ir.Op.LE: lambda a, b: a <= b,
-        ir.Op.GT: lambda a, b: a > b,
-        ir.Op.GE: lambda a, b: a >= b,
-    }[op]
+    compared = getattr(operator, op.name.lower())
     expected = [None if x is None else compared(order(x), order(literal)) for x in numbers]
     predicate = ir.compare("f", op, pa.scalar(literal))
     assert evaluate(predicate, rows).to_pylist() == expected

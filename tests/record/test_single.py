@@ -281,6 +281,8 @@ def test_bytes_that_are_no_value(kind: DataType, good: bytes, bad: list[bytes]) 
     assert one(b"\2" + good, 0) is None
     for value in bad:
         assert one(b"\0" + value, 0) is None, value
+        with pytest.raises(ProtocolError):
+            many.decode(*as_vectors([b"\0" + value]))
     required = row_decoder([Column("c", kind.with_nullable(False))], "compacted")
     assert required is not None
     assert required(b"\1", 0) is None
