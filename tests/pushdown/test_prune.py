@@ -283,3 +283,6 @@ def test_commit_timestamps_limit_where_reading_begins() -> None:
     assert len(found.residual) == 2
     without = prune(table(), all_buckets(table(), []), PredicateConjunct.of(predicate))
     assert (without.since, without.pushed) == (0, ())
+    soon = bind(col("_commit_timestamp") >= dt.datetime(1970, 1, 1, 0, 0, 0, 1000, dt.UTC), scan)
+    found = prune(table(), all_buckets(table(), []), PredicateConjunct.of(soon), list(kinds))
+    assert (found.since, found.pushed) == (1, ("_commit_timestamp from 1 ms on",))
