@@ -11,6 +11,7 @@ WORKERS ?= 3
 PIPELINE_ARGS ?=
 IBIS_ARGS ?=
 MUTATION_ARGS ?=
+COVERAGE_ARGS ?=
 EXTRAS ?=
 
 # pip 23 reads the first for build environments too, newer releases the second.
@@ -76,7 +77,7 @@ quick: $(STAMP)
 
 # what the tests of some rooms reach, room by room; fails where that is less than it should be
 coverage: $(STAMP)
-	@"$(BIN)/python" -m tests.coverage_by_room --workers $(WORKERS) -- $(PYTEST_ARGS)
+	@"$(BIN)/python" -m tests.coverage_by_room --workers $(WORKERS) $(COVERAGE_ARGS) -- $(PYTEST_ARGS)
 
 # half an hour: what no test notices
 mutation: $(STAMP)

@@ -112,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make coverage", description=__doc__)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--report-only", action="store_true", help="of the last measurement")
+    parser.add_argument("--html", action="store_true", help="write pages of all lines, too")
     parser.add_argument("more", nargs="*", help="arguments of pytest")
     options = parser.parse_args(arguments)
     status = 0 if options.report_only else _measure(TESTS, options.workers, options.more)
@@ -119,10 +120,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = Path(folder) / "coverage.json"
         _coverage("json", "--quiet", "-o", str(report))
         files = json.loads(report.read_text())["files"]
-    _coverage("html", "--quiet", "--directory", str(_DATA / "html"))
     table, short = shown(rooms(files))
     print(table)
-    print("line by line: build/coverage/html/index.html")
+    if options.html:
+        _coverage("html", "--quiet", "--directory", str(_DATA / "html"))
+        print("line by line: build/coverage/html/index.html")
     for problem in short:
         print(f"error: {problem}", file=sys.stderr)
     if status:
