@@ -52,7 +52,7 @@ BATCHES = st.integers(0, 6).flatmap(
 
 def message(batch: pa.RecordBatch, codec: Codec = "none", level: int | None = None) -> bytes:
     """Return the Arrow message of a batch."""
-    return arrow_message(batch, Compression(codec, level)).to_pybytes()
+    return bytes(arrow_message(batch, Compression(codec, level)))
 
 
 def read(data: bytes, schema: pa.Schema) -> pa.RecordBatch:

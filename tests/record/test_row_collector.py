@@ -179,7 +179,7 @@ def test_a_row_that_came_while_the_gate_closed_is_told() -> None:
         gathered.values.extend(values)
         taken.gate.open = None
 
-    gathered.extend = extend  # type: ignore[method-assign,assignment]
+    gathered.extend = extend
     row = {"id": 1, "name": "a"}
     assert taken.take(row) == "late"
     assert taken.calls == [("late", (1, "a"), row)]
