@@ -207,6 +207,13 @@ def test_what_a_server_writes_is_read_as_protobuf_reads_it(
     )
 
 
+@pytest.mark.parametrize("parts", [[], [b""], [b"", b""]], ids=str)
+def test_records_without_bytes_are_none(parts: list[bytes]) -> None:
+    reply = FetchReply()
+    reply.buckets.append(ReplyBucket(5, pb.FetchLogResponseForBucket(bucket_id=1), list(parts)))
+    assert reply.received()[0].records is None
+
+
 def test_a_projection_counts_only_the_bytes_that_were_asked_for() -> None:
     answer = pb.FetchLogResponseForBucket(bucket_id=1)
     reply = FetchReply()
