@@ -10,6 +10,8 @@ PYTEST_ARGS ?=
 WORKERS ?= 3
 PIPELINE_ARGS ?=
 IBIS_ARGS ?=
+MUTATION_ARGS ?=
+COVERAGE_ARGS ?=
 EXTRAS ?=
 MATRIX_ARGS ?=
 
@@ -20,7 +22,7 @@ PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CU
 # fluss_df is imported by hundreds of processes here, Spark's workers among them: compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo pipeline test quick matrix test-ui test-ibis extras campaigns bench site api lint proto proto-check clean
+.PHONY: help venv demo pipeline test quick coverage mutation matrix test-ui test-ibis extras campaigns bench site api lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
@@ -30,6 +32,8 @@ help:
 	@echo "make quick        the tests of a minute, without Java: records, protocol, pushdown, writers, the house"
 	@echo "make matrix       each Python of this machine, with the oldest and the newest dependencies (MATRIX_ARGS)"
 	@echo "make test-ui      tests of the console, those in a real browser too; needs Chromium"
+	@echo "make coverage     which lines and branches tests of records, protocol, pushdown and engine reach (no Java)"
+	@echo "make mutation     changes records and pushdown one thing at a time: what no test notices (MUTATION_ARGS)"
 	@echo "make test-ibis    Ibis's own backend tests on Polars, on Fluss embedded, and on a real server"
 	@echo "make extras       each extra installed by itself in a clean environment, and tried (minutes)"
 	@echo "make bench        the benchmarks"
@@ -81,6 +85,14 @@ matrix: $(STAMP)
 # the console in a real browser: needs Chromium (Debian: apt-get install chromium)
 test-ui: $(STAMP)
 	@"$(BIN)/python" -m pytest $(PYTEST_ARGS) tests/ui tests/ui/browser_tests.py
+
+# what the tests of some rooms reach, room by room; fails where that is less than it should be
+coverage: $(STAMP)
+	@"$(BIN)/python" -m tests.coverage_by_room --workers $(WORKERS) $(COVERAGE_ARGS) -- $(PYTEST_ARGS)
+
+# half an hour: what no test notices
+mutation: $(STAMP)
+	@"$(BIN)/python" -m tests.campaigns.mutation $(MUTATION_ARGS)
 
 # needs FLUSS_IBIS_TESTING_DATA, a folder of https://github.com/ibis-project/testing-data
 test-ibis: $(STAMP)

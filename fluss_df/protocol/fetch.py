@@ -143,7 +143,10 @@ class FetchReply(list[Buffer]):
 def _joined(parts: Sequence[Buffer]) -> pa.Buffer | None:
     if len(parts) == 1:
         return pa.py_buffer(parts[0]) if len(parts[0]) else None
-    joined = allocate(sum(map(len, parts)))
+    size = sum(map(len, parts))
+    if not size:
+        return None
+    joined = allocate(size)
     out = memoryview(joined).cast("B")
     at = 0
     for part in parts:

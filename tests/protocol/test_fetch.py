@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from fluss_df.errors import FlussError, ProtocolError
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
-from fluss_df.protocol.wire import bytes_header, varint_field
+from fluss_df.protocol.fetch import (
+    FetchedBucket,
+    FetchReply,
+    ReplyBucket,
+    fetch_response_bucket,
+    fetch_response_table,
+    parse_fetch_response,
+)
+from fluss_df.protocol.wire import Buffer, bytes_header, varint_field
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -167,3 +174,52 @@ def test_announced_sizes_take_no_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
+
+
+PARTS = st.none() | st.lists(st.binary(max_size=20), max_size=3)
+
+
+@given(responses, st.data())
+def test_what_a_server_writes_is_read_as_protobuf_reads_it(
+    response: pb.FetchLogResponse, data: st.DataObject
+) -> None:
+    """In pieces, with records that are not copied, and without bytes where both are one process."""
+    reply = FetchReply()
+    written: list[Buffer] = []
+    for table in response.tables_resp:
+        pieces: list[Buffer] = []
+        for bucket in table.buckets_resp:
+            parts = data.draw(PARTS)
+            bucket.ClearField("records")
+            bucket.ClearField("remote_log_fetch_info")
+            pieces += fetch_response_bucket(bucket, parts)
+            reply.buckets.append(ReplyBucket(table.table_id, pb.FetchLogResponseForBucket(), parts))
+            reply.buckets[-1].answer.CopyFrom(bucket)
+            if parts is not None:
+                bucket.records = b"".join(parts)
+        written += fetch_response_table(table.table_id, pieces)
+    body = b"".join(written)
+    assert pb.FetchLogResponse.FromString(body) == response
+    assert parse_fetch_response(pa.py_buffer(body)) == expected(response)
+    assert reply.received() == expected(response)
+    assert reply.size == sum(
+        bucket.answer.ByteSize() + sum(map(len, bucket.records or ())) for bucket in reply.buckets
+    )
+
+
+@pytest.mark.parametrize("parts", [[], [b""], [b"", b""]], ids=str)
+def test_records_without_bytes_are_none(parts: list[bytes]) -> None:
+    reply = FetchReply()
+    reply.buckets.append(ReplyBucket(5, pb.FetchLogResponseForBucket(bucket_id=1), list(parts)))
+    assert reply.received()[0].records is None
+
+
+def test_a_projection_counts_only_the_bytes_that_were_asked_for() -> None:
+    answer = pb.FetchLogResponseForBucket(bucket_id=1)
+    reply = FetchReply()
+    reply.buckets.append(ReplyBucket(5, answer, [b"x" * 100], projected_bytes=7))
+    assert reply.size == answer.ByteSize() + 7
+    (found,) = reply.received()
+    assert found.projected_bytes == 7
+    assert found.records is not None
+    assert found.records.to_pybytes() == b"x" * 100

@@ -14,11 +14,15 @@ from fluss_df.protocol.frames import (
     TYPE_ERROR,
     TYPE_FAILURE,
     TYPE_OK,
+    Request,
+    RequestReader,
     Response,
     ResponseReader,
+    decode_request_header,
     encode_request,
     encode_response,
     parse_response,
+    server_error,
 )
 from fluss_df.protocol.wire import Buffer
 
@@ -204,3 +208,135 @@ def test_an_answer_that_is_too_large_for_a_frame_is_an_error() -> None:
     header, *rest = encode_response(TYPE_OK, 7, largest)
     assert struct.unpack(">iBi", header) == (2**31 - 1, TYPE_OK, 7)
     assert len(rest) == 2048
+
+
+# ---- requests, as a server reads them
+
+
+def read_requests(reader: RequestReader, data: bytes, most: int) -> list[Request]:
+    found = []
+    rest = memoryview(data)
+    while rest:
+        place = reader.buffer()
+        assert len(place) > 0
+        count = min(len(place), len(rest), most)
+        place[:count] = rest[:count]
+        rest = rest[count:]
+        request = reader.received(count)
+        if request is not None:
+            found.append(request)
+    return found
+
+
+def request(body: bytes, key: int = LIST_DATABASES.key, request_id: int = 9) -> bytes:
+    return struct.pack(">ihhi", len(body) + 8, key, 0, request_id) + body
+
+
+@pytest.mark.parametrize("most", [1, 7, 1 << 30])
+def test_requests_are_read_whole_and_in_pieces(most: int) -> None:
+    reader = RequestReader(1000)
+    bodies = [b"", b"x", bytes(1000), b"last"]
+    data = b"".join(request(body, request_id=i) for i, body in enumerate(bodies))
+    found = read_requests(reader, data, most)
+    assert [(r.key, r.version, r.request_id, r.dropped) for r in found] == [
+        (LIST_DATABASES.key, 0, i, 0) for i in range(4)
+    ]
+    assert [bytes(r.body) for r in found] == bodies
+    assert reader.announced == 0
+
+
+def test_what_is_sent_is_what_is_read() -> None:
+    sent = encode_request(TABLE_EXISTS, 0, 77, [b"ab", memoryview(b"cde")])
+    assert decode_request_header(sent[0]) == (TABLE_EXISTS.key, 0, 77)
+    (found,) = read_requests(RequestReader(5), b"".join(sent), 3)
+    assert (found.key, found.version, found.request_id) == (TABLE_EXISTS.key, 0, 77)
+    assert bytes(found.body) == b"abcde"
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        (struct.pack(">ihhi", 7, 1, 0, 1), "a request of 7 bytes; 100 are accepted"),
+        (struct.pack(">ihhi", -1, 1, 0, 1), "a request of -1 bytes"),
+        (struct.pack(">ihhi", 109, 1, 0, 1), "a request of 109 bytes"),
+        (b"\x16\x03\x01\x02\x00" + bytes(7), "a peer speaks TLS"),
+    ],
+)
+def test_frames_that_are_no_requests(header: bytes, text: str) -> None:
+    with pytest.raises(ProtocolError, match=text):
+        read_requests(RequestReader(100), header, 99)
+    assert read_requests(RequestReader(100), request(bytes(100)), 999)
+
+
+@pytest.mark.parametrize("size", [11, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 3 * (64 << 10) + 5])
+@pytest.mark.parametrize("most", [1000, 1 << 30])
+def test_a_body_that_its_kind_of_request_may_not_have_is_dropped(size: int, most: int) -> None:
+    reader = RequestReader(1 << 20, lambda key: 10 if key == LIST_DATABASES.key else None)
+    other = request(bytes(size), key=TABLE_EXISTS.key)
+    small = request(bytes(10))
+    dropped, after, free, last = read_requests(
+        reader, request(bytes(size)) + request(b"ok", request_id=5) + other + small, most
+    )
+    assert (dropped.dropped, len(dropped.body), dropped.request_id) == (size, 0, 9)
+    assert (after.dropped, bytes(after.body), after.request_id) == (0, b"ok", 5)
+    assert (free.dropped, len(free.body)) == (0, size)
+    assert (last.dropped, len(last.body)) == (0, 10)
+
+
+def test_a_body_that_is_received_is_announced() -> None:
+    reader = RequestReader(1000, lambda _: 100)
+    read_requests(reader, request(bytes(90))[:20], 99)
+    assert reader.announced == 90
+    read_requests(reader, bytes(82), 99)
+    assert reader.announced == 0
+    # what is dropped takes no memory
+    read_requests(reader, request(bytes(900))[:20], 99)
+    assert reader.announced == 0
+
+
+def test_a_peer_that_answers_by_an_alert_of_tls_is_told_apart() -> None:
+    for data, tls in [
+        (b"\x15", False),
+        (b"\x15\x03", True),
+        (b"\x15\x03\x03", True),
+        (b"\0\0", False),
+    ]:
+        reader = ResponseReader("peer")
+        assert reader.between_frames
+        feed(reader, data)
+        assert reader.is_tls is tls
+        assert not reader.between_frames
+    reader = ResponseReader("peer")
+    feed(reader, encoded(TYPE_OK, 1, b"\x15\x03\x03")[:-1])
+    assert not reader.is_tls
+    assert not reader.between_frames
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "text", "found"),
+    [
+        (ErrorCode.UNKNOWN_SERVER_ERROR,
+         "java.lang.X: org.apache.fluss.exception.TableNotExistException: no t\n\tat x",
+         "no t (here)", ErrorCode.TABLE_NOT_EXIST),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, "java.lang.X: org.apache.fluss.exception.Foo: y\n at z",
+         "java.lang.X: org.apache.fluss.exception.Foo: y (here)", ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.TABLE_NOT_EXIST,
+         "org.apache.fluss.exception.DatabaseNotExistException: no d",
+         "org.apache.fluss.exception.DatabaseNotExistException: no d (here)",
+         ErrorCode.TABLE_NOT_EXIST),
+        (ErrorCode.TABLE_NOT_EXIST, "", "no message (here)", ErrorCode.TABLE_NOT_EXIST),
+    ],
+)  # fmt: skip
+def test_errors_of_servers_say_what_happened(
+    code: int, message: str, text: str, found: int
+) -> None:
+    error = server_error(code, message, "here")
+    assert error.error_code == found
+    assert text in str(error)
+    assert "\n" not in str(error)
+
+
+def test_an_error_without_a_code_is_one_of_the_protocol() -> None:
+    error = server_error(ErrorCode.NONE, "fine", "here")
+    assert isinstance(error, ProtocolError)
+    assert "without an error code: fine (here)" in str(error)

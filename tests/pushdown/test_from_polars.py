@@ -189,3 +189,79 @@ def test_a_predicate_means_what_its_expression_means(
             expected = expected.new_from_index(0, len(data))
         found = evaluate(from_polars(part, SCHEMA), rows)
         assert found.to_pylist() == expected.to_list(), str(part)
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        (pl.lit(None, pl.Boolean), "null"),
+        (pl.lit(True), "true"),
+        (pl.lit(5) >= c.i64, "i64 <= 5"),
+        (pl.lit(5) != c.i64, "i64 != 5"),
+        (c.i64.ne_missing(None), "i64 is not null"),
+        (c.i64.eq_missing(pl.lit(None)), "i64 is null"),
+        (c.s.str.starts_with(pl.lit(None, pl.String)), "null"),
+        (c.i64.is_in([None], nulls_equal=True), "i64 is null or i64 in ()"),
+        (c.i64.is_in(pl.Series([1, 2]).implode()), "i64 in (1, 2)"),
+        (c.bin.is_in([b"x"]), "bin in (b'x')"),
+        (c.i64.is_between(1, 5, closed="right"), "i64 > 1 and i64 <= 5"),
+        (c.i64.is_between(1, 5, closed="none"), "i64 > 1 and i64 < 5"),
+    ],
+    ids=str,
+)
+def test_rare_forms_are_understood(expression: pl.Expr, text: str) -> None:
+    assert str(from_polars(expression, SCHEMA)) == text
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        pl.lit(5),
+        c.i64,
+        ~c.i64,
+        c.i64.is_nan(),
+        (c.i64 + 1).is_null(),
+        c.i64.is_in(c.i64.implode()),
+        c.i64.is_between(c.i8, 5),
+        c.s.str.starts_with(c.s),
+        c.s.str.contains("a.b"),
+        c.s.str.contains("a+"),
+        c.s.str.contains("(a)"),
+        c.f32.is_between(0.1, 0.2),
+        c.f64.is_in([1, 2]),
+        c.i64.is_in([0.5]),
+        c.i64.eq_missing(1.5),
+        c.s.str.to_lowercase().str.contains("a"),
+    ],
+    ids=str,
+)
+def test_what_only_looks_like_a_predicate_is_left(expression: pl.Expr) -> None:
+    with pytest.raises(UnsupportedExpression):
+        from_polars(expression, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (c.i64 > 1, [False, True, False]),
+        (pl.lit(True), [True, True, True]),
+        (pl.lit(None, pl.Boolean), [False, False, False]),
+    ],
+    ids=str,
+)
+def test_matching_says_it_for_each_row(expression: pl.Expr, expected: list[bool]) -> None:
+    assert matches(expression, pl.DataFrame({"i64": [1, 2, None]})).to_list() == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        (c.i64 + 1, "not boolean"),
+        (c.i64.filter(c.i64 > 1) > 0, "not a value for each row"),
+        (c.missing > 1, "ColumnNotFoundError"),
+    ],
+    ids=str,
+)
+def test_matching_refuses_what_is_no_condition_on_rows(expression: pl.Expr, text: str) -> None:
+    with pytest.raises(UnsupportedExpression, match=text):
+        matches(expression, pl.DataFrame({"i64": [1, 2, 3]}))

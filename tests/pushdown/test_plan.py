@@ -2,13 +2,23 @@ import dataclasses
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TablePath
-from fluss_df.pushdown.plan import ScanPlan, Split, bind_columns, bind_metadata, slice_splits
+from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.pushdown.plan import (
+    LakePlan,
+    ScanPlan,
+    Split,
+    bind_columns,
+    bind_metadata,
+    slice_splits,
+)
+from fluss_df.pushdown.server_filter import ServerFilter
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 
@@ -130,3 +140,70 @@ def test_planning_imports_nothing_that_does_io() -> None:
     ).stdout
     for package in ("client", "io", "cluster"):
         assert f"'fluss_df.{package}" not in out
+
+
+def test_a_plan_without_offsets_says_what_is_read() -> None:
+    lake = LakePlan(5, 2, 3, 0, 1_000, 123_456)
+    plan = dataclasses.replace(
+        PLAN,
+        splits=(),
+        reads="current rows",
+        chosen=("JFK", "LGA"),
+        buckets=8,
+        lake=lake,
+        limit=None,
+    )
+    assert plan.partitions == ("JFK", "LGA")
+    assert plan.rows == 0
+    found = plan.properties()
+    assert found["reads"] == "current rows"
+    assert found["partitions"] == "2 of 3: JFK, LGA"
+    assert found["buckets"] == "8 of 12"
+    assert found["lake"] == "snapshot 5: 2 of 3 files, 1,000 rows, 123,456 bytes"
+    assert "offsets" not in found
+    assert "limit" not in found
+    some = dataclasses.replace(lake, delete_files=1)
+    assert "2 of 3 files, 1 with deletes, 1,000 rows" in str(some)
+    keys = dataclasses.replace(plan, chosen=None, buckets=None, lookups=3)
+    assert not {"partitions", "buckets"} & keys.properties().keys()
+
+
+def test_filters_of_servers_are_shown() -> None:
+    info = table("origin")
+    made = ServerFilter(pb.Predicate(type=0), info.schema_id, "origin == 'JFK'")
+    plan = dataclasses.replace(PLAN, server_filter=made)
+    assert plan.properties()["batches"] == "skipped by statistics unless origin == 'JFK'"
+    assert "batches" not in PLAN.properties()
+
+
+@pytest.mark.parametrize("count", [12, 13])
+def test_long_lists_are_cut(count: int) -> None:
+    names = tuple(f"c{i}" for i in range(count))
+    found = dataclasses.replace(PLAN, columns=names).properties()["columns"]
+    assert found.endswith("c11" if count == 12 else "c11, ... 1 more")
+
+
+def test_slices_are_within_their_splits() -> None:
+    splits = [Split(None, None, 0, 10, 20), Split(None, None, 1, 0, 5), Split(None, None, 2, 3, 9)]
+    rows = [(s.bucket_id, offset) for s in splits for offset in range(s.start, s.stop)]
+    for offset in range(24):
+        for length in range(24):
+            found = slice_splits(splits, offset, length)
+            assert all(split.rows for split in found)
+            assert [(s.bucket_id, at) for s in found for at in range(s.start, s.stop)] == rows[
+                offset : offset + length
+            ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ("origin", r"expected a list of names, as in \['origin'\]"),
+        ([1], "expected names, not 1"),
+        (["origin", "origin"], "'origin' is named more than once"),
+        (["orign"], "origin"),
+    ],
+)
+def test_columns_that_are_none_are_refused(columns: Any, text: str) -> None:
+    with pytest.raises(FlussError, match=text):
+        bind_columns(table("origin", "delay"), columns)

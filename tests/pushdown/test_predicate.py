@@ -1,4 +1,5 @@
 import inspect
+import operator
 import pickle
 from collections.abc import Iterator
 
@@ -188,3 +189,181 @@ def test_no_truth_value_is_a_type_error_too() -> None:
         for kind in (TypeError, FlussError):
             with pytest.raises(kind, match="no truth value"):
                 bool(thing)
+
+
+# ---- times whose digits behind microseconds the other side does not have
+
+NANOS = pa.schema({"t": pa.timestamp("ns"), "x": pa.int64()})
+TIMES = [None, *(1_000 * us + ns for us in (-1, 0, 1, 2) for ns in (0, 1, 999))]
+
+
+@pytest.mark.parametrize("us", [-1, 0, 1])
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.time64("ns")], ids=str)
+@pytest.mark.parametrize("op", list(ir.Op))
+def test_times_are_compared_by_their_microseconds(op: ir.Op, kind: pa.DataType, us: int) -> None:
+    schema = pa.schema({"t": kind})
+    rows = pa.table({"t": pa.array(TIMES, pa.int64()).cast(kind)})
+    cut = pa.table({"t": pa.array([None if t is None else t // 1000 * 1000 for t in TIMES])})
+    literal = pa.scalar(us * 1000, pa.int64())
+    for invert in (False, True):
+        of_cut = ir.compare("t", op, literal)
+        of_rows = ir.compare("t", op, literal.cast(kind))
+        if invert:
+            of_cut, of_rows = ~of_cut, ~of_rows
+        wide = evaluation.at_microseconds(of_rows, schema)
+        assert evaluate(wide, rows).to_pylist() == evaluate(of_cut, cut).to_pylist()
+
+
+def test_a_list_of_times_is_compared_by_microseconds() -> None:
+    rows = pa.table({"t": pa.array(TIMES, pa.timestamp("ns"))})
+    listed = ir.in_("t", pa.array([0, 1000], pa.timestamp("ns")))
+    wide = evaluation.at_microseconds(listed | (col("t").is_null()), NANOS)
+    found = rows.filter(evaluate(wide, rows)).column("t").cast(pa.int64()).to_pylist()
+    assert found == [None, 0, 1, 999, 1000, 1001, 1999]
+    empty = ir.in_("t", pa.array([], pa.timestamp("ns")))
+    assert evaluation.at_microseconds(empty, NANOS) == empty
+    numbers = bind((col("x") == 1) & col("x").is_in([1, 2]), NANOS)
+    assert evaluation.at_microseconds(numbers, NANOS) == numbers
+
+
+@pytest.mark.parametrize("value", [1, 999, 2**63 - 1, (2**63 - 1) // 1000 * 1000])
+def test_literals_with_nanoseconds_have_no_such_meaning(value: int) -> None:
+    literal = pa.scalar(value, pa.timestamp("ns"))
+    with pytest.raises(UnsupportedExpression, match="has nanoseconds"):
+        evaluation.at_microseconds(ir.compare("t", ir.Op.EQ, literal), NANOS)
+    fits = pa.scalar((2**63 - 1) // 1000 * 1000 - 1000, pa.timestamp("ns"))
+    evaluation.at_microseconds(ir.compare("t", ir.Op.EQ, fits), NANOS)
+
+
+# ---- literals
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize("op", list(ir.Op))
+@pytest.mark.parametrize("literal", [NAN, INF, -INF, 0.0, 1.5])
+def test_nan_is_the_largest_number_and_equals_itself(op: ir.Op, literal: float) -> None:
+    def order(number: float) -> tuple[bool, float]:
+        return (True, 0.0) if number != number else (False, number)
+
+    numbers = [NAN, INF, -INF, -0.0, 0.0, 1.5, None]
+    rows = pa.table({"f": pa.array(numbers, pa.float64())})
+    compared = getattr(operator, op.name.lower())
+    expected = [None if x is None else compared(order(x), order(literal)) for x in numbers]
+    predicate = ir.compare("f", op, pa.scalar(literal))
+    assert evaluate(predicate, rows).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "fits"),
+    [
+        (pa.int8(), 127, True),
+        (pa.int8(), 128, False),
+        (pa.int64(), 1.0, True),
+        (pa.int64(), 1.5, False),
+        (pa.float32(), 0.5, True),
+        (pa.float32(), 0.1, False),
+        (pa.float32(), NAN, True),
+        (pa.decimal128(5, 2), pa.scalar(1, pa.decimal128(5, 0)), True),
+        (pa.string(), b"a", False),
+        (pa.string(), pa.scalar("a", pa.large_string()), True),
+        (pa.binary(), pa.scalar(b"a", pa.large_binary()), True),
+        (pa.timestamp("ms"), pa.scalar(1_000_000, pa.timestamp("ns")), True),
+        (pa.timestamp("ms"), pa.scalar(1_000_001, pa.timestamp("ns")), False),
+        (pa.int64(), None, True),
+    ],
+    ids=str,
+)
+def test_a_literal_is_bound_where_no_digit_is_lost(
+    kind: pa.DataType, given: object, fits: bool
+) -> None:
+    schema = pa.schema({"c": kind})
+    literal = given if isinstance(given, pa.Scalar) else pa.scalar(given)
+    if not fits:
+        with pytest.raises(UnsupportedExpression, match=r"'c' is .* give a value"):
+            evaluation.exactly("c", [literal], schema)
+        with pytest.raises(UnsupportedExpression, match=r"'c' is .* give a value"):
+            bind(col("c") == literal, schema)
+        return
+    bind(col("c") == literal, schema)
+    (found,) = evaluation.exactly("c", [literal], schema)
+    assert found.type == kind
+    assert found.is_valid == literal.is_valid
+
+
+def test_a_nested_column_cannot_be_compared_but_may_be_null() -> None:
+    schema = pa.schema({"tags": pa.list_(pa.int64()), "n": pa.int64()})
+    for predicate in (col("tags") == 1, col("tags").is_in([1])):
+        with pytest.raises(UnsupportedExpression, match=r"'tags' .* cannot be compared"):
+            bind(predicate, schema)
+    bind(col("tags").is_null(), schema)
+    with pytest.raises(UnsupportedExpression, match="'n' is int64, not a string"):
+        bind(col("n").starts_with("a"), schema)
+
+
+def test_references_to_columns_say_what_is_wrong() -> None:
+    with pytest.raises(FlussError, match="takes the name of a column, not 7"):
+        col(7)  # type: ignore[arg-type]
+    assert repr(col("x")) == "col('x')"
+    with pytest.raises(UnsupportedExpression, match="the values for column 'x'"):
+        col("x").is_in([1, "a"])
+    with pytest.raises(UnsupportedExpression, match="is no literal"):
+        col("x") == object()  # noqa: B015
+    with pytest.raises(FlussError, match="expected a predicate, not True"):
+        (col("x") > 1) & True  # type: ignore[operator]
+    with pytest.raises(FlussError, match="invalid closed='neither'"):
+        col("x").between(1, 2, closed="neither")
+    assert values(col("x").not_in([1, 2])) == [False, False, None, True]
+    array = pa.array([5], pa.int64())
+    assert values(col("x").is_in(array)) == [False, False, None, True]
+
+
+@pytest.mark.parametrize(
+    ("closed", "expected"),
+    [
+        ("both", [True, True, None, True]),
+        ("left", [True, True, None, False]),
+        ("right", [False, True, None, True]),
+        ("none", [False, True, None, False]),
+    ],
+)
+def test_a_range_has_the_ends_that_are_named(closed: str, expected: list[bool | None]) -> None:
+    assert values(col("x").between(1, 5, closed=closed)) == expected
+
+
+def test_combinations_are_no_more_than_allowed() -> None:
+    arrays = [pa.array([1, 2]), pa.array(["a", "b", "c"])]
+    made = evaluation.combinations(arrays, 6)
+    assert made is not None
+    pairs = list(zip(*(array.to_pylist() for array in made), strict=True))
+    assert pairs == [(x, y) for x in (1, 2) for y in "abc"]
+    assert evaluation.combinations(arrays, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("predicate", "found"),
+    [
+        (col("x") == 1, [1]),
+        (col("x") > 1, None),
+        (col("s") == "a", None),
+        ((col("x") == 1) | (col("x") == 2), [1, 2]),
+        ((col("x") == 1) | (col("s") == "a"), None),
+        (col("x").is_in([1, 2, 3]) & col("x").is_in([2, 3, 4]), [2, 3]),
+        ((col("x") == 1) & (col("s") == "a"), [1]),
+        (~(col("x") == 1), None),
+        (col("x").is_null(), None),
+    ],
+    ids=str,
+)
+def test_values_that_a_column_must_have(predicate: Predicate, found: list[int] | None) -> None:
+    chosen = selected_values([bind(predicate, ROWS.schema)], "x")
+    assert (None if chosen is None else chosen.to_pylist()) == found
+
+
+def test_long_lists_are_shown_in_part() -> None:
+    assert str(col("x").is_in(range(8))) == "x in (0, 1, 2, 3, 4, 5, 6, 7)"
+    assert str(col("x").is_in(range(9))) == "x in (0, 1, 2, 3, 4, 5, 6, 7, ... 1 more)"
+    both = (col("x") == 1) | (col("x") == 2)
+    assert str(both & (col("s") == "a")) == "(x == 1 or x == 2) and s == 'a'"
+    assert str(~both) == "not (x == 1 or x == 2)"
+    assert str(Constant(None)) == "null"

@@ -18,8 +18,10 @@ from fluss_df.pushdown.prune import (
     PredicateConjunct,
     Pruned,
     all_buckets,
+    count_buckets,
     make_splits,
     prune,
+    selected_keys,
 )
 from fluss_df.record.keys.bucketing import bucket_ids
 from fluss_df.record.keys.keys import encode_keys
@@ -211,3 +213,76 @@ def test_splits_keep_the_order_and_leave_out_what_is_empty() -> None:
     starts = dict(zip(buckets, [0, 0, 3, 9], strict=True))
     assert list(map(str, make_splits(buckets, starts, stops))) == ["a/0[0:5]", "b/0[3:9]"]
     assert list(map(str, make_splits(buckets, starts, stops, 4, 8))) == ["a/0[4:5]", "b/0[4:8]"]
+
+
+# ---- keys that are looked up
+
+
+def keyed(*kinds: pa.DataType) -> TableInfo:
+    fields = {f"k{i}": kind for i, kind in enumerate(kinds)}
+    schema = Schema(pa.schema(fields), primary_keys=list(fields))
+    return TableInfo(TablePath("db", "t"), 1, 1, TableDescriptor(schema, bucket_count=4), 0, 0)
+
+
+def keys(info: TableInfo, *predicates: Predicate, names: Sequence[str] | None = None) -> Any:
+    bound = [
+        part for p in predicates for part in PredicateConjunct.of(bind(p, info.schema.arrow_schema))
+    ]
+    found = selected_keys(info, bound, names)
+    return None if found is None else found.to_pylist()
+
+
+def test_keys_are_every_combination_of_the_values_of_their_columns() -> None:
+    info = keyed(pa.int64(), pa.string())
+    found = keys(info, col("k1").is_in(["a", "b"]), col("k0").is_in([1, 2]), col("k0") != 3)
+    assert found == [{"k0": x, "k1": y} for x in (1, 2) for y in "ab"]
+    assert keys(info, col("k0") == 1) is None
+    assert keys(info, col("k0") == 1, names=["k0"]) == [{"k0": 1}]
+    assert keys(info, (col("k0") == 1) & (col("k1") == "a")) == [{"k0": 1, "k1": "a"}]
+    assert keys(info, col("k0").is_in([]), col("k1") == "a") == []
+
+
+def test_too_many_keys_are_not_looked_up() -> None:
+    info = keyed(pa.int64(), pa.int64())
+    some = col("k0").is_in(range(100))
+    assert len(keys(info, some, col("k1").is_in(range(100)))) == 10_000
+    assert keys(info, some, col("k1").is_in(range(101))) is None
+
+
+def test_keys_that_are_numbers_with_a_point_are_not_looked_up() -> None:
+    # -0.0 equals 0.0, and is another key
+    assert keys(keyed(pa.float64()), col("k0") == 1.5) is None
+    assert keys(keyed(pa.float32()), col("k0") == 1.5) is None
+
+
+def test_partitions_have_their_own_number_of_buckets() -> None:
+    info = table(["origin"], bucket_keys=["x"], buckets=2)
+    parts = [PartitionInfo(1, "a", num_buckets=3), PartitionInfo(2, "b")]
+    assert count_buckets(info, parts) == 5
+    assert count_buckets(table(buckets=7), []) == 7
+    buckets = all_buckets(info, parts)
+    assert list(map(str, buckets)) == ["a/0", "a/1", "a/2", "b/0", "b/1"]
+    for value in range(20):
+        found = prune(info, buckets, conditions(col("x") == value))
+        key = encode_keys([pa.array([value], pa.int64())], [info.schema.columns[3].type])
+        expected = [f"{name}/{bucket_ids(key, n)[0]}" for name, n in (("a", 3), ("b", 2))]
+        assert list(map(str, found.buckets)) == expected
+        assert found.pushed == ("bucket key x: 1 hashed",)
+
+
+def test_commit_timestamps_limit_where_reading_begins() -> None:
+    kinds = {"_commit_timestamp": pa.timestamp("ms", "UTC"), "_log_offset": pa.int64()}
+    scan = pa.schema(kinds)
+    when = dt.datetime(2024, 1, 2, tzinfo=dt.UTC)
+    predicate = bind((col("_commit_timestamp") >= when) & (col("_log_offset") != 3), scan)
+    found = prune(table(), all_buckets(table(), []), PredicateConjunct.of(predicate), list(kinds))
+    ms = int(when.timestamp() * 1000)
+    assert (found.low, found.since) == (0, ms)
+    assert found.pushed == (f"_commit_timestamp from {ms} ms on",)
+    # rows of a batch may be older than the first that is wanted
+    assert len(found.residual) == 2
+    without = prune(table(), all_buckets(table(), []), PredicateConjunct.of(predicate))
+    assert (without.since, without.pushed) == (0, ())
+    soon = bind(col("_commit_timestamp") >= dt.datetime(1970, 1, 1, 0, 0, 0, 1000, dt.UTC), scan)
+    found = prune(table(), all_buckets(table(), []), PredicateConjunct.of(soon), list(kinds))
+    assert (found.since, found.pushed) == (1, ("_commit_timestamp from 1 ms on",))

@@ -116,3 +116,35 @@ def test_nothing() -> None:
     empty = changes_of([])
     assert to_changelog(empty).num_rows == 0
     assert BinlogMaker(COLUMNS).add(empty).schema.equals(binlog_schema(COLUMNS))
+
+
+def test_change_types_may_be_plain_texts() -> None:
+    changes = changes_of(CHANGES)
+    kinds = changes.schema.get_field_index("_change_type")
+    plain = changes.set_column(kinds, "_change_type", changes.column(kinds).cast(pa.string()))
+    assert to_changelog(plain).equals(to_changelog(changes))
+    nulls = changes.set_column(kinds, "_change_type", pa.nulls(len(CHANGES), pa.string()))
+    with pytest.raises(FlussError, match=r"change types are \+A"):
+        to_changelog(nulls)
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    update = changes_of([("-U", 1, "a"), ("+U", 1, "b")])
+    maker = BinlogMaker(COLUMNS)
+    assert not maker.is_pending("b0")
+    assert maker.add(update.slice(0, 1), "b0").num_rows == 0
+    assert maker.is_pending("b0")
+    assert not maker.is_pending("b1")
+    copied = maker.copy()
+    assert copied.add(update.slice(1), "b0").column("_change_type").to_pylist() == ["update"]
+    assert not copied.is_pending("b0")
+    assert maker.is_pending("b0")
+    # what is added to the copy is not added to the first, and the other way round
+    maker.copy().add(update.slice(0, 1), "b1")
+    assert not maker.is_pending("b1")
+    assert maker.add(update.slice(1), "b0").num_rows == 1
+
+
+def test_virtual_tables_know_their_columns() -> None:
+    assert ChangeTable.CHANGELOG.schema(COLUMNS).equals(changelog_schema(COLUMNS))
+    assert ChangeTable.BINLOG.schema(COLUMNS).equals(binlog_schema(COLUMNS))

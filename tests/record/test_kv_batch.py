@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import Any
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.record.kv.kv_batch import KvEncoder, decode_kv_batch, primary_key_format
+import fluss_df as fluss
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError, SchemaMismatchError
+from fluss_df.record.kv.kv_batch import (
+    KvEncoder,
+    claimed_rows,
+    decode_kv_batch,
+    primary_key_format,
+)
+from fluss_df.record.kv.primary_key import check_primary_key, key_columns, key_lake_format
 from fluss_df.record.kv.values import ValueDecoder, encode_value_batch, encode_values
 from fluss_df.record.rows.compacted import RowDecoder, RowEncoder
+from fluss_df.record.rows.row_formats import decoder_of, encoder_of, require_milliseconds
+from fluss_df.schema import TableInfo
 from fluss_df.types import Column, DataType, TypeRoot, arrow_schema
 
 R = TypeRoot
@@ -49,8 +60,6 @@ def test_a_batch_holds_keys_rows_and_deletes(kv_format: str) -> None:
 
 
 def encoder_rows(kv_format: str) -> RowDecoder:
-    from fluss_df.record.rows.row_formats import decoder_of
-
     return decoder_of(kv_format)(COLUMNS)
 
 
@@ -160,3 +169,176 @@ def test_halves_are_the_records_in_their_order(rows: int) -> None:
             batch.stamp(9, 4)
         assert half.to_bytes() == alone.to_bytes()
         assert half.num_rows == len(flags)
+
+
+# ---- keys of tables, and names of formats
+
+
+def keyed_table(**properties: str) -> TableInfo:
+    schema = fluss.Schema(
+        pa.schema({"a": pa.int64(), "p": pa.string(), "b": pa.string(), "x": pa.int64()}),
+        primary_keys=["p", "b", "a"],
+    )
+    descriptor = fluss.TableDescriptor(
+        schema,
+        partition_keys=["p"],
+        bucket_keys=properties.pop("bucket_keys", "b,a").split(","),
+        bucket_count=1,
+        properties=properties,
+    )
+    return TableInfo(fluss.TablePath("db", "t"), 7, 1, descriptor, 0, 0)
+
+
+def test_the_key_within_a_partition_has_the_order_of_the_primary_key() -> None:
+    assert [column.name for column in key_columns(keyed_table())] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("version", "bucket_keys", "expected"),
+    [("1", "b,a", "paimon"), ("1", "b", "paimon"), ("2", "b,a", "paimon"), ("2", "b", None)],
+)
+def test_keys_are_in_the_encoding_of_the_lake_unless_prefixes_are_looked_up(
+    version: str, bucket_keys: str, expected: str | None
+) -> None:
+    info = keyed_table(
+        **{"table.kv.format-version": version, "table.datalake.format": "paimon"},
+        bucket_keys=bucket_keys,
+    )
+    assert key_lake_format(info) == expected
+
+
+def test_an_unknown_version_of_keys_is_refused() -> None:
+    with pytest.raises(FlussError, match="format-version 3; this client knows 1 and 2") as caught:
+        key_lake_format(keyed_table(**{"table.kv.format-version": "3"}))
+    assert caught.value.error_code == ErrorCode.UNSUPPORTED_VERSION
+    with pytest.raises(FlussError, match="format-version 3 is not supported"):
+        primary_key_format(None, kv_format_version=3)
+
+
+def test_a_table_without_a_primary_key_is_named() -> None:
+    check_primary_key(keyed_table())
+    descriptor = fluss.TableDescriptor(fluss.Schema(pa.schema({"x": pa.int64()})), bucket_count=1)
+    log = TableInfo(fluss.TablePath("db", "log"), 7, 1, descriptor, 0, 0)
+    with pytest.raises(FlussError, match=r"db\.log has no primary key") as caught:
+        check_primary_key(log)
+    assert caught.value.error_code == ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION
+
+
+def test_row_formats_have_names() -> None:
+    assert encoder_of("Compacted") is RowEncoder
+    assert decoder_of("COMPACTED") is RowDecoder
+    assert encoder_of("indexed") is not encoder_of("compacted")
+    for find in (encoder_of, decoder_of):
+        with pytest.raises(FlussError, match="unknown row format 'arrow': compacted or indexed"):
+            find("arrow")
+
+
+def test_times_in_rows_have_whole_milliseconds() -> None:
+    fine = Column("at", DataType(R.TIME_WITHOUT_TIME_ZONE, precision=6))
+    coarse = Column("at", DataType(R.TIME_WITHOUT_TIME_ZONE, precision=3))
+    whole = pa.table({"at": pa.array([0, 1_000, None, 86_399_999_000], pa.time64("us"))})
+    torn = pa.table({"at": pa.array([0, 1_001, None], pa.time64("us"))})
+    require_milliseconds(whole, [fine], "db.t")
+    require_milliseconds(whole.slice(0, 0), [fine], "db.t")
+    require_milliseconds(pa.table({"at": pa.array([5], pa.time32("ms"))}), [coarse], "db.t")
+    with pytest.raises(SchemaMismatchError, match=r"db\.t, column 'at' \(.*whole"):
+        require_milliseconds(torn, [fine], "db.t")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"schema_id": 2**15}, "schema id 32768 does not fit"),
+        ({"schema_id": -1}, "schema id -1 does not fit"),
+        ({"key_columns": ["idd"]}, "no column 'idd' among id, name, n"),
+        ({"target_columns": ["id", "x"]}, "no column 'x'"),
+        ({"key_columns": []}, "a key needs at least one column"),
+        ({"target_columns": ["n"]}, "the target columns lack 'id' of the key"),
+        ({"kv_format": "arrow"}, "unknown row format"),
+    ],
+    ids=str,
+)
+def test_encoders_that_cannot_be_are_refused(arguments: dict[str, Any], text: str) -> None:
+    given: dict[str, Any] = {"schema_id": 1, "columns": COLUMNS, "key_columns": ["id"]} | arguments
+    with pytest.raises(FlussError, match=text):
+        KvEncoder(**given)
+    KvEncoder(2**15 - 1, COLUMNS, ["id"])
+    KvEncoder(0, COLUMNS, ["id"])
+
+
+def test_rows_that_are_none_of_the_table_are_refused() -> None:
+    encoder = KvEncoder(1, COLUMNS, ["id"])
+    with pytest.raises(SchemaMismatchError, match="rows lack the key column 'id'"):
+        encoder.keys(ROWS.select(["name"]))
+    with pytest.raises(SchemaMismatchError, match="columns id, name, not id, name, n"):
+        encoder.encode(ROWS.select(["id", "name"]))
+    with pytest.raises(FlussError, match="at least one row"):
+        encoder.encode(ROWS.slice(0, 0))
+    with pytest.raises(FlussError, match="2 flags of deletes for 3 rows"):
+        encoder.encode(ROWS, np.array([True, False]))
+    nulls = ROWS.set_column(0, "id", pa.array([1, None, 2], pa.int64()))
+    with pytest.raises(SchemaMismatchError, match="'id'"):
+        encoder.encode(nulls)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 7])
+def test_halves_have_the_rows_of_the_whole(rows: int) -> None:
+    table = pa.table(
+        {"id": range(rows), "name": ["x" * i for i in range(rows)], "n": [None] * rows},
+        schema=arrow_schema(COLUMNS),
+    )
+    whole = KvEncoder(5, COLUMNS, ["id"]).encode(table)
+    decoded = []
+    for half in whole.halves():
+        half.stamp(3, 4)
+        raw = half.to_bytes()
+        records = decode_kv_batch(raw)
+        assert (records.schema_id, len(records)) == (5, half.num_rows)
+        decoded.append(RowDecoder(COLUMNS).decode(raw, records.row_starts, records.row_ends))
+    assert [len(part) for part in decoded] == [rows // 2, rows - rows // 2]
+    assert pa.concat_tables(decoded).equals(table)
+
+
+def test_a_batch_says_no_more_rows_than_its_bytes_can_hold() -> None:
+    batch = KvEncoder(1, COLUMNS, ["id"]).encode(ROWS)
+    batch.stamp(-1, -1)
+    raw = bytearray(batch.to_bytes())
+    assert claimed_rows(bytes(raw)) == 3
+    assert claimed_rows(bytes(raw[:27])) == 0
+    most = (len(raw) - 28) // 6
+    for said, taken in [(2**31 - 1, most), (-1, 0), (most, most), (most + 1, most)]:
+        struct.pack_into("<i", raw, 24, said)
+        assert claimed_rows(bytes(raw)) == taken
+
+
+def test_a_key_that_is_none_is_refused() -> None:
+    """Records whose key is empty, too long, or whose length does not end."""
+    for record in (b"\0\0", b"\5abc", b"\xff\xff\xff\xff\xff\xff\1a", b"\x80"):
+        body = struct.pack("<i", len(record)) + record
+        raw = bytearray(struct.pack("<iBIhBqii", 24 + len(body), 0, 0, 1, 0, -1, -1, 1) + body)
+        struct.pack_into("<I", raw, 5, google_crc32c.value(bytes(raw[9:])))
+        with pytest.raises(ProtocolError):
+            decode_kv_batch(bytes(raw))
+
+
+def test_values_are_read_only_as_the_types_that_are_wanted() -> None:
+    target = pa.schema([("id", pa.int32())])
+    with pytest.raises(FlussError, match="column 'id' is int64 in schema 2, not int32"):
+        ValueDecoder({2: COLUMNS}, target)
+
+
+def test_places_of_values_are_within_the_bytes() -> None:
+    values = encode_values(2, RowEncoder(COLUMNS).encode(ROWS))
+    data = b"".join(values[i] for i in range(3))
+    ends = np.cumsum([len(values[i]) for i in range(3)])
+    starts = np.concatenate([[0], ends[:-1]])
+    decoder = ValueDecoder({2: COLUMNS}, ROWS.schema)
+    assert decoder.decode_values((data, starts, ends)).equals(ROWS)
+    assert decoder.decode_values((data, starts[:0], ends[:0])).num_rows == 0
+    for place, bad_start, bad_end in [(0, -1, 5), (2, int(starts[2]), len(data) + 1), (1, 9, 8)]:
+        first, last = starts.copy(), ends.copy()
+        first[place], last[place] = bad_start, bad_end
+        with pytest.raises(ProtocolError, match=f"value {place} is not within the bytes"):
+            decoder.decode_values((data, first, last))
+    with pytest.raises(ProtocolError, match="value 1 is shorter than a schema id"):
+        decoder.decode_values([values[0], b"\2"])

@@ -15,12 +15,13 @@ def verify(folder: Path) -> None:
     verify_manifest(lambda name: (folder / name).open("rb"))
 
 
-def test_records_of_a_manifest(tmp_path: Path) -> None:
-    def record(content: bytes, kind: int = 1) -> bytes:
-        crc = google_crc32c.value(bytes([kind]) + content)
-        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-        return struct.pack("<IHB", masked, len(content), kind) + content
+def record(content: bytes, kind: int = 1) -> bytes:
+    crc = google_crc32c.value(bytes([kind]) + content)
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return struct.pack("<IHB", masked, len(content), kind) + content
 
+
+def test_records_of_a_manifest(tmp_path: Path) -> None:
     file = tmp_path / "MANIFEST-000001"
     (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
     # RocksDB left it behind, and does not read it
@@ -46,4 +47,17 @@ def test_records_of_a_manifest(tmp_path: Path) -> None:
         verify(tmp_path)
     file.write_bytes(whole + bytes(100_000) + b"!")
     with pytest.raises(ValueError, match=f"byte {len(whole)}"):
+        verify(tmp_path)
+
+
+def test_a_record_may_begin_with_a_part_of_no_bytes_at_the_end_of_a_block(tmp_path: Path) -> None:
+    (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
+    file = tmp_path / "MANIFEST-000001"
+    first = record(b"", 2)
+    filled = record(bytes(32_768 - 7 - len(first)))
+    file.write_bytes(filled + first + record(b"end", 4))
+    verify(tmp_path)
+    # it is looked at, too
+    file.write_bytes(filled + bytes([first[0] ^ 1]) + first[1:] + record(b"end", 4))
+    with pytest.raises(ValueError, match=f"byte {len(filled)}"):
         verify(tmp_path)

@@ -206,3 +206,20 @@ def test_indexed_rows_hold_no_binary_that_ends_with_zero() -> None:
     with pytest.raises(SchemaMismatchError, match=r"'b' .* row 1 ends with a zero byte.*compacted"):
         encoder.encode(bad)
     RowEncoder(columns).encode(bad)
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 32, 33, 70])
+@pytest.mark.parametrize("row_format", ["compacted", "indexed"])
+def test_every_element_of_a_list_has_its_own_bit(row_format: str, count: int) -> None:
+    columns = [Column("c", from_arrow(pa.list_(pa.int32())))]
+    encoder, decoder = encoder_of(row_format)(columns), decoder_of(row_format)(columns)
+    lists = [[None if i == null else i for i in range(count)] for null in range(count)]
+    table = pa.table({"c": pa.array(lists, pa.list_(pa.int32()))})
+    rows = encoder.encode(table)
+    for null, values in enumerate(lists):
+        bits = (1 << null).to_bytes((count + 31) // 32 * 4, "little")
+        items = b"".join((value or 0).to_bytes(4, "little") for value in values)
+        head = count.to_bytes(4, "little") + bits
+        padding = bytes(-(len(head) + len(items)) % 8)
+        assert rows[null].endswith(head + items + padding)
+    assert decode(decoder, rows).equals(table)

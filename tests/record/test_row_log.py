@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.record.layout.headers import scan_headers
 from fluss_df.record.log.row_log import ROW_LOG_FORMATS, RowLogDecoder, encode_row_log_batch
 from fluss_df.record.rows.row_formats import encoder_of
@@ -95,3 +96,40 @@ def test_mutated_bytes_are_an_error_or_rows(row_format: str) -> None:
         else:
             got.validate(full=True)
     assert 500 < errors < 2_000
+
+
+@pytest.mark.parametrize("row_format", ROW_LOG_FORMATS)
+def test_no_columns_still_have_rows(row_format: str) -> None:
+    data = stored(row_format, 0, 5) + stored(row_format, 5, 2)
+    headers = scan_headers(data)
+    decoder = RowLogDecoder({1: COLUMNS}, pa.schema([]), row_format)
+    for start, count in ((0, 7), (3, 4), (7, 0)):
+        table = decoder.decode_table(data, headers, start_offset=start)
+        assert (table.num_rows, table.num_columns) == (count, 0)
+    parts = decoder.decode(data, headers, start_offset=3)
+    assert [part.batch.num_rows for part in parts] == [2, 2]
+
+
+@pytest.mark.parametrize("row_format", ROW_LOG_FORMATS)
+def test_each_row_has_its_change_type(row_format: str) -> None:
+    kinds = np.array([1, 2, 3, 4, 1], np.uint8)
+    made = encode_row_log_batch(
+        rows(0, 5), schema_id=1, rows=encoder_of(row_format)(COLUMNS), change_types=kinds
+    )
+    data = with_crc(bytearray(made.to_bytes()))
+    headers = scan_headers(data)
+    decoder = RowLogDecoder({1: COLUMNS}, TARGET, row_format)
+    found = decoder.change_types(data, headers, start_offset=1, stop_offset=4)
+    assert found.tolist() == [2, 3, 4]
+
+
+@pytest.mark.parametrize("row_format", ROW_LOG_FORMATS)
+def test_batches_with_other_numbers_of_rows_than_they_say_are_refused(row_format: str) -> None:
+    first, second = bytearray(stored(row_format, 0, 3)), bytearray(stored(row_format, 3, 3))
+    decoder = RowLogDecoder({1: COLUMNS}, TARGET, row_format)
+    for counts in ((2, 4), (4, 2)):
+        for raw, count in zip((first, second), counts, strict=True):
+            raw[44:48] = count.to_bytes(4, "little")
+        data = with_crc(first) + with_crc(second)
+        with pytest.raises(ProtocolError):
+            decoder.decode_table(data, scan_headers(data))

@@ -243,3 +243,47 @@ def test_a_fault_is_for_others(made: tuple[list[Column], pa.Table], data: st.Dat
     expected = to_pylist(many)
     if found is not None and expected is not None:
         assert repr(found) == repr(expected[0])
+
+
+STAMP = R.TIMESTAMP_WITHOUT_TIME_ZONE
+LARGE = b"\xff" * 9 + b"\x01"
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (DataType(R.BOOLEAN), b"\1", [b"\2", b"\xff", b""]),
+        (DataType(R.BIGINT), LARGE, [b"\xff" * 10, b"\x80" * 10 + b"\1", b"\x80"]),
+        (DataType(R.INTEGER), b"\xff\xff\xff\xff\x0f", [b"\x80\x80\x80\x80\x80"]),
+        (DataType(R.STRING), b"\1a", [b"\2a", b"\1\xff", b"\1"]),
+        (DataType(R.DATE), b"\0", [b"\x80"]),
+        (DataType(R.DOUBLE), bytes(8), [bytes(7), bytes(9)]),
+        (DataType(R.TIME_WITHOUT_TIME_ZONE, precision=3), b"\xff\xb7\x99\x29",
+         [b"\x80\xb8\x99\x29", LARGE]),
+        (DataType(R.DECIMAL, precision=2, scale=1), b"\x63", [b"\x64", b"\xe4\0"]),
+        (DataType(STAMP, precision=3), b"\1", [b"\x80", b"\1\1"]),
+        (DataType(STAMP, precision=6), b"\1\xbf\x84\x3d",
+         [b"\1\xc0\x84\x3d", b"\1", b"\1" + LARGE]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bytes_that_are_no_value(kind: DataType, good: bytes, bad: list[bytes]) -> None:
+    """Those at the border are a value, and those behind it none: alone, and as many rows."""
+    columns = [Column("c", kind)]
+    one = row_decoder(columns, "compacted")
+    assert one is not None
+    many = RowDecoder(columns)
+    found = one(b"\0" + good, 0)
+    assert found is not None
+    assert many.decode(*as_vectors([b"\0" + good])).to_pylist() == [found]
+    assert one(b"\1", 0) == {"c": None}
+    # a bit of a column that is not there
+    assert one(b"\2" + good, 0) is None
+    for value in bad:
+        assert one(b"\0" + value, 0) is None, value
+        with pytest.raises(ProtocolError):
+            many.decode(*as_vectors([b"\0" + value]))
+    required = row_decoder([Column("c", kind.with_nullable(False))], "compacted")
+    assert required is not None
+    assert required(b"\1", 0) is None
+    assert required(b"\0" + good, 0) == found

@@ -15,8 +15,8 @@ from fluss_df.errors import FlussError
 from fluss_df.record.layout.bytes_columns import (
     Field,
     Keys,
+    as_keys,
     big_endian_decimals,
-    concat,
     numbers,
     of_binary,
     of_numbers,
@@ -38,7 +38,7 @@ def encode(arrays: Sequence[pa.Array], types: Sequence[DataType]) -> Keys:
     """
     if len(arrays) != 1:
         raise FlussError(f"a key for Iceberg has exactly one column, not {len(arrays)}")
-    return concat([_field(arrays[0], types[0])], len(arrays[0]))
+    return as_keys(_field(arrays[0], types[0]))
 
 
 def _field(array: pa.Array, t: DataType) -> Field:

@@ -1,7 +1,6 @@
 """Building rows of bytes column by column: the common ground of the key encoders.
 
-A column becomes a :class:`Field`: bytes of all rows and the length of each. :func:`concat` puts
-the fields of a row behind each other.
+A column becomes a :class:`Field`: bytes of all rows and the length of each.
 """
 
 from __future__ import annotations
@@ -94,21 +93,11 @@ def scatter(field: Field, rows: Int64s, out: UInt8s, at: Int64s) -> None:
     out[np.repeat(at, lengths) + inner] = field.data[np.repeat(starts, lengths) + inner]
 
 
-def concat(fields: list[Field], n: int) -> Keys:
-    """Put the fields of each row behind each other."""
-    offsets = np.zeros(n + 1, np.int64)
-    if len(fields) == 1:
-        np.cumsum(fields[0].lengths, out=offsets[1:])
-        return Keys(fields[0].data, offsets)
-    lengths = np.stack([field.lengths for field in fields], axis=1)
-    np.cumsum(lengths.sum(axis=1), out=offsets[1:])
-    # whose byte is each byte of the result; the fields then fill their places in order
-    numbers_of = np.tile(np.arange(len(fields), dtype=np.uint8), n)
-    owner = np.repeat(numbers_of, lengths.reshape(-1))
-    out = np.empty(len(owner), np.uint8)
-    for i, field in enumerate(fields):
-        out[owner == i] = field.data
-    return Keys(out, offsets)
+def as_keys(field: Field) -> Keys:
+    """Return the bytes of each row as its key."""
+    offsets = np.zeros(len(field.lengths) + 1, np.int64)
+    np.cumsum(field.lengths, out=offsets[1:])
+    return Keys(field.data, offsets)
 
 
 def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:

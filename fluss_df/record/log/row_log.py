@@ -123,7 +123,10 @@ class RowLogDecoder:
                 (run.hi - run.lo).tolist(),
                 strict=True,
             ):
-                part = table.slice(start, n).to_batches()[0]
+                if self.target.names:
+                    part = table.slice(start, n).to_batches()[0]
+                else:
+                    part = pa.record_batch([pa.nulls(n)], names=[""]).select([])
                 changes = None if kinds is None else pa.array(kinds[start : start + n])
                 base = int(headers.base_offset[i]) + lo
                 result.append(DecodedBatch(part, base, int(headers.timestamp[i]), changes))
@@ -148,6 +151,9 @@ class RowLogDecoder:
         for run in runs(headers, first, last, start_offset, stop_offset):
             chain = _wanted(_records(records, headers, run), headers, run)
             tables.append(self._rows(chain, headers, run))
+        if not self.target.names:
+            # tables without columns lose their rows when they are put together
+            return _without_columns(sum(table.num_rows for table in tables))
         return pa.concat_tables([pa.Table.from_batches([], self.target), *tables])
 
     def change_types(
@@ -183,8 +189,13 @@ class RowLogDecoder:
             for field in self.target
         ]
         if not columns:
-            return pa.table({"": pa.nulls(len(chain.starts))}).select([])
+            return _without_columns(len(chain.starts))
         return pa.Table.from_arrays(columns, schema=self.target)
+
+
+def _without_columns(rows: int) -> pa.Table:
+    """Return a table of rows without columns."""
+    return pa.table({"": pa.nulls(rows)}).select([])
 
 
 def _records(records: Bytes, headers: LogHeaders, run: Run) -> Chain:

@@ -1,0 +1,61 @@
+"""Statistics of batches: their bytes, and bytes that are none."""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+import pytest
+
+from fluss_df.record.log.statistics import encode_statistics, read_statistics, sortable_float
+from fluss_df.schema import Schema
+
+SCHEMA = Schema(pa.schema({"n": pa.int64(), "text": pa.string()}))
+BATCH = pa.record_batch(
+    {"n": [5, None, -1], "text": ["b", "a text of more bytes", "c"]}, schema=SCHEMA.arrow_schema
+)
+
+
+def test_the_bytes_of_statistics() -> None:
+    word = "a text of more bytes"
+    low = bytes(8) + struct.pack("<qq", -1, 24 << 32 | len(word)) + word.encode().ljust(24, b"\0")
+    high = bytes(8) + struct.pack("<q", 5) + b"c" + bytes(6) + b"\x81"
+    head = struct.pack("<Bhhhii", 1, 2, 0, 1, 1, 0)
+    rows = b"".join(struct.pack("<i", len(row)) + row for row in (low, high))
+    assert encode_statistics(BATCH, SCHEMA.columns) == head + rows
+    found = read_statistics(memoryview(head + rows), SCHEMA.columns)
+    assert found.of(0, SCHEMA.columns[0].type) == (1, -1, 5)
+    assert found.of(1, SCHEMA.columns[1].type) == (0, word.encode(), b"c")
+
+
+def made(
+    version: int = 1, indexes: tuple[int, ...] = (0,), sizes: tuple[int, int] = (16, 16)
+) -> bytes:
+    n = len(indexes)
+    head = struct.pack(f"<Bh{n}h{n}i", version, n, *indexes, *([0] * n))
+    return head + b"".join(struct.pack("<i", size) + bytes(max(0, size)) for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (made(version=2), "statistics of version 2"),
+        (made(indexes=()), "with 0 columns"),
+        (made(indexes=(0, 0)), "statistics of columns"),
+        (made(indexes=(2,)), "statistics of columns"),
+        (made(indexes=(-1,)), "statistics of columns"),
+        (made(sizes=(0, 16)), "a row of 0 bytes"),
+        (made(sizes=(-1, 16)), "a row of -1 bytes"),
+        (made(sizes=(16, 16))[:-1], "a row of 16 bytes"),
+    ],
+)
+def test_bytes_that_are_no_statistics(data: bytes, text: str) -> None:
+    assert read_statistics(memoryview(made()), SCHEMA.columns).of(0, SCHEMA.columns[0].type)
+    with pytest.raises(ValueError, match=text):
+        read_statistics(memoryview(data), SCHEMA.columns)
+
+
+def test_numbers_have_the_order_of_servers() -> None:
+    ordered = [-float("inf"), -1.5, -5e-324, -0.0, 0.0, 5e-324, 1.5, float("inf"), float("nan")]
+    keys = [sortable_float(number) for number in ordered]
+    assert keys == sorted(set(keys))
