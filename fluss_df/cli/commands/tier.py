@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluss_df.cli.base.console import err, errors_as_messages, out
+from fluss_df.cli.base.options import Connection, place_of
 from fluss_df.cli.base.progress import reading
+from fluss_df.client.connection import FlussConnection, resolve_connection
 from fluss_df.errors import FlussError
 from fluss_df.io.base.durations import parse_duration
+from fluss_df.metadata import TablePath
 
 if TYPE_CHECKING:
     from fluss_df.lake import TieringRound
 
 
 def tier(
-    connection: Annotated[str, typer.Option(help="The cluster (host:port).")],
+    connection: Connection = None,
     table: Annotated[
         list[str] | None,
         typer.Option(
-            help="Tier this table (db.table) only; repeat for more.",
+            help="Tier this table (table or database.table) only; repeat for more.",
             show_default="all tables with table.datalake.enabled",
         ),
     ] = None,
@@ -53,8 +56,6 @@ def tier(
 ) -> None:
     """Move tables into their Iceberg tables, as Flink's tiering service does; Ctrl-C ends it."""
     with errors_as_messages():
-        import fluss_df as fluss
-
         try:
             from fluss_df.lake import TieringService
         except ImportError as error:
@@ -64,23 +65,40 @@ def tier(
         keep_s = None
         if keep_snapshots is not None:
             keep_s = parse_duration("--keep-snapshots", keep_snapshots)
-        with (
-            fluss.connect(connection) as opened,
-            TieringService(
-                opened, table, workers=workers, keep_snapshots_s=keep_s, lease_file=lease_file
-            ) as service,
-        ):
+        opened = resolve_connection(connection)
+        tables = None if table is None else [_lake_table(opened, name) for name in table]
+        with TieringService(
+            opened, tables, workers=workers, keep_snapshots_s=keep_s, lease_file=lease_file
+        ) as service:
             if once:
                 # how many rows there are is known when a round is over
                 with reading("tiering", opened):
-                    for done in service.run_due():
-                        _show(done)
+                    rounds = service.run_due()
+                for done in rounds:
+                    _show(done)
+                if not any(done.snapshot_id is not None for done in rounds):
+                    err.print(
+                        "nothing was due: a table is due when table.datalake.freshness is over"
+                        " since its last round, and no other service has it"
+                    )
                 return
             # the rounds that are on their way are finished first
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: service.stop())
-            err.print(f"tiering the tables of {connection}; Ctrl-C ends it")
+            err.print(f"tiering the tables of {place_of(connection, opened)}; Ctrl-C ends it")
             service.run(_show)
+
+
+def _lake_table(opened: FlussConnection, name: str) -> TablePath:
+    """Return the path of a table that has a lake."""
+    path = TablePath.parse(name, opened.default_database)
+    properties = opened.get_table(path).get_table_info().get_properties()
+    if properties.get("table.datalake.enabled", "false").lower() != "true":
+        raise FlussError(
+            f"table {path} has no lake: create it with table.datalake.enabled=true, or set that"
+            " with fluss-df alter table"
+        )
+    return path
 
 
 def _show(done: TieringRound) -> None:

@@ -20,6 +20,7 @@ from fluss_df.lake.tiering.table_round import TableRound, TieringRound
 from fluss_df.lake.upkeep.upkeep import Upkeep
 from fluss_df.lake.writing.tasks import InThreads, RunTasks
 from fluss_df.metadata import TablePath
+from fluss_df.processors import processors
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
@@ -101,7 +102,7 @@ class TieringService:
         self._connection = connection
         self._upkeep = Upkeep(keep_snapshots_s)
         self._tables = None if tables is None else {_path(table) for table in tables}
-        threads = InThreads(workers or max(1, (os.cpu_count() or 1) // 2))
+        threads = InThreads(workers or max(1, processors() // 2))
         self._run_tasks: RunTasks = threads if run_tasks is None else run_tasks
         self._tables_at_once = tables_at_once
         self._max_rows = max_rows
