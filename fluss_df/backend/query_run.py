@@ -16,14 +16,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from fluss_df.backend.backend import Backend
+from fluss_df.backend.parameters import bind, numbered, without_catalog
 from fluss_df.backend.sql.ddl import RESET
-from fluss_df.backend.sql.parameters import bind, numbered, without_catalog
-from fluss_df.backend.sql.queries import (
-    SqlScope,
-    count_hints,
-    polars_reason,
-    require_no_files,
-)
+from fluss_df.backend.sql.queries import SqlScope, count_hints, polars_reason, require_no_files
 from fluss_df.backend.sql.statements import explained_query, parsed_statement
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
@@ -101,10 +96,7 @@ class QueryRun:
     Examples
     --------
     >>> run = QueryRun(backend, "SELECT * FROM orders", max_seconds=60)  # doctest: +SKIP
-    >>> with run:  # doctest: +SKIP
-    ...     for batch in run:
-    ...         print(batch.num_rows)
-    >>> print(run.scans)  # doctest: +SKIP
+    >>> rows = sum(batch.num_rows for batch in run)  # doctest: +SKIP
     """
 
     def __init__(

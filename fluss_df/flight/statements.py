@@ -11,13 +11,13 @@ from typing import Any, Final
 import pyarrow as pa
 from sqlglot import exp
 
-from fluss_df.backend.query_run import QueryRun
-from fluss_df.backend.sql.parameters import (
+from fluss_df.backend.parameters import (
     numbered,
     parameter_types,
     placeholders,
     without_catalog,
 )
+from fluss_df.backend.query_run import QueryRun
 from fluss_df.backend.sql.statements import parsed_statement
 from fluss_df.errors import FlussError
 from fluss_df.flight.options import FlightLimits

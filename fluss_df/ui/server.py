@@ -23,7 +23,7 @@ _START_S = 10.0
 _HEAD_BYTES = 32 << 10
 _MOST_TIMES = 4
 _unheard = logging.getLogger("fluss_df.ui.peers")
-_unheard.setLevel(logging.CRITICAL + 1)
+_unheard.disabled = True
 
 
 class ConsoleServer:

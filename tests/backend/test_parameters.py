@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import fluss_df
 from fluss_df.backend import Backend
+from fluss_df.backend.parameters import bind, numbered, parameter_types, placeholders
 from fluss_df.backend.query_run import QueryRun
-from fluss_df.backend.sql.parameters import bind, numbered, parameter_types, placeholders
 from fluss_df.backend.sql.statements import parsed_statement
 from fluss_df.errors import FlussError
 

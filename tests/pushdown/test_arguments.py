@@ -30,6 +30,8 @@ STATEMENTS = [
     "ALTER TABLE t ADD PARTITION (a = '1')", "ALTER TABLE t DROP PARTITION (a = '1')", "USE d",
     "TRUNCATE TABLE t", "INSERT INTO t (a) VALUES (1)", "UPDATE t SET a = 1 WHERE b = 2",
     "DELETE FROM t WHERE a = 1",
+    "MERGE INTO t USING s ON t.a = s.a WHEN MATCHED AND s.b > 1 THEN UPDATE SET b = s.b"
+    " WHEN NOT MATCHED THEN INSERT (a, b) VALUES (s.a, s.b)",
 ]  # fmt: skip
 
 

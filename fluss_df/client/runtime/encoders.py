@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from fluss_df.client.runtime.processors import processors
 from fluss_df.hooks import ForkStep, after_fork
-from fluss_df.processors import processors
 
 # each holds a few MB of a read or a write
 _MAX_THREADS = 16

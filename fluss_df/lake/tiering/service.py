@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from fluss_df.client.context import ClientContext
+from fluss_df.client.runtime.processors import processors
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError
 from fluss_df.lake.tiering.coordinator import Coordinator, Lease
@@ -20,7 +21,6 @@ from fluss_df.lake.tiering.table_round import TableRound, TieringRound
 from fluss_df.lake.upkeep.upkeep import Upkeep
 from fluss_df.lake.writing.tasks import InThreads, RunTasks
 from fluss_df.metadata import TablePath
-from fluss_df.processors import processors
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 

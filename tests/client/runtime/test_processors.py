@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss_df import processors
+from fluss_df.client.runtime import processors
 
 
 @pytest.mark.parametrize(
