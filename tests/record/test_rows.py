@@ -51,7 +51,7 @@ TAKEN: list[tuple[list[Any], Any, list[Any]]] = [
      [dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31)]),
     ([D.replace(tzinfo=ZONE), D, None], pa.timestamp("us", "UTC"),
      [dt.datetime(2026, 1, 2, 1, 4, 5, 678000, dt.UTC), D.replace(tzinfo=dt.UTC), None]),
-    ([pd.Timestamp(D), np.datetime64(D), None, D, np.datetime64("NaT")], pa.timestamp("us"),
+    ([pd.Timestamp(D), np.datetime64(D), None, D, np.datetime64("NaT", "us")], pa.timestamp("us"),
      [D, D, None, D, None]),
     ([pd.Timestamp(D, tz="Asia/Tokyo")], pa.timestamp("us", "UTC"),
      [dt.datetime(2026, 1, 1, 18, 4, 5, 678000, dt.UTC)]),
