@@ -21,7 +21,7 @@ class Call:
         self._ends = time.monotonic() + seconds
 
     def may_take(self, seconds: float) -> None:
-        """Have it ended when it takes so many seconds from now."""
+        """Have the call ended when it takes longer than ``seconds`` from now."""
         self._ends = time.monotonic() + seconds
 
     def end_if_late(self, now: float) -> None:
@@ -30,7 +30,7 @@ class Call:
             self._context.cancel()
 
     def messages(self, requests: Iterator[bytes], seconds: float) -> Iterator[bytes]:
-        """Iterate over the messages of the client, each of which may take so many seconds."""
+        """Iterate over the client's messages; each may take ``seconds`` to come."""
         self.may_take(seconds)
         for message in requests:
             self.may_take(seconds)

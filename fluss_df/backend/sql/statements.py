@@ -103,7 +103,6 @@ class Statements(Merging):
 
     def run_parsed(self, tree: exp.Expr, query: str) -> pl.DataFrame:
         """Run a statement that was parsed, of this text; as :meth:`raw_sql`."""
-        bare = _bare(query)
         if isinstance(tree, exp.Values):
             tree = _query_of(tree)
         if isinstance(tree, exp.Query):
@@ -118,11 +117,11 @@ class Statements(Merging):
         if isinstance(tree, exp.Merge):
             return self._merge(tree, count_hints(query))
         if isinstance(tree, exp.Create):
-            self._create_statement(tree, bare)
+            self._create_statement(tree, _bare(query))
         elif isinstance(tree, exp.Drop):
             self._drop_statement(tree)
         elif isinstance(tree, exp.Alter):
-            self._alter_statement(tree, bare)
+            self._alter_statement(tree, _bare(query))
         elif isinstance(tree, exp.Use):
             self._use(tree)
         elif isinstance(tree, exp.TruncateTable):
