@@ -15,6 +15,7 @@ import fluss_df as fluss
 from fluss_df.cluster import ClusterError, LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.errors import FlussError
+from tests.lake_tables import create_lake_table
 
 SCHEMA = fluss.Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]))
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
@@ -23,8 +24,11 @@ LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
 def lake_table(cluster: LocalCluster, name: str) -> fluss.TablePath:
     path = fluss.TablePath("fluss", name)
     with fluss.connect(cluster.bootstrap_servers) as connection:
-        connection.get_admin().create_table(
-            path, fluss.TableDescriptor(SCHEMA, bucket_count=2, properties=LAKE)
+        create_lake_table(
+            cluster,
+            connection,
+            path,
+            fluss.TableDescriptor(SCHEMA, bucket_count=2, properties=LAKE),
         )
     return path
 

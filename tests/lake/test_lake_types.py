@@ -14,6 +14,7 @@ import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
 from fluss_df.lake.tiering import TieringService
+from tests.lake_tables import create_lake_table
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
 # In microseconds where they are finer: the lake has no nanoseconds. Moments before 1970 are whole
@@ -70,13 +71,22 @@ def tables(nested: bool) -> tuple[pa.Table, pa.Table]:
 class Tiered:
     """A table that one of the services tiers."""
 
-    def __init__(self, connection: fluss.FlussConnection, name: str, service: object) -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        connection: fluss.FlussConnection,
+        name: str,
+        service: object,
+    ) -> None:
+        self.cluster = cluster
         self.connection = connection
         self.path = fluss.TablePath("fluss", name)
         self._service = service
 
     def create(self, schema: pa.Schema, keys: list[str] | None) -> None:
-        self.connection.get_admin().create_table(
+        create_lake_table(
+            self.cluster,
+            self.connection,
             self.path,
             fluss.TableDescriptor(fluss.Schema(schema, keys), bucket_count=1, properties=LAKE),
         )
@@ -124,7 +134,7 @@ def test_every_type(service: tuple[LocalCluster, str], keys: list[str] | None) -
     with fluss.connect(cluster.bootstrap_servers) as connection:
         kind = "keyed" if keys else "log"
         tier = TieringService(connection, [f"fluss.types_{kind}"]) if by == "ours" else None
-        table = Tiered(connection, f"types_{kind}", tier)
+        table = Tiered(cluster, connection, f"types_{kind}", tier)
         table.create(first.schema, keys)
         table.write(first)
         table.check()
@@ -139,7 +149,7 @@ def test_keys_in_nanoseconds_are_read_from_fluss(tiering_cluster: LocalCluster) 
     rows = pa.table({"at": times, "name": ["a", "b", "c"]})
     with fluss.connect(tiering_cluster.bootstrap_servers) as connection:
         service = TieringService(connection, ["fluss.nanoseconds"])
-        table = Tiered(connection, "nanoseconds", service)
+        table = Tiered(tiering_cluster, connection, "nanoseconds", service)
         table.create(rows.schema, ["at"])
         table.write(rows)
         there = fluss.read_fluss(table.path, connection=connection, lake=False)
@@ -153,7 +163,7 @@ def test_names_that_are_patterns(tiering_cluster: LocalCluster) -> None:
     later = pa.table({"^a$": [2, 4], "*": ["v", "w"], "a": [5, 6]})
     with fluss.connect(tiering_cluster.bootstrap_servers) as connection:
         service = TieringService(connection, ["fluss.patterns"])
-        table = Tiered(connection, "patterns", service)
+        table = Tiered(tiering_cluster, connection, "patterns", service)
         table.create(first.schema, ["^a$"])
         for rows in (first, later):
             table.write(rows)

@@ -28,6 +28,7 @@ from fluss_df.lake.options import LakeOptions
 from fluss_df.lake.paimon.catalog import open_paimon
 from fluss_df.lake.paimon.snapshot import PaimonSnapshot
 from fluss_df.pushdown.column import col as ref
+from tests.lake_tables import create_lake_table
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
 COLUMNS = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("day", pa.string())])
@@ -100,7 +101,9 @@ def created(
     **more: Any,
 ) -> Table:
     properties = LAKE | more.pop("properties", {})
-    connection.get_admin().create_table(
+    create_lake_table(
+        cluster,
+        connection,
         fluss.TablePath("fluss", name),
         fluss.TableDescriptor(fluss.Schema(schema, keys), properties=properties, **more),
     )

@@ -23,6 +23,7 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.errors import FlussError
 from fluss_df.lake.tiering import TieringService
+from tests.lake_tables import create_lake_table
 
 CASES = int(os.environ.get("FLUSS_TEST_CASES", "60"))
 SEED = int(os.environ.get("FLUSS_TEST_SEED", "1"))
@@ -47,7 +48,12 @@ class History:
     """A table, and the rows that it must have."""
 
     def __init__(
-        self, connection: fluss.FlussConnection, name: str, kind: str, choose: random.Random
+        self,
+        cluster: LocalCluster,
+        connection: fluss.FlussConnection,
+        name: str,
+        kind: str,
+        choose: random.Random,
     ) -> None:
         self.connection = connection
         self.name = name
@@ -58,7 +64,9 @@ class History:
         self.log: list[str] = []
         self.path = fluss.TablePath("fluss", name)
         self.rows = pl.DataFrame(COLUMNS.empty_table())
-        connection.get_admin().create_table(
+        create_lake_table(
+            cluster,
+            connection,
             self.path,
             fluss.TableDescriptor(
                 fluss.Schema(COLUMNS, self.keys or None),
@@ -207,13 +215,7 @@ def test_random_histories(tiered: LocalCluster) -> None:
             kind = choose.choice(list(KINDS))
             history = histories.get(kind)
             if history is None or len(history.log) >= _LIFE:
-                try:
-                    history = History(connection, f"random_{kind}_{number}", kind, choose)
-                except FlussError as error:
-                    # servers of 0.9.1 miss one now and then
-                    if "took no note of table" not in error.message:
-                        raise
-                    continue
+                history = History(tiered, connection, f"random_{kind}_{number}", kind, choose)
                 histories[kind] = history
             history.step()
             history.check()

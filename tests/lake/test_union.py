@@ -22,6 +22,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.scans import union
 from fluss_df.io.source import Halves, ScanSource
 from fluss_df.metadata import TableBucket
+from tests.lake_tables import create_lake_table
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
 COLUMNS = pa.schema(
@@ -71,7 +72,9 @@ class Lake:
     def create(self) -> None:
         options = KINDS[self.kind]
         schema = fluss.Schema(COLUMNS, options.get("keys"))
-        self.connection.get_admin().create_table(
+        create_lake_table(
+            self.cluster,
+            self.connection,
             fluss.TablePath("fluss", self.name),
             fluss.TableDescriptor(
                 schema,
@@ -335,7 +338,9 @@ def test_names_that_are_patterns(tiering: LocalCluster) -> None:
         ):
             lake = Lake(tiering, kind, f"patterns_{kind}", connection)
             schema = fluss.Schema(columns, ["^a$"] if lake.keys else None)
-            connection.get_admin().create_table(
+            create_lake_table(
+                tiering,
+                connection,
                 fluss.TablePath("fluss", lake.name),
                 fluss.TableDescriptor(schema, bucket_count=2, properties=LAKE),
             )

@@ -17,6 +17,7 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.lake.tiering import TieringService
+from tests.lake_tables import create_lake_table
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.string())])
@@ -72,7 +73,9 @@ def test_lake_and_log_are_one_table(
     path = fluss.TablePath("fluss", name)
     with fluss.connect(cluster.bootstrap_servers) as connection:
         admin = connection.get_admin()
-        admin.create_table(
+        create_lake_table(
+            cluster,
+            connection,
             path,
             fluss.TableDescriptor(
                 fluss.Schema(COLUMNS, keys),

@@ -15,6 +15,7 @@ import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.lake.iceberg.catalog import open_table
 from fluss_df.lake.tiering import TieringService
+from tests.lake_tables import create_lake_table
 
 COLUMNS = pa.schema(
     [
@@ -75,7 +76,9 @@ class LakeTable:
         if self.kind == "bucketed":
             options["bucket_keys"] = ["id"]
         with fluss.connect(self.cluster.bootstrap_servers) as connection:
-            connection.get_admin().create_table(
+            create_lake_table(
+                self.cluster,
+                connection,
                 self.path,
                 fluss.TableDescriptor(
                     schema, bucket_count=2, properties={**LAKE, **self.properties}, **options
