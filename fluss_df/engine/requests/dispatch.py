@@ -202,7 +202,7 @@ class Dispatcher:
             partition = message.partition_id if message.HasField("partition_id") else None
             buckets = (TableBucket(message.table_id, b, partition) for b in message.bucket_id)
             # opening one may mean to recover it
-            if not all(map(self.engine.is_open, buckets)):
+            if not self.engine.are_open(buckets):
                 return None
         began = time.monotonic()
         try:

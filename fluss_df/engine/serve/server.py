@@ -115,6 +115,8 @@ class EngineServer:
         engines.enter(self, self.engine.counters)
         if lake_tables and self.engine.lake is not None:
             self.engine.lake.created()
+        # once a minute from now on: programs that take less would keep old partitions for ever
+        self.engine.workers.submit(keep_partitions, self.engine)
 
     def _authorizer(self, security: Security) -> Authorizer | None:
         if not security.authorizer_enabled:
@@ -180,6 +182,11 @@ class EngineServer:
         if self._address is None:
             raise FlussError("this engine serves no TCP: pass port=0 for a free port")
         return self._address
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether its folder is removed when it is closed."""
+        return self._temporary is not None
 
     @property
     def open_connections(self) -> Connections[Connection]:
