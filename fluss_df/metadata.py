@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import enum
 import json
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ CHANGE_TYPE_COLUMN = "_change_type"
 VIEW_PROPERTY = "fluss_df.view"
 CHANGELOG_COLUMNS = (CHANGE_TYPE_COLUMN, LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
 
+_INT64 = 2**63
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _NAME_MAX = 200
 # the characters that ZooKeeper allows in a path
@@ -217,7 +219,13 @@ class OffsetSpec:
     @staticmethod
     def timestamp(ts: int) -> OffsetSpec:
         """Return the spec of the first record committed at or after ``ts`` (ms since 1970)."""
-        return OffsetSpec(2, ts)
+        try:
+            time = operator.index(ts)
+        except TypeError:
+            time = _INT64
+        if not -_INT64 <= time < _INT64:
+            raise FlussError(f"invalid timestamp {ts!r}: expected an integer, in ms since 1970")
+        return OffsetSpec(2, time)
 
     def __repr__(self) -> str:
         if self.timestamp_ms is not None:
@@ -237,10 +245,10 @@ def require_columns(names: Iterable[str], existing: Sequence[str], what: str) ->
     """Raise FlussError for the first of ``names`` that does not exist, with the nearest name."""
     known = frozenset(existing)
     for name in names:
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise FlussError(
                 f"{what} column '{name}' does not exist; there are {', '.join(existing)}"
-                f"{nearest(name, existing)}"
+                f"{nearest(str(name), existing)}"
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -31,8 +31,17 @@ class TableLayout:
     def __post_init__(self) -> None:
         """Take a text for one name, not for the names of its letters."""
         for name in ("primary_keys", "partition_keys", "bucket_keys"):
-            if isinstance(given := getattr(self, name), str):
+            given = getattr(self, name)
+            if isinstance(given, str):
                 object.__setattr__(self, name, (given,))
+            elif given is not None:
+                listed = isinstance(given, Iterable)
+                if not listed or not all(isinstance(key, str) for key in given):
+                    raise FlussError(f"{name}={given!r}: expected a name, or a list of names")
+                # one that can be read once is read here
+                object.__setattr__(self, name, tuple(given))
+        if not isinstance(self.properties, Mapping | None):
+            raise FlussError(f"properties={self.properties!r}: expected a dict of key to value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +187,8 @@ def describe(
     for field in arrow_types(path, schema):
         if field.name == change_type_column:
             continue
+        if change_type_column is not None and field.name in METADATA_COLUMNS:
+            continue  # what a scan of a changelog says of its rows besides
         try:
             nullable = field.name not in keys and field.name not in required
             kind = from_arrow(field.type, nullable, coerce=True)
