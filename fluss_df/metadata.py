@@ -83,6 +83,38 @@ def lease_problem(name: str) -> str | None:
     return None
 
 
+def property_texts(values: Mapping[str, object] | None, what: str) -> dict[str, str]:
+    """Return properties with their values as texts, as servers keep them.
+
+    Raises
+    ------
+    FlussError
+        For what is no mapping, and for values that are neither texts nor numbers.
+    """
+    if not isinstance(values, Mapping | None):
+        raise FlussError(f"expected a dict of key to value for {what}, not {values!r}")
+    texts = {}
+    for key, value in (values or {}).items():
+        if not isinstance(value, (str, int, float)):
+            raise FlussError(f"invalid value {value!r} of {what} '{key}': expected a string")
+        texts[str(key)] = str(value).lower() if isinstance(value, bool) else str(value)
+    return texts
+
+
+def key_columns_of(keys: object, what: str) -> tuple[str, ...]:
+    """Return the names of key columns, which are given as a list.
+
+    Raises
+    ------
+    FlussError
+        For what is no list, such as a single name.
+    """
+    if isinstance(keys, str) or not isinstance(keys, Iterable | None):
+        shown = f"the string {keys!r}" if isinstance(keys, str) else repr(keys)
+        raise FlussError(f"{what} columns: expected a list of names, not {shown}")
+    return tuple(keys or ())
+
+
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
     """Turn errors of reading a server's JSON, ``what``, into a ProtocolError."""
@@ -342,7 +374,7 @@ class DatabaseDescriptor:
         self, comment: str | None = None, custom_properties: Mapping[str, str] | None = None
     ) -> None:
         self._comment = comment
-        self._custom_properties = dict(custom_properties or {})
+        self._custom_properties = property_texts(custom_properties, "the custom property")
 
     @property
     def comment(self) -> str | None:

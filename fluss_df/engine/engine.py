@@ -312,7 +312,7 @@ class Engine:
         # made again by who opened a bucket when the catalog put it away
         shutil.rmtree(self._catalog_files.data_folder(table.id), ignore_errors=True)
         if self.lake is not None and has_lake(table):
-            self.lake.drop(table.path)
+            self.catalog.while_gone(table.path, self.lake.drop)
         self._used.forget(table.id)
         self._catalog_files.remove_dropped()
 

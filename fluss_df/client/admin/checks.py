@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from fluss_df.errors import FlussError
-from fluss_df.metadata import TableBucket
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket, TablePath
+from fluss_df.schema import TableDescriptor
 
 _INT32: Final = 2**31
 _INT64: Final = 2**63
@@ -55,6 +56,28 @@ def unicode(value: object, what: str) -> str:
     if isinstance(value, str) and not _SURROGATE.search(value):
         return value
     raise FlussError(f"invalid {what} {value!r}: expected a string of Unicode characters")
+
+
+def descriptor_of(value: object, path: TablePath) -> TableDescriptor:
+    """Return a descriptor that servers can keep.
+
+    Raises
+    ------
+    FlussError
+        For what is none, a comment that is no text, and a key that names a column twice.
+    """
+    if not isinstance(value, TableDescriptor):
+        raise FlussError(f"table {path}: invalid descriptor {value!r}: expected a TableDescriptor")
+    if value.comment is not None:
+        unicode(value.comment, f"comment of table {path}")
+    for what, keys in (("partition", value.partition_keys), ("bucket", value.bucket_keys)):
+        twice = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
+        if twice:
+            raise FlussError(
+                f"table {path}: column '{twice[0]}' stands in the {what} key more than once",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+    return value
 
 
 def buckets_of(values: Iterable[TableBucket], what: str) -> list[TableBucket]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fluss_df.client.admin.checks import unicode, whole
+from fluss_df.client.admin.checks import descriptor_of, unicode, whole
 from fluss_df.client.cluster.leader_requests import bucket_row_counts
 from fluss_df.client.cluster.table_creation import create_partition, create_table, drop_table
 from fluss_df.client.cluster.table_requests import (
@@ -47,14 +47,10 @@ class TableAdmin(TableQuestions):
         is created again.
         """
         path = checked(table_path)
-        if not isinstance(table_descriptor, TableDescriptor):
-            raise FlussError(
-                f"table {path}: invalid descriptor {table_descriptor!r}: expected a TableDescriptor"
-            )
         await create_table(
             self._cluster,
             path,
-            table_descriptor,
+            descriptor_of(table_descriptor, path),
             ignore_if_exists=bool(ignore_if_exists),
         )
 

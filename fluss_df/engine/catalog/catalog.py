@@ -25,6 +25,7 @@ from fluss_df.engine.tables.tables import (
     Partition,
     Table,
     databases_from_json,
+    databases_to_json,
     now_ms,
 )
 from fluss_df.errors import ErrorCode, FlussError
@@ -116,15 +117,7 @@ class Catalog:
             self._partitions[partition.id] = (table, partition)
 
     def _save(self) -> None:
-        entries = {
-            name: {
-                "comment": database.descriptor.comment,
-                "properties": database.descriptor.get_custom_properties(),
-                "created": database.created,
-                "modified": database.modified,
-            }
-            for name, database in self._databases.items()
-        }
+        entries = databases_to_json(self._databases)
         self._root.save({"databases": entries, "next": self._reserved})
 
     def _id(self, kind: str) -> int:
@@ -276,6 +269,12 @@ class Catalog:
             for partition in table.partitions.values():
                 del self._partitions[partition.id]
             return table
+
+    def while_gone(self, path: TablePath, function: Callable[[TablePath], None]) -> None:
+        """Call a function of a path, unless a table was created there; none is meanwhile."""
+        with self._lock:
+            if path not in self._tables:
+                function(path)
 
     def tables(self, database: str) -> list[str]:
         """Return the names of a database's tables."""

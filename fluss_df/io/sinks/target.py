@@ -247,15 +247,21 @@ def check_layout(info: TableInfo, layout: TableLayout) -> None:
         )
         if keys is not None
     ]
-    if layout.bucket_count is not None:
-        given.append(("bucket_count", layout.bucket_count, info.num_buckets))
+    # as they are kept: texts, and buckets for themselves
+    wanted = TableDescriptor(
+        info.schema, bucket_count=layout.bucket_count, properties=layout.properties
+    )
+    if wanted.bucket_count is not None:
+        given.append(("bucket_count", wanted.bucket_count, info.num_buckets))
+    if wanted.bucket_keys:
+        given.append(("bucket_keys", list(wanted.bucket_keys), info.get_bucket_keys()))
     properties = info.get_properties()
-    for key, value in (layout.properties or {}).items():
-        given.append((f"properties['{key}']", str(value), properties.get(key)))
-    for name, wanted, found in given:
-        if wanted != found:
+    for key, value in wanted.properties.items():
+        given.append((f"properties['{key}']", value, properties.get(key)))
+    for name, asked, found in given:
+        if asked != found:
             raise FlussError(
-                f"table {info.table_path} exists with {name}={found!r}, not {wanted!r}:"
+                f"table {info.table_path} exists with {name}={found!r}, not {asked!r}:"
                 " leave the argument out to write to it as it is",
                 ErrorCode.TABLE_ALREADY_EXIST,
             )
