@@ -118,7 +118,7 @@ def offset_spec_of(spec: OffsetSpec | int | None, kind: str | None, ts: int | No
     if name in ("timestamp", "2") and ts is not None:
         return OffsetSpec.timestamp(ts)
     if name in ("timestamp", "2"):
-        raise FlussError("offset_type='timestamp' needs a timestamp, in ms since 1970")
+        raise FlussError("invalid offset 'timestamp': it needs a timestamp, in ms since 1970")
     raise FlussError(
         f"invalid offset {name!r}: expected OffsetSpec.earliest(), OffsetSpec.latest() or"
         " OffsetSpec.timestamp(ms)"

@@ -1,0 +1,80 @@
+"""The engine of ``":memory:"`` ends with the last connection to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import fluss_df as fluss
+from fluss_df.client.connection import set_default_connection
+from fluss_df.client.transport import folders
+from fluss_df.engine.serve.server import EngineServer
+from fluss_df.errors import FlussError
+
+
+@pytest.fixture
+def before() -> Iterator[set[Path]]:
+    """The folders whose engines were there before."""
+    known = set(folders._engines)
+    yield known
+    assert set(folders._engines) == known
+
+
+def engine_of(before: set[Path]) -> EngineServer:
+    (folder,) = set(folders._engines) - before
+    return folders._engines[folder]
+
+
+def test_it_ends_with_its_connection(before: set[Path]) -> None:
+    for _ in range(3):
+        with fluss.connect(":memory:") as connection:
+            pl.DataFrame({"a": [1]}).write_fluss(
+                "t", connection=connection, create_if_not_exists=True
+            )
+            engine = engine_of(before)
+            assert engine.folder.exists()
+        assert engine.closed
+        assert not engine.folder.exists()
+        assert not engine._thread.is_alive()
+        connection.close()
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name == engine._thread.name and engine._thread.is_alive()]
+
+
+def test_others_that_use_it_keep_it(before: set[Path]) -> None:
+    connection = fluss.connect(":memory:")
+    engine = engine_of(before)
+    pl.DataFrame({"a": [1]}).write_fluss("t", connection=connection, create_if_not_exists=True)
+    other = fluss.connect(connection.config.bootstrap_servers)
+    connection.close()
+    assert not engine.closed
+    assert other.get_admin().list_tables("fluss") == ["t"]
+    other.close()
+    assert engine.closed
+    with pytest.raises(FlussError):
+        fluss.connect(connection.config.bootstrap_servers)
+
+
+def test_the_default_connection_keeps_it(before: set[Path]) -> None:
+    default = fluss.connect(":memory:")
+    try:
+        set_default_connection(default)
+        with fluss.connect() as connection:
+            connection.get_admin().create_database("d")
+        assert default.get_admin().database_exists("d")
+    finally:
+        set_default_connection(None)
+        default.close()
+
+
+def test_the_engine_of_a_folder_stays(tmp_path: Path) -> None:
+    with fluss.connect(tmp_path / "data"):
+        engine = folders._engines[tmp_path / "data"]
+    assert not engine.closed
+    with fluss.connect(tmp_path / "data"):
+        assert folders._engines[tmp_path / "data"] is engine
+    engine.close()
