@@ -9,7 +9,7 @@ import fluss_df as fluss
 from fluss_df.client.scan import snapshot_scanner
 from fluss_df.engine.requests.kv_scans import Scans
 from fluss_df.errors import ProtocolError
-from fluss_df.io import read_fluss
+from fluss_df.io import read_fluss, write_fluss
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.record.kv.values import encode_value_batch
 
@@ -17,8 +17,12 @@ from fluss_df.record.kv.values import encode_value_batch
 @pytest.mark.parametrize("records", [b"", encode_value_batch([])])
 def test_a_scan_without_rows_ends(monkeypatch: pytest.MonkeyPatch, records: bytes) -> None:
     with fluss.connect(":memory:") as connection:
-        pl.DataFrame({"id": [1]}).write_fluss(
-            "keys", connection=connection, create_if_not_exists=True, primary_keys="id"
+        write_fluss(
+            pl.DataFrame({"id": [1]}),
+            "keys",
+            connection=connection,
+            create_if_not_exists=True,
+            primary_keys="id",
         )
         asked: list[bool] = []
 

@@ -19,6 +19,7 @@ LOG, KEYS = TablePath("fluss", "log"), TablePath("fluss", "keys")
 ARROW = pa.schema([("id", pa.int64()), ("s", pa.string())])
 SCHEMA = Schema(ARROW)
 LONE = "\ud800"
+STRING: Any = "x"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ ADMIN: dict[str, tuple[Callable[[Any], object], str]] = {
     "buckets": (lambda a: a.list_offsets(LOG, 0, OffsetSpec.latest()), "invalid buckets 0"),
     "no buckets": (lambda a: a.list_offsets(LOG, "0", OffsetSpec.latest()), "invalid buckets '0'"),
     "bucket": (lambda a: a.list_offsets(LOG, ["0"], OffsetSpec.latest()), "invalid bucket '0'"),
-    "time": (lambda a: a.list_offsets(LOG, [0], OffsetSpec.timestamp("x")), "invalid timestamp"),
+    "time": (lambda a: a.list_offsets(LOG, [0], OffsetSpec.timestamp(STRING)), "invalid timestamp"),
     "late": (lambda a: a.list_offsets(LOG, [0], OffsetSpec.timestamp(2**70)), "timestamp 1180"),
     "no time": (lambda a: a.list_offsets(LOG, [0], offset_type="timestamp"), "needs a timestamp"),
     "database": (lambda a: a.create_database("d", "x"), "expected a DatabaseDescriptor"),

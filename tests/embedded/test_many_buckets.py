@@ -12,6 +12,7 @@ import pytest
 
 from fluss_df import OffsetSpec, Schema, TableDescriptor, TablePath
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.io import write_fluss
 from fluss_df.metadata import TableBucket
 
 PATH = TablePath("fluss", "wide")
@@ -26,7 +27,7 @@ def test_folders_of_buckets_are_listed_once(
         admin = connection.get_admin()
         schema = Schema(pa.schema([("id", pa.int64())]))
         admin.create_table(PATH, TableDescriptor(schema, bucket_count=BUCKETS, bucket_keys=["id"]))
-        pl.DataFrame({"id": range(20)}).write_fluss(PATH, connection=connection)
+        write_fluss(pl.DataFrame({"id": range(20)}), PATH, connection=connection)
         used = {bucket.bucket_id for bucket in engine.engine.all_buckets()}
         assert 1 < len(used) <= 20
     with EmbeddedFluss(folder) as engine, engine.connection() as connection:

@@ -23,6 +23,7 @@ from fluss_df.engine.lake import tiering_states
 from fluss_df.engine.lake.tiering_states import TieringStates
 from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io import write_fluss
 
 PATH = TablePath("fluss", "days")
 DAYS = Schema(pa.schema([("day", pa.string()), ("id", pa.int64())]))
@@ -202,4 +203,4 @@ def test_hours_are_those_of_rows(tmp_path: Path) -> None:
         hours = {f"{each:%Y%m%d%H}" for each in (before, after)}
         assert hours & set(partitions(engine))
         hour = min(hours & set(partitions(engine)))
-        pl.DataFrame({"day": [hour], "id": [1]}).write_fluss(PATH, connection=connection)
+        write_fluss(pl.DataFrame({"day": [hour], "id": [1]}), PATH, connection=connection)

@@ -14,6 +14,7 @@ from fluss_df.client.connection import set_default_connection
 from fluss_df.client.transport import folders
 from fluss_df.engine.serve.server import EngineServer
 from fluss_df.errors import FlussError
+from fluss_df.io import write_fluss
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def engine_of(before: set[Path]) -> EngineServer:
 def test_it_ends_with_its_connection(before: set[Path]) -> None:
     for _ in range(3):
         with fluss.connect(":memory:") as connection:
-            pl.DataFrame({"a": [1]}).write_fluss(
-                "t", connection=connection, create_if_not_exists=True
+            write_fluss(
+                pl.DataFrame({"a": [1]}), "t", connection=connection, create_if_not_exists=True
             )
             engine = engine_of(before)
             assert engine.folder.exists()
@@ -48,7 +49,7 @@ def test_it_ends_with_its_connection(before: set[Path]) -> None:
 def test_others_that_use_it_keep_it(before: set[Path]) -> None:
     connection = fluss.connect(":memory:")
     engine = engine_of(before)
-    pl.DataFrame({"a": [1]}).write_fluss("t", connection=connection, create_if_not_exists=True)
+    write_fluss(pl.DataFrame({"a": [1]}), "t", connection=connection, create_if_not_exists=True)
     other = fluss.connect(connection.config.bootstrap_servers)
     connection.close()
     assert not engine.closed

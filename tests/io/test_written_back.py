@@ -11,7 +11,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df import FlussError, Schema, TableDescriptor, TablePath
-from fluss_df.io import read_fluss, scan_fluss
+from fluss_df.io import read_fluss, scan_fluss, sink_fluss, write_fluss
 
 ROWS = pl.DataFrame({"id": [1, 2], "s": ["a", "b"]})
 
@@ -23,13 +23,14 @@ def connection() -> Iterator[fluss.FlussConnection]:
 
 
 def test_a_changelog_is_written_to_a_new_table(connection: fluss.FlussConnection) -> None:
-    ROWS.write_fluss("keys", connection=connection, create_if_not_exists=True, primary_keys="id")
+    write_fluss(ROWS, "keys", connection=connection, create_if_not_exists=True, primary_keys="id")
     with connection.get_table("keys").new_upsert().create_writer() as writer:
         writer.upsert([1, "c"])
         writer.delete([2])
     changes = scan_fluss("keys$changelog", connection=connection)
     for _ in range(2):
-        made = changes.sink_fluss(
+        made = sink_fluss(
+            changes,
             "copy",
             connection=connection,
             create_if_not_exists=True,
@@ -47,9 +48,9 @@ def test_merged_schemas_leave_numbers_to_the_server(connection: fluss.FlussConne
     )
     connection.get_admin().create_table(TablePath("fluss", "numbered"), TableDescriptor(schema))
     rows = pl.DataFrame({"id": ["a", "b"], "v": [1, 2]})
-    rows.write_fluss("numbered", connection=connection, schema_mode="merge")
+    write_fluss(rows, "numbered", connection=connection, schema_mode="merge")
     more = pl.DataFrame({"id": ["c"], "v": [3], "w": ["new"]})
-    more.write_fluss("numbered", connection=connection, schema_mode="merge")
+    write_fluss(more, "numbered", connection=connection, schema_mode="merge")
     found = read_fluss("numbered", connection=connection).sort("id")
     assert found["n"].to_list() == [1, 2, 3]
     assert found["w"].to_list() == [None, None, "new"]
@@ -63,18 +64,18 @@ def test_a_table_is_as_its_properties_say(
     connection: fluss.FlussConnection, properties: dict[str, Any]
 ) -> None:
     for _ in range(2):
-        ROWS.write_fluss(
-            "log", connection=connection, create_if_not_exists=True, properties=properties
+        write_fluss(
+            ROWS, "log", connection=connection, create_if_not_exists=True, properties=properties
         )
-    other = {"bucket.num": "4", "table.auto-partition.enabled": True, "table.log.ttl": 501}
+    other: dict[str, Any] = {"bucket.num": "4", "table.auto-partition.enabled": True, "table.log.ttl": 501}
     (name,) = properties
     with pytest.raises(FlussError, match="exists with"):
-        ROWS.write_fluss("log", connection=connection, properties={name: other[name]})
+        write_fluss(ROWS, "log", connection=connection, properties={name: other[name]})
 
 
 @pytest.mark.parametrize("given", [5, [1]])
 def test_keys_are_names(connection: fluss.FlussConnection, given: Any) -> None:
-    with pytest.raises(FlussError, match="primary_keys=.*: expected a name, or a list of names"):
-        ROWS.write_fluss(
-            "log", connection=connection, create_if_not_exists=True, primary_keys=given
+    with pytest.raises(FlussError, match=r"primary_keys=.*: expected a name, or a list of names"):
+        write_fluss(
+            ROWS, "log", connection=connection, create_if_not_exists=True, primary_keys=given
         )
