@@ -67,7 +67,11 @@ def test_a_table_is_as_its_properties_say(
         write_fluss(
             ROWS, "log", connection=connection, create_if_not_exists=True, properties=properties
         )
-    other: dict[str, Any] = {"bucket.num": "4", "table.auto-partition.enabled": True, "table.log.ttl": 501}
+    other: dict[str, Any] = {
+        "bucket.num": "4",
+        "table.auto-partition.enabled": True,
+        "table.log.ttl": 501,
+    }
     (name,) = properties
     with pytest.raises(FlussError, match="exists with"):
         write_fluss(ROWS, "log", connection=connection, properties={name: other[name]})

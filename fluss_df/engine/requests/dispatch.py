@@ -65,7 +65,8 @@ class Session:
     Attributes
     ----------
     host, port
-        Where this peer reaches the server: its own metadata says so.
+        Where this peer reaches the server: its own metadata says so. The host is "" until it is
+        known, where the server listens on all addresses.
     users
         User -> password of those who may in, or its hash; None to let everyone in.
     user

@@ -23,6 +23,7 @@ from fluss_df.engine.access.security import Security, principals_of
 from fluss_df.engine.auto_partitions import keep_partitions
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.engine_options import EngineOptions
+from fluss_df.engine.files.files import disk_refused
 from fluss_df.engine.files.runtime_folder import PREFIX, RuntimeFolder
 from fluss_df.engine.lake.lake_of_table import has_lake
 from fluss_df.engine.requests.dispatch import Dispatcher, Reply, Session
@@ -77,23 +78,21 @@ class EngineServer:
         except BaseException:
             self._remove_temporary()
             raise
-        self.engine.at_checks(functools.partial(keep_partitions, self.engine))
-        dispatcher = Dispatcher(self.engine, self._authorizer(security))
-        self._connections = Connections[Connection](dispatcher, limits or Limits())
-        self._loop = asyncio.new_event_loop()
         self.socket_path = self._runtime.socket_path
         # of requests that come without a connection
         reached = local_host(self.socket_path)
-        settings = self.engine.settings
-        self.engine.lake = open_folder_lake(
-            self.folder,
-            f"{reached[0]}:{reached[1]}",
-            settings.lake_tiering,
-            settings.lake_snapshots_s,
-        )
         self._session = Session(*reached, local=True)
-        self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
-        self._thread.start()
+        try:
+            self._prepare(security, limits, f"{reached[0]}:{reached[1]}")
+        except BaseException as error:
+            # nothing uses the folder yet, and nobody could give it back later
+            self._closed = True
+            self.engine.close()
+            self._remove_temporary()
+            if isinstance(error, OSError | RuntimeError):
+                what = f"cannot open the folder {self.folder}"
+                raise disk_refused(what, self.folder, error) from error
+            raise
         try:
             self._runtime.name_data(self.folder)
             lake_tables = [t for t in self.engine.catalog.all_tables() if has_lake(t)]
@@ -117,6 +116,23 @@ class EngineServer:
             self.engine.lake.created()
         # once a minute from now on: programs that take less would keep old partitions for ever
         self.engine.workers.submit(keep_partitions, self.engine)
+
+    def _prepare(self, security: Security, limits: Limits | None, address: str) -> None:
+        """Make what answers requests, and start its thread."""
+        self.engine.at_checks(functools.partial(keep_partitions, self.engine))
+        dispatcher = Dispatcher(self.engine, self._authorizer(security))
+        self._connections = Connections[Connection](dispatcher, limits or Limits())
+        settings = self.engine.settings
+        self.engine.lake = open_folder_lake(
+            self.folder, address, settings.lake_tiering, settings.lake_snapshots_s
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            self._loop.close()
+            raise
 
     def _authorizer(self, security: Security) -> Authorizer | None:
         if not security.authorizer_enabled:
@@ -151,11 +167,13 @@ class EngineServer:
         if listening is None:
             return
         bound = int(listening.getsockname()[1])
-        shown = "127.0.0.1" if host in ("0.0.0.0", "") else host
+        everywhere = host in ("0.0.0.0", "")
+        # of all of this machine's addresses, each peer is told the one that it came to
+        shown = "" if everywhere else host
         self._accept(
             listening, lambda address: Session(shown, bound, self._users, address=address), tls
         )
-        self._address = f"{shown}:{bound}"
+        self._address = f"{'127.0.0.1' if everywhere else host}:{bound}"
 
     def _accept(
         self,
