@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df import Schema, TableDescriptor, TablePath
+from fluss_df.client.transport import folders
+from fluss_df.client.transport.folders import back_up_folder
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.requests.kv_scans import Scans
 from fluss_df.errors import FlussError
@@ -110,3 +114,21 @@ def test_a_scan_that_fails_in_between_is_not_gone_on_with(
             with pytest.raises(MemoryError):
                 scans.answer(again)
         assert scans.answer(again).error_code
+
+
+def test_places_may_have_names_of_any_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the socket is there, too
+    place = Path(tempfile.mkdtemp(prefix=os.fsdecode(b"odd\xff"), dir="/tmp"))
+    try:
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        with fluss.connect(place / "data") as connection:
+            assert "unix-" in str(connection.config.bootstrap_servers)
+            connection.get_admin().create_database("d")
+        file = tmp_path / os.fsdecode(b"copy\xff.tar.zst")
+        assert back_up_folder(place / "data", file) == file.stat().st_size
+    finally:
+        folders._engines[place / "data"].close()
+        shutil.rmtree(place)

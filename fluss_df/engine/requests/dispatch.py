@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -232,7 +233,7 @@ class Dispatcher:
         self, session: Session, request: Request, in_place: bool
     ) -> list[Buffer] | Awaitable[list[Buffer]]:
         if request.key == BACKUP_KEY and session.local and session.trusted:
-            file = Path(bytes(request.body).decode())
+            file = Path(os.fsdecode(bytes(request.body)))
             return [str(await self.engine.run(back_up, self.engine, file)).encode()]
         known = self._handlers.get(request.key)
         if known is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import os
 import secrets
@@ -115,7 +116,8 @@ class EngineServer:
         if lake_tables and self.engine.lake is not None:
             self.engine.lake.created()
         # once a minute from now on: programs that take less would keep old partitions for ever
-        self.engine.workers.submit(keep_partitions, self.engine)
+        with contextlib.suppress(RuntimeError):  # there is no thread for it
+            self.engine.workers.submit(keep_partitions, self.engine)
 
     def _prepare(self, security: Security, limits: Limits | None, address: str) -> None:
         """Make what answers requests, and start its thread."""

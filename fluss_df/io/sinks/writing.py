@@ -126,7 +126,13 @@ class Writing:
                 raise
         if exc_value is not None:
             self._explain(exc_value)
-        self._tell()
+            return
+        try:
+            self._tell()
+        except BaseException as error:
+            # of who is told: everything is written
+            self._explain(error)
+            raise
 
     def _explain(self, error: BaseException) -> None:
         """Say in an error what was written before it."""
