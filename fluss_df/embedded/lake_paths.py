@@ -22,6 +22,8 @@ from fluss_df.engine.files.files import DamagedError, read_bytes
 from fluss_df.lake.snapshot import local_path
 
 WAREHOUSE: Final = "warehouse"
+# of a table, as JSON
+_MOST_METADATA_BYTES: Final = 256 << 20
 
 # ids of fields, by Iceberg's specification
 MANIFEST_PATH: Final = 500
@@ -120,13 +122,22 @@ class LakePaths:
 def read_metadata(data: bytes, below: str) -> dict[str, Any]:
     """Return the metadata of a table from its file."""
     try:
-        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        text = _unpacked(data, below) if data[:2] == b"\x1f\x8b" else data
         value = json.loads(text)
         if not isinstance(value, dict) or not isinstance(value.get("location"), str):
             raise ValueError("it is no metadata of a table")
         return value
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, RecursionError) as error:
         raise DamagedError(f"{below} is damaged: {error}") from error
+
+
+def _unpacked(data: bytes, below: str) -> bytes:
+    """Return what was compressed; a backup may be somebody else's, and a bomb."""
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        text = file.read(_MOST_METADATA_BYTES + 1)
+    if len(text) > _MOST_METADATA_BYTES:
+        raise DamagedError(f"{below} has more than {_MOST_METADATA_BYTES:,} bytes unpacked")
+    return text
 
 
 def require_inside(metadata: Mapping[str, Any], paths: LakePaths) -> None:
