@@ -29,7 +29,7 @@ def test_metadata_that_unpacks_to_more_than_it_may_is_refused(
     packed = gzip.compress(json.dumps(metadata).encode())
     assert read_metadata(packed, "m.gz.metadata.json") == metadata
     monkeypatch.setattr(lake_paths, "_MOST_METADATA_BYTES", 1000)
-    with pytest.raises(DamagedError, match="m.gz has more than 1,000 bytes unpacked"):
+    with pytest.raises(DamagedError, match=r"m\.gz has more than 1,000 bytes unpacked"):
         read_metadata(packed, "m.gz")
     with pytest.raises(DamagedError, match="is damaged"):
         read_metadata(packed[:-20], "m.gz")
