@@ -11,7 +11,7 @@ from typing import Final
 
 from fluss_df.engine.catalog.catalog import Catalog
 from fluss_df.engine.catalog.catalog_files import CatalogFiles
-from fluss_df.engine.files.files import DamagedError, names_in
+from fluss_df.engine.files.files import DamagedError, disk_refused, names_in
 from fluss_df.engine.log.bucket_register import BucketRegister, dropped
 from fluss_df.engine.log.synced_point import BucketIds
 from fluss_df.errors import FlussError
@@ -54,6 +54,11 @@ class UsedBuckets:
             Any buckets.
         folder_of
             Returns the folder that the folder of a bucket is in.
+
+        Raises
+        ------
+        FlussError
+            See :func:`~fluss_df.engine.files.files.disk_refused`.
         """
         found = set()
         parts: dict[tuple[int, int | None], list[TableBucket]] = defaultdict(list)
@@ -67,7 +72,12 @@ class UsedBuckets:
             if len(others) <= _LOOKED_AT_EACH:
                 found |= {each for each in others if (folder / str(each.bucket_id)).exists()}
                 continue
-            names = set(names_in(folder))
+            try:
+                names = set(names_in(folder))
+            except NotADirectoryError:
+                continue  # who opens one of them says so
+            except OSError as error:
+                raise disk_refused(f"cannot list {folder}", folder, error) from error
             found |= {each for each in others if str(each.bucket_id) in names}
         return found
 

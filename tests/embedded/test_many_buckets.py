@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from fluss_df import OffsetSpec, Schema, TableDescriptor, TablePath
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.errors import FlussError
 from fluss_df.io import write_fluss
 from fluss_df.metadata import TableBucket
 
@@ -64,3 +66,28 @@ def test_folders_of_buckets_are_listed_once(
         none = TableBucket(table.id, min(set(range(BUCKETS)) - found))
         assert engine.engine.having_folders([*few, none]) == set(few)
         assert not engine.engine.having_folders([])
+
+
+def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "data"
+    with EmbeddedFluss(folder) as engine, engine.connection() as connection:
+        admin = connection.get_admin()
+        schema = Schema(pa.schema([("id", pa.int64())]))
+        admin.create_table(PATH, TableDescriptor(schema, bucket_count=20))
+        table = engine.engine.catalog.table(PATH)
+        (folder / "data" / str(table.id)).mkdir(exist_ok=True)
+        place = folder / "data" / str(table.id) / "table"
+        # in the way of what is not there yet
+        place.write_text("no folder")
+        assert admin.list_offsets(PATH, range(20), OffsetSpec.latest()) == dict.fromkeys(
+            range(20), 0
+        )
+        assert engine.engine.all_buckets() == []
+
+        def refuses(path: str | Path) -> list[str]:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "listdir", refuses)
+            with pytest.raises(FlussError, match="raise the limit"):
+                engine.engine.all_buckets()
