@@ -101,6 +101,8 @@ class FlussConnection(ClientContext, Ready):
 
     def _leave(self) -> None:
         """Close the temporary engine that this connection was to, once none is to it any more."""
+        if self not in _made:
+            return
         servers = self.config.bootstrap_servers
         if not any(c.config.bootstrap_servers == servers for c in list(_made) if not c._closed):
             close_temporary(self.config)
@@ -182,7 +184,14 @@ class FlussConnection(ClientContext, Ready):
         return f"FlussConnection({self.config.bootstrap_servers!r}, {state})"
 
 
+# those that keep a temporary engine open
 _made: weakref.WeakSet[FlussConnection] = weakref.WeakSet()
+
+
+def uncounted(connection: FlussConnection) -> FlussConnection:
+    """Return a connection that keeps no temporary engine open: it is the engine's own."""
+    _made.discard(connection)
+    return connection
 
 
 async def _close(cluster: Cluster) -> None:

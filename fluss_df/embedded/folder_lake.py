@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fluss_df.client.connection import FlussConnection
+from fluss_df.client.connection import FlussConnection, uncounted
 from fluss_df.embedded.lake_layout import field_name, layout, match_columns
 from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, catalog_rows, lacking
 from fluss_df.embedded.lake_summing import LakeSumming
@@ -417,7 +417,7 @@ class FolderLake:
             from fluss_df.lake import TieringService
 
             with (
-                FlussConnection.create(self._address) as connection,
+                uncounted(FlussConnection.create(self._address)) as connection,
                 TieringService(
                     connection, tables_at_once=1, keep_snapshots_s=self._keep_s
                 ) as service,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
+from fluss_df import Schema, TableDescriptor, TablePath
 from fluss_df.client.connection import set_default_connection
 from fluss_df.client.transport import folders
+from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.serve.server import EngineServer
 from fluss_df.errors import FlussError
 from fluss_df.io import write_fluss
@@ -79,3 +83,45 @@ def test_the_engine_of_a_folder_stays(tmp_path: Path) -> None:
     with fluss.connect(tmp_path / "data"):
         assert folders._engines[tmp_path / "data"] is engine
     engine.close()
+
+
+def test_one_with_a_lake_ends_too(before: set[Path]) -> None:
+    """Its tiering has a connection of its own."""
+    pytest.importorskip("pyiceberg")
+    path = TablePath("fluss", "tiered")
+    properties = {"table.datalake.enabled": "true", "table.datalake.freshness": "1ms"}
+    schema = Schema(pa.schema([("id", pa.int64())]))
+    with fluss.connect(":memory:") as connection:
+        admin = connection.get_admin()
+        admin.create_table(path, TableDescriptor(schema, properties=properties))
+        write_fluss(pl.DataFrame({"id": [1]}), path, connection=connection)
+        engine = engine_of(before)
+        until = time.monotonic() + 30
+        # the tiering has begun
+        while not engine.engine.catalog.table(path).lake and time.monotonic() < until:
+            time.sleep(0.05)
+        assert engine.engine.catalog.table(path).lake
+    assert engine.closed
+    assert not engine._thread.is_alive()
+    assert "fluss-df-folder-lake" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_it_is_closed_once_by_many(tmp_path: Path) -> None:
+    engine = EmbeddedFluss(tmp_path / "data")
+    errors: list[BaseException] = []
+
+    def close() -> None:
+        try:
+            engine.close()
+        except BaseException as error:
+            errors.append(error)
+
+    closers = [threading.Thread(target=close) for _ in range(8)]
+    for closer in closers:
+        closer.start()
+    for closer in closers:
+        closer.join(20)
+    assert not errors
+    assert engine.closed
+    with EmbeddedFluss(tmp_path / "data"):
+        pass

@@ -77,6 +77,16 @@ def test_a_table_is_as_its_properties_say(
         write_fluss(ROWS, "log", connection=connection, properties={name: other[name]})
 
 
+def test_who_is_told_and_fails_knows_what_was_written(connection: fluss.FlussConnection) -> None:
+    def fails(rows: int) -> None:
+        raise ValueError("no such window")
+
+    with pytest.raises(ValueError, match="no such window") as failed:
+        write_fluss(ROWS, "log", connection=connection, create_if_not_exists=True, progress=fails)
+    assert any("2 rows were written to fluss.log" in note for note in failed.value.__notes__)
+    assert read_fluss("log", connection=connection).height == 2
+
+
 @pytest.mark.parametrize("given", [5, [1]])
 def test_keys_are_names(connection: fluss.FlussConnection, given: Any) -> None:
     with pytest.raises(FlussError, match=r"primary_keys=.*: expected a name, or a list of names"):

@@ -69,7 +69,8 @@ class EngineServer:
         self._temporary = tempfile.mkdtemp(prefix=PREFIX) if path is None else None
         self.folder = Path(self._temporary or path or "").expanduser().absolute()
         self._address: str | None = None
-        self._closed = False
+        self._closed = self._ended = False
+        self._ending = threading.Lock()
         self._acceptors: list[Acceptor] = []
         self._requests: set[asyncio.Task[Any]] = set()
         self._runtime: RuntimeFolder | None = None
@@ -347,6 +348,10 @@ class EngineServer:
         """
         if self._closed:
             return
+        with self._ending:
+            if self._ended:
+                return
+            self._ended = True
         if self.engine.lake is not None:
             # it tiers by requests, which are still answered
             self.engine.lake.close()
