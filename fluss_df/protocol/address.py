@@ -28,7 +28,8 @@ def local_path(host: str) -> str | None:
     if not host.startswith(_PREFIX):
         return None
     try:
-        # paths are bytes of any kind
-        return bytes.fromhex(host.removeprefix(_PREFIX)).decode(errors="surrogateescape")
+        path = bytes.fromhex(host.removeprefix(_PREFIX)).decode(errors="surrogateescape")
     except ValueError:
         return None
+    # bytes of any kind, but a whole path
+    return path if path.startswith("/") else None
