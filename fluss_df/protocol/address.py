@@ -32,4 +32,4 @@ def local_path(host: str) -> str | None:
     except ValueError:
         return None
     # bytes of any kind, but a whole path
-    return path if path.startswith("/") else None
+    return path if not path or path.startswith("/") else None
