@@ -81,11 +81,16 @@ def test_old_partitions_go_when_a_folder_is_opened(tmp_path: Path) -> None:
         connection.get_admin().create_table(PATH, by_day(**AUTOMATIC))
         connection.get_admin().create_partition(PATH, {"day": OLD})
         assert partitions(engine) == [OLD]
-    # at the end, what was begun is done
-    with EmbeddedFluss(tmp_path / "data"):
-        pass
+        # as one that was created days ago
+        table = engine.engine.catalog.table(PATH)
+        table.descriptor.properties["table.auto-partition.num-precreate"] = "2"
+        engine.engine.catalog._store(table)
+    before = datetime.datetime.now()
     with EmbeddedFluss(tmp_path / "data") as engine:
-        assert partitions(engine) == []
+        there = partitions(engine)
+        assert OLD not in there
+        assert len(there) == 2
+        assert there[0] in {f"{day:%Y%m%d}" for day in (before, datetime.datetime.now())}
 
 
 def test_partitions_that_a_full_disk_refuses_are_told(

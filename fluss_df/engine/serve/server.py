@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from fluss_df.engine.access.authorizer import Authorizer
 from fluss_df.engine.access.passwords import checked_users
@@ -41,6 +41,8 @@ from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.frames import Request
 
 T = TypeVar("T")
+# for which opening waits for partitions
+_PARTITIONS_S: Final = 2.0
 
 
 class EngineServer:
@@ -116,9 +118,9 @@ class EngineServer:
         engines.enter(self, self.engine.counters)
         if lake_tables and self.engine.lake is not None:
             self.engine.lake.created()
-        # once a minute from now on: programs that take less would keep old partitions for ever
-        with contextlib.suppress(RuntimeError):  # there is no thread for it
-            self.engine.workers.submit(keep_partitions, self.engine)
+        # once a minute from now on: short programs would have no new partitions, and keep old ones
+        with contextlib.suppress(RuntimeError, TimeoutError):  # no thread for it, or much to remove
+            self.engine.workers.submit(keep_partitions, self.engine).result(_PARTITIONS_S)
 
     def _prepare(self, security: Security, limits: Limits | None, address: str) -> None:
         """Make what answers requests, and start its thread."""
