@@ -308,9 +308,9 @@ class Engine:
 
     def drop_table(self, table: Table) -> None:
         """Remove the data of a table that was dropped from the catalog."""
+        self._catalog_files.lead_to_dropped(table.id)
         self._drop(lambda bucket: bucket.table_id == table.id)
-        # made again by who opened a bucket when the catalog put it away
-        shutil.rmtree(self._catalog_files.data_folder(table.id), ignore_errors=True)
+        self._catalog_files.remove_place(table.id)
         if self.lake is not None and has_lake(table):
             self.catalog.while_gone(table.path, self.lake.drop)
         self._used.forget(table.id)
