@@ -323,7 +323,7 @@ class Engine:
         shutil.rmtree(folder, ignore_errors=True)
         self.catalog.forget_dropped(table, {partition.id})
 
-    def _drop(self, wanted: Callable[[TableBucket], bool]) -> None:
+    def _drop(self, wanted: Callable[[TableBucket], bool], *, remove: bool = True) -> None:
         with self._lock:
             buckets = [bucket for bucket in self._open if wanted(bucket)]
             dropped = [self._open.pop(bucket) for bucket in buckets]
@@ -337,6 +337,8 @@ class Engine:
         with self.workers.aside():
             for entry in opening:
                 entry.done.wait()
+        for opened in dropped if remove else ():
+            opened.remove_log()
         for opened in dropped:
             opened.abandon()
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -426,7 +428,7 @@ class Engine:
     def _give_up(self) -> None:
         """Leave the folder, wherever it is, to who opens it next."""
         self._begin_closing()
-        self._drop(lambda _bucket: True)
+        self._drop(lambda _bucket: True, remove=False)
         self.lock.release()
 
     def expire(self) -> int:

@@ -12,6 +12,7 @@ import pytest
 
 from fluss_df import Schema, TableDescriptor, TablePath
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.engine.kv.kv_store import KvStore
 from fluss_df.io import read_fluss, write_fluss
 from fluss_df.metadata import TableBucket
 
@@ -64,3 +65,23 @@ def test_a_drop_that_was_killed_is_ended_when_the_folder_is_opened(tmp_path: Pat
         assert engine.engine.catalog.table(PATH).id > table.id
         assert engine.engine.having_folders([TableBucket(table.id, 0)]) == set()
         assert read_fluss(PATH, connection=connection).is_empty()
+
+
+def test_logs_make_room_before_rows_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To drop tables is the way out of a full disk, on which RocksDB cannot be closed at once."""
+    there: list[list[str]] = []
+    close = KvStore.close
+
+    def closed(store: KvStore) -> None:
+        there.append(os.listdir(store.folder.parent))
+        close(store)
+
+    with EmbeddedFluss(tmp_path / "data") as engine, engine.connection() as connection:
+        connection.get_admin().create_table(PATH, TableDescriptor(SCHEMA, bucket_count=2))
+        write_fluss(ROWS, PATH, connection=connection)
+        with monkeypatch.context() as patch:
+            patch.setattr(KvStore, "close", closed)
+            connection.get_admin().drop_table(PATH)
+    assert there == [["kv"], ["kv"]]
