@@ -51,7 +51,7 @@ def test_a_folder_that_cannot_be_served_is_given_back(
     folder = tmp_path / "data"
     with monkeypatch.context() as patch:
         breaks(patch)
-        with pytest.raises(FlussError, match="cannot open the folder"):
+        with pytest.raises(FlussError, match="cannot serve"):
             EmbeddedFluss(folder)
     with EmbeddedFluss(folder) as engine, engine.connection() as connection:
         assert connection.get_admin().list_databases() == ["fluss"]

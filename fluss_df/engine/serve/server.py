@@ -71,8 +71,8 @@ class EngineServer:
         self._temporary = tempfile.mkdtemp(prefix=PREFIX) if path is None else None
         self.folder = Path(self._temporary or path or "").expanduser().absolute()
         self._address: str | None = None
-        self._closed = self._ended = False
-        self._ending = threading.Lock()
+        self._closed = False
+        self._ending = threading.RLock()
         self._acceptors: list[Acceptor] = []
         self._requests: set[asyncio.Task[Any]] = set()
         self._runtime: RuntimeFolder | None = None
@@ -94,8 +94,7 @@ class EngineServer:
             self.engine.close()
             self._remove_temporary()
             if isinstance(error, OSError | RuntimeError):
-                what = f"cannot open the folder {self.folder}"
-                raise disk_refused(what, self.folder, error) from error
+                raise disk_refused(f"cannot serve {self.folder}", self.folder, error) from error
             raise
         try:
             self._runtime.name_data(self.folder)
@@ -172,13 +171,12 @@ class EngineServer:
         if listening is None:
             return
         bound = int(listening.getsockname()[1])
-        everywhere = host in ("0.0.0.0", "")
         # of all of this machine's addresses, each peer is told the one that it came to
-        shown = "" if everywhere else host
+        shown = "" if host == "0.0.0.0" else host
         self._accept(
             listening, lambda address: Session(shown, bound, self._users, address=address), tls
         )
-        self._address = f"{'127.0.0.1' if everywhere else host}:{bound}"
+        self._address = f"{shown or '127.0.0.1'}:{bound}"
 
     def _accept(
         self,
@@ -348,12 +346,12 @@ class EngineServer:
         FlussError
             When data could not be synced.
         """
-        if self._closed:
-            return
+        # another who closes it waits until that is done
         with self._ending:
-            if self._ended:
-                return
-            self._ended = True
+            if not self._closed:
+                self._end()
+
+    def _end(self) -> None:
         if self.engine.lake is not None:
             # it tiers by requests, which are still answered
             self.engine.lake.close()
@@ -495,6 +493,8 @@ def _forget_engines() -> None:
     """Leave engines to the parent: a forked child has no thread that serves them."""
     for engine in list(_open):
         engine._closed = True
+        # a thread of the parent may have it
+        engine._ending = threading.RLock()
 
 
 after_fork(ForkStep.ENGINES, _forget_engines)
