@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import enum
 import json
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ CHANGE_TYPE_COLUMN = "_change_type"
 VIEW_PROPERTY = "fluss_df.view"
 CHANGELOG_COLUMNS = (CHANGE_TYPE_COLUMN, LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
 
+_INT64 = 2**63
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _NAME_MAX = 200
 # the characters that ZooKeeper allows in a path
@@ -79,6 +81,38 @@ def lease_problem(name: str) -> str | None:
     if not _NODE.fullmatch(name):
         return "it has a control character, or another one that ZooKeeper does not allow"
     return None
+
+
+def property_texts(values: Mapping[str, object] | None, what: str) -> dict[str, str]:
+    """Return properties with their values as texts, as servers keep them.
+
+    Raises
+    ------
+    FlussError
+        For what is no mapping, and for values that are neither texts nor numbers.
+    """
+    if not isinstance(values, Mapping | None):
+        raise FlussError(f"expected a dict of key to value for {what}, not {values!r}")
+    texts = {}
+    for key, value in (values or {}).items():
+        if not isinstance(value, (str, int, float)):
+            raise FlussError(f"invalid value {value!r} of {what} '{key}': expected a string")
+        texts[str(key)] = str(value).lower() if isinstance(value, bool) else str(value)
+    return texts
+
+
+def key_columns_of(keys: object, what: str) -> tuple[str, ...]:
+    """Return the names of key columns, which are given as a list.
+
+    Raises
+    ------
+    FlussError
+        For what is no list, such as a single name.
+    """
+    if isinstance(keys, str) or not isinstance(keys, Iterable | None):
+        shown = f"the string {keys!r}" if isinstance(keys, str) else repr(keys)
+        raise FlussError(f"{what} columns: expected a list of names, not {shown}")
+    return tuple(keys or ())
 
 
 @contextlib.contextmanager
@@ -217,7 +251,13 @@ class OffsetSpec:
     @staticmethod
     def timestamp(ts: int) -> OffsetSpec:
         """Return the spec of the first record committed at or after ``ts`` (ms since 1970)."""
-        return OffsetSpec(2, ts)
+        try:
+            time = operator.index(ts)
+        except TypeError:
+            time = _INT64
+        if not -_INT64 <= time < _INT64:
+            raise FlussError(f"invalid timestamp {ts!r}: expected an integer, in ms since 1970")
+        return OffsetSpec(2, time)
 
     def __repr__(self) -> str:
         if self.timestamp_ms is not None:
@@ -237,10 +277,10 @@ def require_columns(names: Iterable[str], existing: Sequence[str], what: str) ->
     """Raise FlussError for the first of ``names`` that does not exist, with the nearest name."""
     known = frozenset(existing)
     for name in names:
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise FlussError(
                 f"{what} column '{name}' does not exist; there are {', '.join(existing)}"
-                f"{nearest(name, existing)}"
+                f"{nearest(str(name), existing)}"
             )
 
 
@@ -334,7 +374,7 @@ class DatabaseDescriptor:
         self, comment: str | None = None, custom_properties: Mapping[str, str] | None = None
     ) -> None:
         self._comment = comment
-        self._custom_properties = dict(custom_properties or {})
+        self._custom_properties = property_texts(custom_properties, "the custom property")
 
     @property
     def comment(self) -> str | None:

@@ -12,7 +12,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from fluss_df.errors import FlussError
-from fluss_df.metadata import TablePath, reading, require_columns
+from fluss_df.metadata import (
+    TablePath,
+    key_columns_of,
+    property_texts,
+    reading,
+    require_columns,
+)
 from fluss_df.ready import Ready
 from fluss_df.types import Column, TypeRoot, arrow_schema, from_arrow, type_from_json, type_to_json
 
@@ -55,7 +61,7 @@ class Schema(Ready):
     ) -> None:
         if not isinstance(schema, pa.Schema):
             raise FlussError(f"Schema takes a pyarrow.Schema, not {type(schema).__name__}")
-        keys = tuple(primary_keys or ())
+        keys = key_columns_of(primary_keys, "primary key")
         columns = []
         for item in schema:
             try:
@@ -305,8 +311,8 @@ class TableDescriptor:
             raise FlussError(f"invalid bucket_count {bucket_count!r}: expected a positive integer")
         self.bucket_count = bucket_count
         self.comment = comment
-        self.properties = {key: _property(key, value) for key, value in (properties or {}).items()}
-        self.custom_properties = dict(custom_properties or {})
+        self.properties = property_texts(properties, "the table property")
+        self.custom_properties = property_texts(custom_properties, "the custom property")
         for key, value, allowed in (
             ("table.log.format", log_format, ("arrow", "indexed", "compacted")),
             ("table.kv.format", kv_format, ("compacted", "indexed")),
@@ -322,7 +328,7 @@ class TableDescriptor:
         # DDL spells these two as properties; the descriptor has fields for them
         if "bucket.num" in self.properties and self.bucket_count is None:
             text = self.properties.pop("bucket.num")
-            if not text.isdigit() or int(text) < 1:
+            if not (text.isdecimal() and text.isascii() and len(text) < 10) or int(text) < 1:
                 raise FlussError(f"invalid bucket.num {text!r}: expected a positive integer")
             self.bucket_count = int(text)
         if "bucket.key" in self.properties and not self.bucket_keys:
@@ -379,21 +385,9 @@ _remembered_descriptor = functools.lru_cache(maxsize=64)(_read_descriptor)
 
 
 def _key_tuple(keys: Sequence[str] | None, names: Sequence[str], what: str) -> tuple[str, ...]:
-    if isinstance(keys, str):
-        raise FlussError(f"{what} columns: expected a list of names, not the string {keys!r}")
-    result = tuple(keys or ())
+    result = key_columns_of(keys, what)
     require_columns(result, names, what)
     return result
-
-
-def _property(key: str, value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, (str, int, float)):
-        raise FlussError(
-            f"invalid value {value!r} of the table property '{key}': expected a string"
-        )
-    return str(value)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,12 @@ from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.client.context import ClientContext
 from fluss_df.client.runtime.awaitable import Ready, answered_at_once, blocking, ready
 from fluss_df.client.table import FlussTable
-from fluss_df.client.transport.folders import HOME_VARIABLE, attached_config, home_folder
+from fluss_df.client.transport.folders import (
+    HOME_VARIABLE,
+    attached_config,
+    close_temporary,
+    home_folder,
+)
 from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
@@ -50,6 +56,7 @@ class FlussConnection(ClientContext, Ready):
             raise FlussError(f"expected a Config, not {type(config).__name__}")
         super().__init__(config)
         self.default_database = default_database
+        _made.add(self)
 
     @staticmethod
     def create(config: Config | Mapping[str, Any] | str) -> FlussConnection:
@@ -92,6 +99,14 @@ class FlussConnection(ClientContext, Ready):
             clients.leave(self.metrics)
             raise
 
+    def _leave(self) -> None:
+        """Close the temporary engine that this connection was to, once none is to it any more."""
+        if self not in _made:
+            return
+        servers = self.config.bootstrap_servers
+        if not any(c.config.bootstrap_servers == servers for c in list(_made) if not c._closed):
+            close_temporary(self.config)
+
     def get_admin(self) -> FlussAdmin:
         """Return the admin interface."""
         return FlussAdmin(self)
@@ -127,6 +142,8 @@ class FlussConnection(ClientContext, Ready):
     def close(self) -> None:
         """Flush the writers, then give up the sockets; a second call does nothing.
 
+        The temporary engine of ``":memory:"`` ends with the last connection to it.
+
         Raises
         ------
         FlussError
@@ -144,6 +161,7 @@ class FlussConnection(ClientContext, Ready):
             if cluster is not None:
                 cluster.io.run(_close(cluster))
             clients.leave(self.metrics)
+            self._leave()
         return ready(None)
 
     def __enter__(self) -> FlussConnection:
@@ -164,6 +182,16 @@ class FlussConnection(ClientContext, Ready):
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return f"FlussConnection({self.config.bootstrap_servers!r}, {state})"
+
+
+# those that keep a temporary engine open
+_made: weakref.WeakSet[FlussConnection] = weakref.WeakSet()
+
+
+def uncounted(connection: FlussConnection) -> FlussConnection:
+    """Return a connection that keeps no temporary engine open: it is the engine's own."""
+    _made.discard(connection)
+    return connection
 
 
 async def _close(cluster: Cluster) -> None:

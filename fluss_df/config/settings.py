@@ -304,7 +304,11 @@ class Config:
 
     def __init__(self, properties: Mapping[str, Any] | None = None) -> None:
         self._values = {}
+        if not isinstance(properties, Mapping | None):
+            raise _no_config(f"settings are given as a dict of key to value, not as {properties!r}")
         for key, value in (properties or {}).items():
+            if not isinstance(key, str):
+                raise _no_config(f"unknown property {key!r}: the names of properties are strings")
             option = _option_for(key)
             self._values[option.key] = option.parse(option.key, value)
 
@@ -317,6 +321,9 @@ class Config:
         tuple[Config, str | None]
             The settings, and the database where the URL names one.
         """
+        if not isinstance(url, str) or "://" not in url:
+            # what it is may have a password in it
+            raise _no_config("invalid Fluss URL: expected 'fluss://host:port/database'")
         rest = url.split("://", 1)[1]
         authority = re.split(r"[/?]", rest, maxsplit=1)[0]
         try:
@@ -440,3 +447,7 @@ def _option_for(key: str) -> Option[Any]:
             ErrorCode.INVALID_CONFIG_EXCEPTION,
         )
     return option
+
+
+def _no_config(message: str) -> FlussError:
+    return FlussError(message, ErrorCode.INVALID_CONFIG_EXCEPTION)

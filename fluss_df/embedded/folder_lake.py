@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fluss_df.client.connection import FlussConnection
+from fluss_df.client.connection import FlussConnection, uncounted
 from fluss_df.embedded.lake_layout import field_name, layout, match_columns
 from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, catalog_rows, lacking
 from fluss_df.embedded.lake_summing import LakeSumming
@@ -28,7 +28,7 @@ from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
+    from pyiceberg.catalog.sql import SqlCatalog
 
     from fluss_df.lake import TieringService
 
@@ -246,7 +246,9 @@ class FolderLake:
     def _make_missing(self, path: TablePath, descriptor: TableDescriptor) -> None:
         """Make the lake table of a table of which nothing was tiered, where it is not there."""
         try:
-            if not self._catalog().table_exists((path.database_name, path.table_name)):
+            with contextlib.closing(self._catalog()) as catalog:
+                there = catalog.table_exists((path.database_name, path.table_name))
+            if not there:
                 self.create(path, descriptor)
         except Exception as error:
             # the engine is of use without it, and tiering says what is missing
@@ -271,25 +273,25 @@ class FolderLake:
 
         name = (path.database_name, path.table_name)
         schema, fields = layout(path, descriptor)
-        catalog = self._catalog()
-        catalog.create_namespace_if_not_exists(path.database_name)
-        with contextlib.suppress(NoSuchTableError):
-            old = catalog.load_table(name)
-            if _MARK not in old.properties:
-                raise FlussError(
-                    f"The table {path} already exists in Iceberg catalog, and the embedded engine"
-                    " did not make it: drop or rename it there.",
-                    ErrorCode.LAKE_TABLE_ALREADY_EXIST,
-                )
-            # of a table whose creation or drop was interrupted
-            self.drop(path)
-        # metadata of before is of no use to anybody
-        tidy = {"write.metadata.delete-after-commit.enabled": "true"}
-        marks = {_MARK: "true", "format-version": "2", **tidy}
-        table = catalog.create_table(name, schema, properties=marks)
-        with table.update_spec() as update:
-            for column, transform in fields:
-                update.add_field(column, transform, *field_name(column, transform))
+        with contextlib.closing(self._catalog()) as catalog:
+            catalog.create_namespace_if_not_exists(path.database_name)
+            with contextlib.suppress(NoSuchTableError):
+                old = catalog.load_table(name)
+                if _MARK not in old.properties:
+                    raise FlussError(
+                        f"The table {path} already exists in Iceberg catalog, and the embedded"
+                        " engine did not make it: drop or rename it there.",
+                        ErrorCode.LAKE_TABLE_ALREADY_EXIST,
+                    )
+                # of a table whose creation or drop was interrupted
+                self.drop(path)
+            # metadata of before is of no use to anybody
+            tidy = {"write.metadata.delete-after-commit.enabled": "true"}
+            marks = {_MARK: "true", "format-version": "2", **tidy}
+            table = catalog.create_table(name, schema, properties=marks)
+            with table.update_spec() as update:
+                for column, transform in fields:
+                    update.add_field(column, transform, *field_name(column, transform))
 
     @contextlib.contextmanager
     def altering(self, path: TablePath, old: Schema, new: Schema) -> Iterator[None]:
@@ -315,8 +317,9 @@ class FolderLake:
 
         for left in reversed(range(_TRIES)):
             try:
-                table = self._catalog().load_table((path.database_name, path.table_name))
-                match_columns(table, schema)
+                with contextlib.closing(self._catalog()) as catalog:
+                    table = catalog.load_table((path.database_name, path.table_name))
+                    match_columns(table, schema)
                 return
             except CommitFailedException as error:
                 # of a round of tiering meanwhile
@@ -381,14 +384,15 @@ class FolderLake:
 
         if not (self._folder / CATALOG_FILE).exists():
             return
-        catalog = self._catalog()
         right = self.problem_of(TablePath(*name)) is None
-        if right and _MARK not in catalog.load_table(name).properties:
-            return
-        # a table that was not moved has the place of another folder's: only what is here is its
-        place = catalog_rows(self._folder / CATALOG_FILE).get((CATALOG, *name))
-        found = None if place is None else LakePaths.of(place, self._folder)
-        catalog.drop_table(name)
+        with contextlib.closing(self._catalog()) as catalog:
+            if right and _MARK not in catalog.load_table(name).properties:
+                return
+            # a table that was not moved has the place of another folder's: only what is here is
+            # its own
+            place = catalog_rows(self._folder / CATALOG_FILE).get((CATALOG, *name))
+            found = None if place is None else LakePaths.of(place, self._folder)
+            catalog.drop_table(name)
         forget_sums(self._folder, *name)
         if found is not None:
             folder = (self._folder / found[1]).parent.parent
@@ -413,7 +417,7 @@ class FolderLake:
             from fluss_df.lake import TieringService
 
             with (
-                FlussConnection.create(self._address) as connection,
+                uncounted(FlussConnection.create(self._address)) as connection,
                 TieringService(
                     connection, tables_at_once=1, keep_snapshots_s=self._keep_s
                 ) as service,
@@ -428,7 +432,8 @@ class FolderLake:
             if not self._closing and not isinstance(error, RuntimeError):
                 logger.warning("the tiering of %s ended: %s", self._folder, error)
 
-    def _catalog(self) -> Catalog:
+    def _catalog(self) -> SqlCatalog:
+        """Return the catalog; who uses it closes it, or its file stays open for a while."""
         from pyiceberg.catalog.sql import SqlCatalog
 
         warehouse = self._folder / "warehouse"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import io
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField, StructType
 
+from fluss_df.embedded.lake_unpacking import require_size, unpacked
 from fluss_df.engine.files.files import DamagedError, read_bytes
 from fluss_df.lake.snapshot import local_path
 
@@ -120,12 +121,12 @@ class LakePaths:
 def read_metadata(data: bytes, below: str) -> dict[str, Any]:
     """Return the metadata of a table from its file."""
     try:
-        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        text = unpacked(data, below) if data[:2] == b"\x1f\x8b" else data
         value = json.loads(text)
         if not isinstance(value, dict) or not isinstance(value.get("location"), str):
             raise ValueError("it is no metadata of a table")
         return value
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, zlib.error, RecursionError) as error:
         raise DamagedError(f"{below} is damaged: {error}") from error
 
 
@@ -195,6 +196,7 @@ class AvroRows:
     @classmethod
     def read(cls, data: bytes, below: str) -> AvroRows:
         """Read a file; raise where it is not whole."""
+        require_size(data, below)
         try:
             with AvroFile[Record](cast(Any, _Bytes(data))) as file:
                 rows = list(file)

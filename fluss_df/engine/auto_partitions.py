@@ -11,19 +11,24 @@ from typing import TYPE_CHECKING, Final
 from fluss_df.engine.catalog.validation import MAX_PARTITIONS
 from fluss_df.engine.tables import options
 from fluss_df.engine.tables.tables import Table
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 
 if TYPE_CHECKING:
     from fluss_df.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
+# a table has as many partitions as it may have
+_FULL: Final = (ErrorCode.PARTITION_MAX_NUM_EXCEPTION, ErrorCode.BUCKET_MAX_NUM_EXCEPTION)
 _MONTHS: Final = {"YEAR": 12, "QUARTER": 3, "MONTH": 1}
 _FORMATS: Final = {"YEAR": "%Y", "MONTH": "%Y%m", "DAY": "%Y%m%d", "HOUR": "%Y%m%d%H"}
 
 
 def partition_time(now: datetime.datetime, steps: int, unit: str) -> str:
     """Return the value of the partition some units after now.
+
+    A time without a zone is one of the system's zone, by whose rules hours are counted: a time of
+    its offset of today would be an hour off behind a change of summer time.
 
     Examples
     --------
@@ -48,7 +53,7 @@ def _now(properties: Mapping[str, str]) -> datetime.datetime:
         # tables of earlier versions may have any text
         with contextlib.suppress(ValueError):
             return datetime.datetime.now(options.time_zone(name))
-    return datetime.datetime.now().astimezone()
+    return datetime.datetime.now()
 
 
 def keep_partitions(engine: Engine, only: Table | None = None) -> None:
@@ -62,9 +67,9 @@ def keep_partitions(engine: Engine, only: Table | None = None) -> None:
             continue
         try:
             _keep(engine, table, properties)
-        except Exception:
-            if only is not None:
-                raise
+        except Exception as error:
+            if getattr(error, "error_code", None) == ErrorCode.TABLE_NOT_EXIST:
+                continue  # it was dropped meanwhile
             logger.exception("the auto partitions of table %s could not be kept", table.path)
 
 
@@ -77,9 +82,13 @@ def _keep(engine: Engine, table: Table, properties: Mapping[str, str]) -> None:
         for step in range(min(wanted, MAX_PARTITIONS)):
             try:
                 value = partition_time(now, step, unit)
-                engine.catalog.create_partition(table.path, {keys[0]: value}, True)
-            except (FlussError, OverflowError, ValueError):
-                break  # the table has as many as it may have, or the time is after year 9999
+                engine.catalog.create_partition(table, {keys[0]: value}, True)
+            except (OverflowError, ValueError):
+                break  # the time is after year 9999
+            except FlussError as error:
+                if error.error_code not in _FULL:
+                    raise
+                break
     kept = options.integer(properties, options.AUTO_PARTITION_RETENTION, 7)
     if kept < 0:
         return
@@ -94,6 +103,6 @@ def _keep(engine: Engine, table: Table, properties: Mapping[str, str]) -> None:
         # only what looks like a time of this unit is one
         if len(value) == len(oldest) and value.isdigit() and value < oldest:
             spec = dict(zip(keys, partition.values, strict=True))
-            dropped = engine.catalog.drop_partition(table.path, spec, True)
+            dropped = engine.catalog.drop_partition(table, spec, True)
             if dropped is not None:
                 engine.drop_partition(*dropped)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -33,7 +33,6 @@ from fluss_df.engine.kv.kv_tablet import KvTablet
 from fluss_df.engine.lake.lake_of_table import TieredLogs, has_lake
 from fluss_df.engine.lake.lake_tables import LakeTables
 from fluss_df.engine.log.retention import may_expire
-from fluss_df.engine.log.synced_point import BucketIds
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.open_bucket import BucketLoader, OpenBucket, Opening
 from fluss_df.engine.tables import options
@@ -155,18 +154,21 @@ class Engine:
         """
         return self.catalog.table_of(bucket), self._opened(bucket).tablet
 
-    def is_open(self, bucket: TableBucket) -> bool:
-        """Return whether nothing is to be read to answer for a bucket: it is in use, or empty."""
-        return bucket in self._open or not self._has_folder(bucket)
+    def are_open(self, buckets: Iterable[TableBucket]) -> bool:
+        """Return whether nothing is to be read to answer for buckets: in use, or empty."""
+        return not self.having_folders([each for each in buckets if each not in self._open])
 
-    def _has_folder(self, bucket: TableBucket) -> bool:
-        """Whether a bucket has a folder, or should have one."""
-        return self.bucket_folder(bucket).exists() or self._used.has(BucketIds.of(bucket))
+    def having_folders(self, buckets: Iterable[TableBucket]) -> set[TableBucket]:
+        """Return the buckets that have a folder, or should have one."""
+        return self._used.having_folders(buckets, self._folder_of)
 
-    def log_bounds(self, bucket: TableBucket) -> tuple[int, int]:
+    def log_bounds(
+        self, bucket: TableBucket, having_folders: Container[TableBucket] | None = None
+    ) -> tuple[int, int]:
         """Return the first offset of a bucket's log, and the one behind the last visible record.
 
-        No file is opened for a bucket that is known, or that nobody has written to.
+        No file is opened for a bucket that is known, or that nobody has written to. Who asks for
+        several gives what :meth:`having_folders` says of them all.
 
         Raises
         ------
@@ -175,8 +177,10 @@ class Engine:
         """
         self.catalog.table_of(bucket)
         self._require_open()
-        if bucket not in self._open and not self._has_folder(bucket):
-            return 0, 0
+        if bucket not in self._open:
+            known = self.having_folders((bucket,)) if having_folders is None else having_folders
+            if bucket not in known:
+                return 0, 0
         tablet = self._opened(bucket, files=False).tablet
         return tablet.start_offset, tablet.high_watermark
 
@@ -288,7 +292,8 @@ class Engine:
             if table.partitioned:
                 parts = [partition.id for partition in list(table.partitions.values())]
             buckets = [TableBucket(table.id, i, p) for p in parts for i in range(table.buckets)]
-            found += [bucket for bucket in buckets if self._has_folder(bucket)]
+            there = self.having_folders(buckets)
+            found += [bucket for bucket in buckets if bucket in there]
         return found
 
     def open_buckets(self) -> dict[TableBucket, OpenBucket]:
@@ -303,11 +308,11 @@ class Engine:
 
     def drop_table(self, table: Table) -> None:
         """Remove the data of a table that was dropped from the catalog."""
+        self._catalog_files.lead_to_dropped(table.id)
         self._drop(lambda bucket: bucket.table_id == table.id)
-        # made again by who opened a bucket when the catalog put it away
-        shutil.rmtree(self._catalog_files.data_folder(table.id), ignore_errors=True)
+        self._catalog_files.remove_place(table.id)
         if self.lake is not None and has_lake(table):
-            self.lake.drop(table.path)
+            self.catalog.while_gone(table.path, self.lake.drop)
         self._used.forget(table.id)
         self._catalog_files.remove_dropped()
 
@@ -318,7 +323,7 @@ class Engine:
         shutil.rmtree(folder, ignore_errors=True)
         self.catalog.forget_dropped(table, {partition.id})
 
-    def _drop(self, wanted: Callable[[TableBucket], bool]) -> None:
+    def _drop(self, wanted: Callable[[TableBucket], bool], *, remove: bool = True) -> None:
         with self._lock:
             buckets = [bucket for bucket in self._open if wanted(bucket)]
             dropped = [self._open.pop(bucket) for bucket in buckets]
@@ -332,6 +337,8 @@ class Engine:
         with self.workers.aside():
             for entry in opening:
                 entry.done.wait()
+        for opened in dropped if remove else ():
+            opened.remove_log()
         for opened in dropped:
             opened.abandon()
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -421,7 +428,7 @@ class Engine:
     def _give_up(self) -> None:
         """Leave the folder, wherever it is, to who opens it next."""
         self._begin_closing()
-        self._drop(lambda _bucket: True)
+        self._drop(lambda _bucket: True, remove=False)
         self.lock.release()
 
     def expire(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -88,6 +89,14 @@ class OpenBucket:
         finally:
             if self.kv is not None:
                 self.kv.close()
+
+    def remove_log(self) -> None:
+        """Close the log, and remove its files: the bucket was dropped.
+
+        Before RocksDB is closed, for which there may be no room on the disk without.
+        """
+        self.tablet.abandon()
+        shutil.rmtree(self.tablet.folder, ignore_errors=True)
 
     def abandon(self) -> None:
         """Close at once: the bucket was dropped."""

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Final
 
 from fluss_df.engine.catalog.catalog import Catalog
 from fluss_df.engine.catalog.catalog_files import CatalogFiles
-from fluss_df.engine.files.files import DamagedError
+from fluss_df.engine.files.files import DamagedError, disk_refused, names_in
 from fluss_df.engine.log.bucket_register import BucketRegister, dropped
 from fluss_df.engine.log.synced_point import BucketIds
 from fluss_df.errors import FlussError
+from fluss_df.metadata import TableBucket
 
 logger = logging.getLogger(__name__)
+
+# of one folder: for more buckets than these its names are listed, once
+_LOOKED_AT_EACH: Final = 16
 
 
 class UsedBuckets:
@@ -35,6 +42,44 @@ class UsedBuckets:
         """Whether rows were written to a bucket."""
         register = self._of(bucket.table)
         return register is not None and bucket in register
+
+    def having_folders(
+        self, buckets: Iterable[TableBucket], folder_of: Callable[[TableBucket], Path]
+    ) -> set[TableBucket]:
+        """Return the buckets that have a folder, or should have one.
+
+        Parameters
+        ----------
+        buckets
+            Any buckets.
+        folder_of
+            Returns the folder that the folder of a bucket is in.
+
+        Raises
+        ------
+        FlussError
+            See :func:`~fluss_df.engine.files.files.disk_refused`.
+        """
+        found = set()
+        parts: dict[tuple[int, int | None], list[TableBucket]] = defaultdict(list)
+        for bucket in buckets:
+            if self.has(BucketIds.of(bucket)):
+                found.add(bucket)
+            else:
+                parts[bucket.table_id, bucket.partition_id].append(bucket)
+        for others in parts.values():
+            folder = folder_of(others[0])
+            if len(others) <= _LOOKED_AT_EACH:
+                found |= {each for each in others if (folder / str(each.bucket_id)).exists()}
+                continue
+            try:
+                names = set(names_in(folder))
+            except NotADirectoryError:
+                continue  # who opens one of them says so
+            except OSError as error:
+                raise disk_refused(f"cannot list {folder}", folder, error) from error
+            found |= {each for each in others if str(each.bucket_id) in names}
+        return found
 
     def note(self, bucket: BucketIds) -> None:
         """Note that a bucket is about to have rows; on the disk then.

@@ -14,7 +14,7 @@ _PORT = 1
 
 def local_host(path: str) -> tuple[str, int]:
     """Return the host and port that stand for a Unix socket."""
-    return _PREFIX + path.encode().hex(), _PORT
+    return _PREFIX + path.encode(errors="surrogateescape").hex(), _PORT
 
 
 def local_path(host: str) -> str | None:
@@ -28,6 +28,8 @@ def local_path(host: str) -> str | None:
     if not host.startswith(_PREFIX):
         return None
     try:
-        return bytes.fromhex(host.removeprefix(_PREFIX)).decode()
+        path = bytes.fromhex(host.removeprefix(_PREFIX)).decode(errors="surrogateescape")
     except ValueError:
         return None
+    # bytes of any kind, but a whole path
+    return path if not path or path.startswith("/") else None

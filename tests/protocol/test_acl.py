@@ -172,7 +172,7 @@ def test_numbers_that_stand_for_nothing_are_refused(field: str, code: int) -> No
         filter_of(found)
 
 
-@pytest.mark.parametrize("path", ["/tmp/s", "/tmp/a folder/ü", ""])
+@pytest.mark.parametrize("path", ["/tmp/s", "/tmp/a folder/ü", "/tmp/\udcff", ""])
 def test_a_socket_is_a_host(path: str) -> None:
     host, port = local_host(path)
     assert host.isascii()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from fluss_df.errors import FlussError
-from fluss_df.metadata import TableBucket
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket, TablePath
+from fluss_df.schema import TableDescriptor
 
 _INT32: Final = 2**31
 _INT64: Final = 2**63
@@ -43,6 +45,41 @@ def text(value: object, what: str) -> str:
     raise FlussError(f"invalid {what} {value!r}: expected a string that is not empty")
 
 
+def unicode(value: object, what: str) -> str:
+    """Return a string that can be encoded as UTF-8, also an empty one.
+
+    Raises
+    ------
+    FlussError
+        For any other value, naming ``what`` it was meant to be.
+    """
+    if isinstance(value, str) and not _SURROGATE.search(value):
+        return value
+    raise FlussError(f"invalid {what} {value!r}: expected a string of Unicode characters")
+
+
+def descriptor_of(value: object, path: TablePath) -> TableDescriptor:
+    """Return a descriptor that servers can keep.
+
+    Raises
+    ------
+    FlussError
+        For what is none, a comment that is no text, and a key that names a column twice.
+    """
+    if not isinstance(value, TableDescriptor):
+        raise FlussError(f"table {path}: invalid descriptor {value!r}: expected a TableDescriptor")
+    if value.comment is not None:
+        unicode(value.comment, f"comment of table {path}")
+    for what, keys in (("partition", value.partition_keys), ("bucket", value.bucket_keys)):
+        twice = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
+        if twice:
+            raise FlussError(
+                f"table {path}: column '{twice[0]}' stands in the {what} key more than once",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+    return value
+
+
 def buckets_of(values: Iterable[TableBucket], what: str) -> list[TableBucket]:
     """Return a list of buckets whose ids the protocol can carry.
 
@@ -62,6 +99,26 @@ def buckets_of(values: Iterable[TableBucket], what: str) -> list[TableBucket]:
         if each.partition_id is not None:
             whole(each.partition_id, "partition id")
     return found
+
+
+def bucket_ids_of(values: Iterable[int]) -> list[int]:
+    """Return the numbers of buckets, each once.
+
+    Raises
+    ------
+    FlussError
+        For anything but a list of integers.
+    """
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise FlussError(f"invalid buckets {values!r}: expected a list of numbers, such as [0]")
+    found = []
+    for each in values:
+        try:
+            # also those of NumPy
+            found.append(operator.index(each))
+        except TypeError:
+            raise FlussError(f"invalid bucket {each!r}: expected an integer") from None
+    return list(dict.fromkeys(found))
 
 
 def numbers_of_buckets(values: Mapping[TableBucket, int], what: str) -> dict[TableBucket, int]:

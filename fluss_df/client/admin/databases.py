@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from fluss_df.client.admin.checks import unicode
 from fluss_df.client.admin.results import DatabaseSummary
 from fluss_df.client.cluster.table_requests import changing, config_changes
 from fluss_df.client.runtime.awaitable import blocking
@@ -26,8 +27,16 @@ class DatabaseAdmin(TableQuestions):
     ) -> None:
         """Create a database."""
         check_name(name, "database")
-        request = pb.CreateDatabaseRequest(database_name=name, ignore_if_exists=ignore_if_exists)
+        request = pb.CreateDatabaseRequest(
+            database_name=name, ignore_if_exists=bool(ignore_if_exists)
+        )
         if database_descriptor is not None:
+            if not isinstance(database_descriptor, DatabaseDescriptor):
+                raise FlussError(
+                    f"database {name}: invalid descriptor {database_descriptor!r}: expected a"
+                    " DatabaseDescriptor"
+                )
+            unicode(database_descriptor.comment or "", "comment")
             request.database_json = database_descriptor.to_json()
         await self._cluster.request_coordinator(
             api.CREATE_DATABASE, request, done_by_lost_try=ErrorCode.DATABASE_ALREADY_EXIST
@@ -63,9 +72,9 @@ class DatabaseAdmin(TableQuestions):
         """
         request = pb.AlterDatabaseRequest(
             database_name=check_name(name, "database"),
-            ignore_if_not_exists=ignore_if_not_exists,
+            ignore_if_not_exists=bool(ignore_if_not_exists),
             config_changes=config_changes(set_properties, reset_properties),
-            comment=comment,
+            comment=None if comment is None else unicode(comment, "comment"),
         )
         if comment is None and not request.config_changes:
             raise FlussError(
@@ -80,7 +89,9 @@ class DatabaseAdmin(TableQuestions):
     ) -> None:
         """Drop a database; with ``cascade`` its tables too, else it must be empty."""
         request = pb.DropDatabaseRequest(
-            database_name=name, ignore_if_not_exists=ignore_if_not_exists, cascade=cascade
+            database_name=unicode(name, "database name"),
+            ignore_if_not_exists=bool(ignore_if_not_exists),
+            cascade=bool(cascade),
         )
         with changing():
             await self._cluster.request_coordinator(
@@ -109,7 +120,8 @@ class DatabaseAdmin(TableQuestions):
     async def database_exists(self, name: str) -> bool:
         """Return whether there is such a database."""
         response = await self._cluster.request_any(
-            api.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name=name)
+            api.DATABASE_EXISTS,
+            pb.DatabaseExistsRequest(database_name=unicode(name, "database name")),
         )
         return response.exists
 
@@ -117,7 +129,8 @@ class DatabaseAdmin(TableQuestions):
     async def get_database_info(self, name: str) -> DatabaseInfo:
         """Return what is known of a database."""
         response = await self._cluster.request_any(
-            api.GET_DATABASE_INFO, pb.GetDatabaseInfoRequest(database_name=name)
+            api.GET_DATABASE_INFO,
+            pb.GetDatabaseInfoRequest(database_name=unicode(name, "database name")),
         )
         return DatabaseInfo(
             name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fluss_df.client.admin.checks import numbers_of_buckets, text, whole
+from fluss_df.client.admin.checks import bucket_ids_of, numbers_of_buckets, text, whole
 from fluss_df.client.admin.results import ProducerOffsetsResult, RegisterResult, answered
 from fluss_df.client.admin.tables import TableAdmin
 from fluss_df.client.cluster.snapshot_leases import bucket_of
@@ -50,7 +50,7 @@ class OffsetAdmin(TableAdmin):
                 ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
             )
         spec = offset_spec_of(offset_spec, offset_type, timestamp)
-        buckets = [TableBucket(info.table_id, bucket) for bucket in bucket_ids]
+        buckets = [TableBucket(info.table_id, bucket) for bucket in bucket_ids_of(bucket_ids)]
         offsets = await self.bucket_offsets(info, buckets, spec)
         return {bucket.bucket_id: offset for bucket, offset in offsets.items()}
 
@@ -70,7 +70,8 @@ class OffsetAdmin(TableAdmin):
         partition = await self._partition(info, partition_name)
         spec = offset_spec_of(offset_spec, offset_type, timestamp)
         buckets = [
-            TableBucket(info.table_id, bucket, partition.partition_id) for bucket in bucket_ids
+            TableBucket(info.table_id, bucket, partition.partition_id)
+            for bucket in bucket_ids_of(bucket_ids)
         ]
         offsets = await self.bucket_offsets(info, buckets, spec)
         return {bucket.bucket_id: offset for bucket, offset in offsets.items()}

@@ -134,7 +134,13 @@ class ServerAdmin(TableQuestions):
         """
         changes = config_changes(set_configs, reset_configs, what="configs")
         seen = {change.config_key for change in changes}
-        for kind, given in ((_APPEND, append_configs), (_SUBTRACT, subtract_configs)):
+        lists = (
+            (_APPEND, append_configs, "append_configs"),
+            (_SUBTRACT, subtract_configs, "subtract_configs"),
+        )
+        for kind, given, name in lists:
+            if not isinstance(given, Mapping | None):
+                raise FlussError(f"{name}: expected a dict of key to value, not {given!r}")
             for change in config_changes(given, ()):
                 if change.config_key in seen:
                     raise FlussError(f"the setting '{change.config_key}' is named twice")

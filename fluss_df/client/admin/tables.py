@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fluss_df.client.admin.checks import descriptor_of, unicode, whole
 from fluss_df.client.cluster.leader_requests import bucket_row_counts
 from fluss_df.client.cluster.table_creation import create_partition, create_table, drop_table
 from fluss_df.client.cluster.table_requests import (
@@ -45,10 +46,11 @@ class TableAdmin(TableQuestions):
         A table that the coordinator of a server of 0.9 missed, for which it never elects a leader,
         is created again.
         """
+        path = checked(table_path)
         await create_table(
             self._cluster,
-            checked(table_path),
-            table_descriptor,
+            path,
+            descriptor_of(table_descriptor, path),
             ignore_if_exists=bool(ignore_if_exists),
         )
 
@@ -56,7 +58,7 @@ class TableAdmin(TableQuestions):
     async def drop_table(self, table_path: TablePath, ignore_if_not_exists: bool = False) -> None:
         """Drop a table with all its data."""
         await drop_table(
-            self._cluster, checked(table_path), ignore_if_not_exists=ignore_if_not_exists
+            self._cluster, checked(table_path), ignore_if_not_exists=bool(ignore_if_not_exists)
         )
 
     def get_table(self, table_path: TablePath) -> TableInfo:
@@ -67,7 +69,8 @@ class TableAdmin(TableQuestions):
     async def list_tables(self, database_name: str) -> list[str]:
         """Return the names of a database's tables, sorted."""
         response = await self._cluster.request_any(
-            api.LIST_TABLES, pb.ListTablesRequest(database_name=database_name)
+            api.LIST_TABLES,
+            pb.ListTablesRequest(database_name=unicode(database_name, "database name")),
         )
         return sorted(response.table_name)
 
@@ -98,6 +101,7 @@ class TableAdmin(TableQuestions):
         path = checked(table_path)
         if schema_id is None:
             return (await self.table_info(path)).schema
+        whole(schema_id, "schema_id")
         newest = (await self.table_info(path)).schema_id
         if not 1 <= schema_id <= newest:
             raise FlussError(
@@ -150,7 +154,7 @@ class TableAdmin(TableQuestions):
         path = checked(table_path)
         request = pb.AlterTableRequest(
             table_path=path_message(path),
-            ignore_if_not_exists=ignore_if_not_exists,
+            ignore_if_not_exists=bool(ignore_if_not_exists),
             config_changes=config_changes(set_properties, reset_properties),
             add_columns=columns_to_add(path, add_columns),
         )
@@ -221,7 +225,7 @@ class TableAdmin(TableQuestions):
             pb.DropPartitionRequest(
                 table_path=path_message(checked(table_path)),
                 partition_spec=partition_spec_message(partition_spec),
-                ignore_if_not_exists=ignore_if_not_exists,
+                ignore_if_not_exists=bool(ignore_if_not_exists),
             ),
             done_by_lost_try=ErrorCode.PARTITION_NOT_EXISTS,
         )

@@ -94,7 +94,12 @@ def partition_spec_message(spec: Mapping[str, str]) -> pb.PartitionSpec:
             f"invalid partition {spec!r}: expected a dict of column to value",
             ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
         )
-    for value in spec.values():
+    for key, value in spec.items():
+        if not isinstance(key, str):
+            raise FlussError(
+                f"invalid partition {spec!r}: {key!r} is no name of a column",
+                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+            )
         check_name(value, "partition")
     return pb.PartitionSpec(
         partition_key_values=[pb.KeyValue(key=key, value=value) for key, value in spec.items()]
@@ -112,6 +117,8 @@ def offset_spec_of(spec: OffsetSpec | int | None, kind: str | None, ts: int | No
         return OffsetSpec.latest()
     if name in ("timestamp", "2") and ts is not None:
         return OffsetSpec.timestamp(ts)
+    if name in ("timestamp", "2"):
+        raise FlussError("invalid offset 'timestamp': it needs a timestamp, in ms since 1970")
     raise FlussError(
         f"invalid offset {name!r}: expected OffsetSpec.earliest(), OffsetSpec.latest() or"
         " OffsetSpec.timestamp(ms)"
@@ -171,7 +178,7 @@ def columns_to_add(
         return []
     if isinstance(columns, pa.Schema):
         columns = [_column(field) for field in columns]
-    elif not all(isinstance(column, Column) for column in columns):
+    elif not isinstance(columns, Iterable) or not all(isinstance(c, Column) for c in columns):
         raise FlussError(
             f"add_columns takes a pyarrow.Schema or a list of Column, not {type(columns).__name__}"
         )

@@ -35,7 +35,7 @@ from fluss_df.client.scan.snapshot_offsets import BucketMoment, BucketMoments, T
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.lane_pool import lane_pool
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import SCAN_KV
@@ -56,6 +56,8 @@ Tables = Generator[pa.Table, None, None]
 _Group = tuple[Target, ...]
 
 _BATCH_BYTES = 4 << 20
+# answers in a row: a server has a row in each, but where there is nothing more
+_MOST_WITHOUT_ROWS = 100
 # what a scan that is begun again gets over
 _BEGIN_ANEW = frozenset(
     {
@@ -369,7 +371,7 @@ class SnapshotScanner(Ready):
         request = pb.ScanKvRequest(
             bucket_scan_req=opening, call_seq_id=0, batch_size_bytes=_BATCH_BYTES
         )
-        calls = 0
+        calls = without_rows = 0
         scanner_id = b""
         open_there = False
         try:
@@ -387,10 +389,17 @@ class SnapshotScanner(Ready):
                     )
                     # the server reads on while this side decodes
                     lane.send(SCAN_KV, [request.SerializeToString()], self.metrics)
+                without_rows += 1
                 if answer.records:
                     table = self._values.decode_batch(answer.records)
                     self._count(table.num_rows, len(answer.records))
+                    without_rows = 0 if table.num_rows else without_rows
                     yield table
+                if open_there and without_rows >= _MOST_WITHOUT_ROWS:
+                    raise ProtocolError(
+                        f"the scan of {self._where(target)} has got {without_rows} answers without"
+                        f" a row, and the server at {lane.address} says that there are more"
+                    )
                 if not open_there:
                     return
         finally:

@@ -248,6 +248,23 @@ def _is_here(socket_path: str) -> bool:
     return taken_over is not None and not taken_over.closed
 
 
+def close_temporary(config: Config) -> None:
+    """Close the engine of ``":memory:"`` that a connection was to; any other goes on."""
+    addresses = config.addresses()
+    path = local_path(addresses[0][0]) if len(addresses) == 1 else None
+    if path is None or os.getpid() != _owner:
+        return
+    with _lock:
+        here = (e for e in _engines.values() if e.socket_path == path and e.is_temporary)
+        engine = next(here, None)
+        if engine is not None:
+            del _engines[engine.folder]
+    if engine is not None:
+        # its data go with it, whatever could not be synced
+        with contextlib.suppress(FlussError):
+            engine.close()
+
+
 def close_engines() -> None:
     """Close the engines of this process; the client's exit hook does it last of all."""
     if os.getpid() != _owner:

@@ -18,6 +18,7 @@ from fluss_df.client.write.codec import RowCodec
 from fluss_df.config import Config
 from fluss_df.errors import SchemaMismatchError
 from fluss_df.metadata import CHANGELOG_COLUMNS, METADATA_COLUMNS, ChangeType, require_columns
+from fluss_df.record.change_tables import CHANGELOG_TYPES
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.kv.primary_key import key_columns, key_lake_format
 from fluss_df.record.python.coerce import coerce
@@ -27,6 +28,8 @@ from fluss_df.schema import TableInfo
 from fluss_df.types import Column, arrow_schema
 
 _CODES = {kind.short_string(): kind.value for kind in ChangeType}
+# and as the virtual table $changelog has them, but for the one of rows that are appended
+_CODES |= {name: code for code, name in enumerate(CHANGELOG_TYPES) if code}
 
 
 class KeyCodec(RowCodec):

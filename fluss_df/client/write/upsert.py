@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -121,10 +121,11 @@ class UpsertWriter(TableWriter):
         if isinstance(keys, (pa.Table, pa.RecordBatch)):
             return self._write(self._keys.frame_of_deletes(_table(keys)))
         if hasattr(keys, "__arrow_c_stream__"):
-            reader = pa.RecordBatchReader.from_stream(keys)
-            return self._write_stream(reader, self._keys.frame_of_deletes)
+            return self._write_stream(self._reader(keys), self._keys.frame_of_deletes)
         if hasattr(keys, "__arrow_c_array__"):
-            return self._write(self._keys.frame_of_deletes(_table(pa.record_batch(keys))))
+            with self._importing(keys):
+                batch = pa.record_batch(keys)
+            return self._write(self._keys.frame_of_deletes(_table(batch)))
         raise SchemaMismatchError(
             f"cannot delete {type(keys).__name__} from table {self._name}: expected a pyarrow"
             " Table or RecordBatch, or anything that exports __arrow_c_stream__"
@@ -140,8 +141,9 @@ class UpsertWriter(TableWriter):
         changes
             An Arrow table, or anything that exports ``__arrow_c_stream__``, with a column that
             says what each row does: ``"+I"`` and ``"+U"`` upsert it, ``"-D"`` deletes it, and
-            ``"-U"`` is passed over; or :class:`~fluss_df.ChangeType` as integers. Metadata
-            columns of a scan (``_log_offset`` and so on) are passed over.
+            ``"-U"`` is passed over; or :class:`~fluss_df.ChangeType` as integers, or the words of
+            the virtual table ``$changelog``. Metadata columns of a scan (``_log_offset`` and so on)
+            are passed over.
         change_type_column
             The name of that column.
         """
@@ -152,7 +154,7 @@ class UpsertWriter(TableWriter):
         if isinstance(changes, (pa.Table, pa.RecordBatch)):
             return self._write(check(_table(changes)))
         if hasattr(changes, "__arrow_c_stream__"):
-            return self._write_stream(pa.RecordBatchReader.from_stream(changes), check)
+            return self._write_stream(self._reader(changes), check)
         raise SchemaMismatchError(
             f"cannot write {type(changes).__name__} to table {self._name}: expected a pyarrow"
             " Table or RecordBatch, or anything that exports __arrow_c_stream__"
@@ -200,6 +202,9 @@ class TableUpsert:
     def partial_update_by_index(self, indices: Sequence[int]) -> TableUpsert:
         """As :meth:`partial_update_by_name`, with indexes of columns, from 0."""
         names = self._info.get_column_names()
+        if not isinstance(indices, Iterable):
+            raise FlussError(f"expected a list of column indexes, not {indices!r}")
+        indices = list(indices)
         for index in indices:
             if isinstance(index, bool) or not isinstance(index, int):
                 raise FlussError(f"invalid column index {index!r}: expected an integer")
@@ -254,8 +259,10 @@ def _target_columns(info: TableInfo, columns: Sequence[str] | None) -> list[str]
         if not numbered:
             return names
     else:
-        if isinstance(columns, str):
-            raise FlussError(f"expected a list of column names, not the string {columns!r}")
+        listed = isinstance(columns, Iterable) and not isinstance(columns, str)
+        if not listed or not all(isinstance(name, str) for name in columns):
+            kind = "the string " if isinstance(columns, str) else ""
+            raise FlussError(f"expected a list of column names, not {kind}{columns!r}")
         names = list(columns)
         require_columns(names, info.get_column_names(), f"{where}:")
         if len(set(names)) != len(names):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -102,7 +103,8 @@ class TableWriter(Ready):
     def write_arrow_batch(self, batch: pa.RecordBatch) -> WriteResultHandle:
         """Write an Arrow record batch, or whatever has ``__arrow_c_array__``."""
         if not isinstance(batch, pa.RecordBatch):
-            batch = pa.record_batch(batch)
+            with self._importing(batch):
+                batch = pa.record_batch(batch)
         return self._write(self._codec.frame(pa.Table.from_batches([batch])))
 
     def write_arrow(self, table: Any) -> WriteResultHandle:
@@ -116,7 +118,7 @@ class TableWriter(Ready):
         if isinstance(table, pa.RecordBatch):
             return self.write_arrow_batch(table)
         if hasattr(table, "__arrow_c_stream__"):
-            return self._write_stream(pa.RecordBatchReader.from_stream(table), self._codec.frame)
+            return self._write_stream(self._reader(table), self._codec.frame)
         if hasattr(table, "__arrow_c_array__"):
             return self.write_arrow_batch(table)
         raise SchemaMismatchError(
@@ -126,6 +128,11 @@ class TableWriter(Ready):
 
     def write_pandas(self, df: pd.DataFrame) -> WriteResultHandle:
         """Write a pandas DataFrame; its index is not written."""
+        if not (hasattr(df, "columns") and hasattr(df, "iloc")):
+            raise SchemaMismatchError(
+                f"cannot write {type(df).__name__} to table {self._name} as a data frame of pandas:"
+                " write_arrow takes whatever exports __arrow_c_stream__"
+            )
         known = arrow_schema(self._codec.columns)
         own, given = frozenset(known.names), list(df.columns)
         there = frozenset(given)
@@ -135,15 +142,26 @@ class TableWriter(Ready):
             table = pa.Table.from_pandas(
                 df[[*schema.names, *extra]], schema=None if extra else schema, preserve_index=False
             )
-        except pa.ArrowInvalid as error:
-            raise SchemaMismatchError(
-                f"the data frame does not fit table {self._name}: {error}"
-            ) from error
-        except pa.ArrowTypeError as error:
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise SchemaMismatchError(
                 f"the data frame does not fit table {self._name}: {error}"
             ) from error
         return self._write(self._codec.frame(table))
+
+    @contextlib.contextmanager
+    def _importing(self, data: object) -> Iterator[None]:
+        """Say of what is no rows of columns, as a series, that it cannot be written."""
+        try:
+            yield
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise SchemaMismatchError(
+                f"cannot write {type(data).__name__} to table {self._name}: it cannot be read as"
+                f" rows of Arrow: {error}"
+            ) from error
+
+    def _reader(self, data: object) -> pa.RecordBatchReader:
+        with self._importing(data):
+            return pa.RecordBatchReader.from_stream(data)
 
     def _write_stream(
         self, reader: pa.RecordBatchReader, check: Callable[[pa.Table], pa.Table]

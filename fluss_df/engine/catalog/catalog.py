@@ -25,6 +25,7 @@ from fluss_df.engine.tables.tables import (
     Partition,
     Table,
     databases_from_json,
+    databases_to_json,
     now_ms,
 )
 from fluss_df.errors import ErrorCode, FlussError
@@ -116,15 +117,7 @@ class Catalog:
             self._partitions[partition.id] = (table, partition)
 
     def _save(self) -> None:
-        entries = {
-            name: {
-                "comment": database.descriptor.comment,
-                "properties": database.descriptor.get_custom_properties(),
-                "created": database.created,
-                "modified": database.modified,
-            }
-            for name, database in self._databases.items()
-        }
+        entries = databases_to_json(self._databases)
         self._root.save({"databases": entries, "next": self._reserved})
 
     def _id(self, kind: str) -> int:
@@ -277,6 +270,12 @@ class Catalog:
                 del self._partitions[partition.id]
             return table
 
+    def while_gone(self, path: TablePath, function: Callable[[TablePath], None]) -> None:
+        """Call a function of a path, unless a table was created there; none is meanwhile."""
+        with self._lock:
+            if path not in self._tables:
+                function(path)
+
     def tables(self, database: str) -> list[str]:
         """Return the names of a database's tables."""
         with self._lock:
@@ -302,6 +301,13 @@ class Catalog:
         if table is None:
             raise FlussError(f"Table '{path}' does not exist.", ErrorCode.TABLE_NOT_EXIST)
         return table
+
+    def _current(self, table: TablePath | Table) -> Table:
+        """Return a table that is there, and not another one of its name that was created again."""
+        found = self.table(table.path if isinstance(table, Table) else table)
+        if isinstance(table, Table) and found is not table:
+            raise FlussError(f"Table '{table.path}' does not exist.", ErrorCode.TABLE_NOT_EXIST)
+        return found
 
     def table_by_id(self, table_id: int) -> Table | None:
         """Return the table of an id, or None."""
@@ -336,8 +342,7 @@ class Catalog:
     def replace(self, table: Table, descriptor: TableDescriptor) -> None:
         """Give a table other properties, or another schema."""
         with self._lock:
-            if self._tables.get(table.path) is not table:
-                raise FlussError(f"Table '{table.path}' does not exist.", ErrorCode.TABLE_NOT_EXIST)
+            self._current(table)
             schemas = table.schemas
             if descriptor.schema != table.schemas[table.schema_id]:
                 schemas = {**schemas, table.schema_id + 1: descriptor.schema}
@@ -350,8 +355,7 @@ class Catalog:
     def set_lake(self, table: Table, lake: dict[str, Any]) -> None:
         """Take note how far a table is tiered; it is durable then."""
         with self._lock:
-            if self._by_id.get(table.id) is not table:
-                raise FlussError(f"Table '{table.path}' does not exist.", ErrorCode.TABLE_NOT_EXIST)
+            self._current(table)
             old, table.lake = table.lake, lake
             try:
                 self._store(table)
@@ -362,6 +366,7 @@ class Catalog:
     def sequence_range(self, table: Table, count: int) -> int:
         """Return the first of ``count`` numbers that no row of a table was given yet."""
         with self._lock:
+            self._current(table)
             first = table.sequence
             table.sequence = first + count
             try:
@@ -374,11 +379,12 @@ class Catalog:
     # ---- partitions
 
     def create_partition(
-        self, path: TablePath, spec: Mapping[str, str], ignore_if_exists: bool
+        self, of: TablePath | Table, spec: Mapping[str, str], ignore_if_exists: bool
     ) -> Partition | None:
         """Create a partition; None where it was there before and that is to be ignored."""
         with self._lock:
-            table = self.table(path)
+            table = self._current(of)
+            path = table.path
             if not table.partitioned:
                 raise FlussError(
                     "Only partitioned table support create partition.",
@@ -417,11 +423,12 @@ class Catalog:
             return partition
 
     def drop_partition(
-        self, path: TablePath, spec: Mapping[str, str], ignore_if_not_exists: bool
+        self, of: TablePath | Table, spec: Mapping[str, str], ignore_if_not_exists: bool
     ) -> tuple[Table, Partition] | None:
         """Drop a partition; None where there was none and that is to be ignored."""
         with self._lock:
-            table = self.table(path)
+            table = self._current(of)
+            path = table.path
             if not table.partitioned:
                 raise FlussError(
                     "Only partitioned table support drop partition.",

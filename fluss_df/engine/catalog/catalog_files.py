@@ -9,6 +9,7 @@ were lost.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -172,6 +173,25 @@ class CatalogFiles:
         except OSError as error:
             raise disk_refused(f"cannot drop table {table_id}", self.folder, error) from error
 
+    def lead_to_dropped(self, table_id: int) -> None:
+        """Have what is still open of a dropped table find its files where they were.
+
+        RocksDB brings rows to its files as it is closed. Where it cannot, it waits for a second:
+        that is a minute for the buckets of a table, and nobody else gets rid of theirs meanwhile.
+        """
+        with contextlib.suppress(OSError):  # who was opening a bucket may have made it again
+            os.symlink(f"dropped-{table_id}", self.data_folder(table_id))
+
+    def remove_place(self, table_id: int) -> None:
+        """Remove what is where the data of a dropped table were."""
+        folder = self.data_folder(table_id)
+        if folder.is_symlink():
+            with contextlib.suppress(OSError):
+                folder.unlink()
+        else:
+            # made again by who opened a bucket when the catalog put it away
+            shutil.rmtree(folder, ignore_errors=True)
+
     def remove_dropped(self) -> None:
         """Remove the data of dropped tables, also of drops that a crash interrupted."""
         for table_id, part in list(self._dropped()):
@@ -184,6 +204,9 @@ class CatalogFiles:
                 # is what says that the table was dropped
                 logger.warning("cannot remove what is left of table %s: %s", table_id, error)
                 continue
+            if self.data_folder(table_id).is_symlink():
+                # its process ended meanwhile
+                self.remove_place(table_id)
             shutil.rmtree(part, ignore_errors=True)
 
     # ---- files that belong to no table

@@ -382,7 +382,11 @@ class KvTablet:
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the values of keys that readers see; None for a key without a row."""
         self._require_open()
-        return self._on_sound_rows(lambda: self._get(keys))
+        if all(keys):
+            return self._on_sound_rows(lambda: self._get(keys))
+        # no row has an empty key: RocksDB has the state of the store there
+        found = iter(self._on_sound_rows(lambda: self._get([key for key in keys if key])))
+        return [next(found) if key else None for key in keys]
 
     def _get(self, keys: list[bytes]) -> list[bytes | None]:
         if self._visible_when_synced or not self._overlay:

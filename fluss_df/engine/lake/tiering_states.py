@@ -150,6 +150,8 @@ class TieringStates:
                     state.heard = None
                     self._make_pending(state)
             elif state.pending is None:
+                # a clock that was ahead, and was set right: it would be due when that time comes
+                state.tiered = min(state.tiered, now)
                 freshness = table.descriptor.properties.get(_FRESHNESS, _DEFAULT_FRESHNESS)
                 if now - state.tiered >= options.duration_ms(freshness):
                     self._make_pending(state)

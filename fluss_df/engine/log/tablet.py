@@ -85,6 +85,8 @@ class Tablet:
         self.owner = owner
         self._before_first = before_first
         self.let_go = let_go
+        # held while a file is synced: of several who sync, the kernel tells one that pages are lost
+        self._syncing = threading.Lock()
         self._poison: str | None = None
         self.closed = False
         self.checked = CheckedColumns()
@@ -277,18 +279,20 @@ class Tablet:
         self._point_file.note(self.start_offset, self._synced, durable=durable_point)
 
     def _sync_file(self, fd: int) -> None:
-        try:
-            sync_data(fd)
-        except OSError as error:
-            # after a failed sync the kernel may drop the pages: a second sync would then succeed
-            # without having written them
-            self._poison = f"a sync failed: {error}"
-            raise FlussError(
-                f"cannot sync {self.name}: {error}", ErrorCode.STORAGE_EXCEPTION
-            ) from error
+        with self._syncing:
+            self._require_usable(closed=True)
+            try:
+                sync_data(fd)
+            except OSError as error:
+                # after a failed sync the kernel may drop the pages: a second sync would then
+                # succeed without having written them
+                self._poison = f"a sync failed: {error}"
+                raise FlussError(
+                    f"cannot sync {self.name}: {error}", ErrorCode.STORAGE_EXCEPTION
+                ) from error
 
-    def _require_usable(self) -> None:
-        if self.closed:
+    def _require_usable(self, closed: bool = False) -> None:
+        if self.closed and not closed:
             raise unknown_bucket(self.name)
         if self._poison is not None:
             raise FlussError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -65,7 +66,8 @@ class Session:
     Attributes
     ----------
     host, port
-        Where this peer reaches the server: its own metadata says so.
+        Where this peer reaches the server: its own metadata says so. The host is "" until it is
+        known, where the server listens on all addresses.
     users
         User -> password of those who may in, or its hash; None to let everyone in.
     user
@@ -202,7 +204,7 @@ class Dispatcher:
             partition = message.partition_id if message.HasField("partition_id") else None
             buckets = (TableBucket(message.table_id, b, partition) for b in message.bucket_id)
             # opening one may mean to recover it
-            if not all(map(self.engine.is_open, buckets)):
+            if not self.engine.are_open(buckets):
                 return None
         began = time.monotonic()
         try:
@@ -231,7 +233,7 @@ class Dispatcher:
         self, session: Session, request: Request, in_place: bool
     ) -> list[Buffer] | Awaitable[list[Buffer]]:
         if request.key == BACKUP_KEY and session.local and session.trusted:
-            file = Path(bytes(request.body).decode())
+            file = Path(os.fsdecode(bytes(request.body)))
             return [str(await self.engine.run(back_up, self.engine, file)).encode()]
         known = self._handlers.get(request.key)
         if known is None:

@@ -131,7 +131,7 @@ def lookup_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
     if request.insert_if_not_exists:
         return None
     # opening one may mean to recover it
-    if not all(engine.is_open(_bucket(request.table_id, part)) for part in request.buckets_req):
+    if not engine.are_open(_bucket(request.table_id, part) for part in request.buckets_req):
         return None
     response: list[Buffer] = []
     for part, result in zip(request.buckets_req, _lookup_each(engine, request), strict=True):
@@ -322,13 +322,14 @@ def limit_rows(kv: KvTablet, limit: int, room: AnswerRoom) -> pb.LimitScanRespon
 def table_stats(engine: Engine, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
     """Return the number of rows of buckets."""
     response = pb.GetTableStatsResponse()
+    there = engine.having_folders(_bucket(request.table_id, part) for part in request.buckets_req)
     for part in paced(request.buckets_req):
         answer = response.buckets_resp.add(bucket_id=part.bucket_id)
         if part.HasField("partition_id"):
             answer.partition_id = part.partition_id
         bucket = _bucket(request.table_id, part)
         try:
-            start, end = engine.log_bounds(bucket)
+            start, end = engine.log_bounds(bucket, there)
             table = engine.catalog.table_by_id(bucket.table_id)
             if table is not None and table.has_primary_key:
                 answer.row_count = engine.kv_bucket(bucket, scans=True)[1].row_count
@@ -376,9 +377,11 @@ def latest_snapshots(
             )
             raise FlussError(problem, ErrorCode.PARTITION_NOT_EXISTS)
         response.partition_id = partition.id
-    for number in range(table.buckets):
-        bucket = TableBucket(table.id, number, None if partition is None else partition.id)
-        if engine.log_bounds(bucket)[0]:
+    partition_id = None if partition is None else partition.id
+    buckets = [TableBucket(table.id, number, partition_id) for number in range(table.buckets)]
+    there = engine.having_folders(buckets)
+    for number, bucket in enumerate(buckets):
+        if engine.log_bounds(bucket, there)[0]:
             raise FlussError(
                 f"the changelog of {path} no longer has its beginning, and the embedded engine"
                 " makes no snapshots: scan the current rows (SCAN_KV), or set table.log.ttl to 0",

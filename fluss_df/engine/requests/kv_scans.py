@@ -83,9 +83,12 @@ class Scans:
         try:
             return self._answer(request)
         except FlussError as error:
-            if request.scanner_id:
-                self._remove(request.scanner_id)
+            self._remove(request.scanner_id)
             return pb.ScanKvResponse(error_code=error.error_code, error_message=error.message)
+        except BaseException:
+            # rows may have been taken for an answer that nobody gets: another try would skip them
+            self._remove(request.scanner_id)
+            raise
 
     def _answer(self, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
         opening, going_on = request.HasField("bucket_scan_req"), request.HasField("scanner_id")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 from typing import Final
 
 from fluss_df.engine.engine import Engine
@@ -21,19 +22,25 @@ def list_offsets(engine: Engine, request: pb.ListOffsetsRequest) -> pb.ListOffse
     """Return offsets of buckets."""
     response = pb.ListOffsetsResponse()
     partition = request.partition_id if request.HasField("partition_id") else None
-    for bucket_id in paced(request.bucket_id):
-        answer = response.buckets_resp.add(bucket_id=bucket_id)
-        bucket = TableBucket(request.table_id, bucket_id, partition)
+    buckets = [TableBucket(request.table_id, number, partition) for number in request.bucket_id]
+    there = engine.having_folders(buckets)
+    for bucket in paced(buckets):
+        answer = response.buckets_resp.add(bucket_id=bucket.bucket_id)
         try:
-            answer.offset = _offset(engine, bucket, request)
+            answer.offset = _offset(engine, bucket, request, there)
         except FlussError as error:
             answer.error_code = error.error_code
             answer.error_message = error.message
     return response
 
 
-def _offset(engine: Engine, bucket: TableBucket, request: pb.ListOffsetsRequest) -> int:
-    start, end = engine.log_bounds(bucket)
+def _offset(
+    engine: Engine,
+    bucket: TableBucket,
+    request: pb.ListOffsetsRequest,
+    having_folders: Container[TableBucket],
+) -> int:
+    start, end = engine.log_bounds(bucket, having_folders)
     if request.offset_type == _EARLIEST:
         return start
     if request.offset_type == _LATEST:

@@ -111,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         if peer.family != socket.AF_UNIX:
             # asyncio leaves sockets of a listener that it was given as they are
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._session.host = self._session.host or str(peer.getsockname()[0])
         connections, loop = self._connections, asyncio.get_running_loop()
         if not connections.admit(self.address):
             transport.abort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import os
 import secrets
@@ -15,7 +16,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from fluss_df.engine.access.authorizer import Authorizer
 from fluss_df.engine.access.passwords import checked_users
@@ -23,6 +24,7 @@ from fluss_df.engine.access.security import Security, principals_of
 from fluss_df.engine.auto_partitions import keep_partitions
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.engine_options import EngineOptions
+from fluss_df.engine.files.files import disk_refused
 from fluss_df.engine.files.runtime_folder import PREFIX, RuntimeFolder
 from fluss_df.engine.lake.lake_of_table import has_lake
 from fluss_df.engine.requests.dispatch import Dispatcher, Reply, Session
@@ -39,6 +41,8 @@ from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.frames import Request
 
 T = TypeVar("T")
+# for which opening waits for partitions
+_PARTITIONS_S: Final = 2.0
 
 
 class EngineServer:
@@ -68,6 +72,7 @@ class EngineServer:
         self.folder = Path(self._temporary or path or "").expanduser().absolute()
         self._address: str | None = None
         self._closed = False
+        self._ending = threading.RLock()
         self._acceptors: list[Acceptor] = []
         self._requests: set[asyncio.Task[Any]] = set()
         self._runtime: RuntimeFolder | None = None
@@ -77,23 +82,20 @@ class EngineServer:
         except BaseException:
             self._remove_temporary()
             raise
-        self.engine.at_checks(functools.partial(keep_partitions, self.engine))
-        dispatcher = Dispatcher(self.engine, self._authorizer(security))
-        self._connections = Connections[Connection](dispatcher, limits or Limits())
-        self._loop = asyncio.new_event_loop()
         self.socket_path = self._runtime.socket_path
         # of requests that come without a connection
         reached = local_host(self.socket_path)
-        settings = self.engine.settings
-        self.engine.lake = open_folder_lake(
-            self.folder,
-            f"{reached[0]}:{reached[1]}",
-            settings.lake_tiering,
-            settings.lake_snapshots_s,
-        )
         self._session = Session(*reached, local=True)
-        self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
-        self._thread.start()
+        try:
+            self._prepare(security, limits, f"{reached[0]}:{reached[1]}")
+        except BaseException as error:
+            # nothing uses the folder yet, and nobody could give it back later
+            self._closed = True
+            self.engine.close()
+            self._remove_temporary()
+            if isinstance(error, OSError | RuntimeError):
+                raise disk_refused(f"cannot serve {self.folder}", self.folder, error) from error
+            raise
         try:
             self._runtime.name_data(self.folder)
             lake_tables = [t for t in self.engine.catalog.all_tables() if has_lake(t)]
@@ -115,6 +117,26 @@ class EngineServer:
         engines.enter(self, self.engine.counters)
         if lake_tables and self.engine.lake is not None:
             self.engine.lake.created()
+        # once a minute from now on: short programs would have no new partitions, and keep old ones
+        with contextlib.suppress(RuntimeError, TimeoutError):  # no thread for it, or much to remove
+            self.engine.workers.submit(keep_partitions, self.engine).result(_PARTITIONS_S)
+
+    def _prepare(self, security: Security, limits: Limits | None, address: str) -> None:
+        """Make what answers requests, and start its thread."""
+        self.engine.at_checks(functools.partial(keep_partitions, self.engine))
+        dispatcher = Dispatcher(self.engine, self._authorizer(security))
+        self._connections = Connections[Connection](dispatcher, limits or Limits())
+        settings = self.engine.settings
+        self.engine.lake = open_folder_lake(
+            self.folder, address, settings.lake_tiering, settings.lake_snapshots_s
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            self._loop.close()
+            raise
 
     def _authorizer(self, security: Security) -> Authorizer | None:
         if not security.authorizer_enabled:
@@ -149,11 +171,12 @@ class EngineServer:
         if listening is None:
             return
         bound = int(listening.getsockname()[1])
-        shown = "127.0.0.1" if host in ("0.0.0.0", "") else host
+        # of all of this machine's addresses, each peer is told the one that it came to
+        shown = "" if host == "0.0.0.0" else host
         self._accept(
             listening, lambda address: Session(shown, bound, self._users, address=address), tls
         )
-        self._address = f"{shown}:{bound}"
+        self._address = f"{shown or '127.0.0.1'}:{bound}"
 
     def _accept(
         self,
@@ -180,6 +203,11 @@ class EngineServer:
         if self._address is None:
             raise FlussError("this engine serves no TCP: pass port=0 for a free port")
         return self._address
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether its folder is removed when it is closed."""
+        return self._temporary is not None
 
     @property
     def open_connections(self) -> Connections[Connection]:
@@ -318,8 +346,12 @@ class EngineServer:
         FlussError
             When data could not be synced.
         """
-        if self._closed:
-            return
+        # another who closes it waits until that is done
+        with self._ending:
+            if not self._closed:
+                self._end()
+
+    def _end(self) -> None:
         if self.engine.lake is not None:
             # it tiers by requests, which are still answered
             self.engine.lake.close()
@@ -461,6 +493,8 @@ def _forget_engines() -> None:
     """Leave engines to the parent: a forked child has no thread that serves them."""
     for engine in list(_open):
         engine._closed = True
+        # a thread of the parent may have it
+        engine._ending = threading.RLock()
 
 
 after_fork(ForkStep.ENGINES, _forget_engines)

@@ -169,11 +169,31 @@ class Table:
         )
 
 
+def databases_to_json(databases: Mapping[str, Database]) -> dict[str, Any]:
+    """Return what is stored of databases."""
+    return {
+        name: {
+            "comment": database.descriptor.comment,
+            "properties": database.descriptor.get_custom_properties(),
+            "created": database.created,
+            "modified": database.modified,
+        }
+        for name, database in databases.items()
+    }
+
+
 def databases_from_json(value: Mapping[str, Any]) -> dict[str, Database]:
     """Read the databases that were stored, by name."""
     return {
         name: Database(
-            DatabaseDescriptor(entry.get("comment"), entry["properties"]),
+            # earlier versions took anything for a value
+            DatabaseDescriptor(
+                entry.get("comment"),
+                {
+                    key: json.dumps(of) if isinstance(of, list | dict | None) else of
+                    for key, of in entry["properties"].items()
+                },
+            ),
             entry["created"],
             entry.get("modified", entry["created"]),
         )

@@ -185,7 +185,7 @@ def ask_owner(socket_path: str, folder: Path, file: Path) -> int:
     FlussError
         As :func:`back_up`; ``NETWORK_EXCEPTION`` where the owner does not answer.
     """
-    body = str(file.absolute()).encode()
+    body = os.fsencode(file.absolute())
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
             peer.connect(socket_path)

@@ -193,7 +193,8 @@ def sink_fluss(
     lazy
         Return a lazy frame that writes when it is collected, with others in ``pl.collect_all`` for
         one, and that then has what :meth:`SinkResult.to_frame` returns. Every time it is collected
-        it writes.
+        it writes, once for each place where a query has it, and not where the query needs nothing
+        of it.
 
     Returns
     -------

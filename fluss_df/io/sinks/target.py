@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -31,8 +31,17 @@ class TableLayout:
     def __post_init__(self) -> None:
         """Take a text for one name, not for the names of its letters."""
         for name in ("primary_keys", "partition_keys", "bucket_keys"):
-            if isinstance(given := getattr(self, name), str):
+            given = getattr(self, name)
+            if isinstance(given, str):
                 object.__setattr__(self, name, (given,))
+            elif given is not None:
+                listed = isinstance(given, Iterable)
+                if not listed or not all(isinstance(key, str) for key in given):
+                    raise FlussError(f"{name}={given!r}: expected a name, or a list of names")
+                # one that can be read once is read here
+                object.__setattr__(self, name, tuple(given))
+        if not isinstance(self.properties, Mapping | None):
+            raise FlussError(f"properties={self.properties!r}: expected a dict of key to value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +187,8 @@ def describe(
     for field in arrow_types(path, schema):
         if field.name == change_type_column:
             continue
+        if change_type_column is not None and field.name in METADATA_COLUMNS:
+            continue  # what a scan of a changelog says of its rows besides
         try:
             nullable = field.name not in keys and field.name not in required
             kind = from_arrow(field.type, nullable, coerce=True)
@@ -236,15 +247,21 @@ def check_layout(info: TableInfo, layout: TableLayout) -> None:
         )
         if keys is not None
     ]
-    if layout.bucket_count is not None:
-        given.append(("bucket_count", layout.bucket_count, info.num_buckets))
+    # as they are kept: texts, and buckets for themselves
+    wanted = TableDescriptor(
+        info.schema, bucket_count=layout.bucket_count, properties=layout.properties
+    )
+    if wanted.bucket_count is not None:
+        given.append(("bucket_count", wanted.bucket_count, info.num_buckets))
+    if wanted.bucket_keys:
+        given.append(("bucket_keys", list(wanted.bucket_keys), info.get_bucket_keys()))
     properties = info.get_properties()
-    for key, value in (layout.properties or {}).items():
-        given.append((f"properties['{key}']", str(value), properties.get(key)))
-    for name, wanted, found in given:
-        if wanted != found:
+    for key, value in wanted.properties.items():
+        given.append((f"properties['{key}']", value, properties.get(key)))
+    for name, asked, found in given:
+        if asked != found:
             raise FlussError(
-                f"table {info.table_path} exists with {name}={found!r}, not {wanted!r}:"
+                f"table {info.table_path} exists with {name}={found!r}, not {asked!r}:"
                 " leave the argument out to write to it as it is",
                 ErrorCode.TABLE_ALREADY_EXIST,
             )

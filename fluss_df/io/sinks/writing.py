@@ -54,10 +54,11 @@ class Writing:
     def _open(self, create_partitions: bool) -> AppendWriter | UpsertWriter:
         target = self._target
         info = target.create()
-        # with those that another writer added meanwhile; a partial update writes what it has
-        self._filled = (
-            info.schema.columns if target.merges and target.mode != "partial_update" else ()
-        )
+        # with those that another writer added meanwhile; a partial update writes what it has, and
+        # nobody writes what the server numbers
+        if target.merges and target.mode != "partial_update":
+            numbered = info.schema.auto_increment
+            self._filled = [c for c in info.schema.columns if c.name not in numbered]
         if target.mode == "append":
             return AppendWriter(target.connection, info, create_partitions=create_partitions)
         columns = [column.name for column in target.columns]
@@ -125,7 +126,13 @@ class Writing:
                 raise
         if exc_value is not None:
             self._explain(exc_value)
-        self._tell()
+            return
+        try:
+            self._tell()
+        except BaseException as error:
+            # of who is told: everything is written
+            self._explain(error)
+            raise
 
     def _explain(self, error: BaseException) -> None:
         """Say in an error what was written before it."""

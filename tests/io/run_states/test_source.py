@@ -114,14 +114,14 @@ def test_clocks_of_servers_that_differ(tmp_path: Path, monkeypatch: pytest.Monke
     ahead = {"a": -3_600_000, "b": 3_600_000}
     answer = offset_requests._offset
 
-    def by_its_clock(engine: Any, bucket: Any, request: Any) -> int:
+    def by_its_clock(engine: Any, bucket: Any, request: Any, there: Any) -> int:
         name = names.get(bucket.partition_id)
         if name is not None and request.HasField("start_timestamp"):
             shifted = type(request)()
             shifted.CopyFrom(request)
             shifted.start_timestamp -= ahead[name]
             request = shifted
-        return answer(engine, bucket, request)
+        return answer(engine, bucket, request, there)
 
     monkeypatch.setattr(offset_requests, "_offset", by_its_clock)
     pipeline.run()

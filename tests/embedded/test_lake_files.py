@@ -1,0 +1,131 @@
+"""The lake of a folder: files that it has open, and metadata that somebody else made."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from fluss_df import Schema, TableDescriptor, TablePath
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
+
+pytest.importorskip("pyiceberg")
+
+from fluss_df.embedded import lake_unpacking
+from fluss_df.embedded.lake_paths import AvroRows, read_metadata
+from fluss_df.embedded.lake_unpacking import require_size
+from fluss_df.engine.files.files import DamagedError
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+def test_metadata_that_unpacks_to_more_than_it_may_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metadata = {"location": "file:///lake", "properties": {"a": "b" * 1000}}
+    packed = gzip.compress(json.dumps(metadata).encode())
+    assert read_metadata(packed, "m.gz.metadata.json") == metadata
+    monkeypatch.setattr(lake_unpacking, "_MOST_BYTES", 1000)
+    with pytest.raises(DamagedError, match=r"m\.gz has more than 1,000 bytes unpacked"):
+        read_metadata(packed, "m.gz")
+    with pytest.raises(DamagedError, match="is damaged"):
+        read_metadata(packed[:-20], "m.gz")
+    nested = b'{"location": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(DamagedError, match="is damaged"):
+        read_metadata(nested, "m")
+
+
+@pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="the system does not tell what is open")
+def test_the_catalog_is_closed_after_use(tmp_path: Path) -> None:
+    path = TablePath("fluss", "tiered")
+    descriptor = TableDescriptor(
+        Schema(pa.schema([("id", pa.int64())])), properties={"table.datalake.enabled": "true"}
+    )
+    with (
+        EmbeddedFluss(tmp_path / "data", options=EngineOptions(lake_tiering=False)) as engine,
+        engine.connection() as connection,
+    ):
+        admin = connection.get_admin()
+        for _ in range(2):
+            admin.create_table(path, descriptor)
+            admin.alter_table(path, add_columns=pa.schema([("more", pa.string())]))
+            admin.drop_table(path)
+        open_files = []
+        for each in DESCRIPTORS.iterdir():
+            try:
+                open_files.append(os.readlink(each))
+            except FileNotFoundError:  # of the listing itself
+                continue
+        assert not [name for name in open_files if "catalog.db" in name]
+
+
+def avro(codec: str, blocks: list[bytes]) -> bytes:
+    """Return an Avro file of texts, whose blocks are compressed already."""
+
+    def number(value: int) -> bytes:
+        value = value << 1
+        made = b""
+        while value > 0x7F:
+            made += bytes([value & 0x7F | 0x80])
+            value >>= 7
+        return made + bytes([value])
+
+    def text(value: bytes) -> bytes:
+        return number(len(value)) + value
+
+    header = number(2) + text(b"avro.codec") + text(codec.encode())
+    header += text(b"avro.schema") + text(b'"string"') + number(0)
+    sync = bytes(range(16))
+    body = b"".join(number(1) + text(block) + sync for block in blocks)
+    return b"Obj\x01" + header + sync + body
+
+
+def deflated(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+def zstandard(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    made: bytes = sink.getvalue().to_pybytes()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("codec", "packed"),
+    [("deflate", deflated), ("bzip2", bz2.compress), ("zstandard", zstandard)],
+)
+def test_lists_of_files_that_are_bombs_are_refused(
+    codec: str, packed: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_unpacking, "_MOST_BYTES", 1000)
+    require_size(avro(codec, [packed(bytes(500)), packed(bytes(500))]), "m.avro")
+    for blocks in ([packed(bytes(1001))], [packed(bytes(600))] * 2, [packed(bytes(10**7))]):
+        with pytest.raises(DamagedError, match="more than 1,000 bytes unpacked"):
+            AvroRows.read(avro(codec, blocks), "m.avro")
+    with pytest.raises(DamagedError, match="is damaged"):
+        require_size(avro(codec, [b"no such thing"]), "m.avro")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"Obj", b"Obj\x01", b"Obj\x01\xff", b"Obj\x01" + b"\xff" * 20, b"Obj\x01" + b"\x80" * 20]
+    + [avro("null", [b"x" * 50])[:-end] for end in (20, 60)],
+)
+def test_what_is_no_list_of_files_is_damaged(data: bytes) -> None:
+    with pytest.raises(DamagedError, match="is damaged"):
+        require_size(data, "m.avro")
+
+
+def test_a_whole_file_is_read() -> None:
+    require_size(avro("null", []), "m.avro")
+    require_size(avro("null", [b"x" * 5000, b""]), "m.avro")
