@@ -53,5 +53,7 @@ async def sync_once(bucket: Syncable, run: Run) -> None:
     try:
         await run(bucket.sync)
     finally:
-        bucket.syncing = None
+        # the background syncs too: its end is not the end of the sync that writers share
+        if bucket.syncing is asyncio.current_task():
+            bucket.syncing = None
         bucket.wake()
