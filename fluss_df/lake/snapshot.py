@@ -78,17 +78,24 @@ class LakeSnapshotFiles(ABC, Generic[F]):
         """Return the files of these paths."""
         return [file for file in self.files if file.path in paths]
 
-    def require_there(self, files: Iterable[DataFile]) -> None:
+    def require_there(self, files: Iterable[DataFile], deletes: Iterable[str] = ()) -> None:
         """Look whether local files are still there, which Polars would not name a table for.
+
+        Parameters
+        ----------
+        files
+            Those with rows.
+        deletes
+            The paths of those that say which rows are deleted.
 
         Raises
         ------
         FlussError
             ``LAKE_SNAPSHOT_NOT_EXIST``, with the table and the file.
         """
-        for file in files:
-            if file.path.startswith("/") and not os.path.exists(file.path):
-                raise file_gone(self.path, file.path)
+        for path in (*(file.path for file in files), *deletes):
+            if path.startswith("/") and not os.path.exists(path):
+                raise file_gone(self.path, path)
 
 
 def file_gone(path: TablePath, file: str, cause: Any = None) -> FlussError:

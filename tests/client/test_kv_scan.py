@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import threading
@@ -13,6 +14,8 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df import FlussError
+from fluss_df.client.cluster.snapshot_leases import acquire_request
+from fluss_df.client.scan import snapshot_files
 from fluss_df.client.scan.change_fold import ChangeFold
 from fluss_df.client.scan.snapshot_files import KvSnapshot, leased_snapshot, snapshot_entries
 from fluss_df.cluster.pytest_plugin import ClusterFactory
@@ -67,6 +70,39 @@ def test_snapshots_are_read_where_there_are_any(snapshotting: Tables) -> None:
     rows = {row["id"]: row for row in scanner.to_arrow().to_pylist()}
     assert rows == model
     assert scanner.metrics.rows == len(model)
+
+
+def test_a_lease_is_renewed_while_a_snapshot_is_read(
+    snapshotting: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = snapshotting(SCHEMA, ["id"])
+    info, connection = table.get_table_info(), snapshotting.connection
+    bucket = fluss.TableBucket(info.table_id, 0)
+    with table.new_upsert() as writer:
+        random_changes(writer, {}, random.Random(2), ids=5, calls=5)
+    renewed = threading.Semaphore(0)
+
+    def request(lease: str, duration: int, snapshots: dict[fluss.TableBucket, int]) -> object:
+        if not snapshots:
+            renewed.release()
+        return acquire_request(lease, duration, snapshots)
+
+    async def renewing() -> int:
+        coroutines = [task.get_coro() for task in asyncio.all_tasks()]
+        return sum(getattr(each, "__name__", None) == "_renew" for each in coroutines)
+
+    monkeypatch.setattr(snapshot_files, "acquire_request", request)
+    monkeypatch.setattr(snapshot_files, "_LEASE_MS", 600)
+    for _ in range(100):
+        with leased_snapshot(connection, info, bucket, None) as snapshot:
+            if snapshot is not None:
+                assert renewed.acquire(timeout=20)
+                assert renewed.acquire(timeout=20)
+                assert connection.io.run(renewing()) == 1
+                break
+        time.sleep(0.2)
+    assert snapshot is not None
+    assert connection.io.run(renewing()) == 0
 
 
 def test_a_snapshot_stays_while_it_is_read(snapshotting: Tables) -> None:

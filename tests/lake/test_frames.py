@@ -21,10 +21,14 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType
 
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import polars_schema
+from fluss_df.lake.iceberg import snapshot as iceberg_snapshot
 from fluss_df.lake.iceberg.files import LakeFile, SnapshotFiles, snapshot_files
 from fluss_df.lake.iceberg.frames import lake_frame
 from fluss_df.lake.iceberg.pruning import file_filter
+from fluss_df.lake.iceberg.snapshot import IcebergSnapshot
+from fluss_df.metadata import TablePath
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.predicate import Comparison, Not, Op
 
@@ -80,6 +84,7 @@ class Files:
             equality_ids=[1] if equal else None,
             spec_id=0,
         )
+        file.spec_id = 0  # from_args leaves it out
         self._files[kind].append(LakeFile(file, sequence))
         return f"file:{path}"
 
@@ -147,6 +152,26 @@ def test_both_kinds_of_deletes(files: Files) -> None:
     files.delete_ids(2, [2])
     files.add(2, frame([2], "b"))
     assert files.names() == ["a3", "b2"]
+
+
+@pytest.mark.parametrize("gone", [1, 2, 3])
+def test_a_file_that_is_gone_is_named_with_its_table(
+    gone: int, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # rows, deletes by position, deletes by values
+    path = files.add(1, frame([1, 2, 3], "a"))
+    files.delete_positions(2, {path: [0]})
+    files.delete_ids(2, [2])
+    monkeypatch.setattr(iceberg_snapshot, "snapshot_files", lambda *_: files.snapshot)
+    snapshot = IcebergSnapshot(TablePath("db", "t"), files.table, 1)
+    assert snapshot.frame(snapshot.files).collect()["id"].to_list() == [3]
+    missing = Path(str(snapshot.files[0].path)).with_name(f"{gone}.parquet")
+    missing.unlink()
+    with pytest.raises(
+        FlussError, match=rf"lake table db\.t: the file {missing} .* is gone"
+    ) as got:
+        snapshot.frame(snapshot.files).collect()
+    assert got.value.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
 
 
 def test_filters_see_what_is_not_deleted(files: Files) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -108,12 +109,16 @@ def leased(
         yield None
         return
     lease_id = f"fluss-df-{uuid.uuid4()}"
-    leased = _acquire(connection, lease_id, bucket, snapshot_id)
+    if not _acquire(connection, lease_id, bucket, snapshot_id):
+        yield _described(connection, bucket, snapshot_id)
+        return
+    renewing = connection.io.submit(_renew(connection, lease_id))
     try:
         yield _described(connection, bucket, snapshot_id)
     finally:
-        if leased:
-            _drop(connection, lease_id)
+        # before the lease is dropped: both go to the I/O thread in this order
+        renewing.cancel()
+        _drop(connection, lease_id)
 
 
 def _acquire(
@@ -134,6 +139,18 @@ def _acquire(
             ErrorCode.KV_SNAPSHOT_NOT_EXIST,
         )
     return True
+
+
+async def _renew(connection: ClientContext, lease_id: str) -> None:
+    """Have a lease last for as long as a snapshot is read, until it is cancelled."""
+    while True:
+        await asyncio.sleep(_LEASE_MS / 3000)
+        request = acquire_request(lease_id, _LEASE_MS, {})
+        try:
+            await connection.cluster.request_coordinator(ACQUIRE_KV_SNAPSHOT_LEASE, request)
+        except FlussError as error:
+            # two more tries before it ends
+            logger.debug("lease %s could not be renewed: %s", lease_id, error)
 
 
 def _drop(connection: ClientContext, lease_id: str) -> None:

@@ -61,7 +61,8 @@ class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
         return [file for file in self.files if keep(file.entry.file)]
 
     def frame(self, files: Sequence[IcebergFile]) -> pl.LazyFrame:  # noqa: D102
-        self.require_there(files)
+        deletes = (*self._parts.positions, *self._parts.equalities) if files else ()
+        self.require_there(files, [local_path(str(entry.file.file_path)) for entry in deletes])
         parts = replace(self._parts, rows=tuple(file.entry for file in files))
         return lake_frame(self._table, parts, access=self._access)[0]
 
