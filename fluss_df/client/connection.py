@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fluss_df.addresses import embedded_folder
@@ -18,6 +17,7 @@ from fluss_df.client.runtime.awaitable import Ready, answered_at_once, blocking,
 from fluss_df.client.table import FlussTable
 from fluss_df.client.transport.folders import HOME_VARIABLE, attached_config, home_folder
 from fluss_df.client.transport.lane_pool import lane_pool
+from fluss_df.closing import Closing
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.hooks import ForkStep, after_fork
@@ -28,7 +28,7 @@ from fluss_df.record.change_tables import ChangeTable, split_name
 BOOTSTRAP_VARIABLE = "FLUSS_BOOTSTRAP_SERVERS"
 
 
-class FlussConnection(ClientContext, Ready):
+class FlussConnection(ClientContext, Ready, Closing):
     """A connection to a Fluss cluster, for any number of threads.
 
     Obtain one from :meth:`create` or :func:`fluss_df.connect`; close it with :meth:`close`, or use
@@ -145,17 +145,6 @@ class FlussConnection(ClientContext, Ready):
                 cluster.io.run(_close(cluster))
             clients.leave(self.metrics)
         return ready(None)
-
-    def __enter__(self) -> FlussConnection:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # the password does not travel: see reconnect()

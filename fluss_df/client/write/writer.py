@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,6 +16,7 @@ from fluss_df.client.write.accumulator import Accumulator
 from fluss_df.client.write.batcher import Batcher
 from fluss_df.client.write.codec import RowCodec
 from fluss_df.client.write.exit_flush import flush_at_exit, needs_no_flush
+from fluss_df.closing import Closing
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
 from fluss_df.observe import spans
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fluss_df.client.context import ClientContext
 
 
-class TableWriter(Ready):
+class TableWriter(Ready, Closing):
     """Checks what it is given at once, and sends it in the background, in order.
 
     Rows and small frames wait up to ``writer.batch-timeout`` for more; :meth:`flush` waits until
@@ -327,17 +327,6 @@ class TableWriter(Ready):
     def _end(self) -> None:
         self._ended = True
         needs_no_flush(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r}, unflushed_rows={self.unflushed_rows})"

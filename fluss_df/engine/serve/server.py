@@ -14,9 +14,9 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
+from fluss_df.closing import Closing
 from fluss_df.engine.access.authorizer import Authorizer
 from fluss_df.engine.access.passwords import checked_users
 from fluss_df.engine.access.security import Security, principals_of
@@ -41,7 +41,7 @@ from fluss_df.protocol.frames import Request
 T = TypeVar("T")
 
 
-class EngineServer:
+class EngineServer(Closing):
     """Serves an engine; :class:`~fluss_df.embedded.EmbeddedFluss` says how users open one.
 
     Parameters
@@ -353,17 +353,6 @@ class EngineServer:
             self._runtime.remove()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else (self._address or "open")
