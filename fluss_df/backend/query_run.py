@@ -19,8 +19,8 @@ from fluss_df.backend.parameters import bind, numbered, without_catalog
 from fluss_df.backend.sql.ddl import RESET
 from fluss_df.backend.sql.queries import SqlScope, count_hints, polars_reason, require_no_files
 from fluss_df.backend.sql.statements import explained_query, parsed_statement
-from fluss_df.closing import Closing
 from fluss_df.errors import FlussError
+from fluss_df.hooks import Closing
 from fluss_df.io.base.names import exact
 from fluss_df.io.polars_reader import copy_with_scans
 from fluss_df.io.scan import explain

@@ -17,10 +17,9 @@ from fluss_df.client.runtime.awaitable import Ready, answered_at_once, blocking,
 from fluss_df.client.table import FlussTable
 from fluss_df.client.transport.folders import HOME_VARIABLE, attached_config, home_folder
 from fluss_df.client.transport.lane_pool import lane_pool
-from fluss_df.closing import Closing
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.hooks import ForkStep, after_fork
+from fluss_df.hooks import Closing, ForkStep, after_fork
 from fluss_df.metadata import TablePath
 from fluss_df.observe.counters import clients
 from fluss_df.record.change_tables import ChangeTable, split_name

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import grpc
 
-from fluss_df.closing import Closing
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.flight.access import Access
 from fluss_df.flight.calls import Calls
@@ -20,6 +19,7 @@ from fluss_df.flight.options import FlightLimits
 from fluss_df.flight.service import Service
 from fluss_df.flight.sessions import Sessions
 from fluss_df.flight.statements import Statements
+from fluss_df.hooks import Closing
 
 _SWEEP_S: Final = 5.0
 _END_S: Final = 2.0

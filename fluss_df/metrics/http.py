@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fluss_df.closing import Closing
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
+from fluss_df.hooks import Closing
 from fluss_df.metrics.collector import FlussCollector, metrics_core
 
 if TYPE_CHECKING:

@@ -27,9 +27,8 @@ from fluss_df.client.fetch.position import Chunk, Position, RemoteChunk
 from fluss_df.client.fetch.remote_fs import Place, RemoteFileSystems
 from fluss_df.client.runtime.io_thread import WAIT_SLICE_S
 from fluss_df.client.runtime.metrics import Metrics
-from fluss_df.closing import Closing
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.hooks import ForkStep, after_fork
+from fluss_df.hooks import Closing, ForkStep, after_fork
 from fluss_df.record.layout.headers import LogHeaders, scan_headers
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from fluss_df.client.scan.fetch_buffer import FetchBuffer, Handover, Taken
 from fluss_df.client.scan.records import RecordBatch, ScanRecords, record_batches
 from fluss_df.client.scan.subscriptions import check_positions
 from fluss_df.client.table_questions import TableQuestions
-from fluss_df.closing import Closing
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import Closing
 from fluss_df.metadata import (
     CHANGELOG_COLUMNS,
     EARLIEST_OFFSET,

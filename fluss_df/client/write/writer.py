@@ -16,8 +16,8 @@ from fluss_df.client.write.accumulator import Accumulator
 from fluss_df.client.write.batcher import Batcher
 from fluss_df.client.write.codec import RowCodec
 from fluss_df.client.write.exit_flush import flush_at_exit, needs_no_flush
-from fluss_df.closing import Closing
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.hooks import Closing
 from fluss_df.metadata import TableBucket
 from fluss_df.observe import spans
 from fluss_df.schema import TableInfo

@@ -16,7 +16,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fluss_df.closing import Closing
 from fluss_df.engine.access.authorizer import Authorizer
 from fluss_df.engine.access.passwords import checked_users
 from fluss_df.engine.access.security import Security, principals_of
@@ -32,7 +31,7 @@ from fluss_df.engine.serve.channel import Channel
 from fluss_df.engine.serve.connection import Connection
 from fluss_df.engine.serve.tls import ServerTls, server_tls
 from fluss_df.errors import FlussError, NetworkError
-from fluss_df.hooks import ForkStep, after_fork, open_folder_lake
+from fluss_df.hooks import Closing, ForkStep, after_fork, open_folder_lake
 from fluss_df.observe.counters import engines
 from fluss_df.protocol.address import local_host
 from fluss_df.protocol.api import Api, RequestT, ResponseT

@@ -12,8 +12,8 @@ from pathlib import Path
 from fluss_df.client.context import ClientContext
 from fluss_df.client.runtime.processors import processors
 from fluss_df.client.table_questions import TableQuestions
-from fluss_df.closing import Closing
 from fluss_df.errors import FlussError
+from fluss_df.hooks import Closing
 from fluss_df.lake.tiering.coordinator import Coordinator, Lease
 from fluss_df.lake.tiering.leases import Leases
 from fluss_df.lake.tiering.table_round import TableRound, TieringRound
