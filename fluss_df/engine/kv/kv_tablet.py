@@ -57,14 +57,14 @@ class PutResult:
     ----------
     log_end_offset
         The offset behind the last change of the batch.
-    end_offset
+    durable_at
         The offset up to which RocksDB must have the changelog before the request is acknowledged.
     records
         How many rows the batch has; 0 for a batch that was written before.
     """
 
     log_end_offset: int
-    end_offset: int
+    durable_at: int
     records: int = 0
 
 
@@ -300,7 +300,7 @@ class KvTablet:
                 batch, values, more = self._builder.build(
                     data, records, codec, targets, overwrite, self._current, self._numbers
                 )
-                end = self.log.append_changes(batch).end_offset
+                end = self.log.append_changes(batch).durable_at
             except ProtocolError as error:
                 raise corrupt(self.name, error) from error
             rows = NOT_COUNTED if more is None else self._newest.rows + more
