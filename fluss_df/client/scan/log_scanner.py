@@ -292,7 +292,7 @@ class LogScanner(Ready, Closing):
 
         try:
             with self._lock:
-                if not self._buffer.settle(handover.thread, timeout_ms):
+                if not self._buffer.end_last_poll(handover.thread, timeout_ms):
                     return make([])
                 self._buffer.fill(self._subscriptions.values(), timeout_ms, given_up)
                 result = make(self._buffer.offer(handover, most, self._undo()))

@@ -262,7 +262,7 @@ class TableWriter(Ready, Closing):
         if spans.tracer is not None:
             self._traced_flush(timeout_ms)
             return ready(None)
-        self.settle(timeout_ms)
+        self.wait_acknowledged(timeout_ms)
         self._batcher.raise_failures()
         return ready(None)
 
@@ -270,10 +270,10 @@ class TableWriter(Ready, Closing):
         attributes = spans.log_attributes("send", self._name)
         attributes["messaging.batch.message_count"] = self.unflushed_rows
         with spans.current(f"send {self._name}", "producer", attributes):
-            self.settle(timeout_ms)
+            self.wait_acknowledged(timeout_ms)
             self._batcher.raise_failures()
 
-    def settle(self, timeout_ms: float | None) -> FlussError | None:
+    def wait_acknowledged(self, timeout_ms: float | None) -> FlussError | None:
         """Send everything, and wait as :meth:`flush` does; return what it would raise first.
 
         Raises
@@ -282,7 +282,7 @@ class TableWriter(Ready, Closing):
             When acknowledgements are outstanding after ``timeout_ms``.
         """
         shielded(self._accumulator.drain)
-        self._batcher.settle(timeout_ms)
+        self._batcher.wait_acknowledged(timeout_ms)
         return self._batcher.failure
 
     def offsets(self) -> list[BucketResult]:

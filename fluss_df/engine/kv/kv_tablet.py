@@ -467,7 +467,7 @@ class KvTablet:
         finally:
             self.abandon()
 
-    def rest(self) -> bool:
+    def release_files(self) -> bool:
         """Close all files until they are needed, unless they are in use; return whether it did."""
         if self._lock.locked() or not self._apply_lock.acquire(blocking=False):
             return False
@@ -477,7 +477,9 @@ class KvTablet:
                 self._apply()
             with self._lock:
                 # a batch may have been put since
-                return not self._pending and self._store.rest() and self.log.rest()
+                return (
+                    not self._pending and self._store.release_files() and self.log.release_files()
+                )
         except FlussError as error:
             logger.warning("%s", error.message)
             return False
