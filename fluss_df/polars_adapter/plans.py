@@ -8,7 +8,6 @@ import pickle
 import re
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Final
 
 import polars as pl
@@ -91,6 +90,12 @@ def is_collected_whole(node: str) -> bool:
     return False
 
 
-def batches_left() -> list[Iterator[pl.DataFrame]]:
-    """Return the iterators of ``collect_batches`` that this process has; their queries do not."""
-    return [found for found in gc.get_objects() if type(found) is _CollectBatches]
+def drop_batches() -> None:
+    """Make every iterator of ``collect_batches`` an empty one, which ends its query.
+
+    For the exit of the program alone: what they would still yield, nobody can take. They cannot be
+    had from their queries, and to take their batches would wait for every other source of a query.
+    """
+    for found in gc.get_objects():
+        if type(found) is _CollectBatches:
+            found.__init__(iter(()))  # type: ignore[misc]

@@ -9,17 +9,13 @@ interpreter waiting for their threads.
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401 - its exit hook is to be registered before ours
-import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from typing import Final, Protocol
 
-import polars as pl
-
 from fluss_df.hooks import ExitStep, ForkStep, after_fork, at_exit
-from fluss_df.polars_adapter.plans import batches_left
+from fluss_df.polars_adapter.plans import drop_batches
 from fluss_df.polars_adapter.scans import end_reads
 
 # the readers of a query that just ended are gone sooner
@@ -74,24 +70,14 @@ class LiveQueries:
             query.end(RuntimeError("the program ends"))
         if self.wait(_USUAL_S):
             return
-        # Each is at a frame that Polars has no room for. What makes room lets it end.
         end_reads()
-        left = batches_left()
-        while left and not self.wait(0):
-            left = [batches for batches in left if _taken(batches)]
+        drop_batches()
 
     def at_exit(self) -> None:
         """Wait until the threads of Polars are out of the interpreter."""
         if self._count:
             self.wait(_EXIT_WAIT_S)
             time.sleep(_LEAVE_S)
-
-
-def _taken(batches: Iterator[pl.DataFrame]) -> bool:
-    """Take a batch that nobody else can take any more; return whether there was one."""
-    with contextlib.suppress(Exception, pl.exceptions.PanicException):
-        return next(batches, None) is not None
-    return False
 
 
 live_queries = LiveQueries()
