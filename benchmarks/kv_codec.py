@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.kv.values import ValueDecoder, encode_value_batch, encode_values
+from fluss_df.record.rows.compacted import RowEncoder
 from fluss_df.types import Column, from_arrow
 
 ROWS = 200_000
@@ -48,7 +49,7 @@ def main() -> None:
         columns = [Column(f.name, from_arrow(f.type, f.name != "id0")) for f in table.schema]
         encoder = KvEncoder(1, columns, ["id0"])
         decoder = ValueDecoder({1: columns}, table.schema)
-        batch = encode_value_batch(list(encode_values(1, encoder.encode_rows(table))))
+        batch = encode_value_batch(list(encode_values(1, RowEncoder(columns).encode(table))))
         size = encoder.encode(table).nbytes
         source = np.zeros(size, np.uint8)
         copying = best(source.copy)

@@ -1,5 +1,7 @@
 """Hooks for the end of the process and for forked children, which run in one order.
 
+The end of a ``with`` block is here, too (:class:`Closing`).
+
 Python runs them by the order in which they were registered, and so by the order of imports, which a
 change elsewhere can turn round. Here the steps below say it.
 """
@@ -11,9 +13,11 @@ import concurrent.futures.thread  # noqa: F401 - its fork hooks run before ours
 import contextlib
 import enum
 import os
+from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 
 class ExitStep(enum.IntEnum):
@@ -115,3 +119,24 @@ if hasattr(os, "register_at_fork"):
     # one for each step, so that a hook that fails does not keep the next from running
     for _step in ForkStep:
         _register(_step)
+
+
+class Closing:
+    """An object that its ``with`` block closes, whether it ends with an error or not."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def close(self) -> object:
+        """Give back what it holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -31,9 +31,9 @@ from fluss_df.backend.streams.streaming import Streaming
 from fluss_df.backend.translation import translate
 from fluss_df.client.connection import FlussConnection, resolve_connection, unconnected
 from fluss_df.errors import FlussError
-from fluss_df.io.scans.adapter import polars_text
 from fluss_df.io.scans.offsets import bucket_offsets
 from fluss_df.metadata import DEFAULT_DATABASE, VIEW_PROPERTY, TablePath, check_name
+from fluss_df.polars_adapter.scans import polars_text
 from fluss_df.record.change_tables import split_name
 from fluss_df.version import __version__
 

@@ -29,9 +29,10 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.io.base.names import all_exact, exact
 from fluss_df.io.lookup_join import lookup_join
 from fluss_df.io.polars_reader import planned_scans
-from fluss_df.io.scans.adapter import Query, ScanNode, with_known_schema
 from fluss_df.io.scans.offsets import bucket_offsets
 from fluss_df.metadata import TablePath
+from fluss_df.polars_adapter.plans import reads_fluss_alone
+from fluss_df.polars_adapter.scans import Query, ScanNode, with_known_schema
 from fluss_df.pushdown.prune import MAX_LOOKUPS
 from fluss_df.record.change_tables import split_name
 from fluss_df.schema import TableInfo
@@ -44,8 +45,6 @@ SMALL_SIDE_ROWS = 100_000
 LARGE_TABLE_ROWS = 20_000
 
 # every source in a plan, and those that are Fluss's
-_SOURCE = re.compile(r"\bSCAN\b")
-_OURS = re.compile(r"\bExternalReaderBuilder SCAN\b.*\n\s*name: fluss\n")
 _CURRENT_ROWS = re.compile(r"table: (\S+)\n\s*reads: scan of the current rows")
 
 
@@ -187,7 +186,7 @@ class KeyedScan(ScanNode):
 def is_small(frame: pl.LazyFrame, connection: FlussConnection) -> bool:
     """Whether a frame reads little: what is in memory, and few rows of Fluss."""
     plan = frame.explain()
-    if len(_SOURCE.findall(plan)) != len(_OURS.findall(plan)):
+    if not reads_fluss_alone(plan):
         return False
     rows = sum(scan.plan.rows for scan in planned_scans(frame))
     for name in _CURRENT_ROWS.findall(plan):

@@ -8,8 +8,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
@@ -21,6 +20,7 @@ from fluss_df.backend.sql.ddl import RESET
 from fluss_df.backend.sql.queries import SqlScope, count_hints, polars_reason, require_no_files
 from fluss_df.backend.sql.statements import explained_query, parsed_statement
 from fluss_df.errors import FlussError
+from fluss_df.hooks import Closing
 from fluss_df.io.base.names import exact
 from fluss_df.io.polars_reader import copy_with_scans
 from fluss_df.io.scan import explain
@@ -46,7 +46,7 @@ class QueryLimitError(FlussError):
     """The query had more rows, or took more time, than it was allowed."""
 
 
-class QueryRun:
+class QueryRun(Closing):
     """One statement of SQL that runs on a backend.
 
     A query is planned when the object is made, and begins when the first batch is asked for. Its
@@ -340,17 +340,6 @@ class QueryRun:
                 " that it may take here"
             )
             self._flow.running.deadline = self._began + self._max_seconds, error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"QueryRun({self._statement[:60]!r}, {self.rows} rows)"

@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fluss_df.addresses import embedded_folder
@@ -26,7 +25,7 @@ from fluss_df.client.transport.folders import (
 from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.hooks import ForkStep, after_fork
+from fluss_df.hooks import Closing, ForkStep, after_fork
 from fluss_df.metadata import TablePath
 from fluss_df.observe.counters import clients
 from fluss_df.record.change_tables import ChangeTable, split_name
@@ -34,7 +33,7 @@ from fluss_df.record.change_tables import ChangeTable, split_name
 BOOTSTRAP_VARIABLE = "FLUSS_BOOTSTRAP_SERVERS"
 
 
-class FlussConnection(ClientContext, Ready):
+class FlussConnection(ClientContext, Ready, Closing):
     """A connection to a Fluss cluster, for any number of threads.
 
     Obtain one from :meth:`create` or :func:`fluss_df.connect`; close it with :meth:`close`, or use
@@ -163,17 +162,6 @@ class FlussConnection(ClientContext, Ready):
             clients.leave(self.metrics)
             self._leave()
         return ready(None)
-
-    def __enter__(self) -> FlussConnection:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # the password does not travel: see reconnect()

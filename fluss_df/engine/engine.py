@@ -17,10 +17,10 @@ from typing import Final, TypeVar
 
 from fluss_df.engine.access.acl_store import AclStore
 from fluss_df.engine.background import check_for_ever, sync_for_ever, watch_folder
-from fluss_df.engine.catalog.carry_over import carry_over
 from fluss_df.engine.catalog.catalog import Catalog
 from fluss_df.engine.catalog.catalog_files import CatalogFiles
 from fluss_df.engine.catalog.cluster_state import ClusterState
+from fluss_df.engine.catalog.old_formats import convert_old_format
 from fluss_df.engine.engine_counters import EngineCounters
 from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.files.files import CHECKSUMS_SINCE, FORMAT, TooManyFilesError, disk_refused
@@ -98,7 +98,7 @@ class Engine:
                 if part.is_dir() and not part.is_symlink():
                     make_private(part)
             if self.lock.format < FORMAT:
-                carry_over(self._catalog_files, self.catalog.all_tables())
+                convert_old_format(self._catalog_files, self.catalog.all_tables())
                 # now that every small file is written as this version does
                 self.lock.write_format()
             self._tidy()
@@ -112,7 +112,7 @@ class Engine:
         self.workers = Workers(8)
         self._large_requests = Workers(1)
         self._loader = BucketLoader(
-            self.settings, self.catalog, self._used, self.lock, self._let_go, self.counters
+            self.settings, self.catalog, self._used, self.lock, self._end_scans, self.counters
         )
         # set by who opens the folder, where it is to have a lake
         self.lake: LakeTables | None = None
@@ -332,7 +332,7 @@ class Engine:
             opening = [entry for bucket, entry in self._opening.items() if wanted(bucket)]
             for entry in opening:
                 entry.dropped = True
-        self._let_go(wanted)
+        self._end_scans(wanted)
         # their files are removed next
         with self.workers.aside():
             for entry in opening:
@@ -344,7 +344,7 @@ class Engine:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(opened.wake)
 
-    def _let_go(self, wanted: Callable[[TableBucket], bool]) -> None:
+    def _end_scans(self, wanted: Callable[[TableBucket], bool]) -> None:
         for function in self._at_ends:
             function(wanted)
 

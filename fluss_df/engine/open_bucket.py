@@ -50,9 +50,9 @@ class OpenBucket:
         """About how many files the bucket has open while it is used."""
         return _LOG_FILES if self.kv is None else _LOG_FILES + _KV_FILES
 
-    def rest(self) -> bool:
+    def release_files(self) -> bool:
         """Close the files until they are needed, unless they are in use; return whether it did."""
-        return (self.kv or self.tablet).rest()
+        return (self.kv or self.tablet).release_files()
 
     @property
     def durable_offset(self) -> int:
@@ -132,7 +132,7 @@ class BucketLoader:
         The tables and partitions, and the register of buckets that have rows.
     lock
         The lock of the engine's folder.
-    let_go
+    end_scans
         Ends the scans of all buckets for which a function is true.
     counters
         The counters of the engine.
@@ -144,14 +144,14 @@ class BucketLoader:
         catalog: Catalog,
         used: UsedBuckets,
         lock: FolderLock,
-        let_go: Callable[[Callable[[TableBucket], bool]], None],
+        end_scans: Callable[[Callable[[TableBucket], bool]], None],
         counters: EngineCounters,
     ) -> None:
         self._settings = settings
         self._catalog = catalog
         self._used = used
         self._folder_lock = lock
-        self._let_go = let_go
+        self._end_scans = end_scans
         self._counters = counters
         self._lock = threading.Lock()
         self._resources: KvResources | None = None
@@ -186,7 +186,7 @@ class BucketLoader:
             owner=owner,
             used=used,
             before_first=functools.partial(self._used.note, owner),
-            let_go=lambda: self._let_go(lambda other: other == bucket),
+            end_scans=lambda: self._end_scans(lambda other: other == bucket),
         )
         table = self._catalog.table_by_id(bucket.table_id)
         if table is None or not table.has_primary_key:

@@ -8,8 +8,7 @@ import os
 import threading
 import weakref
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import grpc
 
@@ -20,12 +19,13 @@ from fluss_df.flight.options import FlightLimits
 from fluss_df.flight.service import Service
 from fluss_df.flight.sessions import Sessions
 from fluss_df.flight.statements import Statements
+from fluss_df.hooks import Closing
 
 _SWEEP_S: Final = 5.0
 _END_S: Final = 2.0
 
 
-class FlightSqlServer:
+class FlightSqlServer(Closing):
     """Serves SQL over Fluss to clients of Arrow Flight SQL, from threads of its own.
 
     Parameters
@@ -132,17 +132,6 @@ class FlightSqlServer:
         self._sessions.close()
         stopped.wait(_END_S)
         self._calls.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"FlightSqlServer({self.url!r}, {'closed' if self._closed.is_set() else 'open'})"

@@ -19,8 +19,8 @@ from fluss_df.client.scan.log_scanner import LogScanner
 from fluss_df.errors import FlussError
 from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.base.names import all_exact
-from fluss_df.io.scans.adapter import PlannedRead, Query, ScanNode, is_collected_whole
 from fluss_df.io.scans.changes import ChangeRows, table_columns, whole_updates
+from fluss_df.io.scans.planned_read import PlannedRead
 from fluss_df.io.scans.planning import (
     check_schema,
     chosen_buckets,
@@ -31,7 +31,9 @@ from fluss_df.io.scans.planning import (
 from fluss_df.io.scans.report import Runs, ScanRun
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, PARTITION_COLUMN
-from fluss_df.pushdown.from_polars import PolarsConjunct
+from fluss_df.polars_adapter.plans import is_collected_whole
+from fluss_df.polars_adapter.scans import Query, ScanNode
+from fluss_df.pushdown.from_polars import PolarsConjunct, conjuncts
 from fluss_df.pushdown.plan import Bucket, ScanPlan
 from fluss_df.pushdown.prune import count_buckets, prune
 from fluss_df.schema import TableInfo
@@ -88,7 +90,7 @@ class FlussFollow(ScanNode):
                 " collected into one frame: take its rows as they come with collect_batches() or"
                 " sink_batches(), or end it with head(n), max_rows=... or duration=..."
             )
-        return _Following(self, query.columns, query.conditions(self.source.schema)).lazy()
+        return _Following(self, query.columns, conjuncts(query.filters, self.source.schema)).lazy()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"source": self.source, "options": self.options}

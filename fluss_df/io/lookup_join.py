@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -21,6 +20,7 @@ from fluss_df.io.scans.planning import check_schema, frame_schema
 from fluss_df.io.scans.report import Runs, ScanRun
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import TablePath, require_columns
+from fluss_df.polars_adapter.plans import NOT_SERIALIZED, serialized
 from fluss_df.pushdown.plan import ScanPlan, bind_columns
 
 if TYPE_CHECKING:
@@ -271,10 +271,9 @@ def lookup_joins(frame: pl.LazyFrame) -> list[LookupJoin]:
     """Return the lookup joins of a query; none of one that cannot be pickled."""
     found: list[LookupJoin] = []
     _looking.joins = found
-    failures = (pl.exceptions.PolarsError, pickle.PicklingError, AttributeError, TypeError)
     try:
-        with contextlib.suppress(*failures):
-            frame.serialize()
+        with contextlib.suppress(*NOT_SERIALIZED):
+            serialized(frame)
     finally:
         _looking.joins = None
     return found

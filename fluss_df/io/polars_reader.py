@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
-import pickle
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,14 +18,17 @@ from fluss_df.client.fetch.parallel import AHEAD_BYTES, ParallelRead
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
-from fluss_df.io.scans.adapter import PlannedRead, Query, ScanNode
 from fluss_df.io.scans.changes import read_changes, table_columns
 from fluss_df.io.scans.known import KnownTable
+from fluss_df.io.scans.planned_read import PlannedRead
 from fluss_df.io.scans.planning import plan_scan
 from fluss_df.io.scans.report import Runs, ScanRun, planned_in
 from fluss_df.io.scans.union import halves_of, lake_half, wanted_files
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN
+from fluss_df.polars_adapter.plans import NOT_SERIALIZED, copied, pickled_objects, serialized
+from fluss_df.polars_adapter.scans import Query, ScanNode
+from fluss_df.pushdown.from_polars import conjuncts
 from fluss_df.pushdown.plan import ScanPlan, Split, slice_splits
 from fluss_df.pushdown.server_filter import ServerFilter
 from fluss_df.schema import TableInfo
@@ -62,7 +62,7 @@ class FlussScan(ScanNode):
 
     def frame(self, query: Query) -> pl.LazyFrame:
         """Return the log of the table, and before it what the lake has of it."""
-        conditions = query.conditions(self.source.schema)
+        conditions = conjuncts(query.filters, self.source.schema)
         source, lake, known = halves_of(self.source, self.known)
         self.known, plan = plan_scan(
             source, columns=query.columns, conditions=conditions, limit=query.limit, known=known
@@ -102,8 +102,6 @@ class FlussScan(ScanNode):
 
 
 _copying = threading.local()
-# where a pickled object begins, as bytes and as a list of numbers
-_PICKLED = re.compile(rb"\xcc?\x80[\x04\x05]\xcc?\x95")
 
 
 def copy_with_scans(frame: pl.LazyFrame) -> tuple[pl.LazyFrame, list[FlussScan]]:
@@ -116,9 +114,8 @@ def copy_with_scans(frame: pl.LazyFrame) -> tuple[pl.LazyFrame, list[FlussScan]]
     """
     _copying.scans = []
     try:
-        copy = pl.LazyFrame.deserialize(io.BytesIO(frame.serialize()))
-        return copy, _copying.scans
-    except (pl.exceptions.PolarsError, pickle.PicklingError, AttributeError, TypeError) as error:
+        return copied(frame), _copying.scans
+    except NOT_SERIALIZED as error:
         raise FlussError(f"the query cannot be copied for its batches: {error}") from error
     finally:
         _copying.scans = None
@@ -134,13 +131,13 @@ def plan_digest(frame: pl.LazyFrame) -> str | None:
     frame.collect_schema()
     _copying.named = []
     try:
-        plan = frame.serialize()
+        plan = serialized(frame)
         known = len(_copying.named)
-    except (pl.exceptions.PolarsError, pickle.PicklingError, AttributeError, TypeError):
+    except NOT_SERIALIZED:
         return None
     finally:
         _copying.named = None
-    return None if len(_PICKLED.findall(plan)) != known else hashlib.sha256(plan).hexdigest()
+    return None if pickled_objects(plan) != known else hashlib.sha256(plan).hexdigest()
 
 
 class LogRead(PlannedRead):

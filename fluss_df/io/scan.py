@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
-import re
 from collections.abc import Iterable
 
 import polars as pl
@@ -15,7 +14,6 @@ from fluss_df.io.base.durations import parse_duration
 from fluss_df.io.follow import FlussFollow, FollowOptions
 from fluss_df.io.lookup_join import lookup_joins
 from fluss_df.io.polars_reader import FlussScan, planned_scans
-from fluss_df.io.scans.adapter import with_known_schema
 from fluss_df.io.scans.changes import changes_schema, check_changes, table_columns
 from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.planning import check_offset_partitions, frame_schema
@@ -34,16 +32,11 @@ from fluss_df.io.source import (
 )
 from fluss_df.lake.options import is_lake_table, lake_options
 from fluss_df.metadata import METADATA_COLUMNS, TablePath, require_table
+from fluss_df.polars_adapter.plans import counts_node
+from fluss_df.polars_adapter.scans import with_known_schema
 from fluss_df.pushdown.plan import bind_columns, bind_metadata
 from fluss_df.record.change_tables import ChangeTable, split_name
 from fluss_df.schema import TableInfo
-
-# a scan (and the renaming in with_known_schema), whose rows are filtered at the most
-_FILTERED = re.compile(
-    r"SELECT \[len\(\)\]\n( *FILTER [^\n]*\n *FROM\n)*( *SELECT [^\n]*\0[^\n]*\n){2}"
-    r" *RESOLVER\[name: FlussScan, [^\n]*"
-)
-_COUNTED = re.compile(r"SELECT \[len\(\)\]\n  RESOLVER\[name: FlussScan,(?!(.*\n)* *FILTER )")
 
 # behind the name of a table: its rows in the data lake
 _LAKE = "$lake"
@@ -377,8 +370,7 @@ def count(frame: pl.LazyFrame) -> int:
     111279
     """
     counted = frame.select(pl.len())
-    # what Polars kept to itself is not in the scan's plan, but above it
-    if _FILTERED.fullmatch(counted.explain(optimized=False)) and _COUNTED.match(counted.explain()):
+    if counts_node(counted, FlussScan.__name__):
         scans = planned_scans(counted)
         alone = len(scans) == 1 and scans[0].source.changes is None
         if alone and not scans[0].plan.residual and scans[0].plan.lake is None:

@@ -15,15 +15,16 @@ from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.base.names import all_exact, exact
 from fluss_df.io.polars_reader import FlussScan, LogRead
-from fluss_df.io.scans.adapter import PlannedRead, Query, ScanNode
 from fluss_df.io.scans.changes import changes_schema
 from fluss_df.io.scans.known import KnownTable, Moment
+from fluss_df.io.scans.planned_read import PlannedRead
 from fluss_df.io.scans.planning import check_schema, frame_schema, plan_scan
 from fluss_df.io.scans.report import Runs, ScanRun
 from fluss_df.io.scans.union import halves_of, lake_half, wanted_files
 from fluss_df.io.source import Halves, ScanSource, choose_partitions
 from fluss_df.metadata import CHANGE_TYPE_COLUMN, PartitionInfo
-from fluss_df.pushdown.from_polars import PolarsConjunct
+from fluss_df.polars_adapter.scans import Query, ScanNode
+from fluss_df.pushdown.from_polars import PolarsConjunct, conjuncts
 from fluss_df.pushdown.plan import ScanPlan
 from fluss_df.pushdown.prune import Pruned, all_buckets, count_buckets, prune, selected_keys
 from fluss_df.record.change_tables import ChangeTable
@@ -101,7 +102,7 @@ class FlussSnapshot(ScanNode):
 
     def frame(self, query: Query) -> pl.LazyFrame:
         """Return the rows that Fluss has; of a lake table the lake's, overridden by changes."""
-        conditions = query.conditions(self.source.schema)
+        conditions = conjuncts(query.filters, self.source.schema)
         frame = self._with_lake(query.columns, conditions if query.limit is None else [])
         if frame is None:
             frame = _RowsRead(self, query.columns, conditions, query.limit).lazy()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
+from fluss_df.hooks import Closing
 from fluss_df.metrics.collector import FlussCollector, metrics_core
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
 
-class MetricsServer:
+class MetricsServer(Closing):
     """Answers ``GET /metrics`` until it is closed; see :func:`start_http_server`.
 
     Attributes
@@ -42,17 +42,6 @@ class MetricsServer:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join(5)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"MetricsServer({self.url!r}, {'closed' if self._closed else 'open'})"

@@ -194,7 +194,7 @@ class Group:
     def enter(self, owner: object, counting: Counting) -> None:
         """Take note of an owner, which is not kept alive, and of its counters, which are."""
         with self._lock:
-            self._settle()
+            self._fold_collected()
             if counting not in self._open:
                 self._open[counting] = weakref.ref(owner)
                 weakref.finalize(owner, self._collected.append, counting).atexit = False
@@ -202,10 +202,10 @@ class Group:
     def leave(self, counting: Counting) -> None:
         """Take note that an owner was closed: what it counted stays in the sums."""
         with self._lock:
-            self._settle()
+            self._fold_collected()
             self._fold(counting)
 
-    def _settle(self) -> None:
+    def _fold_collected(self) -> None:
         while self._collected:
             self._fold(self._collected.popleft())
 
@@ -216,7 +216,7 @@ class Group:
     def counts(self) -> Counts:
         """Return the sums over all, open and closed."""
         with self._lock:
-            self._settle()
+            self._fold_collected()
             total = dict(self._closed)
             for counting in self._open:
                 add_counts(total, counting.counts())
@@ -225,7 +225,7 @@ class Group:
     def owners(self) -> Iterator[Any]:
         """Iterate over those that are open."""
         with self._lock:
-            self._settle()
+            self._fold_collected()
             found = [owner() for owner in self._open.values()]
         return (owner for owner in found if owner is not None)
 

@@ -142,7 +142,38 @@ def project(predicate: Predicate, columns: Collection[str]) -> Predicate:
     return _Project(frozenset(columns)).visit(_PUSH_NOT_DOWN.visit(predicate))
 
 
-class _Bind(PredicateVisitor[Predicate]):
+class _Rewrite(PredicateVisitor[Predicate]):
+    """Returns the same predicate: what is to change is overridden."""
+
+    def comparison(self, node: Comparison) -> Predicate:
+        return node
+
+    def in_(self, node: In) -> Predicate:
+        return node
+
+    def is_null(self, node: IsNull) -> Predicate:
+        return node
+
+    def is_not_null(self, node: IsNotNull) -> Predicate:
+        return node
+
+    def text_match(self, node: TextMatch) -> Predicate:
+        return node
+
+    def constant(self, node: Constant) -> Predicate:
+        return node
+
+    def and_(self, node: And) -> Predicate:
+        return and_(map(self.visit, node.operands))
+
+    def or_(self, node: Or) -> Predicate:
+        return or_(map(self.visit, node.operands))
+
+    def not_(self, node: Not) -> Predicate:
+        return Not(self.visit(node.operand))
+
+
+class _Bind(_Rewrite):
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
 
@@ -165,29 +196,11 @@ class _Bind(PredicateVisitor[Predicate]):
             return node
         return in_(node.column, _exactly(node.values, wanted, node.column))
 
-    def is_null(self, node: IsNull) -> Predicate:
-        return node
-
-    def is_not_null(self, node: IsNotNull) -> Predicate:
-        return node
-
     def text_match(self, node: TextMatch) -> Predicate:
         if not pa.types.is_string(self._schema.field(node.column).type):
             found = self._schema.field(node.column).type
             raise UnsupportedExpression(f"column '{node.column}' is {found}, not a string")
         return node
-
-    def constant(self, node: Constant) -> Predicate:
-        return node
-
-    def and_(self, node: And) -> Predicate:
-        return and_(map(self.visit, node.operands))
-
-    def or_(self, node: Or) -> Predicate:
-        return or_(map(self.visit, node.operands))
-
-    def not_(self, node: Not) -> Predicate:
-        return Not(self.visit(node.operand))
 
 
 class _AtMicroseconds(_Bind):
@@ -323,32 +336,8 @@ def _compare_floats(column: Any, op: Op, literal: pa.Scalar) -> pa.ChunkedArray:
     return always if op is Op.LE else pc.invert(always)
 
 
-class _PushNotDown(PredicateVisitor[Predicate]):
+class _PushNotDown(_Rewrite):
     """Moves every ``not`` to the leaves, where a comparison or null test takes it in."""
-
-    def comparison(self, node: Comparison) -> Predicate:
-        return node
-
-    def in_(self, node: In) -> Predicate:
-        return node
-
-    def is_null(self, node: IsNull) -> Predicate:
-        return node
-
-    def is_not_null(self, node: IsNotNull) -> Predicate:
-        return node
-
-    def text_match(self, node: TextMatch) -> Predicate:
-        return node
-
-    def constant(self, node: Constant) -> Predicate:
-        return node
-
-    def and_(self, node: And) -> Predicate:
-        return and_(map(self.visit, node.operands))
-
-    def or_(self, node: Or) -> Predicate:
-        return or_(map(self.visit, node.operands))
 
     def not_(self, node: Not) -> Predicate:
         inner = node.operand
@@ -369,7 +358,7 @@ class _PushNotDown(PredicateVisitor[Predicate]):
         return node
 
 
-class _Project(PredicateVisitor[Predicate]):
+class _Project(_Rewrite):
     def __init__(self, columns: frozenset[str]) -> None:
         self._columns = columns
 
@@ -377,9 +366,6 @@ class _Project(PredicateVisitor[Predicate]):
         return node if node.columns() <= self._columns else Constant(True)
 
     comparison = in_ = is_null = is_not_null = text_match = constant = _leaf
-
-    def and_(self, node: And) -> Predicate:
-        return and_(map(self.visit, node.operands))
 
     def or_(self, node: Or) -> Predicate:
         operands = [self.visit(p) for p in node.operands]

@@ -1,21 +1,26 @@
-"""Polars expressions to predicates: every contact with the inside of an expression is here.
+"""Polars expressions to predicates.
 
 Polars gives a filter to a scan as a list of conjuncts, normalised: the column on the left, literals
-in the type of the column. An expression's structure is read from its JSON form, its children with
-``meta.pop()``, its literals by evaluating them; the tests of this module name what is relied on.
+in the type of the column. :mod:`fluss_df.polars_adapter.expressions` reads their structure.
 What is not understood raises :class:`UnsupportedExpression` and stays with Polars.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
+from fluss_df.polars_adapter.expressions import (
+    ExprNode,
+    UnknownFormError,
+    calls_python,
+    name_and_options,
+    root_names,
+)
 from fluss_df.pushdown.arguments import require_keys
 from fluss_df.pushdown.evaluate import bind
 from fluss_df.pushdown.predicate import (
@@ -73,21 +78,17 @@ def from_polars(expression: pl.Expr, schema: pa.Schema) -> Predicate:
     >>> str(from_polars(pl.col("x").is_between(1, 5, closed="left"), schema))
     'x >= 1 and x < 5'
     """
-    unknown = sorted(set(root_names(expression)) - set(schema.names))
+    unknown = sorted(root_names(expression) - set(schema.names))
     if unknown:
         raise UnsupportedExpression(f"no column {', '.join(unknown)} in the scan")
     try:
-        tree = json.loads(expression.meta.serialize(format="json"))
-        predicate = _convert(expression, tree, schema)
+        predicate = _convert(ExprNode(expression), schema)
+    except UnknownFormError as error:
+        raise UnsupportedExpression(str(error)) from None
     except (pl.exceptions.PolarsError, RecursionError, ValueError) as error:
         # a Python function in the expression cannot be serialised, for example
         raise UnsupportedExpression(f"{type(error).__name__}: {error}") from None
     return bind(predicate, schema)
-
-
-def root_names(expression: pl.Expr) -> frozenset[str]:
-    """Return the names of the columns that an expression looks at."""
-    return frozenset(expression.meta.root_names())
 
 
 def matches(expression: pl.Expr, rows: pl.DataFrame) -> pl.Series:
@@ -103,8 +104,7 @@ def matches(expression: pl.Expr, rows: pl.DataFrame) -> pl.Series:
         which another conjunct might have excluded.
     """
     try:
-        text = expression.meta.serialize(format="json")
-        if '"AnonymousFunction"' in text or '"PythonUdf"' in text:
+        if calls_python(expression):
             raise UnsupportedExpression("it calls a Python function")
         mask = rows.select(kept=expression.fill_null(False)).get_column("kept")
     except pl.exceptions.PolarsError as error:
@@ -119,86 +119,60 @@ def matches(expression: pl.Expr, rows: pl.DataFrame) -> pl.Series:
     return mask
 
 
-def _kind(tree: Any) -> tuple[str, Any]:
-    """Return the name of a node, and what it holds."""
-    if isinstance(tree, str):
-        return tree, None
-    if isinstance(tree, Mapping) and len(tree) == 1:
-        return next(iter(tree.items()))
-    raise UnsupportedExpression("an expression of an unknown form")
-
-
-def _function(tree: Any, children: Sequence[pl.Expr], number: int) -> tuple[str, Any]:
+def _function(form: Any, inputs: Sequence[ExprNode], number: int) -> tuple[str, Any]:
     """Return the name of a function with a number of arguments, and its options, all known."""
-    name, options = _kind(tree)
-    if len(children) != number:
-        raise UnsupportedExpression(f"{name} with {len(children)} arguments")
+    name, options = name_and_options(form)
+    if len(inputs) != number:
+        raise UnsupportedExpression(f"{name} with {len(inputs)} arguments")
     if name in _OPTIONS or options is not None:
         require_keys(name, options, _OPTIONS.get(name, ()))
     return name, options
 
 
-def _convert(expression: pl.Expr, tree: Any, schema: pa.Schema) -> Predicate:
-    kind, content = _kind(tree)
+def _convert(node: ExprNode, schema: pa.Schema) -> Predicate:
+    kind, content = node.kind, node.content
     if kind == "Column":
         if not pa.types.is_boolean(schema.field(content).type):
             raise UnsupportedExpression(f"column {content} is not boolean")
         return compare(content, Op.EQ, pa.scalar(True))
     if kind == "Literal":
-        value = _literal(expression)
+        value = _literal(node)
         if not pa.types.is_boolean(value.type) and value.is_valid:
             raise UnsupportedExpression("a literal that is not boolean")
         return Constant(value.as_py())
     if kind == "BinaryExpr":
         require_keys(kind, content, ("left", "op", "right"))
-        trees = [content["left"], content["right"]]
-        return _binary(content["op"], _children(expression, trees), trees, schema)
+        return _binary(content["op"], node.inputs(), schema)
     if kind == "Function":
         require_keys(kind, content, ("input", "function"))
-        trees = content["input"]
-        children = _children(expression, trees)
-        family, function = _kind(content["function"])
+        inputs = node.inputs()
+        family, function = name_and_options(content["function"])
         if family == "Boolean":
-            return _boolean(function, children, trees, schema)
+            return _boolean(function, inputs, schema)
         if family == "StringExpr":
-            return _text(function, children, trees)
+            return _text(function, inputs)
     raise UnsupportedExpression(f"{kind} is not a predicate")
 
 
-def _children(expression: pl.Expr, trees: Sequence[Any]) -> list[pl.Expr]:
-    children = expression.meta.pop()[::-1]
-    if len(children) != len(trees):
-        raise UnsupportedExpression("an expression of an unknown form")
-    return children
+def _column(node: ExprNode) -> str:
+    if node.kind != "Column":
+        raise UnsupportedExpression(f"{node.kind} is not a column")
+    return str(node.content)
 
 
-def _column(tree: Any) -> str:
-    kind, content = _kind(tree)
-    if kind != "Column":
-        raise UnsupportedExpression(f"{kind} is not a column")
-    return str(content)
+def _literal(node: ExprNode) -> pa.Scalar:
+    return _literal_values(node)[0]
 
 
-def _literal(expression: pl.Expr) -> pa.Scalar:
-    if not expression.meta.is_literal():
-        raise UnsupportedExpression(f"{expression} is not a literal")
-    return _values(expression)[0]
-
-
-def _values(expression: pl.Expr) -> pa.Array:
+def _literal_values(node: ExprNode) -> pa.Array:
     """Return the value of a literal, exactly as typed, as an array."""
-    array = pl.select(expression).to_series().to_arrow()
-    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-    if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
-        return array.cast(pa.string())
-    if pa.types.is_large_binary(array.type) or pa.types.is_binary_view(array.type):
-        return array.cast(pa.binary())
-    return array
+    if not node.is_literal():
+        raise UnsupportedExpression(f"{node.expression} is not a literal")
+    array = pl.select(node.expression).to_series().to_arrow()
+    return _unview(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
 
 
-def _binary(
-    op: str, children: Sequence[pl.Expr], trees: Sequence[Any], schema: pa.Schema
-) -> Predicate:
+def _binary(op: str, inputs: Sequence[ExprNode], schema: pa.Schema) -> Predicate:
     combine: Callable[[list[Predicate]], Predicate] | None = {
         "And": and_,
         "LogicalAnd": and_,
@@ -206,12 +180,11 @@ def _binary(
         "LogicalOr": or_,
     }.get(op)
     if combine is not None:
-        sides = zip(children, trees, strict=True)
-        return combine([_convert(child, tree, schema) for child, tree in sides])
-    if _kind(trees[0])[0] == "Literal":
-        children, trees = children[::-1], trees[::-1]
+        return combine([_convert(side, schema) for side in inputs])
+    if inputs[0].kind == "Literal":
+        inputs = inputs[::-1]
         op = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}.get(op, op)
-    column, value = _column(trees[0]), _literal(children[1])
+    column, value = _column(inputs[0]), _literal(inputs[1])
     _only_exact(value.type, schema.field(column).type)
     if op in _OPS:
         return compare(column, _OPS[op], value)
@@ -237,42 +210,36 @@ def _only_exact(literal: pa.DataType, column: pa.DataType) -> None:
         raise UnsupportedExpression(f"a comparison of {column} with {literal}")
 
 
-def _boolean(
-    function: Any, children: Sequence[pl.Expr], trees: Sequence[Any], schema: pa.Schema
-) -> Predicate:
-    name, options = _function(function, children, _ARGUMENTS.get(_kind(function)[0], 1))
+def _boolean(function: Any, inputs: Sequence[ExprNode], schema: pa.Schema) -> Predicate:
+    name, options = _function(function, inputs, _ARGUMENTS.get(name_and_options(function)[0], 1))
     if name == "Not":
         # on integers, "not" is bitwise
-        return Not(_convert(children[0], trees[0], schema))
+        return Not(_convert(inputs[0], schema))
     if name == "IsNull":
-        return IsNull(_column(trees[0]))
+        return IsNull(_column(inputs[0]))
     if name == "IsNotNull":
-        return IsNotNull(_column(trees[0]))
+        return IsNotNull(_column(inputs[0]))
     if name in ("IsNan", "IsNotNan"):
-        column = _column(trees[0])
+        column = _column(inputs[0])
         kind = schema.field(column).type
         if not pa.types.is_floating(kind):
             raise UnsupportedExpression(f"{name} of {kind}")
         nan = pa.scalar(float("nan"), kind)
         return compare(column, Op.EQ if name == "IsNan" else Op.NE, nan)
     if name == "IsBetween":
-        column = _column(trees[0])
-        low, high = _literal(children[1]), _literal(children[2])
+        column = _column(inputs[0])
+        low, high = _literal(inputs[1]), _literal(inputs[2])
         _only_exact(low.type, schema.field(column).type)
         _only_exact(high.type, schema.field(column).type)
         return between(column, low, high, closed=_CLOSED[options["closed"]])
     if name == "IsIn":
-        return _is_in(children, trees, nulls_equal=bool(options["nulls_equal"]), schema=schema)
+        return _is_in(inputs, nulls_equal=bool(options["nulls_equal"]), schema=schema)
     raise UnsupportedExpression(f"the function {name}")
 
 
-def _is_in(
-    children: Sequence[pl.Expr], trees: Sequence[Any], *, nulls_equal: bool, schema: pa.Schema
-) -> Predicate:
-    column = _column(trees[0])
-    if not children[1].meta.is_literal():
-        raise UnsupportedExpression(f"{children[1]} is not a literal")
-    values = _values(children[1])
+def _is_in(inputs: Sequence[ExprNode], *, nulls_equal: bool, schema: pa.Schema) -> Predicate:
+    column = _column(inputs[0])
+    values = _literal_values(inputs[1])
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         if len(values) != 1 or not values[0].is_valid:
             raise UnsupportedExpression("an is_in with several lists")
@@ -296,10 +263,10 @@ def _unview(array: pa.Array) -> pa.Array:
     return array
 
 
-def _text(function: Any, children: Sequence[pl.Expr], trees: Sequence[Any]) -> Predicate:
-    name, options = _function(function, children, 2)
-    column, value = _column(trees[0]), _literal(children[1]) if len(children) > 1 else None
-    if value is None or not pa.types.is_string(value.type):
+def _text(function: Any, inputs: Sequence[ExprNode]) -> Predicate:
+    name, options = _function(function, inputs, 2)
+    column, value = _column(inputs[0]), _literal(inputs[1])
+    if not pa.types.is_string(value.type):
         raise UnsupportedExpression(f"the function {name}")
     text = value.as_py()
     if text is None:
@@ -337,3 +304,8 @@ class PolarsConjunct(Conjunct):
         """Evaluate the expression itself."""
         result: Mask = matches(self._expression, pl.DataFrame(rows)).to_numpy()
         return result
+
+
+def conjuncts(expressions: Iterable[pl.Expr], schema: pa.Schema) -> list[PolarsConjunct]:
+    """Return the filters of a query as predicates over columns of these types."""
+    return [PolarsConjunct(expression, schema) for expression in expressions]

@@ -37,8 +37,8 @@ class Limits:
         What is kept of a result.
     kept_results
         Results that are kept; the oldest one goes first.
-    streams, stream_rows
-        Live tails at the same time, and how many rows one sends at the most in a second.
+    streams
+        Live tails at the same time.
     sessions
         Browsers that are logged in; the oldest one goes first.
     """
@@ -54,7 +54,6 @@ class Limits:
     result_bytes: int = 64 << 20
     kept_results: int = 8
     streams: int = 8
-    stream_rows: int = 5_000
     sessions: int = 32
 
 

@@ -123,11 +123,6 @@ class Watch:
                 self._remember(path, info)
         return found
 
-    def known_infos(self) -> list[TableInfo]:
-        """Return what is known of tables without asking."""
-        with self._lock:
-            return [info for _, info in self._infos.values()]
-
     def growth(self, path: TablePath) -> Growth | None:
         """Return how a table grows, where that is known."""
         self.look()

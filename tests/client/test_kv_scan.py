@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,12 @@ from fluss_df import FlussError
 from fluss_df.client.cluster.snapshot_leases import acquire_request
 from fluss_df.client.scan import snapshot_files
 from fluss_df.client.scan.change_fold import ChangeFold
-from fluss_df.client.scan.snapshot_files import KvSnapshot, leased_snapshot, snapshot_entries
+from fluss_df.client.scan.snapshot_files import (
+    KvSnapshot,
+    leased,
+    newest_ids,
+    snapshot_entries,
+)
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from tests.campaigns.kv_scan import run as compare
 from tests.client.kv_support import SCHEMA, Rows, fold, random_changes, state
@@ -51,6 +57,13 @@ def test_scans_before_the_first_snapshot(tables: Tables) -> None:
     assert compare(table, runs=3, seed=6) == 3
 
 
+def newest_leased(
+    connection: fluss.FlussConnection, info: fluss.TableInfo, bucket: fluss.TableBucket
+) -> AbstractContextManager[KvSnapshot | None]:
+    ids = connection.io.run(newest_ids(connection, info, None, None))
+    return leased(connection, bucket, ids.get(bucket))
+
+
 def test_snapshots_are_read_where_there_are_any(snapshotting: Tables) -> None:
     """A scan behind a snapshot fetches the changes behind it, and none before."""
     table = snapshotting(SCHEMA, ["id"])
@@ -60,7 +73,7 @@ def test_snapshots_are_read_where_there_are_any(snapshotting: Tables) -> None:
         random_changes(writer, model, random.Random(1), ids=200, calls=80)
     bucket = fluss.TableBucket(info.table_id, 0)
     for _ in range(100):
-        with leased_snapshot(snapshotting.connection, info, bucket, None) as snapshot:
+        with newest_leased(snapshotting.connection, info, bucket) as snapshot:
             if snapshot is not None:
                 break
         time.sleep(0.2)
@@ -94,7 +107,7 @@ def test_a_lease_is_renewed_while_a_snapshot_is_read(
     monkeypatch.setattr(snapshot_files, "acquire_request", request)
     monkeypatch.setattr(snapshot_files, "_LEASE_MS", 600)
     for _ in range(100):
-        with leased_snapshot(connection, info, bucket, None) as snapshot:
+        with newest_leased(connection, info, bucket) as snapshot:
             if snapshot is not None:
                 assert renewed.acquire(timeout=20)
                 assert renewed.acquire(timeout=20)
@@ -116,14 +129,14 @@ def test_a_snapshot_stays_while_it_is_read(snapshotting: Tables) -> None:
         for number in range(200):
             with table.new_upsert() as writer:
                 writer.upsert([number % 5, f"after {after}", None])
-            with leased_snapshot(connection, info, bucket, None) as snapshot:
+            with newest_leased(connection, info, bucket) as snapshot:
                 if snapshot is not None and snapshot.snapshot_id > after:
                     return snapshot
             time.sleep(0.1)
         raise AssertionError("no snapshot")
 
     newest(-1)
-    with leased_snapshot(connection, info, bucket, None) as held:
+    with newest_leased(connection, info, bucket) as held:
         assert held is not None
         newest(newest(held.snapshot_id).snapshot_id)
         rows = sum(len(values) for _, values in snapshot_entries(connection, held))

@@ -209,7 +209,7 @@ def test_who_fails_to_rest_is_counted_on() -> None:
         files = 3
         fails = True
 
-        def rest(self) -> bool:
+        def release_files(self) -> bool:
             if self.fails:
                 refuse()
             return True

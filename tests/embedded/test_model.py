@@ -51,7 +51,7 @@ class Bucket(RuleBasedStateMachine):
     def append(self, writer: int, rows: int) -> None:
         sequence = self.last(writer) + 1
         result = self.tablet.append(batch(rows, writer, sequence), {1: None})
-        assert (result.base_offset, result.end_offset) == (self.end, self.end + rows)
+        assert (result.base_offset, result.durable_at) == (self.end, self.end + rows)
         self.log.append((writer, sequence, self.end, rows))
 
     @rule(writer=WRITERS, back=st.integers(0, 7))

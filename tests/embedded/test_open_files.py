@@ -194,14 +194,14 @@ def test_a_store_rests_only_when_nobody_reads_it(tmp_path: Path) -> None:
     assert first[0] == b"\x01\x01"
     prefix = store.prefix(b"\x02")
     assert next(prefix) == [b"\x02\x02"]
-    assert not store.rest()
+    assert not store.release_files()
     assert first + list(itertools.chain.from_iterable(scan)) == list(values.values())
-    assert not store.rest()
+    assert not store.release_files()
     del prefix
-    assert store.rest()
+    assert store.release_files()
     # it is opened again by what is asked of it, and has everything
     assert store.get([b"\x05", b"nothing"]) == [b"\x05\x05", None]
-    assert store.rest()
+    assert store.release_files()
     assert list(itertools.chain.from_iterable(store.scan())) == list(values.values())
     assert store.state == KvState(applied=7, rows=199)
     store.close()
@@ -213,7 +213,7 @@ def test_a_store_that_changed_while_it_rested_is_refused(tmp_path: Path) -> None
     resources = KvResources()
     store = KvStore(tmp_path / "kv", "bucket", resources)
     store.write({b"a": b"1"}, KvState(applied=1))
-    assert store.rest()
+    assert store.release_files()
     other = KvStore(tmp_path / "kv", "bucket", resources)
     other.write({b"a": b"2"}, KvState(applied=2))
     other.flush()
@@ -229,7 +229,7 @@ class _User:
         self.files = 3
         self.rests = 0
 
-    def rest(self) -> bool:
+    def release_files(self) -> bool:
         self.rests += not self.busy
         return not self.busy
 

@@ -199,7 +199,7 @@ def test_nobody_waits_for_files_that_are_given_back() -> None:
         def __init__(self) -> None:
             self.rests, self.may_go_on = threading.Event(), threading.Event()
 
-        def rest(self) -> bool:
+        def release_files(self) -> bool:
             self.rests.set()
             assert self.may_go_on.wait(LONG_S)
             return True

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fluss_df.embedded
-from fluss_df.engine.catalog.carry_over import old_point
+from fluss_df.engine.catalog.old_formats import old_point
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files import files
 from fluss_df.engine.files.files import DamagedError, TooManyFilesError
@@ -192,7 +192,7 @@ def test_an_index_that_cannot_be_opened_now_is_not_damaged(
         segment.read_index(OWNER)
     with pytest.raises(TooManyFilesError):
         old_point(tmp_path / "log", OWNER)
-    segment.rest()
+    segment.release_files()
 
 
 # where files may be opened in another way: to write or sync or lock them, to read a part of them

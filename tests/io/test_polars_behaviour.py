@@ -19,7 +19,7 @@ from polars.io.external_reader import (
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.scans.adapter import with_known_schema
+from fluss_df.polars_adapter.scans import with_known_schema
 
 ROWS = 10
 PARTS = [

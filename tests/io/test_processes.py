@@ -73,6 +73,31 @@ def test_a_program_may_end_right_after_a_query(table: TablePath, address: str, e
         assert (done.returncode == 1) == ("Error" in done.stderr)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "scan_fluss(sys.argv[1], connection=sys.argv[2], follow=True)",
+        # the rows of the scan wait for ever for those of the other source
+        "scan_fluss(sys.argv[1], connection=sys.argv[2], follow=True).join(endless, on='x')",
+    ],
+)
+def test_a_program_may_end_before_an_endless_query(
+    table: TablePath, address: str, query: str
+) -> None:
+    other = """
+def numbers(*_):
+    while True:
+        yield pl.DataFrame({"x": [1]})
+from polars.io.plugins import register_io_source
+endless = register_io_source(numbers, schema={"x": pl.Int64})
+import time
+"""
+    end = f"left = {query}.collect_batches(lazy=False); time.sleep(0.3)"
+    done = run(HEAD + other + end, str(table), address)
+    assert done.returncode == 0, done.stderr
+    assert "Fatal" not in done.stderr
+
+
 def test_an_interrupt_ends_a_query(table: TablePath, address: str) -> None:
     code = (
         HEAD

@@ -117,7 +117,7 @@ def test_rows_in_rocksdb(tmp_path: Path) -> None:
         for state in ("running", "pending"):
             assert in_memory("fluss_server_kv_compactions", state=state) == 0
         for opened in engine.engine.open_buckets().values():
-            assert opened.rest()
+            assert opened.release_files()
         files = sum(file.stat().st_size for file in (tmp_path / "d").rglob("*.sst"))
         at_rest = scrape()(name, table="fluss.rows")
         assert 0 < files <= at_rest

@@ -9,6 +9,7 @@ from sqlglot import exp
 from fluss_df.backend.sql import arguments as statements
 from fluss_df.backend.sql.dialect import Fluss
 from fluss_df.errors import FlussError
+from fluss_df.polars_adapter.expressions import ExprNode
 from fluss_df.pushdown.arguments import require_keys
 from fluss_df.pushdown.from_polars import _convert, from_polars
 from fluss_df.pushdown.predicate import UnsupportedExpression
@@ -108,12 +109,12 @@ def test_expressions_of_polars(expression: pl.Expr, place: tuple[str, ...]) -> N
         inner = inner[key]
     inner["of_a_later_release"] = False
     with pytest.raises(UnsupportedExpression, match="of_a_later_release"):
-        _convert(expression, tree, SCHEMA)
+        _convert(ExprNode(expression, tree), SCHEMA)
 
 
 def test_a_function_of_polars_with_new_options_is_not_understood() -> None:
     tree = {"Function": {"input": [{"Column": "i"}], "function": {"Boolean": {"IsNull": {"x": 1}}}}}
     with pytest.raises(UnsupportedExpression, match="IsNull with x"):
-        _convert(pl.col("i").is_null(), tree, SCHEMA)
+        _convert(ExprNode(pl.col("i").is_null(), tree), SCHEMA)
     with pytest.raises(UnsupportedExpression, match="of an unknown form"):
         require_keys("IsIn", None, ())

@@ -18,8 +18,8 @@ from fluss_df.backend.sql.dialect import Fluss, spot
 from fluss_df.backend.sql.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.names import exact, is_pattern, with_fields_named
-from fluss_df.io.scans.adapter import polars_text
 from fluss_df.metadata import BUCKET_COLUMN, VIEW_PROPERTY
+from fluss_df.polars_adapter.scans import polars_text
 from fluss_df.record.change_tables import split_name
 
 if TYPE_CHECKING:

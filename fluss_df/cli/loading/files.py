@@ -17,14 +17,13 @@ from typing import IO
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pc
-from polars.io.plugins import register_io_source
 
 from fluss_df.cli.loading.guessing import SAMPLE, Guess
 from fluss_df.cli.loading.json_lines import check_fields, check_lines, objects
 from fluss_df.errors import FlussError
-from fluss_df.io.base.names import all_exact, exact
+from fluss_df.io.base.names import exact
 from fluss_df.io.base.texts import decoded, misfit, raw_type, typed
-from fluss_df.io.scans.adapter import polars_text
+from fluss_df.polars_adapter.scans import lazy_frames, polars_text
 
 _SCANS: dict[str, Callable[..., pl.LazyFrame]] = {
     ".parquet": pl.scan_parquet,
@@ -309,17 +308,7 @@ class Source:
         assert kinds is not None
         schema = pl.Schema(kinds)
 
-        def source(
-            with_columns: list[str] | None,
-            predicate: pl.Expr | None,
-            n_rows: int | None,
-            batch_size: int | None,
-        ) -> Iterator[pl.DataFrame]:
-            for frame in self.frames(schema):
-                found = frame if with_columns is None else frame.select(all_exact(with_columns))
-                yield found if predicate is None else found.filter(predicate)
-
-        return register_io_source(source, schema=schema)
+        return lazy_frames(lambda: self.frames(schema), schema)
 
 
 def _sampled(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:

@@ -32,10 +32,10 @@ from fluss_df.io.runs.checkpoint import BatchOffsets, Checkpoint, read_state, wr
 from fluss_df.io.runs.ledger import TableLedger
 from fluss_df.io.runs.losses import Losses
 from fluss_df.io.runs.micro_batches import MicroBatch
-from fluss_df.io.scans.adapter import polars_text
 from fluss_df.io.sinks.sink import require_partitions
 from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.metadata import TablePath
+from fluss_df.polars_adapter.scans import polars_text
 from fluss_df.record.python.coerce import coerce
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import Column, arrow_schema

@@ -19,7 +19,6 @@ import weakref
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -29,7 +28,7 @@ from fluss_df.client.fetch.remote_fs import Place, RemoteFileSystems
 from fluss_df.client.runtime.io_thread import WAIT_SLICE_S
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.hooks import ForkStep, after_fork
+from fluss_df.hooks import Closing, ForkStep, after_fork
 from fluss_df.record.layout.headers import LogHeaders, scan_headers
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ class _Tail:
             self.needed = length + _OVERHEAD
 
 
-class RemoteRead:
+class RemoteRead(Closing):
     """Reads the segments that a fetch answered with; used by one thread at a time.
 
     The position moves with what :meth:`take` returns, and only then: after the end, and after
@@ -346,17 +345,6 @@ class RemoteRead:
         self._in_flight.clear()
         self._segments.clear()
         self._tail = _Tail()
-
-    def __enter__(self) -> RemoteRead:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _segments(

@@ -176,7 +176,7 @@ class FetchBuffer:
             self._drop_remote(position)
             position.offset = position.decoded_to
 
-    def settle(self, thread: int, timeout_ms: float) -> bool:
+    def end_last_poll(self, thread: int, timeout_ms: float) -> bool:
         """Finish the last poll before a thread polls: remove its rows, or keep them for this poll.
 
         Returns
@@ -235,7 +235,7 @@ class FetchBuffer:
 
     def clear(self, positions: Collection[Position]) -> None:
         """Drop all batches; positions go back to the first row that no caller has."""
-        self.settle(threading.get_ident(), 0.0)
+        self.end_last_poll(threading.get_ident(), 0.0)
         self._go_back(positions)
         for position, decoded in reversed(self._decoded):
             position.move(decoded.base_offset)

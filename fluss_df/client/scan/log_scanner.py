@@ -20,6 +20,7 @@ from fluss_df.client.scan.records import RecordBatch, ScanRecords, record_batche
 from fluss_df.client.scan.subscriptions import check_positions
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import Closing
 from fluss_df.metadata import (
     CHANGELOG_COLUMNS,
     EARLIEST_OFFSET,
@@ -40,7 +41,7 @@ T = TypeVar("T")
 _Subscription = tuple[int | None, int]
 
 
-class LogScanner(Ready):
+class LogScanner(Ready, Closing):
     """Reads subscribed buckets: all rows so far (``to_arrow``), or rows as they come (``poll``).
 
     It reads the changelog of a primary-key table: Arrow results then have the columns
@@ -291,7 +292,7 @@ class LogScanner(Ready):
 
         try:
             with self._lock:
-                if not self._buffer.settle(handover.thread, timeout_ms):
+                if not self._buffer.end_last_poll(handover.thread, timeout_ms):
                     return make([])
                 self._buffer.fill(self._subscriptions.values(), timeout_ms, given_up)
                 result = make(self._buffer.offer(handover, most, self._undo()))
@@ -405,12 +406,6 @@ class LogScanner(Ready):
             self._subscriptions.clear()
             self._closed = True
         return ready(None)
-
-    def __enter__(self) -> LogScanner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         buffer = getattr(self, "_buffer", None)

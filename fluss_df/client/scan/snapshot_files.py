@@ -82,10 +82,10 @@ class KvSnapshot:
 
 
 @contextmanager
-def leased_snapshot(
-    connection: ClientContext, info: TableInfo, bucket: TableBucket, partition_name: str | None
+def leased(
+    connection: ClientContext, bucket: TableBucket, snapshot_id: int | None
 ) -> Iterator[KvSnapshot | None]:
-    """Have the newest snapshot of a bucket, or None where there is none yet, kept while it is read.
+    """Have a snapshot of a bucket, or None where there is none yet, kept while it is read.
 
     Newer snapshots take the place of older ones, whose files servers delete, unless there is a
     lease of them. Where the coordinator knows no leases, there is none.
@@ -95,16 +95,6 @@ def leased_snapshot(
     FlussError
         ``KV_SNAPSHOT_NOT_EXIST`` when a newer one took its place in the moment before the lease.
     """
-    ids = connection.io.run(newest_ids(connection, info, bucket.partition_id, partition_name))
-    with leased(connection, bucket, ids.get(bucket)) as snapshot:
-        yield snapshot
-
-
-@contextmanager
-def leased(
-    connection: ClientContext, bucket: TableBucket, snapshot_id: int | None
-) -> Iterator[KvSnapshot | None]:
-    """Have a snapshot of a bucket kept while it is read, as :func:`leased_snapshot`."""
     if snapshot_id is None:
         yield None
         return

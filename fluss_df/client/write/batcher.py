@@ -50,7 +50,7 @@ class Batcher:
     """Makes batches of a writer's rows, and hands them to the sender.
 
     Callers hold the writer's lock, so that batches enter their bucket queues in the order of the
-    calls. :meth:`settle` needs no lock.
+    calls. :meth:`wait_acknowledged` needs no lock.
 
     Parameters
     ----------
@@ -291,7 +291,7 @@ class Batcher:
         """Take note of rows that could not be sent, for the next :meth:`raise_failures`."""
         self._started_sender().failures.append((error, rows))
 
-    def settle(self, timeout_ms: float | None) -> None:
+    def wait_acknowledged(self, timeout_ms: float | None) -> None:
         """Wait until everything is acknowledged or has failed.
 
         Raises

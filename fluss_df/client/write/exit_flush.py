@@ -43,7 +43,7 @@ class Flushable(Protocol):
         """How many rows could not be written since the last flush."""
         ...
 
-    def settle(self, timeout_ms: float | None) -> FlussError | None:
+    def wait_acknowledged(self, timeout_ms: float | None) -> FlussError | None:
         """Send all rows, wait until each is acknowledged or has failed, return the first failure.
 
         Raises
@@ -87,12 +87,12 @@ def _flush_all() -> None:
     for writer, _ in writers:
         # it only begins to send; errors are met again below
         with contextlib.suppress(Exception):
-            writer.settle(0)
+            writer.wait_acknowledged(0)
     for writer, config in writers:
         wait_s = _EXIT_FLUSH_HERE_S if served_here(config) else _EXIT_FLUSH_S
         left_s = max(0.0, began + wait_s - time.monotonic())
         try:
-            failure = writer.settle(left_s * 1000)
+            failure = writer.wait_acknowledged(left_s * 1000)
         except TimeoutError:
             reason = f"no acknowledgement within {wait_s:g} s"
         except Exception as error:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -19,6 +18,7 @@ from fluss_df.client.write.batcher import Batcher
 from fluss_df.client.write.codec import RowCodec
 from fluss_df.client.write.exit_flush import flush_at_exit, needs_no_flush
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.hooks import Closing
 from fluss_df.metadata import TableBucket
 from fluss_df.observe import spans
 from fluss_df.schema import TableInfo
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fluss_df.client.context import ClientContext
 
 
-class TableWriter(Ready):
+class TableWriter(Ready, Closing):
     """Checks what it is given at once, and sends it in the background, in order.
 
     Rows and small frames wait up to ``writer.batch-timeout`` for more; :meth:`flush` waits until
@@ -280,7 +280,7 @@ class TableWriter(Ready):
         if spans.tracer is not None:
             self._traced_flush(timeout_ms)
             return ready(None)
-        self.settle(timeout_ms)
+        self.wait_acknowledged(timeout_ms)
         self._batcher.raise_failures()
         return ready(None)
 
@@ -288,10 +288,10 @@ class TableWriter(Ready):
         attributes = spans.log_attributes("send", self._name)
         attributes["messaging.batch.message_count"] = self.unflushed_rows
         with spans.current(f"send {self._name}", "producer", attributes):
-            self.settle(timeout_ms)
+            self.wait_acknowledged(timeout_ms)
             self._batcher.raise_failures()
 
-    def settle(self, timeout_ms: float | None) -> FlussError | None:
+    def wait_acknowledged(self, timeout_ms: float | None) -> FlussError | None:
         """Send everything, and wait as :meth:`flush` does; return what it would raise first.
 
         Raises
@@ -300,7 +300,7 @@ class TableWriter(Ready):
             When acknowledgements are outstanding after ``timeout_ms``.
         """
         shielded(self._accumulator.drain)
-        self._batcher.settle(timeout_ms)
+        self._batcher.wait_acknowledged(timeout_ms)
         return self._batcher.failure
 
     def offsets(self) -> list[BucketResult]:
@@ -345,17 +345,6 @@ class TableWriter(Ready):
     def _end(self) -> None:
         self._ended = True
         needs_no_flush(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r}, unflushed_rows={self.unflushed_rows})"

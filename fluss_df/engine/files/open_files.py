@@ -28,7 +28,7 @@ class Resting(Protocol):
     def files(self) -> int:
         """About how many it has open while it is used."""
 
-    def rest(self) -> bool:
+    def release_files(self) -> bool:
         """Give them back, unless it is in use; return whether it did."""
 
 
@@ -133,17 +133,17 @@ class OpenFiles(Generic[K]):
                     tries -= 1
                     continue
                 self._resting[key] = user
-            rests = False
+            released = False
             try:
-                rests = user.rest()
+                released = user.release_files()
             finally:
                 with self._lock:
                     # it may have been used meanwhile, or closed
                     if self._resting.get(key) is user and key not in self._used:
                         del self._resting[key]
-                        if rests:
+                        if released:
                             self._files -= user.files
                         else:
                             # it is used now: it is one of the newest
                             self._used[key] = user
-            tries -= not rests
+            tries -= not released

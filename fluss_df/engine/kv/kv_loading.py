@@ -98,7 +98,7 @@ class StoreLoader:
 
     def reopened(self, folder: Path, end: int) -> KvStore:
         """Open a RocksDB that was closed, and bring it to an offset; scans of it end."""
-        self._log.let_go()
+        self._log.end_scans()
         store = KvStore(folder, self._log.name, self._resources)
         try:
             self._replay(store, end)

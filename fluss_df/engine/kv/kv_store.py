@@ -169,7 +169,8 @@ class StoreWork(NamedTuple):
 class KvStore:
     """A RocksDB of values by key.
 
-    One thread writes at a time; any number read. It may :meth:`rest`, and opens again by itself.
+    One thread writes at a time; any number read. It opens again by itself behind
+    :meth:`release_files`.
 
     Parameters
     ----------
@@ -260,7 +261,7 @@ class KvStore:
                 self._guard.release()
         return self._work
 
-    def rest(self) -> bool:
+    def release_files(self) -> bool:
         """Bring everything to the disk and close RocksDB until it is needed, unless it is in use.
 
         Returns

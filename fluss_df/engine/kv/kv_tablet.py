@@ -57,14 +57,14 @@ class PutResult:
     ----------
     log_end_offset
         The offset behind the last change of the batch.
-    end_offset
+    durable_at
         The offset up to which RocksDB must have the changelog before the request is acknowledged.
     records
         How many rows the batch has; 0 for a batch that was written before.
     """
 
     log_end_offset: int
-    end_offset: int
+    durable_at: int
     records: int = 0
 
 
@@ -300,7 +300,7 @@ class KvTablet:
                 batch, values, more = self._builder.build(
                     data, records, codec, targets, overwrite, self._current, self._numbers
                 )
-                end = self.log.append_changes(batch).end_offset
+                end = self.log.append_changes(batch).durable_at
             except ProtocolError as error:
                 raise corrupt(self.name, error) from error
             rows = NOT_COUNTED if more is None else self._newest.rows + more
@@ -471,7 +471,7 @@ class KvTablet:
         finally:
             self.abandon()
 
-    def rest(self) -> bool:
+    def release_files(self) -> bool:
         """Close all files until they are needed, unless they are in use; return whether it did."""
         if self._lock.locked() or not self._apply_lock.acquire(blocking=False):
             return False
@@ -481,7 +481,9 @@ class KvTablet:
                 self._apply()
             with self._lock:
                 # a batch may have been put since
-                return not self._pending and self._store.rest() and self.log.rest()
+                return (
+                    not self._pending and self._store.release_files() and self.log.release_files()
+                )
         except FlussError as error:
             logger.warning("%s", error.message)
             return False

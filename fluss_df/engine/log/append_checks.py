@@ -29,14 +29,14 @@ class Appended:
     ----------
     base_offset
         The offset of the first record; -1 if there were no records.
-    end_offset
+    durable_at
         The offset up to which the log must be synced before the request is acknowledged.
     records
         How many records were appended; 0 for batches that had been appended before.
     """
 
     base_offset: int
-    end_offset: int
+    durable_at: int
     records: int = 0
 
 

@@ -54,10 +54,10 @@ class LogSegments(list[Segment]):
             sync_folder(self._folder)
         except BaseException:
             # without its name on the disk, a loss of power could lose the file and all its batches
-            new.rest()
+            new.release_files()
             raise
         self.append(new)
-        old.rest()
+        old.release_files()
 
     def sync_names(self) -> None:
         """Bring the names of the folder, and of those above it, to the disk.
@@ -174,10 +174,10 @@ class LogSegments(list[Segment]):
             what = f"cannot remove expired segments of {self._name}"
             raise disk_refused(what, self._folder, error) from error
 
-    def rest(self) -> None:
+    def release_files(self) -> None:
         """Give back all files until they are needed."""
         for segment in (*self._expired, *self):
-            segment.rest()
+            segment.release_files()
 
 
 def close_copies(files: Sequence[FileCopy]) -> None:

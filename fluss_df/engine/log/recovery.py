@@ -112,10 +112,10 @@ def load_log(
         loading.compare(used)
         loading.put_right()
     except BaseException:
-        loading.rest()
+        loading.release_files()
         raise
     for segment in loaded.segments[:-1]:
-        segment.rest()
+        segment.release_files()
     return loaded
 
 
@@ -148,10 +148,10 @@ class _Loading:
         self._changes: list[Callable[[], None]] = []
         self.loaded = LoadedLog(self.segments, WriterStates(), found, found.start or 0)
 
-    def rest(self) -> None:
+    def release_files(self) -> None:
         """Give back all files."""
         for segment in (*self._expired, *self.segments):
-            segment.rest()
+            segment.release_files()
 
     def put_right(self) -> None:
         """Change the files: what was found to be unfinished is cut off, or removed."""
@@ -159,7 +159,7 @@ class _Loading:
             for change in self._changes:
                 change()
         for segment in self._expired:
-            segment.rest()
+            segment.release_files()
 
     def load(self) -> LoadedLog:
         """Take the segments in."""
@@ -203,7 +203,7 @@ class _Loading:
     def _forget_expired(self) -> None:
         """Forget all segments but the last: they expired, and not all files were removed then."""
         for segment in self.segments[:-1]:
-            segment.rest()
+            segment.release_files()
             self._changes.append(functools.partial(_delete, segment))
         self._expired += self.segments[:-1]
         del self.segments[:-1]

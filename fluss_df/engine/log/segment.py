@@ -138,7 +138,7 @@ class IndexFile:
 class Segment:
     """A file of batches; its name is the offset of the first.
 
-    The file is open for writing from the first append until :meth:`rest`.
+    The file is open for writing from the first append until :meth:`release_files`.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class Segment:
         """
         segment = cls(folder, base_offset)
         if size := segment.file_size():
-            segment.rest()
+            segment.release_files()
             raise DamagedError(
                 f"{segment.path} has {size:,} bytes, and was not found when the log was opened:"
                 " open the engine again"
@@ -235,7 +235,7 @@ class Segment:
         """Return another descriptor of the file, for reading."""
         return self._opened(os.O_RDONLY)
 
-    def rest(self) -> None:
+    def release_files(self) -> None:
         """Close the file and drop the memory map until they are needed; slices stay valid."""
         self._map = None
         if self._fd is not None:
@@ -437,7 +437,7 @@ class Segment:
 
     def delete(self) -> None:
         """Close the segment and remove its files."""
-        self.rest()
+        self.release_files()
         self.drop_index()
         self.path.unlink(missing_ok=True)
 

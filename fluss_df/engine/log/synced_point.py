@@ -273,7 +273,7 @@ class PointFile:
         """
         if self.is_new:
             # what is there, if anything, cannot be read, or is of an older format
-            self.rest()
+            self.release_files()
             point = SyncedPoint(self._owner, start, end_offset, segment, position, digest)
             write_atomically(self._path, first_file(point))
             self._generation, self._slot, self.is_new = 1, 0, False
@@ -353,7 +353,7 @@ class PointFile:
     def _refused(self, error: OSError) -> FlussError:
         return disk_refused(f"cannot write {self._path}", self._path.parent, error)
 
-    def rest(self) -> None:
+    def release_files(self) -> None:
         """Give back the descriptor until it is needed."""
         if self._file is not None:
             fd, self._file = self._file, None

@@ -60,7 +60,7 @@ class Tablet:
         files is then damaged, and not new.
     before_first
         Called before the first batch of the bucket is written; notes it in the register.
-    let_go
+    end_scans
         Ends the scans of the bucket's RocksDB. Called before RocksDB is opened again, which it
         refuses while a scan has it open.
     """
@@ -75,7 +75,7 @@ class Tablet:
         owner: BucketIds = NO_BUCKET,
         used: bool = False,
         before_first: Callable[[], None] = lambda: None,
-        let_go: Callable[[], None] = lambda: None,
+        end_scans: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.folder = folder
@@ -84,7 +84,7 @@ class Tablet:
         self._visible_when_synced = visible_when_synced
         self.owner = owner
         self._before_first = before_first
-        self.let_go = let_go
+        self.end_scans = end_scans
         # held while a file is synced: of several who sync, the kernel tells one that pages are lost
         self._syncing = threading.Lock()
         self._poison: str | None = None
@@ -474,10 +474,10 @@ class Tablet:
                 self._give_up()
 
     def _give_up(self) -> None:
-        self._segments.rest()
-        self._point_file.rest()
+        self._segments.release_files()
+        self._point_file.release_files()
 
-    def rest(self) -> bool:
+    def release_files(self) -> bool:
         """Sync the log and close its files until they are needed again, unless it is in use.
 
         Returns

@@ -103,7 +103,7 @@ async def _acknowledge(
             answer.partition_id = part.partition_id
         if isinstance(result, Appended):
             try:
-                await engine.acknowledged(_bucket(request.table_id, part), result.end_offset)
+                await engine.acknowledged(_bucket(request.table_id, part), result.durable_at)
                 answer.base_offset = result.base_offset
                 continue
             except FlussError as error:

@@ -95,7 +95,7 @@ async def _acknowledge(
             answer.partition_id = part.partition_id
         if isinstance(result, PutResult):
             try:
-                await engine.acknowledged(_bucket(request.table_id, part), result.end_offset)
+                await engine.acknowledged(_bucket(request.table_id, part), result.durable_at)
                 answer.log_end_offset = result.log_end_offset
                 continue
             except FlussError as error:
@@ -112,7 +112,7 @@ async def _acknowledge(
 class _Found:
     values: list[bytes | None]
     # what is to be acknowledged before the answer is given
-    end_offset: int = 0
+    durable_at: int = 0
 
 
 async def lookup(
@@ -173,7 +173,7 @@ def _lookup_each(engine: Engine, request: pb.LookupRequest) -> list[_Found | Flu
             keys = list(part.keys)
             found = _Found(room.values(kv.get, keys))
             if request.insert_if_not_exists and None in found.values:
-                found.end_offset = _insert_missing(table, kv, keys, found.values)
+                found.durable_at = _insert_missing(table, kv, keys, found.values)
             results.append(found)
         except FlussError as error:
             results.append(without_frames(error))
@@ -192,9 +192,9 @@ async def _found(
         values: list[Buffer] = []
         if isinstance(result, _Found):
             try:
-                if result.end_offset:
+                if result.durable_at:
                     bucket = _bucket(request.table_id, part)
-                    await engine.acknowledged(bucket, result.end_offset)
+                    await engine.acknowledged(bucket, result.durable_at)
                     _, kv = engine.kv_bucket(bucket)
                     room = _lookup_room(engine)
                     result.values = await engine.run(room.values, kv.get, list(part.keys))
@@ -277,7 +277,7 @@ def _insert_missing(
     batch.stamp(-1, -1)
     place = {name: number for number, name in enumerate(names)}
     targets = tuple(place[column.name] for column in columns)
-    return kv.put(memoryview(batch.to_bytes()), targets).end_offset
+    return kv.put(memoryview(batch.to_bytes()), targets).durable_at
 
 
 # ---- prefixes, statistics

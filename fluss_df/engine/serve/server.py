@@ -15,8 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from fluss_df.engine.access.authorizer import Authorizer
 from fluss_df.engine.access.passwords import checked_users
@@ -34,7 +33,7 @@ from fluss_df.engine.serve.channel import Channel
 from fluss_df.engine.serve.connection import Connection
 from fluss_df.engine.serve.tls import ServerTls, server_tls
 from fluss_df.errors import FlussError, NetworkError
-from fluss_df.hooks import ForkStep, after_fork, open_folder_lake
+from fluss_df.hooks import Closing, ForkStep, after_fork, open_folder_lake
 from fluss_df.observe.counters import engines
 from fluss_df.protocol.address import local_host
 from fluss_df.protocol.api import Api, RequestT, ResponseT
@@ -45,7 +44,7 @@ T = TypeVar("T")
 _PARTITIONS_S: Final = 2.0
 
 
-class EngineServer:
+class EngineServer(Closing):
     """Serves an engine; :class:`~fluss_df.embedded.EmbeddedFluss` says how users open one.
 
     Parameters
@@ -385,17 +384,6 @@ class EngineServer:
             self._runtime.remove()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else (self._address or "open")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from fluss_df.engine.access.acl_store import read_acls
-from fluss_df.engine.catalog.carry_over import buckets_on_disk, old_point
 from fluss_df.engine.catalog.catalog_files import CATALOG, SET_ASIDE, CatalogFiles
 from fluss_df.engine.catalog.cluster_state import epoch_of, read_state
+from fluss_df.engine.catalog.old_formats import buckets_on_disk, old_point
 from fluss_df.engine.files.files import (
     CHECKSUMS_SINCE,
     FORMAT,
@@ -307,7 +307,7 @@ class _Bucket:
             only_look=True,
         )
         for segment in loaded.segments:
-            segment.rest()
+            segment.release_files()
         for problem in loaded.problems:
             self._checker._found("note", self._log, f"{problem}, when opened")
         start, segments = loaded.start, loaded.segments
@@ -345,7 +345,7 @@ class _Bucket:
                     self._checker.watch(headers.consumed)
                 position += headers.consumed
                 chunk = _CHUNK
-            segment.rest()
+            segment.release_files()
             if not again:
                 self._report.segments += 1
                 self._report.log_bytes += position

@@ -20,9 +20,9 @@ from typing import IO, Final, cast
 import pyarrow as pa
 
 from fluss_df.engine.access.acl_store import read_acls
-from fluss_df.engine.catalog.carry_over import carry_over
 from fluss_df.engine.catalog.catalog_files import CATALOG, DATA, CatalogFiles
 from fluss_df.engine.catalog.cluster_state import read_state
+from fluss_df.engine.catalog.old_formats import convert_old_format
 from fluss_df.engine.files.files import (
     CHECKSUMS_SINCE,
     FORMAT,
@@ -347,4 +347,4 @@ def _read_catalog(folder: Path) -> None:
             tables.append(Table.from_json(kept.read()[0]))
     if version == FORMAT:
         # an archive is whole or refused: the buckets that it has are those that have rows
-        carry_over(files, tables)
+        convert_old_format(files, tables)

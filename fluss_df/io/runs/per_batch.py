@@ -7,6 +7,7 @@ import re
 import polars as pl
 
 from fluss_df.errors import FlussError
+from fluss_df.polars_adapter.plans import written_text
 from fluss_df.schema import TableInfo
 
 # names of columns and texts, which may look like anything
@@ -20,14 +21,13 @@ _REDUCTION = re.compile(
 )
 # what is computed from the elements of one list
 _OF_ELEMENTS = re.compile(r"\.(?:list|arr|array)\.(?:eval|agg)\(")
-_RESOLVED = re.compile(r", cached_resolves: \d+")
 # characters of a query that are kept
 _TEXT = 20_000
 
 
 def query_text(frame: pl.LazyFrame) -> str:
     """Return a query as text: the same for the same query, in one release of Polars."""
-    return _RESOLVED.sub("", frame.explain(optimized=False).replace("\0", ""))[:_TEXT]
+    return written_text(frame)[:_TEXT]
 
 
 def changed_line(before: str, now: str) -> str:
@@ -56,7 +56,7 @@ def _reduces(text: str) -> bool:
 
 def replaced_results(frame: pl.LazyFrame) -> str | None:
     """Return what in a query makes a result of all rows, of which a batch has only some."""
-    lines = frame.explain(optimized=False).replace("\0", "").splitlines()
+    lines = written_text(frame).splitlines()
     for i, line in enumerate(lines):
         text = line.strip()
         if text.startswith("AGGREGATE["):

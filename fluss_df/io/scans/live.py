@@ -9,15 +9,14 @@ interpreter waiting for their threads.
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401 - its exit hook is to be registered before ours
-import gc
 import threading
 import time
 import weakref
 from typing import Final, Protocol
 
-from polars.lazyframe.engine import _CollectBatches
-
 from fluss_df.hooks import ExitStep, ForkStep, after_fork, at_exit
+from fluss_df.polars_adapter.plans import drop_batches
+from fluss_df.polars_adapter.scans import end_reads
 
 # the readers of a query that just ended are gone sooner
 _USUAL_S: Final = 0.5
@@ -71,10 +70,8 @@ class LiveQueries:
             query.end(RuntimeError("the program ends"))
         if self.wait(_USUAL_S):
             return
-        # They cannot be had from their queries. What they would still yield, nobody can take.
-        for found in gc.get_objects():
-            if type(found) is _CollectBatches:
-                found._inner = iter(())  # type: ignore[assignment]
+        end_reads()
+        drop_batches()
 
     def at_exit(self) -> None:
         """Wait until the threads of Polars are out of the interpreter."""

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import polars as pl
 import pyarrow as pa
-from polars.io.plugins import register_io_source
 
 from fluss_df.client.connection import resolve_connection
 from fluss_df.client.send.batch import BucketResult
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.base.names import all_exact
 from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.io.sinks.writing import SHOWN, Progress, Writing
 from fluss_df.metadata import TablePath
+from fluss_df.polars_adapter.scans import lazy_frames
 from fluss_df.record.keys.partition_names import partition_names
 from fluss_df.record.python.coerce import coerce
 
 if TYPE_CHECKING:
-    from polars._typing import EngineType
+    from fluss_df.polars_adapter.scans import EngineType
 
 
 _BUCKETS = pl.Schema(
@@ -248,19 +247,7 @@ def sink_fluss(
 
 def _sink_when_collected(run: Callable[[], SinkResult]) -> pl.LazyFrame:
     """Return a lazy frame of what a sink wrote, which runs it."""
-
-    def source(
-        with_columns: list[str] | None,
-        predicate: pl.Expr | None,
-        n_rows: int | None,
-        batch_size: int | None,
-    ) -> Iterator[pl.DataFrame]:
-        found = run().to_frame().slice(0, n_rows)
-        if with_columns is not None:
-            found = found.select(all_exact(with_columns))
-        yield found if predicate is None else found.filter(predicate)
-
-    return register_io_source(source, schema=_BUCKETS)
+    return lazy_frames(lambda: [run().to_frame()], _BUCKETS)
 
 
 def write_fluss(

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 import polars.selectors as cs
+import pyarrow as pa
 
 from fluss_df.lake.iceberg.access import StorageAccess
 from fluss_df.lake.iceberg.files import LakeFile, SnapshotFiles, deleted_by
 from fluss_df.lake.snapshot import local_path
+from fluss_df.polars_adapter.lake_files import scan_by_ids
 
 if TYPE_CHECKING:
-    from polars._typing import ColumnMapping
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
@@ -47,17 +48,8 @@ def lake_frame(
     options = (access or StorageAccess(table)).scan_options()
 
     def scan(paths: Sequence[str], **more: Any) -> pl.LazyFrame:
-        return pl.scan_parquet(
-            [local_path(path) for path in paths],
-            schema=schema,
-            missing_columns="insert",
-            extra_columns="ignore",
-            hive_partitioning=False,
-            glob=False,
-            _column_mapping=ids,
-            **options,
-            **more,
-        )
+        local = [local_path(path) for path in paths]
+        return scan_by_ids(local, schema, ids, missing_columns="insert", **options, **more)
 
     kept = [file for file in files.rows if keep(file.file)]
     if not kept:
@@ -69,7 +61,7 @@ def lake_frame(
         plain = [path for path in map(_path, group) if path not in hit]
         # Polars chooses the side of a join by it, where it is not to look into the files
         count = sum(int(file.file.record_count) for file in group if _path(file) not in hit)
-        frames = [scan(plain, _row_count=(count, 0))] if plain else []
+        frames = [scan(plain, rows=count)] if plain else []
         for path in map(_path, group):
             if path in hit:
                 rows = scan([path], row_index_name=_POSITION)
@@ -115,7 +107,7 @@ def _without(
     keys: tuple[str, ...],
     deletes: Sequence[LakeFile],
     schema: Mapping[str, pl.DataType],
-    ids: ColumnMapping,
+    ids: pa.Schema,
     options: Mapping[str, Any],
 ) -> pl.LazyFrame:
     """Return rows without those whose values are in files of later sequences.
@@ -125,13 +117,10 @@ def _without(
     """
     names = columns(keys)
     parts = [
-        pl.scan_parquet(
+        scan_by_ids(
             [local_path(_path(file)) for file in group],
-            schema={name: schema[name] for name in keys},
-            extra_columns="ignore",
-            hive_partitioning=False,
-            glob=False,
-            _column_mapping=ids,
+            {name: schema[name] for name in keys},
+            ids,
             **options,
         )
         .select(names)
@@ -168,14 +157,13 @@ def _deleted_positions(
     }
 
 
-def _schema(table: Table) -> tuple[dict[str, pl.DataType], ColumnMapping]:
+def _schema(table: Table) -> tuple[dict[str, pl.DataType], pa.Schema]:
     """Return the columns of the lake table, and by which ids its files have them.
 
     In files they may be called otherwise: Iceberg's writers replace what Avro does not allow in
     names, as ``a b`` by ``a_x20b``. Polars finds columns by ids for its own Iceberg reader.
     """
-    import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     arrow: pa.Schema = schema_to_pyarrow(table.schema(), include_field_ids=True)
-    return dict(pl.DataFrame(arrow.empty_table()).schema), ("iceberg-column-mapping", arrow)
+    return dict(pl.DataFrame(arrow.empty_table()).schema), arrow

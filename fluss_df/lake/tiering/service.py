@@ -8,13 +8,12 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from fluss_df.client.context import ClientContext
 from fluss_df.client.runtime.processors import processors
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError
+from fluss_df.hooks import Closing
 from fluss_df.lake.tiering.coordinator import Coordinator, Lease
 from fluss_df.lake.tiering.leases import Leases
 from fluss_df.lake.tiering.table_round import TableRound, TieringRound
@@ -29,7 +28,7 @@ _MAX_ROWS = 20_000_000
 _MAX_CHANGES = 1_000_000
 
 
-class TieringService:
+class TieringService(Closing):
     """Moves tables with ``table.datalake.enabled`` from Fluss into their Iceberg tables.
 
     It does what Flink's tiering service does, beside it or instead of it, without Flink. The
@@ -166,17 +165,6 @@ class TieringService:
         """Stop, and give back what the coordinator gave."""
         self.stop()
         self._leases.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _request(self) -> Lease | None:
         try:

@@ -263,10 +263,6 @@ class KvEncoder:
             return None
         return _kv_batch(self._schema_id, framed(key, row), 1)
 
-    def encode_rows(self, table: pa.Table) -> EncodedRows:
-        """Return the rows alone, as :meth:`encode` puts them behind their keys."""
-        return self._rows.encode(self._with_all_columns(table))
-
     def _with_all_columns(self, table: pa.Table) -> pa.Table:
         wanted = [column.name for column in self._given]
         if table.schema.names != wanted:

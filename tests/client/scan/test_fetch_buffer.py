@@ -152,7 +152,7 @@ class Scan:
         return rows(taken)
 
     def poll(self, most: int | None = None, *, handed: bool = True) -> list[int]:
-        assert self.buffer.settle(threading.get_ident(), 0)
+        assert self.buffer.end_last_poll(threading.get_ident(), 0)
         self.fill()
         return self.offer(most, handed=handed)
 
@@ -284,9 +284,9 @@ def test_another_thread_waits_until_rows_are_handed_over(scan: Make) -> None:
     one.fill()
     handover = Handover(-1)
     one.buffer.offer(handover, 4, lambda: None)
-    assert not one.buffer.settle(threading.get_ident(), 5)
+    assert not one.buffer.end_last_poll(threading.get_ident(), 5)
     handover.handed = True
-    assert one.buffer.settle(threading.get_ident(), 5)
+    assert one.buffer.end_last_poll(threading.get_ident(), 5)
     assert one.offer() == [4, 5, 6, 7, 8, 9]
 
 
@@ -341,4 +341,4 @@ def test_a_forked_child_begins_with_nothing_of_its_parents(scan: Make) -> None:
     assert all(lane.closed for lane in one.leaders.lanes)
     assert not one.buffer._lanes
     assert not one.buffer._decoded
-    assert one.buffer.settle(-1, 0)
+    assert one.buffer.end_last_poll(-1, 0)

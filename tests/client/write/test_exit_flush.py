@@ -32,7 +32,7 @@ class PlayedWriter:
         self.unflushed_rows, self.failed_rows = 7, 0
         self.failure: FlussError | Exception | None = None
 
-    def settle(self, timeout_ms: float) -> FlussError | None:
+    def wait_acknowledged(self, timeout_ms: float) -> FlussError | None:
         if self._sent_at is None:
             self._sent_at = self._clock.now
         left_s = self._sent_at + self._takes_s - self._clock.now

@@ -23,7 +23,7 @@ from fluss_df.engine.tables.tables import Table
 logger = logging.getLogger(__name__)
 
 
-def carry_over(files: CatalogFiles, tables: Iterable[Table]) -> None:
+def convert_old_format(files: CatalogFiles, tables: Iterable[Table]) -> None:
     """Enter the buckets that have rows in the register, and write the file ``synced`` of each log.
 
     A second call changes nothing, nor does a call for a folder of the current format.

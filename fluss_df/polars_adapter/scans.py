@@ -1,41 +1,33 @@
-"""The adapter to Polars: every contact with its unstable scan interfaces is here.
+"""Nodes and sources of Polars plans.
 
 Polars asks a :class:`ScanNode` at each collect which frame it stands for, given the columns,
-conjuncts and limit of the query. The answer is the frame of a :class:`PlannedRead`, a source that
-Polars reads batch by batch. All conjuncts are left with Polars too, so that pruning can only make
-a query cheaper, not change its result.
-What is relied on is named by ``tests/io/test_polars_behaviour.py``.
+conjuncts and limit of the query. The answer is the frame of a :class:`Source`, which Polars reads
+batch by batch. All conjuncts are left with Polars too, so that pruning can only make a query
+cheaper, not change its result.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
-import pyarrow as pa
+import polars.selectors as cs
 from polars.io.external_reader import (
     FileReader,
     FileReaderBuilder,
     ReaderCapabilities,
     scan_external_reader,
 )
-from polars.lazyframe.engine import _LocalEngine
+from polars.io.plugins import register_io_source
 from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
-from fluss_df.client.runtime.metrics import ScanMetrics
-from fluss_df.io.scans.live import live_queries
-from fluss_df.io.scans.report import Runs, ScanRun, numbered
-from fluss_df.pushdown.from_polars import PolarsConjunct
-from fluss_df.pushdown.plan import ScanPlan
-
 if TYPE_CHECKING:
+    from polars._typing import EngineType as EngineType
     from polars._typing import SchemaDict
     from polars.io.external_reader import FilterExpr
 
@@ -57,10 +49,6 @@ class Query:
     columns: list[str] | None
     filters: list[pl.Expr]
     limit: int | None
-
-    def conditions(self, schema: pa.Schema) -> list[PolarsConjunct]:
-        """Return the filters as predicates over columns of these types."""
-        return [PolarsConjunct(expr, schema) for expr in self.filters]
 
 
 class ScanNode(LazyFrameResolver, ABC):
@@ -102,41 +90,53 @@ class ScanNode(LazyFrameResolver, ABC):
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
 
 
-class PlannedRead(ABC):
-    """The read of a query: planned once, and executed any number of times.
-
-    Parameters
-    ----------
-    plan
-        What is to be read.
-    schema
-        The schema of the frame.
-    runs
-        Takes note of each execution.
-    """
-
-    # how the source is called in the plan of a query
-    name: ClassVar[str] = "fluss"
-
-    def __init__(self, plan: ScanPlan, schema: pl.Schema, runs: Runs) -> None:
-        self.plan = plan
-        self.schema = schema
-        self.runs = runs
-        self.number = numbered(self)
-
-    def metrics(self) -> ScanMetrics:
-        """Return the counters of one execution."""
-        return ScanMetrics()
+class Execution(ABC):
+    """One execution of a source, in one collect of a query."""
 
     @abstractmethod
     def frames(
-        self, run: ScanRun, columns: Sequence[str], pre_slice: tuple[int, int] | None
+        self, columns: Sequence[str], pre_slice: tuple[int, int] | None
     ) -> Iterator[pl.DataFrame]:
         """Read the rows of a slice (offset, length), a few MB at a time; of all rows for None."""
 
     @abstractmethod
-    def count(self, run: ScanRun) -> int:
+    def count(self) -> int:
         """Return the number of rows."""
+
+    @abstractmethod
+    def dropped(self) -> None:
+        """Take note that Polars needs it no more."""
+
+
+class Source(ABC):
+    """What Polars reads batch by batch, any number of times.
+
+    Parameters
+    ----------
+    schema
+        The schema of its rows.
+    path
+        What Polars calls it in its errors.
+    """
+
+    # how the source is called in the plan of a query
+    name: ClassVar[str]
+
+    def __init__(self, schema: pl.Schema, path: str) -> None:
+        self.schema = schema
+        self._path = path
+
+    @abstractmethod
+    def properties(self) -> dict[str, str]:
+        """Return what ``LazyFrame.explain`` shows."""
+
+    @abstractmethod
+    def execute(self) -> Execution:
+        """Begin an execution."""
+
+    @abstractmethod
+    def held(self, holder: object) -> None:
+        """Take note of an object that lives as long as Polars holds an execution."""
 
     def lazy(self) -> pl.LazyFrame:
         """Return the frame of what is read.
@@ -144,15 +144,14 @@ class PlannedRead(ABC):
         It is one source: of several, Polars holds back all but the first, for their order. Buckets
         are read in parallel behind it.
         """
-        source = str(self.plan.table)
-        return scan_external_reader(_Builder(self), sources=[source], schema=self.schema)
+        return scan_external_reader(_Builder(self), sources=[self._path], schema=self.schema)
 
 
 class _Builder(FileReaderBuilder):
-    """Makes a reader of a planned read at each execution of the query."""
+    """Makes a reader of a source at each execution of the query."""
 
-    def __init__(self, planned: PlannedRead) -> None:
-        self._planned = planned
+    def __init__(self, source: Source) -> None:
+        self._source = source
 
     def reader_capabilities(self) -> ReaderCapabilities:
         """Slices are given to the reader; filters are Polars' own."""
@@ -160,45 +159,41 @@ class _Builder(FileReaderBuilder):
 
     def explain_properties(self) -> dict[str, str]:
         """Return what ``LazyFrame.explain`` shows."""
-        planned = self._planned
-        return {"name": planned.name, "scan": planned.number, **planned.plan.properties()}
+        return {"name": self._source.name, **self._source.properties()}
 
     def build_file_reader(self, source: str | bytes, multi_scan_context: dict[Any, Any]) -> _Reader:
         """Return the reader of one execution."""
-        run = ScanRun(self._planned.plan, self._planned.metrics())
-        self._planned.runs.began(run)
+        execution = self._source.execute()
         # the last thing that Polars lets go of
-        multi_scan_context[_Execution] = _Execution()
-        return _Reader(self._planned, run)
+        multi_scan_context[_LastHeld] = last = _LastHeld()
+        self._source.held(last)
+        reader = _Reader(self._source.schema, execution)
+        self._source.held(reader)
+        return reader
 
 
-class _Execution:
-    """Lives as long as an execution of a planned read."""
-
-    def __init__(self) -> None:
-        live_queries.add(self)
+class _LastHeld:
+    """Lives as long as Polars holds anything of an execution."""
 
 
 class _Reader(FileReader):
-    """One execution of a planned read."""
+    """One execution of a source, as Polars wants it."""
 
-    def __init__(self, planned: PlannedRead, run: ScanRun) -> None:
-        self._planned = planned
-        self._run = run
-        run.opened()
-        live_queries.add(self)
+    def __init__(self, schema: pl.Schema, execution: Execution) -> None:
+        self._schema = schema
+        self._execution = execution
 
     def schema(self) -> SchemaDict:
         """Return the schema of the frame."""
-        return self._planned.schema
+        return self._schema
 
     def n_rows_in_file(self, limit: int | None = None) -> int:
         """Return the number of rows."""
-        return self._planned.count(self._run)
+        return self._execution.count()
 
     def on_drop(self) -> None:
         """Take note that Polars needs this reader no more."""
-        self._run.dropped()
+        self._execution.dropped()
 
     def collect_batches(
         self,
@@ -210,22 +205,22 @@ class _Reader(FileReader):
         num_pipelines: int,
     ) -> Iterator[pl.DataFrame]:
         """Return the rows, a few MB at a time."""
-        frames = self._planned.frames(self._run, columns, pre_slice)
-        watcher = self._planned.runs.watcher
-        if watcher is not None:
-            frames = watcher.paced(frames)
-        return _traced(frames, self._run) if self._run.is_traced else frames
+        return _until_exit(self._execution.frames(columns, pre_slice))
 
 
-def _traced(frames: Iterator[pl.DataFrame], run: ScanRun) -> Iterator[pl.DataFrame]:
-    """Iterate over frames; what they raise is noted in the span of their run."""
-    try:
-        yield from frames
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        run.failed(error)
-        raise
+_at_exit = threading.Event()
+
+
+def end_reads() -> None:
+    """Have every execution end with the frame that Polars asks for next: the program exits."""
+    _at_exit.set()
+
+
+def _until_exit(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    for frame in frames:
+        yield frame
+        if _at_exit.is_set():
+            return
 
 
 def with_known_schema(scan: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
@@ -245,19 +240,25 @@ def polars_text(error: pl.exceptions.PolarsError | pl.exceptions.PanicException)
     return str(error).replace("\0", "")
 
 
-def is_collected_whole(node: str) -> bool:
-    """Whether a thread is in a ``collect``, without a ``head``, of a query with such a node.
+def lazy_frames(frames: Callable[[], Iterable[pl.DataFrame]], schema: pl.Schema) -> pl.LazyFrame:
+    """Return a lazy frame of what a function gives, which is called at each collect."""
 
-    Polars does not tell a scan what its rows are for; the thread that collects waits with the
-    query in its hands.
-    """
-    collect = _LocalEngine.collect.__code__
-    for thread, frame in sys._current_frames().items():
-        if thread == threading.get_ident() or frame.f_code is not collect:
-            continue
-        query = frame.f_locals.get("lf")
-        if isinstance(query, pl.LazyFrame):
-            plan = query.explain(optimized=False)
-            if node in plan and not re.search("^ *(SLICE|SINK)", plan, re.M):
-                return True
-    return False
+    def source(
+        with_columns: list[str] | None,
+        predicate: pl.Expr | None,
+        n_rows: int | None,
+        batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        left = n_rows
+        for found in frames():
+            if left is not None:
+                found = found.head(left)
+                left -= found.height
+            if with_columns is not None:
+                # by_name takes a name like "*" for what it is
+                found = found.select([cs.by_name(name) for name in with_columns])
+            yield found if predicate is None else found.filter(predicate)
+            if left == 0:
+                return
+
+    return register_io_source(source, schema=schema)

@@ -1,0 +1,44 @@
+"""Scans of Parquet files as Polars' own Iceberg reader makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+
+def scan_by_ids(
+    paths: Sequence[str],
+    schema: Mapping[str, pl.DataType],
+    ids: pa.Schema,
+    *,
+    rows: int | None = None,
+    **options: Any,
+) -> pl.LazyFrame:
+    """Return the rows of Parquet files whose columns are found by their field ids.
+
+    Parameters
+    ----------
+    paths
+        The files.
+    schema
+        The columns of the result.
+    ids
+        The same columns with their ids, as ``PARQUET:field_id`` in the metadata of the fields.
+    rows
+        How many rows the files have, by which Polars chooses the side of a join; None if unknown.
+    options
+        Others of ``polars.scan_parquet``.
+    """
+    return pl.scan_parquet(
+        list(paths),
+        schema=dict(schema),
+        extra_columns="ignore",
+        hive_partitioning=False,
+        glob=False,
+        _column_mapping=("iceberg-column-mapping", ids),
+        _row_count=None if rows is None else (rows, 0),
+        **options,
+    )
