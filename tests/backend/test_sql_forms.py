@@ -140,6 +140,25 @@ def test_a_function_is_that_of_polars(con: Backend, expression: str) -> None:
     assert [plain(row) for row in found.rows()] == [plain(row) for row in wanted.rows()]
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "right(s, 3)",
+        "right(s, 0)",
+        "right(s, 8)",
+        "right(s, -1)",
+        "right(s, n)",
+        "strpos(s, 'b')",
+        "position('_' IN s)",
+        "strpos('abc', s)",
+        "strpos(right(s, 2), 'b')",
+    ],
+)
+def test_functions_of_which_polars_makes_less(con: Backend, expression: str) -> None:
+    query = f"SELECT id, {expression} AS x FROM t ORDER BY id"
+    assert con.raw_sql(query).rows() == duckdb.sql(query.replace("t ORDER", "T ORDER")).fetchall()
+
+
 def test_insert_if_absent_inserts_once(con: Backend) -> None:
     con.raw_sql("CREATE TABLE z (id INT, s STRING)")
     insert = "INSERT INTO z SELECT 1, 'a' WHERE NOT EXISTS (SELECT 1 FROM z WHERE id = 1)"

@@ -15,6 +15,8 @@ written                   handed to Polars
 ``f IN (0.1, 0.5)``        ``f IN (0.10000000149011612, 0.5)``, where f is FLOAT
 ``a IS DISTINCT FROM 1``  ``NOT (a <=> 1)``
 ``NOT a = b AND c``       ``(NOT (a = b)) AND c``
+``STRPOS(s, 'a')``        null where ``s`` is, of which Polars says 0
+``RIGHT(s, 3)``           all of a shorter text, of which Polars takes less
 ========================= ==============================================
 """
 
@@ -72,6 +74,8 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
     for node in _from_within(tree, exp.Null):
         if _is_truth(node):
             node.replace(_null())
+    for node in _from_within(tree, exp.StrPosition, exp.Right):
+        node.replace(_of_texts(node))
     _type_texts(tree, frames)
     for node in _from_within(tree, *_ORDERED):
         _type_numbers(node, frames)
@@ -101,6 +105,24 @@ def _group(tree: exp.Expr) -> None:
 def _from_within(tree: exp.Expr, *kinds: type[exp.Expr]) -> list[Any]:
     """Return nodes, those inside others first: what is replaced takes along what it holds."""
     return list(tree.find_all(*kinds))[::-1]
+
+
+def _of_texts(node: exp.StrPosition | exp.Right) -> exp.Expr:
+    """Return a function of a text with cases before it, of which Polars 2.1 makes what is wrong.
+
+    A position in a null, or of one, is 0 to it, and the last characters of a text that has fewer
+    are some of them.
+    """
+    text = node.this
+    if isinstance(node, exp.StrPosition):
+        known = exp.and_(_is_known(text), _is_known(node.args["substr"]))
+        return exp.Case().when(known, node.copy())
+    short = exp.LTE(this=exp.Length(this=text.copy()), expression=exp.paren(node.expression.copy()))
+    return exp.Case().when(short, text.copy()).when(_is_known(text), node.copy())
+
+
+def _is_known(value: exp.Expr) -> exp.Expr:
+    return exp.Is(this=exp.paren(value.copy()), expression=exp.null(), negate=True)
 
 
 def _null() -> exp.Expr:
