@@ -55,7 +55,7 @@ class FlussConnection(ClientContext, Ready, Closing):
             raise FlussError(f"expected a Config, not {type(config).__name__}")
         super().__init__(config)
         self.default_database = default_database
-        _made.add(self)
+        _made[id(self)] = self
 
     @staticmethod
     def create(config: Config | Mapping[str, Any] | str) -> FlussConnection:
@@ -100,10 +100,12 @@ class FlussConnection(ClientContext, Ready, Closing):
 
     def _leave(self) -> None:
         """Close the temporary engine that this connection was to, once none is to it any more."""
-        if self not in _made:
+        if id(self) not in _made:
             return
         servers = self.config.bootstrap_servers
-        if not any(c.config.bootstrap_servers == servers for c in list(_made) if not c._closed):
+        # a list that is made in one step: other threads may connect meanwhile
+        others = [made for ref in _made.valuerefs() if (made := ref()) is not None]
+        if all(made._closed or made.config.bootstrap_servers != servers for made in others):
             close_temporary(self.config)
 
     def get_admin(self) -> FlussAdmin:
@@ -173,12 +175,12 @@ class FlussConnection(ClientContext, Ready, Closing):
 
 
 # those that keep a temporary engine open
-_made: weakref.WeakSet[FlussConnection] = weakref.WeakSet()
+_made: weakref.WeakValueDictionary[int, FlussConnection] = weakref.WeakValueDictionary()
 
 
 def uncounted(connection: FlussConnection) -> FlussConnection:
     """Return a connection that keeps no temporary engine open: it is the engine's own."""
-    _made.discard(connection)
+    _made.pop(id(connection), None)
     return connection
 
 
