@@ -85,6 +85,38 @@ def join(op: PandasJoin, **kw: Any) -> pl.LazyFrame:
     return joined.drop(names)
 
 
+_part = translate.dispatch(ops.ExtractTemporalField)
+_day_of_week = translate.dispatch(ops.DayOfWeekIndex)
+_binary = translate.dispatch(ops.Add)
+
+
+@rule(ops.ExtractTemporalField)
+def part_of_time(op: ops.ExtractTemporalField, **kw: Any) -> pl.Expr:
+    """Return a part of a time in the type that Ibis says: in Polars' Int8, month * 100 wraps."""
+    part: pl.Expr = _part(op, **kw)
+    return part.cast(PolarsType.from_ibis(op.dtype))
+
+
+@rule(ops.DayOfWeekIndex)
+def day_of_week(op: ops.DayOfWeekIndex, **kw: Any) -> pl.Expr:
+    """Return a day's number in the type that Ibis says."""
+    day: pl.Expr = _day_of_week(op, **kw)
+    return day.cast(PolarsType.from_ibis(op.dtype))
+
+
+@rule(ops.Add, ops.Subtract, ops.Multiply)
+def arithmetic(op: ops.NumericBinary, **kw: Any) -> pl.Expr:
+    """Compute whole numbers in the type that Ibis says of the result, not in a narrower one."""
+    if op.dtype.is_integer():
+        left, right = (
+            ops.Cast(side, op.dtype) if side.dtype.is_integer() and side.dtype != op.dtype else side
+            for side in (op.left, op.right)
+        )
+        op = op.copy(left=left, right=right)
+    found: pl.Expr = _binary(op, **kw)
+    return found
+
+
 @rule(ops.Between)
 def between(op: ops.Between, **kw: Any) -> pl.Expr:
     """Compare with bounds as values of the argument's type, texts too."""

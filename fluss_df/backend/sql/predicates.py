@@ -17,12 +17,15 @@ written                   handed to Polars
 ``NOT a = b AND c``       ``(NOT (a = b)) AND c``
 ``STRPOS(s, 'a')``        null where ``s`` is, of which Polars says 0
 ``RIGHT(s, 3)``           all of a shorter text, of which Polars takes less
+``LENGTH(a) - LENGTH(b)`` ``CAST(LENGTH(a) AS BIGINT) - CAST(LENGTH(b) AS BIGINT)``
+``MONTH(d) * 100``        ``CAST(EXTRACT(MONTH FROM d) AS BIGINT) * 100``
 ========================= ==============================================
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -41,6 +44,27 @@ _COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 # operators, and what sqlglot has under the same classes
 _OPERATORS = (exp.Binary, exp.Not, exp.Neg, exp.BitwiseNot, exp.In, exp.Between)
 _NOT_GROUPED = (exp.Dot, exp.Escape, exp.PropertyEQ, exp.Kwarg, exp.Slice)
+# what Polars computes as UInt32 or Int8, and those of it for which sqlglot has no class
+_NARROW = (
+    exp.Length,
+    exp.BitLength,
+    exp.StrPosition,
+    exp.ArraySize,
+    exp.Year,
+    exp.Quarter,
+    exp.Month,
+    exp.Week,
+    exp.Day,
+    exp.Hour,
+    exp.Minute,
+    exp.Second,
+)
+_NARROW_NAMES = ("bit_count", "bitcount", "octet_length")
+_WHOLE_PARTS = re.compile(
+    r"centur(y|ies)|decades?|millenni(um|ums|a)|(iso)?(years?|weeks?)|quarters?|months?|days?"
+    r"|(iso)?dow|dayofweek|doy|dayofyear|hours?|minutes?|seconds?",
+    re.IGNORECASE,
+)
 _ORDERED = (*_COMPARED, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Between)
 
 
@@ -76,6 +100,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
             node.replace(_null())
     for node in _from_within(tree, exp.StrPosition, exp.Right):
         node.replace(_of_texts(node))
+    _widen(tree, frames)
     _type_texts(tree, frames)
     for node in _from_within(tree, *_ORDERED):
         _type_numbers(node, frames)
@@ -119,6 +144,33 @@ def _of_texts(node: exp.StrPosition | exp.Right) -> exp.Expr:
         return exp.Case().when(known, node.copy())
     short = exp.LTE(this=exp.Length(this=text.copy()), expression=exp.paren(node.expression.copy()))
     return exp.Case().when(short, text.copy()).when(_is_known(text), node.copy())
+
+
+def _widen(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
+    """Make BIGINT of lengths and parts of times: Fluss, as SQL, has no unsigned types.
+
+    In Polars' UInt32 ``LENGTH(a) - LENGTH(b)`` is never negative, and in its Int8
+    ``EXTRACT(MONTH FROM day) * 100`` is no month.
+    """
+    for node in _from_within(tree, *_NARROW, exp.Extract, exp.Sum, exp.Anonymous):
+        if isinstance(node, exp.Anonymous) and node.name.lower() not in _NARROW_NAMES:
+            continue
+        if isinstance(node, exp.Extract) and not _WHOLE_PARTS.fullmatch(node.name):
+            continue
+        if isinstance(node, exp.Sum) and not _is_condition(node.this.unnest(), frames):
+            continue
+        whole = node
+        while isinstance(whole.parent, (exp.Filter, exp.Window)) and whole.parent.this is whole:
+            whole = whole.parent
+        cast = exp.Cast(to=exp.DataType.build("BIGINT"))
+        whole.replace(cast)
+        cast.set("this", whole)
+
+
+def _is_condition(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> bool:
+    if isinstance(value, exp.Column):
+        return _type_of(value, frames) == pl.Boolean()
+    return isinstance(value, (exp.Predicate, exp.Connector, exp.Not, exp.Boolean))
 
 
 def _is_known(value: exp.Expr) -> exp.Expr:
