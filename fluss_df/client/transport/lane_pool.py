@@ -36,7 +36,8 @@ class LanePool:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # reentrant: a collection of garbage while it is held may release a cluster, in this thread
+        self._lock = threading.RLock()
         self._idle: dict[Endpoint, list[Lane]] = {}
         self._users: dict[Endpoint, set[int]] = {}
 
@@ -83,7 +84,7 @@ class LanePool:
             for endpoint, users in list(self._users.items()):
                 users.discard(id(user))
                 if not users:
-                    del self._users[endpoint]
+                    self._users.pop(endpoint, None)
                     closing += self._idle.pop(endpoint, [])
         for lane in closing:
             lane.close()

@@ -154,3 +154,10 @@ def test_a_forked_child_leaves_the_sockets_to_its_parent(
     assert not lane.closed
     # kept: a finalizer would shut down the sockets of the parent
     assert module._inherited == [parents]
+
+
+def test_a_user_is_released_while_the_pool_is_held() -> None:
+    """A collection of garbage may come anywhere, and finalizers of clusters release them."""
+    pool = LanePool()
+    with pool._lock:
+        pool.release(object())  # type: ignore[arg-type]
