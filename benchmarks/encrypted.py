@@ -36,20 +36,17 @@ def frame(rows: int) -> pl.DataFrame:
 
 
 @contextlib.contextmanager
-def served(folder: Path, *arguments: str) -> Iterator[tuple[str, int]]:
-    """Yield the address and the process id of a server."""
-    command = [sys.executable, "-c", "from fluss_df.cli import app; app()", "serve"]
-    process = subprocess.Popen(
-        [*command, "--dir", str(folder), "--port", "0", *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().split()[-1], process.pid
-    finally:
-        process.terminate()
-        process.communicate()
+def served(folder: Path, *arguments: str) -> Iterator[tuple[str, int, str]]:
+    """Yield the address and the process id of a server, and its page of metrics ("" without)."""
+    command = [sys.executable, "-m", "fluss_df", "serve", "--dir", str(folder), "--port", "0"]
+    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            page = process.stdout.readline() if "--metrics-port" in arguments else ""
+            address = process.stdout.readline().split()[-1]
+            yield address, process.pid, page.split()[-1] if page else ""
+        finally:
+            process.terminate()
 
 
 def processor_s(pid: int) -> float:
@@ -77,7 +74,7 @@ def main(
         }
         places = {}
         for name, arguments, more in (("plain", [], {}), ("tls", options, settings)):
-            address, pid = stack.enter_context(served(folder / name, *arguments))
+            address, pid, _ = stack.enter_context(served(folder / name, *arguments))
             given = {"bootstrap.servers": address, **more}
             connection = stack.enter_context(fluss.connect(given))
             descriptor = fluss.TableDescriptor(

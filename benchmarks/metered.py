@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -23,26 +21,13 @@ import typer
 from rich.console import Console
 
 import fluss_df as fluss
-from benchmarks.encrypted import frame, processor_s
+from benchmarks.encrypted import frame, processor_s, served
 from fluss_df.metrics import start_http_server
 
 _TABLE: Final = fluss.TablePath("fluss", "t")
 _APPENDED: Final = fluss.TablePath("fluss", "appended")
 # By the time that turns take, a page is read each ten seconds; Prometheus reads it each 15.
 _SCRAPED: Final = 24
-
-
-@contextlib.contextmanager
-def served(folder: Path, *arguments: str) -> Iterator[tuple[str, str, int]]:
-    """Yield the address, the page of metrics ("" without) and the process id of a server."""
-    command = [sys.executable, "-m", "fluss_df", "serve", "--dir", str(folder), "--port", "0"]
-    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            page = process.stdout.readline().split()[-1] if arguments else ""
-            yield process.stdout.readline().split()[-1], page, process.pid
-        finally:
-            process.terminate()
 
 
 def scrape(pages: list[str]) -> int:
@@ -67,7 +52,7 @@ def main(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         places = {}
         for name, arguments in (("off", []), ("on", ["--metrics-port", "0"])):
-            address, page, pid = stack.enter_context(served(folder / name, *arguments))
+            address, pid, page = stack.enter_context(served(folder / name, *arguments))
             connection = stack.enter_context(fluss.connect(address))
             admin = connection.get_admin()
             descriptor = fluss.TableDescriptor(

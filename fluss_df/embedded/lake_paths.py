@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
@@ -20,6 +19,7 @@ from pyiceberg.types import NestedField, StructType
 
 from fluss_df.embedded.lake_unpacking import require_size, unpacked
 from fluss_df.engine.files.files import DamagedError, read_bytes
+from fluss_df.hooks import Closing
 from fluss_df.lake.snapshot import local_path
 
 WAREHOUSE: Final = "warehouse"
@@ -138,7 +138,7 @@ def require_inside(metadata: Mapping[str, Any], paths: LakePaths) -> None:
             raise DamagedError(f"its files would be written to {place}, outside of the lake")
 
 
-class _Bytes:
+class _Bytes(Closing):
     """A file in memory, as pyiceberg reads and writes them."""
 
     def __init__(self, data: bytes = b"") -> None:
@@ -161,17 +161,6 @@ class _Bytes:
 
     def close(self) -> None:
         """Keep the bytes."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
 
 
 @dataclass(frozen=True, slots=True)
