@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -158,16 +159,15 @@ def prune(
         The metadata columns of the scan: a condition on ``_bucket`` means that one, or a column of
         the table that happens to have the name.
     """
-    frame = _bucket_frame(info, buckets, metadata_columns)
+    frame = _KnownRows(info, buckets, metadata_columns)
     keep: Mask = np.ones(len(buckets), bool)
     pushed: list[str] = []
     residual: list[str] = []
     low, high, since = 0, MAX_VALUE, 0
     for condition in conditions:
-        known = frozenset(frame.column_names)
-        if condition.columns <= known:
+        if condition.columns <= frame.names:
             try:
-                keep &= condition.matches(frame)
+                keep &= condition.matches(frame.table)
                 pushed.append(condition.text)
                 continue
             except UnsupportedExpression:
@@ -186,9 +186,9 @@ def prune(
             pushed.append(f"{COMMIT_TIMESTAMP_COLUMN} from {time.low} ms on")
         residual.append(condition.text)
         if condition.predicate is not None:
-            part = project(condition.predicate, known)
+            part = project(condition.predicate, frame.names)
             if part != Constant(True):
-                keep &= _mask(part, frame)
+                keep &= _mask(part, frame.table)
                 pushed.append(str(part))
     predicates = [c.predicate for c in conditions if c.predicate is not None]
     ids = np.array([bucket.bucket_id for bucket in buckets], np.int32)
@@ -240,27 +240,49 @@ def _mask(predicate: Predicate, rows: pa.Table) -> Mask:
     return result
 
 
-def _bucket_frame(
-    info: TableInfo, buckets: Sequence[Bucket], metadata_columns: Sequence[str]
-) -> pa.Table:
-    """Return what is known of the rows of each bucket without reading them."""
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
-    if info.is_partitioned():
-        names = pa.array([bucket.partition_name for bucket in buckets], pa.string())
-        encoded = names.dictionary_encode()
-        keys = [
-            c for key in info.get_partition_keys() for c in info.schema.columns if c.name == key
-        ]
-        for key, values in _partition_columns(encoded.dictionary.to_pylist(), keys).items():
-            columns[key] = values.take(encoded.indices)
-        if PARTITION_COLUMN in metadata_columns:
-            columns[PARTITION_COLUMN] = names
-    # even without metadata, so that conditions without columns have rows to be evaluated on
-    numbers = pa.array([bucket.bucket_id for bucket in buckets], pa.int32())
-    frame = pa.table({"": numbers, **columns})
-    if BUCKET_COLUMN in metadata_columns:
-        frame = frame.append_column(BUCKET_COLUMN, numbers)
-    return frame
+class _KnownRows:
+    """What is known of the rows of each bucket without reading them: a row for each bucket.
+
+    The table is made when a condition needs it. Most conditions are on other columns, and the first
+    array that PyArrow makes of Python objects imports pandas where it is installed: 0.1 s.
+    """
+
+    def __init__(
+        self, info: TableInfo, buckets: Sequence[Bucket], metadata_columns: Sequence[str]
+    ) -> None:
+        self._info = info
+        self._buckets = buckets
+        self._metadata_columns = metadata_columns
+
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """Names of the columns that conditions can be evaluated on."""
+        if self._info.is_partitioned():
+            return frozenset(self.table.column_names) - {""}
+        return frozenset({BUCKET_COLUMN} & set(self._metadata_columns))
+
+    @functools.cached_property
+    def table(self) -> pa.Table:
+        """The rows, with a nameless column, so that a condition without columns has rows too."""
+        columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+        if self._info.is_partitioned():
+            names = pa.array([bucket.partition_name for bucket in self._buckets], pa.string())
+            encoded = names.dictionary_encode()
+            keys = [
+                column
+                for key in self._info.get_partition_keys()
+                for column in self._info.schema.columns
+                if column.name == key
+            ]
+            for key, values in _partition_columns(encoded.dictionary.to_pylist(), keys).items():
+                columns[key] = values.take(encoded.indices)
+            if PARTITION_COLUMN in self._metadata_columns:
+                columns[PARTITION_COLUMN] = names
+        numbers = pa.array([bucket.bucket_id for bucket in self._buckets], pa.int32())
+        frame = pa.table({"": numbers, **columns})
+        if BUCKET_COLUMN in self._metadata_columns:
+            frame = frame.append_column(BUCKET_COLUMN, numbers)
+        return frame
 
 
 def _partition_columns(names: Sequence[str], keys: Sequence[Column]) -> dict[str, pa.Array]:
