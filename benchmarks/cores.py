@@ -56,6 +56,8 @@ _REPEATS: Final = 4
 # samples a second
 _RATE: Final = 400
 _WATCHED_S: Final = 6.0
+# functions
+_SHOWN: Final = 12
 
 Work = Callable[[], object]
 
@@ -182,8 +184,13 @@ def measure(contender: str, place: str, rows: int, cores: int) -> dict[str, floa
     return seconds
 
 
-def lock(spy: str, place: str, rows: int, work: str, alone: bool) -> tuple[float, float]:
-    """Return the seconds that one work holds the interpreter lock, and those that it takes."""
+def lock(
+    spy: str, place: str, rows: int, work: str, alone: bool
+) -> tuple[float, float, collections.Counter[str]]:
+    """Return the seconds that one work holds the interpreter lock, those that it takes, and where.
+
+    A place is the innermost function of ours, and its value is the samples that were in it.
+    """
     line = command("in process", place, rows, work=work, **({"alone": "yes"} if alone else {}))
     environment = {**os.environ, **({"POLARS_MAX_THREADS": "1"} if alone else {})}
     with (
@@ -208,13 +215,16 @@ def lock(spy: str, place: str, rows: int, work: str, alone: bool) -> tuple[float
             spying.send_signal(signal.SIGINT)
         process.stdin.write("\n")
         process.stdin.flush()
-        held: collections.Counter[str] = collections.Counter()
+        held = 0
+        places: collections.Counter[str] = collections.Counter()
         for sample in samples:
             stack, count = sample.rsplit(" ", 1)
             if re.search(r"\bchild \(", stack) is None or ";" in stack.split("child (")[1]:
                 # other than the loop itself, which frees what the work returned
-                held[stack] += int(count)
-    return held.total() / _RATE / done["times"], done["seconds"] / done["times"]
+                held += int(count)
+                ours = [frame for frame in stack.split(";") if " (fluss_df/" in frame]
+                places[re.sub(r":\d+\)$", ")", ours[-1]) if ours else "others"] += int(count)
+    return held / _RATE / done["times"], done["seconds"] / done["times"], places
 
 
 def show(console: Console, seconds: dict[tuple[str, str, int], float], counts: list[int]) -> None:
@@ -232,6 +242,9 @@ def show(console: Console, seconds: dict[tuple[str, str, int], float], counts: l
 def main(
     rows: Annotated[int, typer.Option(help="Rows of the log table, of 40 bytes.")] = 12_000_000,
     rounds: Annotated[int, typer.Option(help="Children of each contender and number.")] = 3,
+    works_wanted: Annotated[str, typer.Option("--works", help="Of --lock: which.")] = (
+        "scan,sum of two columns,append,upsert"
+    ),
     lock_only: Annotated[bool, typer.Option("--lock", help="The lock alone.")] = False,
     contender: Annotated[str, typer.Option(hidden=True)] = "",
     place: Annotated[str, typer.Option(hidden=True)] = "",
@@ -256,14 +269,16 @@ def main(
             make_tables(connection, data)
         if lock_only:
             assert spy is not None
-            for name in ("scan", "sum of two columns", "append", "upsert"):
-                held, taken = lock(spy, str(engine), rows, name, False)
-                needed, by_one = lock(spy, str(engine), rows, name, True)
+            for name in works_wanted.split(","):
+                held, taken, _ = lock(spy, str(engine), rows, name, False)
+                needed, by_one, where = lock(spy, str(engine), rows, name, True)
                 console.print(
                     f"{name}: {taken * 1000:,.0f} ms, the lock held {held / taken:.1%} of them;"
                     f" needed {needed * 1000:,.1f} ms, {needed / taken:.1%} of these and"
                     f" {needed / by_one:.1%} of one thread's {by_one * 1000:,.0f} ms"
                 )
+                for function, samples in where.most_common(_SHOWN):
+                    console.print(f"  {samples / where.total():5.1%} {function}")
             return
         address = stack.enter_context(serving(home / "TCP", "interval"))
         with fluss.connect(address) as connection:
