@@ -18,9 +18,11 @@ from typing import Final
 #: Pieces that are no files, by the tests that they have. A test belongs to the first that fits.
 TOGETHER: Final[Mapping[str, str]] = {
     # a cluster whose tables Flink tiers into Paimon
-    "Paimon": r"tests/lake/(test_paimon\.py|test_(union|lake_types)\.py::.*\[paimon)",
+    "Paimon": r"tests/lake/(test_paimon\.py|test_(union|lake_types|random_unions)\.py::.*\[paimon)",
     # a cluster whose tables Flink tiers into Iceberg
-    "Iceberg": r"tests/lake/(test_union\.py|test_lake_types\.py::.*\[flink)",
+    "Iceberg": (
+        r"tests/(lake/(test_union\.py|test_lake_types\.py::.*\[flink)|cluster/test_lake_cluster\.py)"
+    ),
     # a cluster with a lake, whose tables the tests tier
     "tiering": (
         r"tests/lake/(test_(added_columns|lake_types)"
