@@ -44,6 +44,7 @@ class Table:
     name: str
     rows: pl.DataFrame
     changes: int = 0
+    looked_at: int = 0
 
     @property
     def path(self) -> fluss.TablePath:
@@ -131,8 +132,9 @@ def newest(folder: Path) -> int:
 def same(table: Table, levels: set[tuple[int, ...]], deletions: set[int]) -> bool:
     """Whether the newest snapshot has the rows of a table; notes of what it is made."""
     number = newest(table.folder)
-    if not number:
-        return False
+    if number == table.looked_at:
+        return False  # it had not
+    table.looked_at = number
     found = snapshot_of(table, table.warehouse, number)
     levels.add(tuple(sorted({file.level for file in found.files})))
     deletions.add(found.delete_files)
