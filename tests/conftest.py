@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import os
 from collections import Counter
 from collections.abc import Generator
 from typing import Final
@@ -111,6 +112,8 @@ class _Seconds:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure the pieces, where that is asked for; workers of pytest-xdist report their tests."""
+    # servers live for seconds or minutes: what compiles least is quickest
+    os.environ.setdefault("FLUSS_CLUSTER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     if config.getoption("--write-piece-seconds") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Seconds(), "piece-seconds")
 

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _LEADER_WAIT_S: Final = 10.0
 # A table that was not missed, but is late, may be dropped and created again: so the first wait is
 # short, which is what users have when a table was missed.
-_FIRST_WAIT_S: Final = 3.0
+_FIRST_WAIT_S: Final = 2.0
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.2
 _ATTEMPTS: Final = 3
