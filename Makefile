@@ -128,6 +128,8 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.spark_pipeline
 	@"$(BIN)/python" -m tests.campaigns.spark_pipeline --remote "local[2]"
 	@"$(BIN)/python" -m tests.campaigns.spark_standalone
+	@FLUSS_TEST_EVERY=1 "$(BIN)/python" -m pytest -o timeout=1200 tests/embedded/test_catalog_damage.py
+	@FLUSS_TEST_CASES=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/embedded/test_machine.py -k embedded
 	@FLUSS_TEST_SIZES=1 "$(BIN)/python" -m pytest -o timeout=1200 tests/client/test_batch_rows.py -k cluster
 	@FLUSS_TEST_CASES=5000 "$(BIN)/python" -m pytest -o timeout=7200 tests/io/test_equality_of_tables.py
 	@FLUSS_TEST_SQL_CASES=2000 "$(BIN)/python" -m pytest -o timeout=14400 tests/spark/test_random_queries.py

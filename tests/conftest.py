@@ -1,15 +1,16 @@
 """Which tests one worker runs, and which begin first, where workers run side by side.
 
-A worker has servers of its own, and keeps them to its end. So tests that need the same costly
-server are one piece of work. The longest pieces come first: what begins last should be short.
-
-Also what ends a test that hangs in native code, where Python sees no signal.
+The pieces stand in ``pieces.py``. Also what ends a test that hangs in native code, where Python
+sees no signal.
 """
 
 from __future__ import annotations
 
 import faulthandler
-from pathlib import PurePosixPath
+import gc
+import os
+from collections import Counter
+from collections.abc import Generator
 from typing import Final
 
 import pytest
@@ -19,21 +20,39 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-# folders whose files one worker runs: they share a lake with Flink beside it, or a Spark
-_TOGETHER: Final = ("tests/spark", "tests/lake")
-# folders by the time that their pieces take, the longest first; others are short
-_LONGEST: Final = (*_TOGETHER, "tests/faults", "tests/cluster", "tests/io", "tests/embedded")
+from tests.pieces import UNKNOWN_S, piece_of, read_seconds, write_seconds
+
 # Behind its timeout, a test that the signal of pytest-timeout did not end has this long; then its
 # process ends, and says where its threads are.
 _GRACE_S: Final = 60.0
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that measures the pieces."""
+    text = "note in tests/piece_seconds.json how long each piece took"
+    parser.addoption("--write-piece-seconds", action="store_true", help=text)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without garbage collections, and leave what was collected out of later ones.
+
+    Thousands of tests are a million objects, which stay. Each full collection would go through
+    them: for two thirds of the time of collecting, and then again while tests run.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 class _Pieces(LoadFileScheduling):  # type: ignore[misc]
-    """Hands out files, or folders that belong together, in the order of the tests."""
+    """Hands out pieces, in the order of the tests."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return next((folder for folder in _TOGETHER if _is_in(file, folder)), file)
+        return piece_of(nodeid)
 
     _removing = False
 
@@ -72,17 +91,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the folders that take longest."""
+    """Begin with the pieces that take longest."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: _rank(item.nodeid))
+        seconds = read_seconds()
+        items.sort(key=lambda item: -seconds.get(piece_of(item.nodeid), UNKNOWN_S))
 
 
-def _rank(nodeid: str) -> int:
-    return next((n for n, folder in enumerate(_LONGEST) if _is_in(nodeid, folder)), len(_LONGEST))
+class _Seconds:
+    """Adds up how long each piece takes."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._taken[piece_of(report.nodeid)] += report.duration  # type: ignore[assignment]
+
+    def pytest_sessionfinish(self) -> None:
+        write_seconds(self._taken)
 
 
-def _is_in(file: str, folder: str) -> bool:
-    return PurePosixPath(file).is_relative_to(folder)
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the pieces, where that is asked for; workers of pytest-xdist report their tests."""
+    # servers live for seconds or minutes: what compiles least is quickest
+    os.environ.setdefault("FLUSS_CLUSTER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    if config.getoption("--write-piece-seconds") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Seconds(), "piece-seconds")
 
 
 @pytest.hookimpl(tryfirst=True)

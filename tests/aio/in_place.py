@@ -1,7 +1,7 @@
 """A plugin of pytest: the official client's own tests run with ``fluss_df.aio`` in its place.
 
 Their server is an embedded engine in the same process. What each test came to is written, a line
-for each, to the file that ``IN_PLACE_RESULTS`` names.
+for each, to the file that ``IN_PLACE_RESULTS`` names. ``IN_PLACE_PART`` is for several processes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import fluss_df.aio
 from fluss_df.embedded import EmbeddedFluss
 
 _RESULTS = Path(os.environ["IN_PLACE_RESULTS"])
+# "0/3": of three processes, the first one's part
+_PART, _PARTS = map(int, os.environ.get("IN_PLACE_PART", "0/1").split("/"))
 _loop = asyncio.new_event_loop()
 
 
@@ -59,12 +61,19 @@ _module("filelock", FileLock=None)
 sys.modules["fluss"] = fluss_df.aio
 
 _folder = tempfile.TemporaryDirectory(prefix="fluss-df-in-place-")
-_engine = EmbeddedFluss(_folder.name, port=0)
+_engine = EmbeddedFluss(Path(_folder.name) / "data", port=0)
 os.environ["FLUSS_BOOTSTRAP_SERVERS"] = _engine.address
 # the users that the tests know
 _users = {"admin": "admin-secret", "alice": "alice-secret"}
-_second = EmbeddedFluss(":memory:", port=0, sasl=_users)
+_second = EmbeddedFluss(Path(_folder.name) / "users", port=0, sasl=_users)
 os.environ["FLUSS_SASL_BOOTSTRAP_SERVERS"] = _second.address
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to other processes what is theirs."""
+    others = [item for number, item in enumerate(items) if number % _PARTS != _PART]
+    config.hook.pytest_deselected(items=others)
+    items[:] = items[_PART::_PARTS]
 
 
 @pytest.hookimpl(tryfirst=True)

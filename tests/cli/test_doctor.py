@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
@@ -22,13 +23,19 @@ from fluss_df.cli.health.packages import _too_old
 from fluss_df.cli.health.place import _TABLES_ASKED, _clock, _difference
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss, Security
+from fluss_df.spark import workers
 from tests.certificates import Authority
 
 Report = tuple[int, dict[str, dict[str, str]]]
 
 
+# What it finds is found once: it starts that Python, which imports Spark, and each doctor asks.
+_cannot_import = functools.cache(workers.cannot_import)
+
+
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "cannot_import", _cannot_import)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     for name in ("FLUSS_BOOTSTRAP_SERVERS", "FLUSS_HOME"):
         monkeypatch.delenv(name, raising=False)

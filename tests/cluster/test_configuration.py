@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fluss_df.cluster import ClusterError
 from fluss_df.cluster.servers.configuration import command, heap_of, write_configuration
 from fluss_df.cluster.servers.jars import ServerJars
 from fluss_df.cluster.servers.settings import Folder, Ports, Settings
@@ -112,6 +113,19 @@ def test_the_command_line_of_a_server(folder: Folder) -> None:
         "--configDir",
         str(folder.path / "tablet-server-0"),
     ]
+
+
+def test_options_of_java_of_the_environment(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = ServerJars((Path("/a.jar"),), "1", None)
+    monkeypatch.setenv("FLUSS_CLUSTER_JAVA_OPTIONS", "-Xms1g '-Da=b c'")
+    line = command(folder, "coordinator", Path("/java"), jars, "256m")
+    at = line.index("-cp")
+    assert line[at - 2 : at] == ["-Xms1g", "-Da=b c"]
+    monkeypatch.setenv("FLUSS_CLUSTER_JAVA_OPTIONS", "'-Da")
+    with pytest.raises(ClusterError, match=r"FLUSS_CLUSTER_JAVA_OPTIONS cannot .*No closing quot"):
+        command(folder, "coordinator", Path("/java"), jars, "256m")
 
 
 def test_heaps() -> None:

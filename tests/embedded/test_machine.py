@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from typing import ClassVar
 
@@ -12,6 +13,9 @@ import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from tests.embedded.table_machine import TableMachine
+
+# more of them for a campaign
+EXAMPLES = int(os.environ.get("FLUSS_TEST_CASES", "12"))
 
 
 def run(machine: type[TableMachine], examples: int) -> None:
@@ -58,7 +62,7 @@ class EmbeddedMachine(TableMachine):
 
 
 def test_embedded() -> None:
-    run(EmbeddedMachine, 25)
+    run(EmbeddedMachine, EXAMPLES)
 
 
 class RealMachine(TableMachine):

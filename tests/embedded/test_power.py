@@ -12,4 +12,4 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
 
 
 def test_nothing_acknowledged_is_lost_on_a_disk_that_fails(tmp_path: Path) -> None:
-    assert campaign(tmp_path, 200, seed=1, failing=0.02) == 200
+    assert campaign(tmp_path, 80, seed=1, failing=0.02) == 80

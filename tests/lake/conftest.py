@@ -7,6 +7,14 @@ import pytest
 
 from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
+from tests.lake_tables import dropped_after
+
+
+@pytest.fixture(autouse=True)
+def no_tables_are_left() -> Iterator[None]:
+    """Have nothing of a test tiered while others run; what a module shares, it drops itself."""
+    with dropped_after():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -238,6 +238,19 @@ def test_a_table_that_is_made_again_while_it_is_tiered(tmp_path: Path) -> None:
 # ---- a catalog that others have open
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have SQLite wait for a lock as long as a test can, and not the five seconds of Python."""
+    connect: Any = sqlite3.connect
+
+    def soon(*arguments: Any, **options: Any) -> Any:
+        return connect(*arguments, **{"timeout": 0.5, **options})
+
+    # of the two, SQLAlchemy has the second one
+    monkeypatch.setattr(sqlite3, "connect", soon)
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", soon)
+
+
 def test_a_reader_that_has_the_catalog_open_holds_up_nothing_for_good(
     by_hand: EmbeddedFluss,
 ) -> None:
@@ -253,6 +266,7 @@ def test_a_reader_that_has_the_catalog_open_holds_up_nothing_for_good(
     assert_reads(by_hand, lake_table)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_catalog_that_stays_locked_is_said_and_loses_nothing(by_hand: EmbeddedFluss) -> None:
     lake_table = table(by_hand, "log")
     lake_table.write([1, 2], 1)
@@ -276,6 +290,7 @@ def test_a_catalog_that_stays_locked_is_said_and_loses_nothing(by_hand: Embedded
     assert_elsewhere(by_hand.folder, lake_table)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_moved_lake_whose_catalog_is_locked_is_right_later(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     with EmbeddedFluss(old, port=0, options=BY_HAND) as engine:

@@ -105,7 +105,7 @@ class Tiered:
                 has = {}  # there is no snapshot yet
             if sum(has.values()) >= end:
                 return
-            time.sleep(0.3)
+            time.sleep(0.1)
         pytest.fail(f"{self.path} was not tiered in two minutes")
 
     def check(self) -> None:

@@ -28,7 +28,7 @@ from fluss_df.lake.options import LakeOptions
 from fluss_df.lake.paimon.catalog import open_paimon
 from fluss_df.lake.paimon.snapshot import PaimonSnapshot
 from fluss_df.pushdown.column import col as ref
-from tests.lake_tables import create_lake_table
+from tests.lake_tables import create_lake_table, dropped_after
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
 COLUMNS = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("day", pa.string())])
@@ -44,6 +44,7 @@ class Table:
     name: str
     rows: pl.DataFrame
     changes: int = 0
+    looked_at: int = 0
 
     @property
     def path(self) -> fluss.TablePath:
@@ -69,7 +70,7 @@ class Table:
         while time.monotonic() < deadline:
             if ready():
                 return
-            time.sleep(0.3)
+            time.sleep(0.1)
         pytest.fail(f"{self.path} was not tiered in two minutes")
 
     def in_lake(self, rows: int, *, readable: bool = True) -> None:
@@ -123,14 +124,18 @@ def snapshot_of(table: Table, warehouse: Path, number: int) -> PaimonSnapshot:
 
 
 def newest(folder: Path) -> int:
-    return max(int(file.name.split("-")[1]) for file in folder.glob("snapshot/snapshot-*"))
+    """Return the number of the newest snapshot; 0 where there is none."""
+    found = folder.glob("snapshot/snapshot-*")
+    return max((int(file.name.split("-")[1]) for file in found), default=0)
 
 
 def same(table: Table, levels: set[tuple[int, ...]], deletions: set[int]) -> bool:
     """Whether the newest snapshot has the rows of a table; notes of what it is made."""
-    if not (table.folder / "snapshot").is_dir():
-        return False
-    found = snapshot_of(table, table.warehouse, newest(table.folder))
+    number = newest(table.folder)
+    if number == table.looked_at:
+        return False  # it had not
+    table.looked_at = number
+    found = snapshot_of(table, table.warehouse, number)
     levels.add(tuple(sorted({file.level for file in found.files})))
     deletions.add(found.delete_files)
     expected = table.rows.sort("id")
@@ -275,16 +280,21 @@ def test_names_in_partitions_and_paths(
 def test_columns_that_were_added(
     paimon_tiering: LocalCluster, connection: fluss.FlussConnection
 ) -> None:
-    for name, keys in (("added_log", None), ("added_keyed", ["id"])):
-        table = created(paimon_tiering, connection, name, keys=keys, bucket_count=1)
+    tables = [
+        created(paimon_tiering, connection, name, keys=keys, bucket_count=1)
+        for name, keys in (("added_log", None), ("added_keyed", ["id"]))
+    ]
+    for table in tables:
         table.write(numbers(0, 5, 1))
+    for table in tables:
         table.in_lake(5)
         added = pa.schema([("more", pa.int32())])
         connection.get_admin().alter_table(table.path, add_columns=added)
         table.rows = table.rows.with_columns(more=pl.lit(None, pl.Int32))
         table.write(numbers(5, 9, 2).with_columns(more=pl.lit(7, pl.Int32)))
+    for table in tables:
         table.in_lake(9)
-        for rows in (table.lake(), fluss.scan_fluss(name, connection=connection)):
+        for rows in (table.lake(), fluss.scan_fluss(table.name, connection=connection)):
             assert rows.collect().sort("id").equals(table.rows)
             assert rows.filter(col("more") == 7).collect().height == 4
             assert rows.filter(col("more").is_null()).collect().height == 5
@@ -358,7 +368,7 @@ def test_files_that_are_left_out_have_no_wanted_rows(
 
 @pytest.fixture(scope="module")
 def sound(paimon_tiering: LocalCluster) -> Iterator[Table]:
-    with fluss.connect(paimon_tiering.bootstrap_servers) as connection:
+    with fluss.connect(paimon_tiering.bootstrap_servers) as connection, dropped_after():
         table = created(paimon_tiering, connection, "sound", keys=["id"], bucket_count=1)
         table.write(numbers(0, 10, 1))
         table.in_lake(10)

@@ -22,7 +22,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.scans import union
 from fluss_df.io.source import Halves, ScanSource
 from fluss_df.metadata import TableBucket
-from tests.lake_tables import create_lake_table
+from tests.lake_tables import create_lake_table, dropped_after
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
 COLUMNS = pa.schema(
@@ -123,7 +123,7 @@ class Lake:
             if all(has.get(bucket, 0) >= end for bucket, end in ends.items()):
                 return
             assert time.monotonic() < deadline, (has, ends)
-            time.sleep(0.3)
+            time.sleep(0.1)
 
     def check(self, frame: pl.LazyFrame, expected: pl.DataFrame) -> None:
         for engine in ("in-memory", "streaming"):
@@ -159,21 +159,22 @@ def lake(request: pytest.FixtureRequest, tiering: LocalCluster) -> Iterator[Lake
     """Return a table of which a first part is in the lake, and a second may be."""
     connection = fluss.connect(tiering.bootstrap_servers)
     made = Lake(tiering, request.param, f"union_{request.param}", connection)
-    made.create()
-    # nothing is in the lake
-    made.check(made.scan(), made.rows)
-    assert made.scan().head(0).collect().columns == COLUMNS.names
-    made.write(rows(0, 200, "a"))
-    made.check(made.scan(), made.rows)
-    if made.keys:
-        made.delete(col("id") % 10 == 3)
-    made.tiered()
-    made.check(made.scan(), made.rows)
-    made.check(fluss.scan_fluss(f"{made.name}$lake", connection=connection), made.rows)
-    made.write(rows(100, 300, "b"))
-    if made.keys:
-        made.delete(col("id") % 10 == 7)
-    yield made
+    with dropped_after():
+        made.create()
+        # nothing is in the lake
+        made.check(made.scan(), made.rows)
+        assert made.scan().head(0).collect().columns == COLUMNS.names
+        made.write(rows(0, 200, "a"))
+        made.check(made.scan(), made.rows)
+        if made.keys:
+            made.delete(col("id") % 10 == 3)
+        made.tiered()
+        made.check(made.scan(), made.rows)
+        made.check(fluss.scan_fluss(f"{made.name}$lake", connection=connection), made.rows)
+        made.write(rows(100, 300, "b"))
+        if made.keys:
+            made.delete(col("id") % 10 == 7)
+        yield made
     connection.close()
 
 
@@ -301,11 +302,16 @@ def test_a_snapshot_that_is_not_in_the_catalog(lake: Lake, monkeypatch: pytest.M
 
 
 def test_a_partition_that_fluss_has_no_more(tiering: LocalCluster) -> None:
-    for kind in ("parted", "keyed_parted"):
-        with fluss.connect(tiering.bootstrap_servers) as connection:
-            lake = Lake(tiering, kind, f"expired_{kind}", connection)
+    with fluss.connect(tiering.bootstrap_servers) as connection:
+        lakes = [
+            Lake(tiering, kind, f"expired_{kind}", connection)
+            for kind in ("parted", "keyed_parted")
+        ]
+        for lake in lakes:
             lake.create()
             lake.write(rows(0, 100, "a"))
+        con = ibis.fluss.connect(tiering.bootstrap_servers)
+        for lake in lakes:
             lake.tiered()
             path = fluss.TablePath("fluss", lake.name)
             connection.get_admin().drop_partition(path, {"day": "mon"})
@@ -317,26 +323,26 @@ def test_a_partition_that_fluss_has_no_more(tiering: LocalCluster) -> None:
                 one = (col("day") == "mon") & (col("id") == 11)
                 lake.check(lake.scan().filter(one), lake.rows.filter(one))
             assert lake.scan(lake=False).collect().height == 50
-            con = ibis.fluss.connect(tiering.bootstrap_servers)
             table = con.table(lake.name)
             one_key = table.filter((table.day == "mon") & (table.id == 11)).to_polars()
             assert one_key["name"].to_list() == ["a-11"]
             wanted = ibis.memtable({"day": ["mon", "tue"], "id": [11, 12]})
             joined = wanted.join(table, ["day", "id"]).select("id", "name").to_polars()
             assert sorted(joined["name"]) == ["a-11", "a-12"]
-            con.disconnect()
+        con.disconnect()
 
 
 def test_names_that_are_patterns(tiering: LocalCluster) -> None:
     columns = pa.schema([("^a$", pa.int64()), ("*", pa.string()), ("a", pa.int64())])
     first = pl.DataFrame({"^a$": [1, 2, 3], "*": ["x", "y", "z"], "a": [7, 8, 9]})
     later = pl.DataFrame({"^a$": [2, 4], "*": ["v", "w"], "a": [5, 6]})
+    rows_now = {
+        "log": pl.concat([first, later]),
+        "keyed": pl.concat([first.filter(col("a") != 8), later]),
+    }
     with fluss.connect(tiering.bootstrap_servers) as connection:
-        for kind, rows_now in (
-            ("log", pl.concat([first, later])),
-            ("keyed", pl.concat([first.filter(col("a") != 8), later])),
-        ):
-            lake = Lake(tiering, kind, f"patterns_{kind}", connection)
+        lakes = [Lake(tiering, kind, f"patterns_{kind}", connection) for kind in rows_now]
+        for lake in lakes:
             schema = fluss.Schema(columns, ["^a$"] if lake.keys else None)
             create_lake_table(
                 tiering,
@@ -344,13 +350,17 @@ def test_names_that_are_patterns(tiering: LocalCluster) -> None:
                 fluss.TablePath("fluss", lake.name),
                 fluss.TableDescriptor(schema, bucket_count=2, properties=LAKE),
             )
-            for frame in (first, later):
+        for frame in (first, later):
+            for lake in lakes:
                 fluss.write_fluss(frame, lake.name, connection=connection)
+            for lake in lakes:
                 lake.tiered()
-            lake.check(lake.scan(), rows_now)
-            lake.check(lake.scan(columns=["*", "^a$"]), rows_now[["*", "^a$"]])
+        for lake in lakes:
+            there = rows_now[lake.kind]
+            lake.check(lake.scan(), there)
+            lake.check(lake.scan(columns=["*", "^a$"]), there[["*", "^a$"]])
             fluss.write_fluss(later, lake.name, connection=connection)
-            expected = rows_now if lake.keys else pl.concat([rows_now, later])
+            expected = there if lake.keys else pl.concat([there, later])
             lake.check(lake.scan(), expected)
 
 

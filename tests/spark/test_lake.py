@@ -17,7 +17,7 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.lake.tiering import TieringService
-from tests.lake_tables import create_lake_table
+from tests.lake_tables import create_lake_table, dropped_after
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.string())])
@@ -62,6 +62,13 @@ def cluster(
         if request.param == "paimon":
             made.start_flink_tiering()
         yield made
+
+
+@pytest.fixture(autouse=True)
+def no_tables_are_left() -> Iterator[None]:
+    """Have nothing of a test tiered while others run."""
+    with dropped_after():
+        yield
 
 
 @pytest.mark.parametrize("kind", KINDS)

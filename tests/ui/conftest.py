@@ -12,6 +12,7 @@ import pytest
 
 import fluss_df
 from fluss_df.client.connection import FlussConnection
+from fluss_df.ui import watch
 from fluss_df.ui.server import ConsoleServer
 from fluss_df.ui.settings import Limits, Settings
 from tests.engines import ENGINES
@@ -72,8 +73,13 @@ def database(connection: FlussConnection) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def server(connection: FlussConnection, place: str) -> Iterator[ConsoleServer]:
-    with ConsoleServer(connection, Settings(), place) as started:
-        yield started
+    with pytest.MonkeyPatch.context() as patch:
+        # rounds follow each other: on the cluster that tests share, a round goes through the tables
+        # of all of them, and eight times as long would be a minute
+        patch.setattr(watch, "_PAUSE_S", 0.2)
+        patch.setattr(watch, "_SHARE", 1)
+        with ConsoleServer(connection, Settings(), place) as started:
+            yield started
 
 
 @pytest.fixture

@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 # A leader is there within 0.2 s; behind hundreds of drops it was seen to take 5.
 _LEADER_WAIT_S: Final = 10.0
+# A table that was not missed, but is late, may be dropped and created again: so the first wait is
+# short, which is what users have when a table was missed.
+_FIRST_WAIT_S: Final = 2.0
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.2
 _ATTEMPTS: Final = 3
@@ -85,13 +88,20 @@ async def create_table(
             raise
         if attempt == _ATTEMPTS or lost:
             return
-        # without partitions there are no buckets whose leaders could be asked for
-        if not descriptor.partition_keys and await _is_served(cluster, path):
-            return
+        has_lake = str(descriptor.properties.get(_LAKE_ENABLED, "")).lower() == "true"
+        wait = _LEADER_WAIT_S if has_lake or attempt > 1 else min(_FIRST_WAIT_S, _LEADER_WAIT_S)
         # the leaders of a thousand buckets take longer than this waits: the table was not missed
-        if await _is_noted(cluster, path):
-            return
-        if str(descriptor.properties.get(_LAKE_ENABLED, "")).lower() == "true":
+        later = 0.0 if descriptor.partition_keys else wait / 3
+        noted = asyncio.ensure_future(_is_noted(cluster, path, wait - later, later))
+        try:
+            # without partitions there are no buckets whose leaders could be asked for
+            if not descriptor.partition_keys and await _is_served(cluster, path, wait):
+                return
+            if await noted:
+                return
+        finally:
+            noted.cancel()
+        if has_lake:
             # its table in the lake would stay, and have the second creation refused
             raise FlussError(
                 f"the coordinator took no note of table {path}, which it has created (Fluss 0.9.1"
@@ -102,7 +112,7 @@ async def create_table(
         logger.warning(
             "the coordinator does not know table %s after %g s: it is dropped and created again",
             path,
-            _LEADER_WAIT_S,
+            wait,
         )
         await drop_table(cluster, path, ignore_if_not_exists=True)
 
@@ -118,9 +128,9 @@ async def drop_table(cluster: Cluster, path: TablePath, *, ignore_if_not_exists:
         )
 
 
-async def _is_served(cluster: Cluster, path: TablePath) -> bool:
+async def _is_served(cluster: Cluster, path: TablePath, wait: float) -> bool:
     """Whether any bucket has a leader soon; also where that cannot be known."""
-    end = time.monotonic() + _LEADER_WAIT_S
+    end = time.monotonic() + wait
     pause = _FIRST_PAUSE_S
     table_id: int | None = None
     while True:
@@ -174,7 +184,7 @@ async def _require_noted(cluster: Cluster, path: TablePath) -> None:
     FlussError
         Where the coordinator took no note of the table.
     """
-    if not await _is_noted(cluster, path):
+    if not await _is_noted(cluster, path, _LEADER_WAIT_S):
         raise FlussError(
             f"the coordinator took no note of table {path} when it was created (Fluss 0.9.1 misses"
             " one now and then); a partition of it would keep the coordinator from serving any new"
@@ -183,12 +193,16 @@ async def _require_noted(cluster: Cluster, path: TablePath) -> None:
         )
 
 
-async def _is_noted(cluster: Cluster, path: TablePath) -> bool:
-    """Whether the coordinator soon knows a table; also where that cannot be known."""
+async def _is_noted(cluster: Cluster, path: TablePath, wait: float, later: float = 0.0) -> bool:
+    """Whether the coordinator soon knows a table; also where that cannot be known.
+
+    It is asked ``later``, for as long as ``wait``, in seconds.
+    """
+    await asyncio.sleep(later)
     try:
         table_id = await _id_of(cluster, path)
         if table_id not in cluster.noted_tables:
-            await _ask_for(cluster, table_id)
+            await _ask_for(cluster, table_id, wait)
             cluster.noted_tables.add(table_id)
     except FlussError as error:
         if error.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
@@ -197,7 +211,7 @@ async def _is_noted(cluster: Cluster, path: TablePath) -> bool:
     return True
 
 
-async def _ask_for(cluster: Cluster, table_id: int) -> None:
+async def _ask_for(cluster: Cluster, table_id: int, wait: float) -> None:
     """Have the coordinator look a table up in what it has in memory, until it finds it."""
     bucket = pb.TableBucketId(table_id=table_id, bucket_id=0)
     request = pb.ReleaseKvSnapshotLeaseRequest(
@@ -205,7 +219,7 @@ async def _ask_for(cluster: Cluster, table_id: int) -> None:
     )
     try:
         await cluster.request_coordinator(
-            api.RELEASE_KV_SNAPSHOT_LEASE, request, retry_timeout_ms=1000 * _LEADER_WAIT_S
+            api.RELEASE_KV_SNAPSHOT_LEASE, request, retry_timeout_ms=1000 * wait
         )
     except FlussError as error:
         if error.error_code != ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION:

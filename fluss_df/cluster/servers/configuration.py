@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fluss_df.cluster.processes.ports import HOST
 from fluss_df.cluster.servers.jars import ServerJars
+from fluss_df.cluster.servers.java import java_options
 from fluss_df.cluster.servers.lake import lake_options
 from fluss_df.cluster.servers.settings import (
     COORDINATOR,
@@ -138,7 +139,7 @@ def _quoted(password: str) -> str:
 def command(folder: Folder, name: str, java: Path, jars: ServerJars, heap: str) -> list[str]:
     """Return the command line of a server; it holds no secrets."""
     classpath = os.pathsep.join(str(path) for path in jars.classpath)
-    start = [str(java), f"-Xmx{heap}", *_JVM, "-cp", classpath]
+    start = [str(java), f"-Xmx{heap}", *_JVM, *java_options(), "-cp", classpath]
     home = folder.home(name)
     if name == ZOOKEEPER:
         return [*start, _ZOOKEEPER_MAIN, str(home / "zk.properties")]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
-from fluss_df.cluster.errors import ClusterUnavailableError
+from fluss_df.cluster.errors import ClusterError, ClusterUnavailableError
 
 MINIMUM_JAVA = 11
+JAVA_OPTIONS_VARIABLE = "FLUSS_CLUSTER_JAVA_OPTIONS"
 _INSTALL_JAVA = (
     "Install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
     "macOS: brew install openjdk@17) or point JAVA_HOME at it."
@@ -40,6 +42,23 @@ def find_java() -> Path:
     raise ClusterUnavailableError(
         f"a Fluss server needs Java {MINIMUM_JAVA} or newer: {reason}. {_INSTALL_JAVA}"
     )
+
+
+def java_options() -> list[str]:
+    """Return the options of Java that the environment has for every server: they come last.
+
+    Raises
+    ------
+    ClusterError
+        Where they cannot be told apart.
+    """
+    try:
+        return shlex.split(os.environ.get(JAVA_OPTIONS_VARIABLE, ""))
+    except ValueError as error:
+        raise ClusterError(
+            f"the environment variable {JAVA_OPTIONS_VARIABLE} cannot be read as options of Java"
+            f" ({error}): write it as a shell would, as in '-Xms1g \"-Da=b c\"'"
+        ) from None
 
 
 def java_versions() -> list[tuple[Path, int | None]]:

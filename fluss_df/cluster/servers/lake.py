@@ -13,6 +13,7 @@ from fluss_df.cluster.servers.jars import (
     copy_dependencies,
     made_once,
 )
+from fluss_df.cluster.servers.java import java_options
 from fluss_df.cluster.servers.settings import COORDINATOR, Folder, State
 
 _HADOOP = "3.4.0"
@@ -139,6 +140,7 @@ def tiering_command(folder: Folder, state: State, java: Path, options: dict[str,
     return [
         str(java),
         *_TIERING_JVM,
+        *java_options(),
         "-cp",
         classpath,
         str(_TIERING_MAIN),
