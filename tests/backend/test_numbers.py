@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import statistics
 from collections.abc import Iterator
 from decimal import Decimal
@@ -120,3 +121,72 @@ def test_ibis_sums_decimals_over_frames(t: ir.Table) -> None:
 def test_ibis_takes_no_characters_from_the_right_for_0(t: ir.Table) -> None:
     made = t.select("k", a=t.g.right(0), b=t.g.right(1), c=t.g.right(5)).order_by("k")
     assert values(made)[0] == (1, "", "a", "a")
+
+
+def ask(con: Backend, query: str) -> list[tuple[Any, ...]]:
+    return con.raw_sql(query).rows()
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("SELECT SUM(i4) AS a, SUM(i2) AS b, SUM(i1) AS c FROM t", [(MOST - 1, 32766, 126)]),
+        (
+            "SELECT g, SUM(i4) AS s FROM t GROUP BY g ORDER BY g",
+            [("a", 2 * MOST), ("b", -(2**31))],
+        ),
+        ("SELECT g FROM t GROUP BY g HAVING SUM(i4) > 0", [("a",)]),
+        ("SELECT SUM(i4) FILTER (WHERE k < 3) AS s FROM t", [(2 * MOST,)]),
+        ("SELECT SUM(DISTINCT i4) AS s FROM t WHERE k < 3 OR k = 3", [(-1,)]),
+        ("SELECT DISTINCT SUM(i4) OVER (PARTITION BY g) AS s FROM t WHERE k < 3", [(2 * MOST,)]),
+        # of derived tables, common table expressions, joins, cases and set operations
+        ("SELECT SUM(q.x) AS s FROM (SELECT i4 AS x FROM t WHERE k < 3) q", [(2 * MOST,)]),
+        (
+            "WITH q AS (SELECT i4 AS x FROM t), r AS (SELECT x FROM q WHERE x > 0)"
+            " SELECT SUM(r.x) AS s FROM r",
+            [(2 * MOST,)],
+        ),
+        ("SELECT SUM(x.i4) AS s FROM t x JOIN t y ON x.g = y.g WHERE x.k < 3", [(4 * MOST,)]),
+        ("SELECT SUM(CASE WHEN k < 3 THEN i4 END) AS s FROM t", [(2 * MOST,)]),
+        (
+            "SELECT k FROM t WHERE k = 1 AND 4294967294 = (SELECT SUM(i4) FROM t WHERE k < 3)",
+            [(1,)],
+        ),
+        (
+            "SELECT SUM(q.i4) AS s FROM (SELECT i4 FROM t WHERE k = 1 UNION ALL"
+            " SELECT i4 FROM t WHERE k = 1) q",
+            [(2 * MOST,)],
+        ),
+        (
+            "SELECT POWER(i4, 2) AS a, POW(i1, 2) AS b FROM t WHERE k = 1",
+            [(MOST**2 * 1.0, 16129.0)],
+        ),
+        # PostgreSQL needs a decimal to round to digits, and a decimal has no such numbers
+        ("SELECT ROUND(CAST(i4 AS DOUBLE) * 1e30, 1) > 1e39 AS a FROM t WHERE k = 1", [(True,)]),
+        ("SELECT ROUND(CAST(k AS DOUBLE) / 3, 12) AS a FROM t WHERE k = 1", [(0.333333333333,)]),
+    ],
+)
+def test_sql_has_room_for_numbers(con: Backend, query: str, rows: list[tuple[Any, ...]]) -> None:
+    assert ask(con, query) == rows
+
+
+def test_sql_takes_means_of_floats_in_double_precision(con: Backend) -> None:
+    (row,) = ask(con, "SELECT AVG(f4) AS m, STDDEV(f4) AS d, VARIANCE(f4) AS v FROM t")
+    expected = statistics.fmean(SINGLES), statistics.stdev(SINGLES), statistics.variance(SINGLES)
+    assert row == pytest.approx(expected, rel=1e-14)
+
+
+def test_sql_adds_hours_to_a_date(con: Backend) -> None:
+    days = "(SELECT DATE '2024-01-01' AS d FROM t WHERE k = 1) q"
+    query = (
+        "SELECT q.d + INTERVAL '36 hours' AS a, q.d - INTERVAL '1 second' AS b,"
+        f" INTERVAL '90 minutes' + q.d AS c, q.d + INTERVAL '2 days' AS e FROM {days}"
+    )
+    assert ask(con, query) == [
+        (
+            dt.datetime(2024, 1, 2, 12),
+            dt.datetime(2023, 12, 31, 23, 59, 59),
+            dt.datetime(2024, 1, 1, 1, 30),
+            dt.date(2024, 1, 3),
+        )
+    ]
