@@ -190,3 +190,8 @@ def test_sql_adds_hours_to_a_date(con: Backend) -> None:
             dt.date(2024, 1, 3),
         )
     ]
+
+
+def test_sql_takes_the_first_characters_of_no_text(con: Backend) -> None:
+    query = "SELECT LEFT(NULLIF(g, 'a'), 0) AS x, LEFT(g, 0) AS y FROM t ORDER BY k"
+    assert ask(con, query) == [(None, ""), (None, ""), ("", ""), ("", "")]

@@ -16,6 +16,7 @@ written                   handed to Polars
 ``a IS DISTINCT FROM 1``  ``NOT (a <=> 1)``
 ``NOT a = b AND c``       ``(NOT (a = b)) AND c``
 ``STRPOS(s, 'a')``        null where ``s`` is, of which Polars says 0
+``LEFT(s, 0)``            null where ``s`` is, of which Polars says ``''``
 ``RIGHT(s, 3)``           all of a shorter text, of which Polars takes less
 ``LENGTH(a) - LENGTH(b)`` ``CAST(LENGTH(a) AS BIGINT) - CAST(LENGTH(b) AS BIGINT)``
 ``MONTH(d) * 100``        ``CAST(EXTRACT(MONTH FROM d) AS BIGINT) * 100``
@@ -115,7 +116,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
     for node in _from_within(tree, exp.Null):
         if _is_truth(node):
             node.replace(_null())
-    for node in _from_within(tree, exp.StrPosition, exp.Right):
+    for node in _from_within(tree, exp.StrPosition, exp.Left, exp.Right):
         node.replace(_of_texts(node))
     _widen(tree, frames)
     _type_texts(tree, frames)
@@ -150,13 +151,15 @@ def _from_within(tree: exp.Expr, *kinds: type[exp.Expr]) -> list[Any]:
     return list(tree.find_all(*kinds))[::-1]
 
 
-def _of_texts(node: exp.StrPosition | exp.Right) -> exp.Expr:
+def _of_texts(node: exp.StrPosition | exp.Left | exp.Right) -> exp.Expr:
     """Return a function of a text with cases before it, of which Polars 2.1 makes what is wrong.
 
-    A position in a null, or of one, is 0 to it, and the last characters of a text that has fewer
-    are some of them.
+    A position in a null, or of one, is 0 to it, the last characters of a text that has fewer are
+    some of them, and the first 0 characters of a null are a text.
     """
     text = node.this
+    if isinstance(node, exp.Left):
+        return exp.Case().when(_is_known(text), node.copy())
     if isinstance(node, exp.StrPosition):
         known = exp.and_(_is_known(text), _is_known(node.args["substr"]))
         return exp.Case().when(known, node.copy())
