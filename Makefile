@@ -118,6 +118,8 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.embedded_power
 	@"$(BIN)/python" -m tests.campaigns.embedded_fuzz
 	@"$(BIN)/python" -m tests.campaigns.embedded_damage
+	@"$(BIN)/python" -m tests.campaigns.scan_fuzz
+	@"$(BIN)/python" -m tests.campaigns.sql_fuzz
 	@"$(BIN)/python" -m tests.campaigns.embedded_large
 	@"$(BIN)/python" -m tests.campaigns.embedded_owners
 	@"$(BIN)/python" -m tests.campaigns.embedded_attacks

@@ -20,6 +20,7 @@ from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 from fluss_df.backend.catalog.files import Files
 from fluss_df.backend.catalog.leaves import bind_fluss_tables
 from fluss_df.backend.compiler import (  # noqa: F401 - they add to the translation
+    arithmetic,
     relations,
     rules,
     subqueries,

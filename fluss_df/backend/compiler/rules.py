@@ -87,7 +87,6 @@ def join(op: PandasJoin, **kw: Any) -> pl.LazyFrame:
 
 _part = translate.dispatch(ops.ExtractTemporalField)
 _day_of_week = translate.dispatch(ops.DayOfWeekIndex)
-_binary = translate.dispatch(ops.Add)
 
 
 @rule(ops.ExtractTemporalField)
@@ -102,19 +101,6 @@ def day_of_week(op: ops.DayOfWeekIndex, **kw: Any) -> pl.Expr:
     """Return a day's number in the type that Ibis says."""
     day: pl.Expr = _day_of_week(op, **kw)
     return day.cast(PolarsType.from_ibis(op.dtype))
-
-
-@rule(ops.Add, ops.Subtract, ops.Multiply)
-def arithmetic(op: ops.NumericBinary, **kw: Any) -> pl.Expr:
-    """Compute whole numbers in the type that Ibis says of the result, not in a narrower one."""
-    if op.dtype.is_integer():
-        left, right = (
-            ops.Cast(side, op.dtype) if side.dtype.is_integer() and side.dtype != op.dtype else side
-            for side in (op.left, op.right)
-        )
-        op = op.copy(left=left, right=right)
-    found: pl.Expr = _binary(op, **kw)
-    return found
 
 
 @rule(ops.Between)
@@ -160,6 +146,15 @@ def string_length(op: ops.StringLength, **kw: Any) -> pl.Expr:
     """Count the characters, as positions do; Ibis's rule for Polars counts bytes."""
     value: pl.Expr = translate(op.arg, **kw)
     return value.str.len_chars().cast(pl.Int32)
+
+
+@rule(ops.StrRight)
+def string_right(op: ops.StrRight, **kw: Any) -> pl.Expr:
+    """Take the last characters, none for 0, of which Ibis's rule for Polars makes all."""
+    if not isinstance(op.nchars, ops.Literal):
+        raise com.UnsupportedOperationError("right takes a literal number of characters")
+    value: pl.Expr = translate(op.arg, **kw)
+    return value.str.tail(op.nchars.value)
 
 
 @rule(ops.StringFind)
@@ -249,10 +244,6 @@ def project(op: ops.Project, **kw: Any) -> pl.LazyFrame:
     return frame
 
 
-# the most that Polars and Fluss have
-_DIGITS = 38
-
-
 def _set_operation(op: ops.Set, kw: dict[str, Any], how: str) -> pl.LazyFrame:
     left: pl.LazyFrame = translate(op.left, **kw)
     right: pl.LazyFrame = translate(op.right, **kw)
@@ -302,18 +293,3 @@ def analytic_udf(op: ops.AnalyticVectorizedUDF, **kw: Any) -> pl.Expr:
     arguments = [translate(argument, **kw) for argument in op.func_args]
     dtype = PolarsType.from_ibis(op.return_type)
     return pl.map_batches(arguments, lambda columns: op.func(*columns), return_dtype=dtype)
-
-
-def _scale(value: ops.Value) -> int:
-    return (value.dtype.scale or 0) if value.dtype.is_decimal() else 0
-
-
-@rule(ops.Multiply)
-def multiply(op: ops.Multiply, **kw: Any) -> pl.Expr:
-    """Multiply; of decimals all digits are kept, which Polars rounds to those of one of them."""
-    left: pl.Expr = translate(op.left, **kw)
-    right: pl.Expr = translate(op.right, **kw)
-    scale = _scale(op.left) + _scale(op.right)
-    if op.dtype.is_decimal() and scale <= _DIGITS:
-        left = left.cast(pl.Decimal(_DIGITS, scale))
-    return left * right

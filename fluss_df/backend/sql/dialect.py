@@ -79,6 +79,8 @@ class Fluss(Polars):  # type: ignore[misc]
             **Postgres.Generator.TRANSFORMS,
             exp.NullSafeEQ: lambda self, node: self.binary(node, "<=>"),
             exp.StrPosition: _position,
+            # PostgreSQL rounds no DOUBLE to digits, and gets a decimal; Polars rounds all numbers
+            exp.Round: rename_func("ROUND"),
             exp.TryCast: lambda self, node: self.cast_sql(node, safe_prefix="TRY_"),
             **{
                 kind: rename_func(name)

@@ -16,9 +16,14 @@ written                   handed to Polars
 ``a IS DISTINCT FROM 1``  ``NOT (a <=> 1)``
 ``NOT a = b AND c``       ``(NOT (a = b)) AND c``
 ``STRPOS(s, 'a')``        null where ``s`` is, of which Polars says 0
+``LEFT(s, 0)``            null where ``s`` is, of which Polars says ``''``
 ``RIGHT(s, 3)``           all of a shorter text, of which Polars takes less
 ``LENGTH(a) - LENGTH(b)`` ``CAST(LENGTH(a) AS BIGINT) - CAST(LENGTH(b) AS BIGINT)``
 ``MONTH(d) * 100``        ``CAST(EXTRACT(MONTH FROM d) AS BIGINT) * 100``
+``SUM(i)``                ``SUM(CAST(i AS BIGINT))``, where i is INT
+``AVG(f)``                ``AVG(CAST(f AS DOUBLE))``, where f is FLOAT
+``POWER(i, 2)``           ``POWER(CAST(i AS DOUBLE), 2)``
+``d + INTERVAL '1 hour'`` ``CAST(d AS TIMESTAMP) + ...``, where d is a date
 ========================= ==============================================
 """
 
@@ -60,6 +65,19 @@ _NARROW = (
     exp.Second,
 )
 _NARROW_NAMES = ("bit_count", "bitcount", "octet_length")
+_SMALL = (pl.Int8(), pl.Int16(), pl.Int32(), pl.UInt8(), pl.UInt16(), pl.UInt32())
+_SINGLE: dict[tuple[pl.DataType, ...], exp.DType] = {(pl.Float32(),): exp.DType.DOUBLE}
+# aggregates -> types of their operand, and the type in which they have room
+_ROOM: dict[type[exp.Expr], dict[tuple[pl.DataType, ...], exp.DType]] = {
+    exp.Sum: {_SMALL: exp.DType.BIGINT},
+    exp.Avg: _SINGLE,
+    exp.Stddev: _SINGLE,
+    exp.StddevSamp: _SINGLE,
+    exp.Variance: _SINGLE,
+}
+_PARTS_OF_DAYS = re.compile(
+    r"hour|min|sec|milli|micro|nano|\d\s*(h|m|s|ms|us|ns)\b|:", re.IGNORECASE
+)
 _WHOLE_PARTS = re.compile(
     r"centur(y|ies)|decades?|millenni(um|ums|a)|(iso)?(years?|weeks?)|quarters?|months?|days?"
     r"|(iso)?dow|dayofweek|doy|dayofyear|hours?|minutes?|seconds?",
@@ -98,7 +116,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
     for node in _from_within(tree, exp.Null):
         if _is_truth(node):
             node.replace(_null())
-    for node in _from_within(tree, exp.StrPosition, exp.Right):
+    for node in _from_within(tree, exp.StrPosition, exp.Left, exp.Right):
         node.replace(_of_texts(node))
     _widen(tree, frames)
     _type_texts(tree, frames)
@@ -109,6 +127,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         equal = exp.NullSafeEQ(this=node.this.copy(), expression=node.expression.copy())
         node.replace(exp.Not(this=exp.Paren(this=equal)))
     _group(tree)
+    _make_room(tree, frames)
 
 
 def _group(tree: exp.Expr) -> None:
@@ -132,13 +151,15 @@ def _from_within(tree: exp.Expr, *kinds: type[exp.Expr]) -> list[Any]:
     return list(tree.find_all(*kinds))[::-1]
 
 
-def _of_texts(node: exp.StrPosition | exp.Right) -> exp.Expr:
+def _of_texts(node: exp.StrPosition | exp.Left | exp.Right) -> exp.Expr:
     """Return a function of a text with cases before it, of which Polars 2.1 makes what is wrong.
 
-    A position in a null, or of one, is 0 to it, and the last characters of a text that has fewer
-    are some of them.
+    A position in a null, or of one, is 0 to it, the last characters of a text that has fewer are
+    some of them, and the first 0 characters of a null are a text.
     """
     text = node.this
+    if isinstance(node, exp.Left):
+        return exp.Case().when(_is_known(text), node.copy())
     if isinstance(node, exp.StrPosition):
         known = exp.and_(_is_known(text), _is_known(node.args["substr"]))
         return exp.Case().when(known, node.copy())
@@ -165,6 +186,89 @@ def _widen(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         cast = exp.Cast(to=exp.DataType.build("BIGINT"))
         whole.replace(cast)
         cast.set("this", whole)
+
+
+def _make_room(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
+    """Cast operands to types that have room for what is computed of them.
+
+    Polars sums INT in 32 bits, takes the mean of FLOAT in single precision, raises INT to a power
+    in 32 bits, and of a date and an interval of hours leaves the date.
+    """
+    # inner queries first: the types of outer ones follow from them
+    for node in _from_within(tree, *_ROOM, exp.Pow, exp.Add, exp.Sub):
+        if isinstance(node, exp.Pow):
+            node.this.replace(exp.cast(exp.paren(node.this.copy()), exp.DType.DOUBLE))
+        elif isinstance(node, exp.Binary):
+            _make_room_for_hours(node, frames)
+        else:
+            distinct = isinstance(node.this, exp.Distinct) and len(node.this.expressions) == 1
+            value = node.this.expressions[0] if distinct else node.this
+            found = _asked_type(value, frames)
+            wide = next((to for kinds, to in _ROOM[type(node)].items() if found in kinds), None)
+            if wide is not None:
+                value.replace(exp.cast(value.copy(), wide))
+
+
+def _make_room_for_hours(node: exp.Binary, frames: Mapping[str, pl.LazyFrame]) -> None:
+    """Make a time of a date that stands beside an interval with parts of a day."""
+    for side, other in ((node.this, node.expression), (node.expression, node.this)):
+        interval = other.unnest()
+        if not isinstance(interval, exp.Interval) or not _PARTS_OF_DAYS.search(interval.sql()):
+            continue
+        if _asked_type(side, frames) == pl.Date():
+            side.replace(exp.cast(exp.paren(side.copy()), exp.DType.TIMESTAMP))
+            return
+
+
+def _asked_type(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
+    """Return the type that Polars says an expression of a SELECT has; None where it cannot say."""
+    if isinstance(value, exp.Column):
+        known = _type_of(value, frames)
+        if known is not None:
+            return known
+    select = value.find_ancestor(exp.Select)
+    if select is None:
+        return None
+    query = exp.Select(expressions=[exp.alias_(value.copy(), "asked")])
+    for part in ("from_", "from", "joins", "laterals"):
+        found = select.args.get(part)
+        if found:
+            copied = [f.copy() for f in found] if isinstance(found, list) else found.copy()
+            query.set(part, copied)
+    common = _in_sight(select)
+    if common:
+        query.set("with_", exp.With(expressions=common))
+    try:
+        text = query.sql(Fluss, comments=False)
+        schema = pl.SQLContext(frames).execute(text, eager=False).collect_schema()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        # such as a name of the query around it; what is wrong is said when all of it is run
+        return None
+    return schema.get("asked")
+
+
+def _in_sight(select: exp.Select) -> list[exp.Expr]:
+    """Return the common table expressions that a SELECT may name, those of outer queries first."""
+    found: list[exp.Expr] = []
+    named: set[str] = set()
+    node: exp.Expr | None = select
+    inside: exp.Expr | None = None
+    while node is not None:
+        if isinstance(node, exp.CTE):
+            inside = node
+        elif not isinstance(node, exp.With):
+            clause = node.args.get("with_") or node.args.get("with")
+            seen: list[exp.Expr] = []
+            for cte in clause.expressions if clause else ():
+                if cte is inside:
+                    break
+                if cte.alias not in named:
+                    seen.append(cte.copy())
+            named |= {cte.alias for cte in seen}
+            found = seen + found
+            inside = None
+        node = node.parent
+    return found
 
 
 def _is_condition(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> bool:

@@ -1,0 +1,197 @@
+"""Numbers at the ends of what their columns hold: results have the types that Ibis and SQL say."""
+
+from __future__ import annotations
+
+import datetime as dt
+import statistics
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import ibis.expr.types as ir
+import numpy as np
+import polars as pl
+import pytest
+
+from fluss_df.backend import Backend
+
+ROWS = pl.DataFrame(
+    {
+        "k": [1, 2, 3, 4],
+        "g": ["a", "a", "b", "b"],
+        "i1": [127, 127, -128, None],
+        "i2": [32767, 32767, -32768, None],
+        "i4": [2**31 - 1, 2**31 - 1, -(2**31), None],
+        "f4": [0.1, 2.5, 3.3, None],
+        "n": [Decimal("1.25"), Decimal("-3.75"), Decimal("99.99"), None],
+    },
+    schema={
+        "k": pl.Int32,
+        "g": pl.String,
+        "i1": pl.Int8,
+        "i2": pl.Int16,
+        "i4": pl.Int32,
+        "f4": pl.Float32,
+        "n": pl.Decimal(10, 2),
+    },
+)
+MOST = 2**31 - 1
+SINGLES = [float(np.float32(value)) for value in (0.1, 2.5, 3.3)]
+
+
+@pytest.fixture(scope="module")
+def con() -> Iterator[Backend]:
+    backend = Backend()
+    backend.do_connect(":memory:")
+    backend.create_table("t", ROWS)
+    yield backend
+    backend.disconnect()
+
+
+@pytest.fixture
+def t(con: Backend) -> ir.Table:
+    return con.table("t")
+
+
+def values(table: ir.Table) -> list[Any]:
+    rows = table.to_pyarrow().to_pylist()
+    return [tuple(row.values()) for row in rows]
+
+
+def test_ibis_sums_whole_numbers_in_64_bits(t: ir.Table) -> None:
+    assert values(t.aggregate(a=t.i4.sum(), b=t.i2.sum(), c=t.i1.sum())) == [(MOST - 1, 32766, 126)]
+    grouped = t.group_by("g").agg(s=t.i4.sum()).order_by("g")
+    assert values(grouped) == [("a", 2 * MOST), ("b", -(2**31))]
+    kept = t.aggregate(s=t.i4.sum(where=t.k < 3))
+    assert values(kept) == [(2 * MOST,)]
+    over = t.mutate(s=t.i4.sum().over(group_by="g")).order_by("k").select("s")
+    assert [s for (s,) in values(over)] == [2 * MOST, 2 * MOST, -(2**31), -(2**31)]
+
+
+def test_ibis_multiplies_whole_numbers_in_the_type_that_it_says(t: ir.Table) -> None:
+    made = t.select("k", a=t.i1 * t.i1, b=t.i2 * t.i1, c=t.i4 * t.i1).order_by("k")
+    assert values(made)[:1] == [(1, 127 * 127, 32767 * 127, MOST * 127)]
+    assert values(t.aggregate(s=(t.i2 * t.i2).sum())) == [(2 * 32767**2 + 32768**2,)]
+
+
+def test_ibis_raises_whole_numbers_to_a_power(t: ir.Table) -> None:
+    made = t.select("k", a=t.i1**2, b=t.i4**2).order_by("k")
+    assert values(made) == [
+        (1, 127.0**2, float(MOST) ** 2),
+        (2, 127.0**2, float(MOST) ** 2),
+        (3, 128.0**2, float(2**31) ** 2),
+        (4, None, None),
+    ]
+
+
+def test_ibis_takes_means_of_floats_in_double_precision(t: ir.Table) -> None:
+    (row,) = values(t.aggregate(m=t.f4.mean(), s=t.f4.sum(), v=t.f4.var(), d=t.f4.std()))
+    expected = (
+        statistics.fmean(SINGLES),
+        sum(SINGLES),
+        statistics.variance(SINGLES),
+        statistics.stdev(SINGLES),
+    )
+    assert row == pytest.approx(expected, rel=1e-14)
+
+
+def test_ibis_divides_and_rounds_decimals_as_sql_does(t: ir.Table) -> None:
+    thirds = [a for (a,) in values(t.order_by("k").select(a=t.n / 3))]
+    assert thirds == [pytest.approx(1.25 / 3), -1.25, pytest.approx(33.33), None]
+    made = t.select("k", b=t.n.round(1), c=t.n.ceil(), d=t.n.floor()).order_by("k")
+    assert values(made) == [
+        (1, Decimal("1.3"), Decimal("2.00"), Decimal("1.00")),
+        (2, Decimal("-3.8"), Decimal("-3.00"), Decimal("-4.00")),
+        (3, Decimal("100.0"), Decimal("100.00"), Decimal("99.00")),
+        (4, None, None, None),
+    ]
+    assert values(t.select("k", a=t.n // 2).order_by("k"))[:2] == [(1, 0), (2, -2)]
+
+
+def test_ibis_sums_decimals_over_frames(t: ir.Table) -> None:
+    frame = t.n.sum().over(rows=(-1, 0), order_by="k")
+    assert [s for (s,) in values(t.mutate(s=frame).order_by("k").select("s"))] == [
+        Decimal("1.25"),
+        Decimal("-2.50"),
+        Decimal("96.24"),
+        Decimal("99.99"),
+    ]
+
+
+def test_ibis_takes_no_characters_from_the_right_for_0(t: ir.Table) -> None:
+    made = t.select("k", a=t.g.right(0), b=t.g.right(1), c=t.g.right(5)).order_by("k")
+    assert values(made)[0] == (1, "", "a", "a")
+
+
+def ask(con: Backend, query: str) -> list[tuple[Any, ...]]:
+    return con.raw_sql(query).rows()
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("SELECT SUM(i4) AS a, SUM(i2) AS b, SUM(i1) AS c FROM t", [(MOST - 1, 32766, 126)]),
+        (
+            "SELECT g, SUM(i4) AS s FROM t GROUP BY g ORDER BY g",
+            [("a", 2 * MOST), ("b", -(2**31))],
+        ),
+        ("SELECT g FROM t GROUP BY g HAVING SUM(i4) > 0", [("a",)]),
+        ("SELECT SUM(i4) FILTER (WHERE k < 3) AS s FROM t", [(2 * MOST,)]),
+        ("SELECT SUM(DISTINCT i4) AS s FROM t WHERE k < 3 OR k = 3", [(-1,)]),
+        ("SELECT DISTINCT SUM(i4) OVER (PARTITION BY g) AS s FROM t WHERE k < 3", [(2 * MOST,)]),
+        # of derived tables, common table expressions, joins, cases and set operations
+        ("SELECT SUM(q.x) AS s FROM (SELECT i4 AS x FROM t WHERE k < 3) q", [(2 * MOST,)]),
+        (
+            "WITH q AS (SELECT i4 AS x FROM t), r AS (SELECT x FROM q WHERE x > 0)"
+            " SELECT SUM(r.x) AS s FROM r",
+            [(2 * MOST,)],
+        ),
+        ("SELECT SUM(x.i4) AS s FROM t x JOIN t y ON x.g = y.g WHERE x.k < 3", [(4 * MOST,)]),
+        ("SELECT SUM(CASE WHEN k < 3 THEN i4 END) AS s FROM t", [(2 * MOST,)]),
+        (
+            "SELECT k FROM t WHERE k = 1 AND 4294967294 = (SELECT SUM(i4) FROM t WHERE k < 3)",
+            [(1,)],
+        ),
+        (
+            "SELECT SUM(q.i4) AS s FROM (SELECT i4 FROM t WHERE k = 1 UNION ALL"
+            " SELECT i4 FROM t WHERE k = 1) q",
+            [(2 * MOST,)],
+        ),
+        (
+            "SELECT POWER(i4, 2) AS a, POW(i1, 2) AS b FROM t WHERE k = 1",
+            [(MOST**2 * 1.0, 16129.0)],
+        ),
+        # PostgreSQL needs a decimal to round to digits, and a decimal has no such numbers
+        ("SELECT ROUND(CAST(i4 AS DOUBLE) * 1e30, 1) > 1e39 AS a FROM t WHERE k = 1", [(True,)]),
+        ("SELECT ROUND(CAST(k AS DOUBLE) / 3, 12) AS a FROM t WHERE k = 1", [(0.333333333333,)]),
+    ],
+)
+def test_sql_has_room_for_numbers(con: Backend, query: str, rows: list[tuple[Any, ...]]) -> None:
+    assert ask(con, query) == rows
+
+
+def test_sql_takes_means_of_floats_in_double_precision(con: Backend) -> None:
+    (row,) = ask(con, "SELECT AVG(f4) AS m, STDDEV(f4) AS d, VARIANCE(f4) AS v FROM t")
+    expected = statistics.fmean(SINGLES), statistics.stdev(SINGLES), statistics.variance(SINGLES)
+    assert row == pytest.approx(expected, rel=1e-14)
+
+
+def test_sql_adds_hours_to_a_date(con: Backend) -> None:
+    days = "(SELECT DATE '2024-01-01' AS d FROM t WHERE k = 1) q"
+    query = (
+        "SELECT q.d + INTERVAL '36 hours' AS a, q.d - INTERVAL '1 second' AS b,"
+        f" INTERVAL '90 minutes' + q.d AS c, q.d + INTERVAL '2 days' AS e FROM {days}"
+    )
+    assert ask(con, query) == [
+        (
+            dt.datetime(2024, 1, 2, 12),
+            dt.datetime(2023, 12, 31, 23, 59, 59),
+            dt.datetime(2024, 1, 1, 1, 30),
+            dt.date(2024, 1, 3),
+        )
+    ]
+
+
+def test_sql_takes_the_first_characters_of_no_text(con: Backend) -> None:
+    query = "SELECT LEFT(NULLIF(g, 'a'), 0) AS x, LEFT(g, 0) AS y FROM t ORDER BY k"
+    assert ask(con, query) == [(None, ""), (None, ""), ("", ""), ("", "")]
