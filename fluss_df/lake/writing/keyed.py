@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -26,8 +26,12 @@ class Replacement:
     removed: tuple[DataFile, ...]
 
 
-def last_changes(changes: Iterable[pa.Table], keys: Sequence[str]) -> tuple[pl.DataFrame, pa.Table]:
-    """Return the keys that changed, and the rows that are there of them.
+def last_changes(
+    changes: Iterable[pa.Table],
+    keys: Sequence[str],
+    in_lake: Callable[[pa.Table], pl.DataFrame],
+) -> tuple[pl.DataFrame, pa.Table]:
+    """Return the keys that changed, as the lake has them, and the rows that are there of them.
 
     Parameters
     ----------
@@ -35,6 +39,8 @@ def last_changes(changes: Iterable[pa.Table], keys: Sequence[str]) -> tuple[pl.D
         A bucket's changes in their order, with ``_change_type`` as a column.
     keys
         The columns of the primary key.
+    in_lake
+        Returns keys as the lake has them: keys that are equal there are the same in Fluss.
     """
     tables = []
     for table in changes:
@@ -42,7 +48,7 @@ def last_changes(changes: Iterable[pa.Table], keys: Sequence[str]) -> tuple[pl.D
         new = pl.Series(pl.from_arrow(kinds)) != "-U"
         tables.append(table.filter(new.to_arrow()))
     rows = pa.concat_tables(tables)
-    frame = pl.DataFrame(pl.from_arrow(rows.select(list(keys)))).with_row_index("__row")
+    frame = in_lake(rows.select(list(keys))).with_row_index("__row")
     last = frame.unique(columns(keys), keep="last").sort("__row")
     rows = rows.take(last["__row"].to_arrow())
     alive = pl.Series(pl.from_arrow(rows.column(CHANGE_TYPE_COLUMN).cast(pa.string()))) != "-D"

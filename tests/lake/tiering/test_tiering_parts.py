@@ -91,7 +91,7 @@ def test_the_last_change_of_each_key_counts() -> None:
         pl.DataFrame(part, ["_change_type", "id", "v"], orient="row").to_arrow()
         for part in (changes[:3], changes[3:])
     ]
-    keys, rows = last_changes(tables, ["id"])
+    keys, rows = last_changes(tables, ["id"], pl.DataFrame)
     assert sorted(keys["id"]) == [1, 2, 3]
     assert sorted(zip(*rows.select(["id", "v"]).to_pydict().values(), strict=True)) == [
         (1, "c"),
