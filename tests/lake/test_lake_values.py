@@ -129,6 +129,28 @@ def test_moments_that_python_does_not_have(
             assert found.to_physical().to_list() == expected
 
 
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us")])
+def test_keys_that_python_does_not_have(folder: Folder, kind: pa.DataType) -> None:
+    folder.create("t", [("at", kind), ("n", pa.int64())], keys=["at"])
+    far = 2**31 - 1 if pa.types.is_date(kind) else 2**63 - 10**6
+    for n, numbers in enumerate([[far, -far], [0], [far], [-far]]):
+        rows = {"at": pa.array(numbers, kind), "n": pa.array([n] * len(numbers))}
+        folder.write("t", pa.table(rows))
+        folder.tier("t")
+    found = folder.scan("t$lake").collect()
+    rows_of = dict(zip(found["at"].to_physical(), found["n"], strict=True))
+    assert (found.height, rows_of) == (3, {far: 2, 0: 1, -far: 3})
+
+
+def test_conditions_that_polars_cannot_write(folder: Folder) -> None:
+    folder.create("t", {"at": pa.timestamp("us")})
+    far = 2**63 - 1
+    folder.write("t", pa.table({"at": pa.array([far, 0, None], pa.timestamp("us"))}))
+    moments = pl.Series([far, None]).cast(pl.Datetime("us"))
+    found = folder.scan("t").filter(col("at").is_in(moments.implode(), nulls_equal=True)).collect()
+    assert found["at"].to_physical().to_list() == [far, None]
+
+
 @pytest.mark.parametrize("unit", ["s", "ms"])
 def test_a_moment_beyond_microseconds_is_refused_and_not_another(folder: Folder, unit: str) -> None:
     folder.create("t", {"moment": pa.timestamp(unit)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import polars as pl
 import pyarrow as pa
@@ -113,7 +114,7 @@ def _has(
     files: LakeFiles,
 ) -> bool:
     """Whether a file has a row of the keys."""
-    if not touched.height or _out_of_bounds(file, keys[0], touched, files):
+    if not touched.height or any(_out_of_bounds(file, key, touched, files) for key in keys):
         return False
     for batch in live.batches(sequence, file, keys):
         frame = pl.DataFrame(pl.from_arrow(batch))
@@ -125,17 +126,21 @@ def _has(
 def _out_of_bounds(file: DataFile, key: str, touched: pl.DataFrame, files: LakeFiles) -> bool:
     """Whether the statistics of a file say that no key is in it."""
     field = files.table.schema().find_field(key)
-    low, high = touched[key].min(), touched[key].max()
+    values = touched[key]
+    if values.dtype in (pl.Date, pl.Datetime):
+        # Polars has no Python value of some moments that tables have; Iceberg has numbers, too
+        values = values.to_physical()
+    if not values.dtype.is_integer() or not isinstance(field.field_type, PrimitiveType):
+        # of other types Polars and Iceberg have different values of Python
+        return False
     lower = (file.lower_bounds or {}).get(field.field_id)
     upper = (file.upper_bounds or {}).get(field.field_id)
-    if lower is None or upper is None or not isinstance(field.field_type, PrimitiveType):
+    if lower is None or upper is None:
         return False
-    first = from_bytes(field.field_type, lower)
-    last = from_bytes(field.field_type, upper)
-    # of other types Polars and Iceberg have different values of Python
-    if not (isinstance(low, int) and isinstance(high, int)):
-        return False
-    return isinstance(first, int) and isinstance(last, int) and (high < first or low > last)
+    low, high = cast("int", values.min()), cast("int", values.max())
+    first: Any = from_bytes(field.field_type, lower)
+    last: Any = from_bytes(field.field_type, upper)
+    return bool(high < first or low > last)
 
 
 def _without(rows: pa.Table, keys: Sequence[str], touched: pl.DataFrame) -> pa.Table:
