@@ -192,7 +192,9 @@ def test_small_files_of_a_log_table_are_merged_in_the_order_of_offsets(lake: Tab
     [task] = lake.scan().plan_files()
     assert pq.read_table(task.file.file_path, columns=["id"])["id"].to_pylist() == list(range(80))
     assert lake.scan(snapshot_id=before.snapshot_id).to_arrow().num_rows == 80
-    assert newest_tiered(lake) == TieredSnapshot(after.snapshot_id, "/somewhere", None)
+    assert newest_tiered(lake) == TieredSnapshot(
+        after.snapshot_id, "/somewhere", None, after.timestamp_ms
+    )
     assert compact(lake, PROPERTIES) is None
 
 
