@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.options import lake_options
 from fluss_df.lake.snapshot import LakeSnapshotFiles
 from fluss_df.schema import TableInfo
@@ -29,4 +30,18 @@ def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
     table = open_lake_table(options)
     from fluss_df.lake.iceberg.snapshot import IcebergSnapshot
 
-    return IcebergSnapshot(options.path, table, snapshot_id, lambda: open_lake_table(options))
+    try:
+        return IcebergSnapshot(options.path, table, snapshot_id, lambda: open_lake_table(options))
+    except FlussError:
+        raise
+    except Exception as error:
+        # of damaged manifests, and of each kind of storage, errors are of many kinds
+        code = ErrorCode.CORRUPT_MESSAGE
+        if isinstance(error, OSError):
+            code = ErrorCode.NETWORK_EXCEPTION
+        raise FlussError(
+            f"lake table {options.path}: the manifests of the snapshot {snapshot_id} cannot be"
+            f" read: {type(error).__name__}: {options.redacted(str(error))}; lake=False reads what"
+            " Fluss itself has",
+            code,
+        ) from error

@@ -167,7 +167,7 @@ def _literal(node: ExprNode) -> pa.Scalar:
 def _literal_values(node: ExprNode) -> pa.Array:
     """Return the value of a literal, exactly as typed, as an array."""
     if not node.is_literal():
-        raise UnsupportedExpression(f"{node.expression} is not a literal")
+        raise UnsupportedExpression(f"{_written(node.expression)} is not a literal")
     array = pl.select(node.expression).to_series().to_arrow()
     return _unview(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
 
@@ -298,12 +298,20 @@ class PolarsConjunct(Conjunct):
             self.text = str(self.predicate)
         except UnsupportedExpression:
             self.predicate = None
-            self.text = str(expression)
+            self.text = _written(expression)
 
     def matches(self, rows: pa.Table) -> Mask:
         """Evaluate the expression itself."""
         result: Mask = matches(self._expression, pl.DataFrame(rows)).to_numpy()
         return result
+
+
+def _written(expression: pl.Expr) -> str:
+    try:
+        return str(expression)
+    except pl.exceptions.PanicException:
+        # Polars cannot write moments that its calendar does not have
+        return f"a condition on {', '.join(sorted(root_names(expression)))}"
 
 
 def conjuncts(expressions: Iterable[pl.Expr], schema: pa.Schema) -> list[PolarsConjunct]:

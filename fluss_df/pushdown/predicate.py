@@ -408,7 +408,11 @@ class _Text(PredicateVisitor[str]):
 def _show(value: pa.Scalar) -> str:
     if pa.types.is_string(value.type) or pa.types.is_binary(value.type):
         return repr(value.as_py())
-    return str(value).lower() if pa.types.is_boolean(value.type) else str(value)
+    try:
+        return str(value).lower() if pa.types.is_boolean(value.type) else str(value)
+    except OverflowError:
+        # Python's own dates and times do not reach as far
+        return f"{value.type}({value.value})"
 
 
 _COLUMNS = _Columns()

@@ -8,7 +8,6 @@ before 1.0 ignore the filter.
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -46,7 +45,6 @@ _LEAF, _COMPOUND = 0, 1
 _AND, _OR = 0, 1
 # comparing longer lists with each batch costs the server more than it saves
 _MOST_VALUES: Final = 200
-_EPOCH: Final = dt.date(1970, 1, 1)
 
 # Codes of types in literals. CHAR is left out, as it has no minimum and maximum, and TIME, as its
 # literals have no digits behind milliseconds.
@@ -209,7 +207,7 @@ def _set_decimal(made: pb.LiteralValue, value: pa.Scalar, precision: int) -> Non
 
 
 def _set_date(made: pb.LiteralValue, value: pa.Scalar, _: int) -> None:
-    made.bigint_value = (value.as_py() - _EPOCH).days
+    made.bigint_value = value.value  # days, as far away as Python's own dates do not reach
 
 
 def _set_timestamp(made: pb.LiteralValue, value: pa.Scalar, _: int) -> None:

@@ -139,10 +139,18 @@ class _Key:
     def __eq__(self, other: object) -> bool:
         mine = self.info
         return isinstance(other, _Key) and (
-            (mine.table_path, mine.table_id, mine.schema_id, mine.get_properties())
+            # a server that begins again gives the same ids again, and Paimon's snapshots have, too
+            (
+                mine.table_path,
+                mine.table_id,
+                mine.created_time,
+                mine.schema_id,
+                mine.get_properties(),
+            )
             == (
                 other.info.table_path,
                 other.info.table_id,
+                other.info.created_time,
                 other.info.schema_id,
                 other.info.get_properties(),
             )
@@ -274,7 +282,6 @@ def lake_half(
     FlussError
         Where the lake table lacks a column that it must have.
     """
-    chosen = _chosen(info, source)
     frame = lake.files.frame(files)
     names = frame.collect_schema()
     wanted = polars_schema(source.schema)
@@ -289,6 +296,7 @@ def lake_half(
             " changed by hand; lake=False reads what Fluss itself has",
             ErrorCode.INVALID_TABLE_EXCEPTION,
         )
+    chosen = _chosen(info, source, names)
     if chosen is not None:
         frame = frame.filter(chosen)
     columns = [_column(info, name, wanted[name], names) for name in source.schema.names]
@@ -303,20 +311,29 @@ def lake_half(
     return frame.select(columns), plan
 
 
-def _chosen(info: TableInfo, source: ScanSource) -> pl.Expr | None:
+def _chosen(
+    info: TableInfo, source: ScanSource, types: Mapping[str, pl.DataType]
+) -> pl.Expr | None:
     """Return which rows of the lake are of the partitions and buckets of a scan."""
     parts: list[pl.Expr] = []
     if source.buckets is not None:
         parts.append(exact(BUCKET).is_in(list(source.buckets)))
     if source.partitions is not None:
-        parts.append(pl.any_horizontal([_is_partition(info, c) for c in source.partitions]))
+        parts.append(pl.any_horizontal([_is_partition(info, c, types) for c in source.partitions]))
     return pl.all_horizontal(parts) if parts else None
 
 
-def _is_partition(info: TableInfo, choice: PartitionChoice) -> pl.Expr:
+def _is_partition(
+    info: TableInfo, choice: PartitionChoice, types: Mapping[str, pl.DataType]
+) -> pl.Expr:
     if isinstance(choice, str):
         choice = tuple(zip(info.get_partition_keys(), choice.split("$"), strict=True))
-    return pl.all_horizontal([exact(column) == value for column, value in choice])
+    # choices are texts, as the names of partitions
+    texts = [
+        (exact(column) if types[column] == pl.String else exact(column).cast(pl.String), value)
+        for column, value in choice
+    ]
+    return pl.all_horizontal([column == value for column, value in texts])
 
 
 def _column(

@@ -87,7 +87,8 @@ def _value(literal: pa.Scalar) -> Any:
     # NaN is the greatest of all numbers in Polars, and not in the statistics of Iceberg
     if pa.types.is_floating(literal.type):
         raise UnsupportedExpression("statistics say nothing of NaN")
-    if pa.types.is_timestamp(literal.type) and literal.type.unit == "ns" and literal.value % 1000:
+    finer = pa.types.is_timestamp(literal.type) or pa.types.is_time64(literal.type)
+    if finer and literal.type.unit == "ns" and literal.is_valid and literal.value % 1000:
         # Iceberg would take it for the microsecond before, which is less
         raise UnsupportedExpression("the lake has microseconds")
     return literal.as_py()

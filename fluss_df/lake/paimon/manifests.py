@@ -124,7 +124,8 @@ def _understood(table: TableFiles, name: str, read: Callable[[bytes], T]) -> T:
     content = table.read(name)
     try:
         return read(content)
-    except NOT_UNDERSTOOD as error:
+    except Exception as error:
+        # of codecs and of Avro: errors of many kinds
         raise table.damaged(name, error) from error
 
 

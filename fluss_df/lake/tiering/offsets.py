@@ -34,11 +34,14 @@ class TieredSnapshot:
         The file with its offsets.
     offsets
         The offsets, where a service of fluss_df made it; None where Flink's did.
+    committed_ms
+        When it was committed, in milliseconds since 1970, by the clock of the service.
     """
 
     snapshot_id: int
     offsets_path: str | None
     offsets: Offsets | None
+    committed_ms: int
 
 
 def newest_tiered(table: Table) -> TieredSnapshot | None:
@@ -52,6 +55,7 @@ def newest_tiered(table: Table) -> TieredSnapshot | None:
             snapshot.snapshot_id,
             summary.get(OFFSETS_PATH_PROPERTY),
             None if text is None else offsets_from_text(text),
+            snapshot.timestamp_ms,
         )
     return None
 

@@ -76,6 +76,16 @@ class RoundPlan:
                 f" (id {older[1]}, now {self._info.table_id}), whose offsets say nothing of this"
                 " one: drop or rename the lake table, and create the table again"
             )
+        created = self._info.created_time
+        if known is None and newest.committed_ms < created:
+            # a cluster that begins again gives the same ids again
+            raise FlussError(
+                f"table {self._path}: its lake table was tiered before the table was created"
+                f" (at {newest.committed_ms} and {created}, in milliseconds since 1970), so from an"
+                " older table of that name, whose offsets say nothing of this one: drop or rename"
+                " the lake table, and create the table again. If it is no older table, the clocks"
+                " of the tiering service and the cluster differ"
+            )
         if newest.offsets is not None:
             path = self._coordinator.prepare(self._info.table_id, self._path, newest.offsets)
         if path is None:
@@ -128,7 +138,15 @@ class RoundPlan:
                     f" and the log begins at {first}; what is between is lost to the lake",
                     ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
                 )
-            if end <= start:
+            elif end < start:
+                raise FlussError(
+                    f"table {self._path}, {where(bucket, name)}: the lake ends at offset {start}"
+                    f" and the log at {end}: the log was put back to an earlier state, or lost"
+                    " rows. What comes up to there would be left out of the lake: put the lake"
+                    " table back, too, or drop both and create the table again",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
+            if end == start:
                 continue
             stop = min(end, start + self._max)
             complete = complete and stop == end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import posixpath
 import re
 import time
 from typing import TYPE_CHECKING, Final
@@ -13,6 +15,8 @@ from fluss_df.lake.upkeep.files import delete_files, may_delete, snapshot_paths
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+
+logger = logging.getLogger("fluss_df.lake.tiering")
 
 # what tiering services and catalogs write; a hint of Hadoop's catalogs is not among them
 _OURS: Final = re.compile(r"\.parquet$|\.avro$|\.metadata\.json(\.gz)?$|\.gz\.metadata\.json$")
@@ -37,7 +41,7 @@ def remove_orphans(table: Table, age_s: float, now_s: float | None = None) -> in
     before = (time.time() if now_s is None else now_s) - age_s
 
     def place(path: str) -> str:
-        return str(io.parse_location(path, io.properties)[2])
+        return _normal(str(io.parse_location(path, io.properties)[2]))
 
     metadata = table.metadata
     used = snapshot_paths(table, metadata.snapshots)
@@ -50,13 +54,15 @@ def remove_orphans(table: Table, age_s: float, now_s: float | None = None) -> in
     files = io.fs_by_scheme(scheme, netloc)
     prefix = f"{scheme}://{netloc}" if netloc else f"{scheme}://"
     orphans = []
+    found: set[str] = set()
     for part in ("data", "metadata"):
         selector = pafs.FileSelector(f"{root}/{part}", allow_not_found=True, recursive=True)
         for info in files.get_file_info(selector):
             written = info.mtime_ns
+            found.add(_normal(info.path))
             if (
                 info.type is pafs.FileType.File
-                and info.path not in kept
+                and _normal(info.path) not in kept
                 and _OURS.search(info.path)
                 and written is not None
                 and written / 1e9 < before
@@ -64,4 +70,16 @@ def remove_orphans(table: Table, age_s: float, now_s: float | None = None) -> in
                 # the place of a file in a bucket begins with the name of the bucket
                 path = info.path.removeprefix(f"{netloc}/") if netloc else info.path
                 orphans.append(f"{prefix}/{path.lstrip('/')}")
+    if place(table.metadata_location) not in found:
+        logger.warning(
+            "table %s: files of no snapshot are kept: its metadata is not among the files at %s",
+            ".".join(table.name()),
+            table.location(),
+        )
+        return 0
     return delete_files(table, orphans)
+
+
+def _normal(path: str) -> str:
+    """Return a path as it is compared: writers do not agree on ``a//b`` and ``a/./b``."""
+    return posixpath.normpath(path).replace("//", "/")

@@ -12,15 +12,14 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import (
     _get_parquet_writer_kwargs,
     compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
     schema_to_pyarrow,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.schema import sanitize_column_names
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
+from fluss_df.lake.writing.bounds import file_schema, file_statistics
 from fluss_df.lake.writing.lake_rows import viewed
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class LakeFiles:
         schema = table.schema()
         self.arrow_schema: pa.Schema = schema_to_pyarrow(schema)
         # names that other readers do not know are written as Iceberg's own writers write them
-        written = sanitize_column_names(schema)
+        written = file_schema(schema)
         self._file_schema: pa.Schema = schema_to_pyarrow(written)
         self._plan = compute_statistics_plan(written, table.metadata.properties)
         self._ids = parquet_path_to_id_mapping(written)
@@ -155,11 +154,8 @@ class RollingWriter:
         parquet.close()
         size = stream.tell()
         stream.close()
-        statistics = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=parquet.writer.metadata,
-            stats_columns=self._files._plan,
-            parquet_column_mapping=self._files._ids,
-        )
+        metadata = parquet.writer.metadata
+        statistics = file_statistics(metadata, self._files._plan, self._files._ids)
         self.done.append(
             DataFile.from_args(
                 content=DataFileContent.DATA,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import polars as pl
 import pyarrow as pa
@@ -26,8 +27,12 @@ class Replacement:
     removed: tuple[DataFile, ...]
 
 
-def last_changes(changes: Iterable[pa.Table], keys: Sequence[str]) -> tuple[pl.DataFrame, pa.Table]:
-    """Return the keys that changed, and the rows that are there of them.
+def last_changes(
+    changes: Iterable[pa.Table],
+    keys: Sequence[str],
+    in_lake: Callable[[pa.Table], pl.DataFrame],
+) -> tuple[pl.DataFrame, pa.Table]:
+    """Return the keys that changed, as the lake has them, and the rows that are there of them.
 
     Parameters
     ----------
@@ -35,6 +40,8 @@ def last_changes(changes: Iterable[pa.Table], keys: Sequence[str]) -> tuple[pl.D
         A bucket's changes in their order, with ``_change_type`` as a column.
     keys
         The columns of the primary key.
+    in_lake
+        Returns keys as the lake has them: keys that are equal there are the same in Fluss.
     """
     tables = []
     for table in changes:
@@ -42,7 +49,7 @@ def last_changes(changes: Iterable[pa.Table], keys: Sequence[str]) -> tuple[pl.D
         new = pl.Series(pl.from_arrow(kinds)) != "-U"
         tables.append(table.filter(new.to_arrow()))
     rows = pa.concat_tables(tables)
-    frame = pl.DataFrame(pl.from_arrow(rows.select(list(keys)))).with_row_index("__row")
+    frame = in_lake(rows.select(list(keys))).with_row_index("__row")
     last = frame.unique(columns(keys), keep="last").sort("__row")
     rows = rows.take(last["__row"].to_arrow())
     alive = pl.Series(pl.from_arrow(rows.column(CHANGE_TYPE_COLUMN).cast(pa.string()))) != "-D"
@@ -107,7 +114,7 @@ def _has(
     files: LakeFiles,
 ) -> bool:
     """Whether a file has a row of the keys."""
-    if not touched.height or _out_of_bounds(file, keys[0], touched, files):
+    if not touched.height or any(_out_of_bounds(file, key, touched, files) for key in keys):
         return False
     for batch in live.batches(sequence, file, keys):
         frame = pl.DataFrame(pl.from_arrow(batch))
@@ -119,17 +126,21 @@ def _has(
 def _out_of_bounds(file: DataFile, key: str, touched: pl.DataFrame, files: LakeFiles) -> bool:
     """Whether the statistics of a file say that no key is in it."""
     field = files.table.schema().find_field(key)
-    low, high = touched[key].min(), touched[key].max()
+    values = touched[key]
+    if values.dtype in (pl.Date, pl.Datetime):
+        # Polars has no Python value of some moments that tables have; Iceberg has numbers, too
+        values = values.to_physical()
+    if not values.dtype.is_integer() or not isinstance(field.field_type, PrimitiveType):
+        # of other types Polars and Iceberg have different values of Python
+        return False
     lower = (file.lower_bounds or {}).get(field.field_id)
     upper = (file.upper_bounds or {}).get(field.field_id)
-    if lower is None or upper is None or not isinstance(field.field_type, PrimitiveType):
+    if lower is None or upper is None:
         return False
-    first = from_bytes(field.field_type, lower)
-    last = from_bytes(field.field_type, upper)
-    # of other types Polars and Iceberg have different values of Python
-    if not (isinstance(low, int) and isinstance(high, int)):
-        return False
-    return isinstance(first, int) and isinstance(last, int) and (high < first or low > last)
+    low, high = cast("int", values.min()), cast("int", values.max())
+    first: Any = from_bytes(field.field_type, lower)
+    last: Any = from_bytes(field.field_type, upper)
+    return bool(high < first or low > last)
 
 
 def _without(rows: pa.Table, keys: Sequence[str], touched: pl.DataFrame) -> pa.Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fluss_df.errors import FlussError
 from fluss_df.lake.options import BUCKET, OFFSET, TIMESTAMP
@@ -12,6 +13,7 @@ from fluss_df.metadata import COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 
 SYSTEM_COLUMNS = (BUCKET, OFFSET, TIMESTAMP)
 _BEFORE_LOG = -1
+_LEAST_MICROSECOND = -(2**63 // 1000)
 FIELD_ID = b"PARQUET:field_id"
 
 
@@ -66,14 +68,71 @@ def _cast(rows: pa.Table, field: pa.Field, path: object) -> pa.ChunkedArray:
     if column.type == field.type:
         return column
     try:
-        # the lake has microseconds, and Flink's service cuts nanoseconds off, too
-        safe = not pa.types.is_temporal(column.type)
-        return column.cast(field.type, safe=safe)
+        return lake_cast(column, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise FlussError(
             f"column {field.name!r} of table {path} has type {column.type}, which cannot be"
             f" written as the lake's {field.type}: {error}"
         ) from error
+
+
+def lake_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return values as the lake has them: of nanoseconds the microseconds that they are within.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        For a moment that is too far away to be counted in microseconds.
+    """
+    if _has_nanoseconds(column.type):
+        chunks = [_in_microseconds(chunk, kind) for chunk in column.chunks]
+        if chunks:
+            column = pa.chunked_array(chunks)
+    # of the time of a day, which is never before its beginning
+    options = pc.CastOptions(target_type=kind, allow_time_truncate=True)
+    return column.cast(options=options)
+
+
+def _has_nanoseconds(kind: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit == "ns")
+    return any(_has_nanoseconds(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _in_microseconds(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return values whose timestamps are in microseconds where ``kind`` has these.
+
+    A cast cuts off towards 1970, and so gives a moment before it that of another one.
+    """
+    own = values.type
+    if pa.types.is_timestamp(own):
+        if own.unit != "ns" or kind.unit != "us":
+            return values
+        whole = pc.divide(values.view(pa.int64()), 1000)
+        back = pc.less(pc.subtract(values.view(pa.int64()), pc.multiply(whole, 1000)), 0)
+        floor = pc.subtract(whole, back.cast(pa.int64()))
+        # nobody could have it in nanoseconds again
+        floor = pc.max_element_wise(floor, _LEAST_MICROSECOND, skip_nulls=False)
+        return floor.view(pa.timestamp("us", own.tz))
+    if not _has_nanoseconds(own):
+        return values
+    # parts of arrays that begin in the middle of others
+    values = values.take(pa.array(range(len(values)), pa.int64()))
+    missing = values.is_null()
+    if pa.types.is_struct(own):
+        parts = [
+            _in_microseconds(values.field(at), kind.field(at).type) for at in range(own.num_fields)
+        ]
+        named = [own.field(at).with_type(part.type) for at, part in enumerate(parts)]
+        return pa.StructArray.from_arrays(parts, fields=named, mask=missing)
+    if pa.types.is_map(own):
+        keys = _in_microseconds(values.keys, kind.key_type)
+        items = _in_microseconds(values.items, kind.item_type)
+        return pa.MapArray.from_arrays(values.offsets, keys, items, mask=missing)
+    made = pa.LargeListArray if pa.types.is_large_list(own) else pa.ListArray
+    return made.from_arrays(
+        values.offsets, _in_microseconds(values.values, kind.value_type), mask=missing
+    )
 
 
 def viewed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

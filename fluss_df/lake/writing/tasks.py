@@ -18,7 +18,7 @@ from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import FlussError
 from fluss_df.lake.writing.files import LakeFiles
 from fluss_df.lake.writing.keyed import last_changes, replace_rows
-from fluss_df.lake.writing.lake_rows import to_lake
+from fluss_df.lake.writing.lake_rows import lake_cast, to_lake
 from fluss_df.lake.writing.live_rows import Partition, PartitionFiles, files_by_partition
 from fluss_df.lake.writing.split import Offsets, Split, where
 from fluss_df.metadata import CHANGELOG_COLUMNS, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
@@ -220,9 +220,9 @@ class TaskWriter:
             rows = self._current_rows(split, result, ends=not existing.data)
         else:
             changes = list(self._read(split, CHANGELOG_COLUMNS, result))
-            changed, new = last_changes(changes, keys)
+            lake = self._lake
+            touched, new = last_changes(changes, keys, lambda rows: _as_lake_keys(lake, keys, rows))
             del changes
-            touched = _as_lake_keys(self._lake, keys, changed)
             schema = self._lake.arrow_schema
             rows = iter([to_lake(new, schema, split.bucket.bucket_id, self._path)])
         replacement = replace_rows(self._lake, partition, existing, keys, touched, rows)
@@ -249,7 +249,7 @@ class TaskWriter:
             )
         scanner = self._scanner(split, keys)
         found = [
-            _as_lake_keys(self._lake, keys, pl.DataFrame(pl.from_arrow(batch)))
+            _as_lake_keys(self._lake, keys, pa.Table.from_batches([batch]))
             for batch in scanner.batches()
         ]
         result.offsets[split.key] = scanner.offsets[split.bucket]
@@ -310,15 +310,12 @@ class TaskWriter:
             result.offsets[split.key] = scanner.offsets[split.bucket]
 
 
-def _as_lake_keys(lake: LakeFiles, keys: Sequence[str], frame: pl.DataFrame) -> pl.DataFrame:
+def _as_lake_keys(lake: LakeFiles, keys: Sequence[str], rows: pa.Table) -> pl.DataFrame:
     """Return keys with the types that they have in lake files."""
     import polars as pl
 
     schema = pa.schema([lake.arrow_schema.field(key) for key in keys])
-    columns = [
-        frame[key].to_arrow().cast(field.type, safe=not pa.types.is_temporal(field.type))
-        for key, field in zip(keys, schema, strict=True)
-    ]
+    columns = [lake_cast(rows.column(field.name), field.type) for field in schema]
     return pl.DataFrame(pl.from_arrow(pa.Table.from_arrays(columns, schema=schema)))
 
 

@@ -91,7 +91,7 @@ def test_the_last_change_of_each_key_counts() -> None:
         pl.DataFrame(part, ["_change_type", "id", "v"], orient="row").to_arrow()
         for part in (changes[:3], changes[3:])
     ]
-    keys, rows = last_changes(tables, ["id"])
+    keys, rows = last_changes(tables, ["id"], pl.DataFrame)
     assert sorted(keys["id"]) == [1, 2, 3]
     assert sorted(zip(*rows.select(["id", "v"]).to_pydict().values(), strict=True)) == [
         (1, "c"),
@@ -192,7 +192,9 @@ def test_small_files_of_a_log_table_are_merged_in_the_order_of_offsets(lake: Tab
     [task] = lake.scan().plan_files()
     assert pq.read_table(task.file.file_path, columns=["id"])["id"].to_pylist() == list(range(80))
     assert lake.scan(snapshot_id=before.snapshot_id).to_arrow().num_rows == 80
-    assert newest_tiered(lake) == TieredSnapshot(after.snapshot_id, "/somewhere", None)
+    assert newest_tiered(lake) == TieredSnapshot(
+        after.snapshot_id, "/somewhere", None, after.timestamp_ms
+    )
     assert compact(lake, PROPERTIES) is None
 
 

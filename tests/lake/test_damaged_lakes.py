@@ -1,0 +1,122 @@
+"""Lake files that are not what they should be: errors name the table, and nothing is removed."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+
+import fastavro
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+import fluss_df as fluss
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.errors import FlussError
+from fluss_df.io.scans import union
+from fluss_df.lake.options import LakeOptions
+from fluss_df.lake.paimon import manifests
+from fluss_df.lake.paimon.storage import TableFiles
+from fluss_df.lake.upkeep import orphans
+from fluss_df.lake.upkeep.orphans import remove_orphans
+from tests.lake.folders import BY_HAND, table, tier
+
+
+def damaged(good: bytes, choose: random.Random) -> bytes:
+    """Return what is left of a file that was cut, or of which a bit was turned over."""
+    if choose.random() < 0.5:
+        return good[: choose.randrange(len(good))]
+    made = bytearray(good)
+    made[choose.randrange(len(made))] ^= 1 << choose.randrange(8)
+    return bytes(made)
+
+
+def test_damaged_manifests_are_told_with_their_table(tmp_path: Path) -> None:
+    choose = random.Random(1)
+    with EmbeddedFluss(tmp_path / "folder", port=0, options=BY_HAND) as engine:
+        lake_table = table(engine, "log")
+        lake_table.write(list(range(10)), 1)
+        tier(engine)
+        refused: list[str] = []
+        for file in (tmp_path / "folder" / "lake").rglob("*.avro"):
+            good = file.read_bytes()
+            for content in (b"", b"text", b"\0" * 99, *(damaged(good, choose) for _ in range(20))):
+                file.write_bytes(content)
+                union._opened.cache_clear()
+                try:
+                    fluss.scan_fluss("log", connection=engine.address).collect()
+                except FlussError as error:
+                    refused.append(str(error))
+                except pl.exceptions.PolarsError:
+                    # a name of a file of rows is another one
+                    continue
+            file.write_bytes(good)
+        assert len(refused) > 20
+        assert all("table fluss.log" in text and "lake=False" in text for text in refused)
+        union._opened.cache_clear()
+        assert fluss.scan_fluss("log", connection=engine.address).collect().height == 10
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "zstandard"])
+def test_damaged_manifests_of_paimon(tmp_path: Path, codec: str) -> None:
+    choose = random.Random(1)
+    schema = {
+        "type": "record",
+        "name": "entry",
+        "fields": [{"name": "file", "type": "string"}, {"name": "row", "type": "bytes"}],
+    }
+    stream = io.BytesIO()
+    entries = [{"file": "x" * number, "row": b"z" * number} for number in range(50)]
+    fastavro.writer(stream, schema, entries, codec=codec)
+    place = tmp_path / "db.db" / "t" / "manifest"
+    place.mkdir(parents=True)
+    options = LakeOptions(fluss.TablePath("db", "t"), "paimon", {"warehouse": str(tmp_path)})
+    files = TableFiles(options)
+    refused: list[str] = []
+    for _ in range(300):
+        (place / "m").write_bytes(damaged(stream.getvalue(), choose))
+        try:
+            manifests._avro(files, "manifest/m")
+        except FlussError as error:
+            refused.append(str(error))
+    assert len(refused) > 100
+    assert all("lake table db.t" in text and "m cannot be understood" in text for text in refused)
+    (place / "m").write_bytes(stream.getvalue())
+    assert manifests._avro(files, "manifest/m") == entries
+
+
+def test_files_that_another_writer_names_otherwise_are_no_orphans(tmp_path: Path) -> None:
+    catalog = SqlCatalog(
+        "test", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}//w"
+    )
+    catalog.create_namespace("db")
+    # as Java's file systems write paths: each separator once
+    data = {"write.data.path": f"file://{tmp_path}/w/db/t/data"}
+    lake = catalog.create_table("db.t", pa.schema([("n", pa.int64())]), properties=data)
+    lake.append(pa.table({"n": [1, 2]}))
+    assert remove_orphans(lake, -10.0) == 0
+    assert lake.scan().to_arrow().num_rows == 2
+    (tmp_path / "w/db/t/data/left.parquet").write_bytes(b"")
+    assert remove_orphans(lake, -10.0) == 1
+    assert lake.scan().to_arrow().num_rows == 2
+
+
+def test_no_orphans_are_found_where_the_metadata_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as for a catalog that is no database, which cannot be asked
+    monkeypatch.setattr(orphans, "may_delete", lambda table: True)
+    catalog = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("db")
+    (tmp_path / "w").mkdir()
+    (tmp_path / "other").symlink_to(tmp_path / "w")
+    # the same folder under another name
+    data = {"write.data.path": f"file://{tmp_path}/other/db/t/data"}
+    data["write.metadata.path"] = f"file://{tmp_path}/other/db/t/metadata"
+    lake = catalog.create_table("db.t", pa.schema([("n", pa.int64())]), properties=data)
+    lake.append(pa.table({"n": [1, 2]}))
+    assert remove_orphans(lake, -10.0) == 0
+    assert "its metadata is not among the files" in caplog.text
+    assert lake.scan().to_arrow().num_rows == 2

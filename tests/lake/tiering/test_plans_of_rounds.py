@@ -1,0 +1,62 @@
+"""What a round refuses to begin with: a log that was put back, and the lake of an older table."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.errors import FlussError
+from fluss_df.lake.iceberg.catalog import open_table
+from fluss_df.lake.tiering.coordinator import Coordinator
+from fluss_df.lake.tiering.plan import RoundPlan
+from tests.lake.folders import BY_HAND, assert_reads, table, tier
+
+
+@pytest.mark.parametrize("kind", ["log", "keys"])
+def test_a_log_that_ends_before_the_lake_is_not_passed_over(tmp_path: Path, kind: str) -> None:
+    with (
+        EmbeddedFluss(tmp_path / "folder", port=0, options=BY_HAND) as engine,
+        engine.connection() as connection,
+    ):
+        lake_table = table(engine, kind)
+        lake_table.write(list(range(10)), 1)
+        tier(engine)
+        info = connection.get_table(lake_table.path).get_table_info()
+        plan = RoundPlan(connection, info, 100)
+        known = plan.known_offsets(open_table(info))
+        assert plan.splits(known) == ([], True)
+        with pytest.raises(
+            FlussError, match=r"the lake ends at offset 17 and the log at \d+: .*back"
+        ):
+            plan.splits(dict.fromkeys(known, 17))
+
+
+def test_the_lake_of_a_cluster_that_began_again_is_not_taken_for_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        EmbeddedFluss(tmp_path / "folder", port=0, options=BY_HAND) as engine,
+        engine.connection() as connection,
+    ):
+        lake_table = table(engine, "log")
+        lake_table.write(list(range(10)), 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Coordinator, "commit", lost)
+            with pytest.raises(FlussError, match="the answer is lost"):
+                tier(engine)
+        info = connection.get_table(lake_table.path).get_table_info()
+        lake = open_table(info)
+        snapshot = lake.current_snapshot()
+        assert snapshot is not None
+        later = dataclasses.replace(info, created_time=snapshot.timestamp_ms + 1)
+        with pytest.raises(FlussError, match="was tiered before the table was created"):
+            RoundPlan(connection, later, 100).known_offsets(lake)
+        assert RoundPlan(connection, info, 100).known_offsets(lake) == {(None, 0): 10}
+        assert_reads(engine, lake_table)
+
+
+def lost(*_: object) -> None:
+    raise FlussError("the answer is lost")
