@@ -17,7 +17,7 @@ from fluss_df.io.polars_reader import FlussScan, planned_scans
 from fluss_df.io.scans.changes import changes_schema, check_changes, table_columns
 from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.planning import check_offset_partitions, frame_schema
-from fluss_df.io.scans.report import ScanReport, planned_in
+from fluss_df.io.scans.report import ScanReports, planned_in
 from fluss_df.io.snapshot import FlussSnapshot
 from fluss_df.io.source import (
     BucketBounds,
@@ -34,7 +34,7 @@ from fluss_df.lake.options import is_lake_table, lake_options
 from fluss_df.metadata import METADATA_COLUMNS, TablePath, require_table
 from fluss_df.polars_adapter.plans import counts_node
 from fluss_df.polars_adapter.scans import with_known_schema
-from fluss_df.pushdown.plan import bind_columns, bind_metadata
+from fluss_df.pushdown.plan import Explanation, bind_columns, bind_metadata
 from fluss_df.record.change_tables import ChangeTable, split_name
 from fluss_df.schema import TableInfo
 
@@ -334,12 +334,12 @@ follow, max_rows, duration, lake
     ).collect()
 
 
-def explain(frame: pl.LazyFrame) -> str:
-    """Return what a query would read of Fluss now: a paragraph for each scan in it.
+def explain(frame: pl.LazyFrame) -> Explanation:
+    """Return what a query would read of Fluss now: a text with a paragraph for each scan in it.
 
     Columns, partitions, buckets and offsets that would be fetched, the conditions that chose them
     (pushed), those that Polars evaluates on rows (residual), and the limit. No credentials.
-    ``LazyFrame.explain`` shows the same within the whole plan.
+    ``LazyFrame.explain`` shows the same within the whole plan. A notebook shows the text as tables.
 
     Examples
     --------
@@ -354,7 +354,7 @@ def explain(frame: pl.LazyFrame) -> str:
     """
     plans = [scan.plan for scan in planned_in(frame.explain())]
     plans += [join.plan for join in lookup_joins(frame)]
-    return "\n".join(plan.explain() for plan in plans)
+    return Explanation(plans)
 
 
 def count(frame: pl.LazyFrame) -> int:
@@ -379,7 +379,7 @@ def count(frame: pl.LazyFrame) -> int:
     return found
 
 
-def fetched(frame: pl.LazyFrame) -> list[ScanReport]:
+def fetched(frame: pl.LazyFrame) -> ScanReports:
     """Return what the scans of a query fetched when the query last ran in this process.
 
     Those of the plan, in its order, and then those of lookup joins, of which each batch of the
@@ -394,4 +394,4 @@ def fetched(frame: pl.LazyFrame) -> list[ScanReport]:
     """
     runs = [scan.runs.last(scan.plan) for scan in planned_in(frame.explain())]
     runs += [join.runs.last(join.plan) for join in lookup_joins(frame)]
-    return [run.report() for run in runs if run is not None]
+    return ScanReports(run.report() for run in runs if run is not None)
