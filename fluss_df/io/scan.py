@@ -146,6 +146,41 @@ def scan_fluss(
     >>> flights = pl.scan_fluss("flights", connection="127.0.0.1:9123")  # doctest: +SKIP
     >>> flights.filter(pl.col("origin") == "JFK").select("carrier").collect()  # doctest: +SKIP
     """
+    node = scan_node(
+        source,
+        connection=connection,
+        mode=mode,
+        columns=columns,
+        partitions=partitions,
+        buckets=buckets,
+        start=start,
+        stop=stop,
+        include_metadata=include_metadata,
+        follow=follow,
+        max_rows=max_rows,
+        duration=duration,
+        lake=lake,
+    )
+    return with_known_schema(node.lazy(), node.source.schema.names)
+
+
+def scan_node(
+    source: str | TablePath,
+    *,
+    connection: object | None,
+    mode: str = "auto",
+    columns: Iterable[str] | None = None,
+    partitions: PartitionsArgument | None = None,
+    buckets: int | Iterable[int] | None = None,
+    start: Offset = "earliest",
+    stop: Offset = "latest",
+    include_metadata: bool | Iterable[str] = False,
+    follow: bool = False,
+    max_rows: int | None = None,
+    duration: str | float | dt.timedelta | None = None,
+    lake: bool | None = None,
+) -> FlussScan | FlussSnapshot | FlussFollow:
+    """Return the node of a plan that :func:`scan_fluss` makes; arguments and errors as there."""
     open_connection = resolve_connection(connection)
     of_lake = str(source).endswith(_LAKE)
     name, changes = split_name(str(source).removesuffix(_LAKE))
@@ -207,12 +242,8 @@ def scan_fluss(
         choose_partitions(info, there, scan.partitions)
         check_offset_partitions(info, scan, there)
     if scan.keyed and changes is None:
-        frame = FlussSnapshot(scan, known).lazy()
-    elif options is not None:
-        frame = FlussFollow(scan, options).lazy()
-    else:
-        frame = FlussScan(scan, known).lazy()
-    return with_known_schema(frame, schema.names)
+        return FlussSnapshot(scan, known)
+    return FlussScan(scan, known) if options is None else FlussFollow(scan, options)
 
 
 def _halves(info: TableInfo, lake: bool | None, *, of_lake: bool, of_log: bool) -> Halves:
