@@ -208,4 +208,10 @@ class FlussScanner:
 
 def _width(kind: pa.DataType) -> int:
     """Return how many bits a value has, about."""
-    return 1 << 20 if pa.types.is_nested(kind) else getattr(kind, "bit_width", 0) or 1 << 10
+    if pa.types.is_nested(kind):
+        return 1 << 20
+    try:
+        return int(kind.bit_width)
+    except ValueError:
+        # of no fixed size
+        return 1 << 10
