@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from fluss_df.io.lookup_join import JoinHow
     from fluss_df.io.runs.micro_batches import MicroBatches
     from fluss_df.io.runs.runner import RunResult
-    from fluss_df.io.scans.report import ScanReport
+    from fluss_df.io.scans.report import ScanReports
     from fluss_df.metadata import TablePath
+    from fluss_df.pushdown.plan import Explanation
 
 
 class _Function:
@@ -70,13 +71,13 @@ class FlussFrame:
     def __init__(self, frame: pl.LazyFrame) -> None:
         self._frame = frame
 
-    def explain(self) -> str:
+    def explain(self) -> Explanation:
         """Return what the query would read of Fluss now; see :func:`fluss_df.explain`."""
         from fluss_df.io.scan import explain
 
         return explain(self._frame)
 
-    def fetched(self) -> list[ScanReport]:
+    def fetched(self) -> ScanReports:
         """Return what the query fetched when it last ran; see :func:`fluss_df.fetched`."""
         from fluss_df.io.scan import fetched
 

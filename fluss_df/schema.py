@@ -20,6 +20,7 @@ from fluss_df.metadata import (
     require_columns,
 )
 from fluss_df.ready import Ready
+from fluss_df.texts.html_tables import descriptor_html, info_html, schema_html
 from fluss_df.types import Column, TypeRoot, arrow_schema, from_arrow, type_from_json, type_to_json
 
 # a descriptor that is larger is read each time
@@ -210,6 +211,8 @@ class Schema(Ready):
         keys = f", primary_keys={list(self.primary_keys)}" if self.primary_keys else ""
         return f"Schema({', '.join(f'{name} {kind}' for name, kind in self.get_columns())}{keys})"
 
+    _repr_html_ = schema_html
+
 
 # what holds an id, and what holds the type, of columns and of fields of rows
 _COLUMN = ("id", "data_type")
@@ -375,6 +378,8 @@ class TableDescriptor:
             f" bucket_count={self.bucket_count}, bucket_keys={list(self.bucket_keys)})"
         )
 
+    _repr_html_ = descriptor_html
+
 
 def _read_descriptor(text: bytes) -> tuple[Schema, dict[str, Any]]:
     value = json.loads(text)
@@ -485,3 +490,5 @@ class TableInfo(Ready):
     def kv_format(self) -> str:
         """``"compacted"`` or ``"indexed"``: how the rows of a primary-key table are stored."""
         return self.descriptor.properties.get("table.kv.format", "compacted").lower()
+
+    _repr_html_ = info_html

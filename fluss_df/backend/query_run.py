@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -24,16 +23,11 @@ from fluss_df.hooks import Closing
 from fluss_df.io.base.names import exact
 from fluss_df.io.polars_reader import copy_with_scans
 from fluss_df.io.scan import explain
+from fluss_df.io.scans.flow import Flow
 from fluss_df.io.scans.report import ScanReport
-from fluss_df.io.scans.running import RunningQuery
 
 #: About the size of a batch.
 BATCH_BYTES: Final = 1 << 20
-# what is computed and not taken: from here on scans wait, and from there on Polars does
-_HELD_BYTES: Final = 4 << 20
-_MOST_HELD_BYTES: Final = 4 * _HELD_BYTES
-# what a scan holds that Polars did not take
-_AHEAD_BYTES: Final = 8 << 20
 # how long close() waits for the thread of a query that was ended
 _CLOSE_S: Final = 1.0
 
@@ -129,7 +123,7 @@ class QueryRun(Closing):
         self._iterated = False
         self._schema: pa.Schema | None = None
         self._result: pl.DataFrame | None = None
-        self._flow = _Flow()
+        self._flow = Flow(_errors)
         self._tree = parsed_statement(numbered(statement))
         if not local_files:
             looked_at = explained_query(statement) if self._tree is None else self._tree
@@ -343,111 +337,6 @@ class QueryRun(Closing):
 
     def __repr__(self) -> str:
         return f"QueryRun({self._statement[:60]!r}, {self.rows} rows)"
-
-
-class _Flow:
-    """The way from a thread that computes to who takes: it knows nothing of the run."""
-
-    def __init__(self) -> None:
-        self.running = RunningQuery(_AHEAD_BYTES)
-        self._changed = threading.Condition()
-        self._frames: deque[tuple[pl.DataFrame, int]] = deque()
-        self._held = 0
-        self._done = False
-        self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self, work: Any) -> None:
-        """Do something on a thread, whose end is that of the frames."""
-
-        def main() -> None:
-            error: BaseException | None = None
-            try:
-                self.running.check()
-                with _errors():
-                    work()
-            except BaseException as caught:
-                error = caught
-            with self._changed:
-                self._done, self._error = True, error
-                self._changed.notify_all()
-
-        self._thread = threading.Thread(target=main, name="fluss-df-query", daemon=True)
-        self._thread.start()
-
-    def sink(self, frame: pl.LazyFrame) -> None:
-        """Compute a frame, as its parts are taken."""
-        frame.sink_batches(self._put, engine="streaming")
-
-    def _put(self, frame: pl.DataFrame) -> bool:
-        """Hold a part; True ends the query."""
-        size = int(frame.estimated_size())
-        with self._changed:
-            if self.running.error is not None:
-                return True
-            self._frames.append((frame, size))
-            self._held += size
-            if self._held >= _HELD_BYTES:
-                self.running.hold(True)
-            self._changed.notify_all()
-            self._changed.wait_for(
-                lambda: self._held < _MOST_HELD_BYTES or self.running.error is not None
-            )
-            return self.running.error is not None
-
-    def frames(self) -> Iterator[pl.DataFrame]:
-        """Iterate over the parts; raises what the thread raised, or by what the query was ended."""
-        while True:
-            with self._changed:
-                while not self._frames and not self._done and self.running.error is None:
-                    self._changed.wait(self._seconds_left())
-                    if self._seconds_left() == 0.0:
-                        break
-                ended = self._done and not self._frames
-                if not ended and self._frames:
-                    frame, size = self._frames.popleft()
-                    self._held -= size
-                    if self._held < _HELD_BYTES:
-                        self.running.hold(False)
-                    self._changed.notify_all()
-            self.check()
-            if ended:
-                if self._error is not None:
-                    raise self._error
-                return
-            yield frame
-
-    def check(self) -> None:
-        """Raise the error by which the query was ended."""
-        try:
-            self.running.check()
-        except BaseException as error:
-            self.end(error)
-            raise
-
-    def _seconds_left(self) -> float | None:
-        deadline = self.running.deadline
-        return None if deadline is None else max(0.0, deadline[0] - time.monotonic())
-
-    def end(self, error: BaseException) -> None:
-        """End the query, whoever waits; one that is over keeps its end."""
-        with self._changed:
-            if self._done and not self._frames:
-                return
-        self.running.end(error)
-        with self._changed:
-            self._frames.clear()
-            self._held = 0
-            self._changed.notify_all()
-
-    @property
-    def is_alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def join(self, seconds: float) -> None:
-        """Wait for the thread, if there is one."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(seconds)
 
 
 def _cancelled(reason: str | None) -> QueryCancelledError:

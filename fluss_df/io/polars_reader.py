@@ -60,6 +60,10 @@ class FlussScan(ScanNode):
         """Have a query read once for two uses of equal scans."""
         return isinstance(other, FlussScan) and self.source.same_rows(other.source)
 
+    def copy(self) -> FlussScan:
+        """Return the same node, for the query that this thread plans."""
+        return FlussScan(self.source, self.known)
+
     def frame(self, query: Query) -> pl.LazyFrame:
         """Return the log of the table, and before it what the lake has of it."""
         conditions = conjuncts(query.filters, self.source.schema)

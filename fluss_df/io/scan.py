@@ -17,7 +17,7 @@ from fluss_df.io.polars_reader import FlussScan, planned_scans
 from fluss_df.io.scans.changes import changes_schema, check_changes, table_columns
 from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.planning import check_offset_partitions, frame_schema
-from fluss_df.io.scans.report import ScanReport, planned_in
+from fluss_df.io.scans.report import ScanReports, planned_in
 from fluss_df.io.snapshot import FlussSnapshot
 from fluss_df.io.source import (
     BucketBounds,
@@ -34,7 +34,7 @@ from fluss_df.lake.options import is_lake_table, lake_options
 from fluss_df.metadata import METADATA_COLUMNS, TablePath, require_table
 from fluss_df.polars_adapter.plans import counts_node
 from fluss_df.polars_adapter.scans import with_known_schema
-from fluss_df.pushdown.plan import bind_columns, bind_metadata
+from fluss_df.pushdown.plan import Explanation, bind_columns, bind_metadata
 from fluss_df.record.change_tables import ChangeTable, split_name
 from fluss_df.schema import TableInfo
 
@@ -146,6 +146,41 @@ def scan_fluss(
     >>> flights = pl.scan_fluss("flights", connection="127.0.0.1:9123")  # doctest: +SKIP
     >>> flights.filter(pl.col("origin") == "JFK").select("carrier").collect()  # doctest: +SKIP
     """
+    node = scan_node(
+        source,
+        connection=connection,
+        mode=mode,
+        columns=columns,
+        partitions=partitions,
+        buckets=buckets,
+        start=start,
+        stop=stop,
+        include_metadata=include_metadata,
+        follow=follow,
+        max_rows=max_rows,
+        duration=duration,
+        lake=lake,
+    )
+    return with_known_schema(node.lazy(), node.source.schema.names)
+
+
+def scan_node(
+    source: str | TablePath,
+    *,
+    connection: object | None,
+    mode: str = "auto",
+    columns: Iterable[str] | None = None,
+    partitions: PartitionsArgument | None = None,
+    buckets: int | Iterable[int] | None = None,
+    start: Offset = "earliest",
+    stop: Offset = "latest",
+    include_metadata: bool | Iterable[str] = False,
+    follow: bool = False,
+    max_rows: int | None = None,
+    duration: str | float | dt.timedelta | None = None,
+    lake: bool | None = None,
+) -> FlussScan | FlussSnapshot | FlussFollow:
+    """Return the node of a plan that :func:`scan_fluss` makes; arguments and errors as there."""
     open_connection = resolve_connection(connection)
     of_lake = str(source).endswith(_LAKE)
     name, changes = split_name(str(source).removesuffix(_LAKE))
@@ -207,12 +242,8 @@ def scan_fluss(
         choose_partitions(info, there, scan.partitions)
         check_offset_partitions(info, scan, there)
     if scan.keyed and changes is None:
-        frame = FlussSnapshot(scan, known).lazy()
-    elif options is not None:
-        frame = FlussFollow(scan, options).lazy()
-    else:
-        frame = FlussScan(scan, known).lazy()
-    return with_known_schema(frame, schema.names)
+        return FlussSnapshot(scan, known)
+    return FlussScan(scan, known) if options is None else FlussFollow(scan, options)
 
 
 def _halves(info: TableInfo, lake: bool | None, *, of_lake: bool, of_log: bool) -> Halves:
@@ -334,12 +365,12 @@ follow, max_rows, duration, lake
     ).collect()
 
 
-def explain(frame: pl.LazyFrame) -> str:
-    """Return what a query would read of Fluss now: a paragraph for each scan in it.
+def explain(frame: pl.LazyFrame) -> Explanation:
+    """Return what a query would read of Fluss now: a text with a paragraph for each scan in it.
 
     Columns, partitions, buckets and offsets that would be fetched, the conditions that chose them
     (pushed), those that Polars evaluates on rows (residual), and the limit. No credentials.
-    ``LazyFrame.explain`` shows the same within the whole plan.
+    ``LazyFrame.explain`` shows the same within the whole plan. A notebook shows the text as tables.
 
     Examples
     --------
@@ -354,7 +385,7 @@ def explain(frame: pl.LazyFrame) -> str:
     """
     plans = [scan.plan for scan in planned_in(frame.explain())]
     plans += [join.plan for join in lookup_joins(frame)]
-    return "\n".join(plan.explain() for plan in plans)
+    return Explanation(plans)
 
 
 def count(frame: pl.LazyFrame) -> int:
@@ -379,7 +410,7 @@ def count(frame: pl.LazyFrame) -> int:
     return found
 
 
-def fetched(frame: pl.LazyFrame) -> list[ScanReport]:
+def fetched(frame: pl.LazyFrame) -> ScanReports:
     """Return what the scans of a query fetched when the query last ran in this process.
 
     Those of the plan, in its order, and then those of lookup joins, of which each batch of the
@@ -394,4 +425,4 @@ def fetched(frame: pl.LazyFrame) -> list[ScanReport]:
     """
     runs = [scan.runs.last(scan.plan) for scan in planned_in(frame.explain())]
     runs += [join.runs.last(join.plan) for join in lookup_joins(frame)]
-    return [run.report() for run in runs if run is not None]
+    return ScanReports(run.report() for run in runs if run is not None)

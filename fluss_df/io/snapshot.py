@@ -100,6 +100,10 @@ class FlussSnapshot(ScanNode):
         """Have a query read once for two uses of equal scans."""
         return isinstance(other, FlussSnapshot) and self.source.same_rows(other.source)
 
+    def copy(self) -> FlussSnapshot:
+        """Return the same node, for the query that this thread plans."""
+        return FlussSnapshot(self.source, self._known)
+
     def frame(self, query: Query) -> pl.LazyFrame:
         """Return the rows that Fluss has; of a lake table the lake's, overridden by changes."""
         conditions = conjuncts(query.filters, self.source.schema)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
+from fluss_df.texts.secret_texts import is_secret, shown_option, without_secrets
 
 ENABLED: Final = "table.datalake.enabled"
 FORMAT: Final = "table.datalake.format"
@@ -20,15 +20,6 @@ OFFSET: Final = "__offset"
 TIMESTAMP: Final = "__timestamp"
 # of a snapshot: the path of a file in Fluss's remote storage that has its offsets
 OFFSETS_PATH_PROPERTY: Final = "fluss-offsets"
-# options with these words in their names are secret
-_SECRET: Final = re.compile(
-    r"password|passwd|passphrase|pwd|secret|token|credential|sas|authorization"
-    r"|connection.string|(access|account|sse|shared|private|encryption).?key",
-    re.IGNORECASE,
-)
-# of an address: who logs in, and parameters, some of which are secret
-_LOGIN: Final = re.compile(r"(?<=//)[^?\s]*(?=@)")
-_PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;\s]+)=([^&;\s]*)")
 # shorter ones are left in the text of errors: they are parts of other words
 _SHORTEST_SECRET: Final = 4
 
@@ -57,25 +48,11 @@ class LakeOptions:
 
     def redacted(self, text: str) -> str:
         """Return a text, as that of an error, without the credentials of the catalog."""
-        found = {value for key, value in self.properties.items() if _SECRET.search(key)}
+        found = {value for key, value in self.properties.items() if is_secret(key)}
         for secret in sorted(found, key=len, reverse=True):
             if len(secret) >= _SHORTEST_SECRET:
                 text = text.replace(secret, "***")
-        return _without_secrets(text)
-
-
-def shown_option(key: str, value: str) -> str:
-    """Return the value of an option as it may be shown: not that of a secret."""
-    return "***" if _SECRET.search(key) else _without_secrets(value)
-
-
-def _without_secrets(text: str) -> str:
-    """Return an address, or a text with some, without logins and secret parameters."""
-
-    def shown(parameter: re.Match[str]) -> str:
-        return f"{parameter[1]}=***" if _SECRET.search(parameter[1]) else parameter[0]
-
-    return _PARAMETER.sub(shown, _LOGIN.sub("***", text))
+        return without_secrets(text)
 
 
 def is_lake_table(info: TableInfo) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from fluss_df.errors import FlussError
 from fluss_df.metadata import METADATA_COLUMNS, TablePath, require_columns
 from fluss_df.pushdown.server_filter import ServerFilter
 from fluss_df.schema import TableInfo
+from fluss_df.texts.html_tables import pairs
 
 # how many names or splits an explanation lists
 _SHOWN = 12
@@ -202,6 +204,44 @@ class ScanPlan:
 
     def _columns_text(self) -> str:
         return f"{len(self.columns)} of {self.of_columns}: {_listed(self.columns)}"
+
+    def _repr_html_(self) -> str:
+        properties = self.properties()
+        return pairs(f"Scan of {properties.pop('table')}", properties)
+
+
+class Explanation(str):
+    """What the scans of a query read, as text; a notebook shows a table for each scan.
+
+    Parameters
+    ----------
+    plans
+        The plans of the scans.
+    """
+
+    __slots__ = ("_plans",)
+    _plans: tuple[ScanPlan, ...]
+
+    def __new__(cls, plans: Iterable[ScanPlan]) -> Self:
+        """Put the texts of the plans together."""
+        plans = tuple(plans)
+        made = super().__new__(cls, "\n".join(plan.explain() for plan in plans))
+        made._plans = plans
+        return made
+
+    def __getnewargs__(self) -> tuple[tuple[ScanPlan, ...]]:  # type: ignore[override]
+        return (self._plans,)
+
+    def __repr__(self) -> str:
+        # as lines, where it is the result of a cell or at a prompt
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        tables = [plan._repr_html_() for plan in self._plans[:_SHOWN]]
+        more = len(self._plans) - _SHOWN
+        if more > 0:
+            tables.append(f"<p>… {more:,} more scans</p>")
+        return "".join(tables) or "<p>no scans</p>"
 
 
 def _listed(items: Sequence[object]) -> str:

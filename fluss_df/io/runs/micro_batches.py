@@ -42,9 +42,14 @@ from fluss_df.observe.counters import runs
 from fluss_df.pushdown.plan import Bucket, Split
 from fluss_df.pushdown.prune import all_buckets
 from fluss_df.schema import TableInfo
+from fluss_df.texts.html_tables import pairs, table
 
 # a wait for the next batch notices Ctrl-C and a request to stop
 _WAIT_S = 0.2
+
+
+# what is shown of the offsets of a bucket
+_SPLIT = ("partition", "bucket", "from offset", "to offset", "rows")
 
 
 @dataclass
@@ -83,6 +88,11 @@ class MicroBatch:
             What to note with it, as JSON.
         """
         self._commit(self.number, about)
+
+    def _repr_html_(self) -> str:
+        caption = f"Micro-batch {self.number}: {self.rows:,} rows"
+        rows = ((s.partition_name, s.bucket_id, s.start, s.stop, s.rows) for s in self.splits)
+        return table(caption, _SPLIT, rows, len(self.splits))
 
 
 class MicroBatches:
@@ -176,6 +186,10 @@ class MicroBatches:
     def table(self) -> TablePath:
         """The table that is read batch by batch."""
         return self._source.table
+
+    def _repr_html_(self) -> str:
+        about = {"checkpoint": self._checkpoint.folder, **self.progress.figures()}
+        return pairs(f"Micro-batches of {self.table}", about)
 
     def trace_from_here(self) -> None:
         """Have the scans of batches belong to the current span of the calling thread."""

@@ -63,6 +63,16 @@ class RunCounts:
             self._rows_read += rows_read
             self._rows_written += rows_written
 
+    def figures(self) -> dict[str, object]:
+        """Return the counters and the lag as people read them."""
+        with self._lock:
+            return {
+                "batches committed": self._batches,
+                "rows read": self._rows_read,
+                "rows written": self._rows_written,
+                "rows behind": self.lag,
+            }
+
     def counts(self) -> Counts:
         """Return the counters, as their exporter takes them."""
         labels = self.name, self.table

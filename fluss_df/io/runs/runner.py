@@ -28,6 +28,7 @@ from fluss_df.io.runs.per_batch import changed_line, query_text, refuse_replaced
 from fluss_df.io.runs.run_register import Link, RunNames, RunRegister
 from fluss_df.metadata import TablePath
 from fluss_df.observe import spans
+from fluss_df.texts.html_tables import pairs
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,16 @@ class RunResult:
         return (
             f"RunResult({self.table}: {self.batches} batches, {self.rows_read:,} rows read,"
             f" {self.rows_written:,} written)"
+        )
+
+    def _repr_html_(self) -> str:
+        return pairs(
+            f"Run over {self.table}",
+            {
+                "batches": self.batches,
+                "rows read": self.rows_read,
+                "rows written": self.rows_written,
+            },
         )
 
 

@@ -19,6 +19,7 @@ from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.hooks import ForkStep, after_fork
 from fluss_df.observe import spans
 from fluss_df.pushdown.plan import ScanPlan, Split
+from fluss_df.texts.html_tables import MOST_ROWS, pairs, table
 
 # for how many shapes of queries it is kept what they fetched
 _REMEMBERED_SHAPES: Final = 64
@@ -26,6 +27,11 @@ _REMEMBERED_SHAPES: Final = 64
 _OF_SPANS: Final = ("requests", "retries", "record_bytes", "bytes_received", "batches")
 # how long a report waits for the readers of a query that ended early
 _SETTLE_S: Final = 1.0
+# what a table of reports has
+_FIGURES: Final = (
+    "columns", "partitions", "buckets", "lookups", "requests", "retries", "bytes", "rows",
+    "files of the lake", "seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,43 @@ class ScanReport:
         if plan.lake is not None:
             parts.append(f"{plan.lake.files} files of the lake ({plan.lake.bytes:,} bytes)")
         return f"fetched of {plan.table}: {', '.join(parts)} in {self.seconds:.3f} s"
+
+    def _repr_html_(self) -> str:
+        return pairs(f"Fetched of {self.plan.table}", self._figures())
+
+    def _figures(self) -> dict[str, object]:
+        """Return what a table of reports shows; None for what a scan has not."""
+        plan, lake = self.plan, self.plan.lake
+        columns = f"{len(self.columns)} of {plan.of_columns}"
+        partitions = None
+        if plan.of_partitions is not None and not self.lookups:
+            partitions = f"{len(self.partitions):,} of {plan.of_partitions:,}"
+        return {
+            "columns": columns,
+            "partitions": partitions,
+            "buckets": None if self.lookups else f"{self.buckets:,} of {plan.of_buckets:,}",
+            "lookups": self.lookups or None,
+            "requests": self.requests,
+            "retries": self.retries or None,
+            "bytes": self.bytes,
+            "rows": self.rows,
+            "files of the lake": None if lake is None else lake.files,
+            "seconds": self.seconds,
+        }
+
+
+class ScanReports(list[ScanReport]):
+    """Reports of scans: a list, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        # what none of the scans that are shown has is left out
+        figures = [report._figures() for report in self[:MOST_ROWS]]
+        has = [name for name in _FIGURES if any(f[name] is not None for f in figures)]
+        rows = (
+            (report.plan.table, *(found[name] for name in has))
+            for report, found in zip(self, figures, strict=False)
+        )
+        return table("Fetched", ("table", *has), rows, len(self)) if self else "<p>no scans</p>"
 
 
 class ScanRun:
@@ -320,6 +363,9 @@ class ScanLog:
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self)) or "no scans"
+
+    def _repr_html_(self) -> str:
+        return ScanReports(self)._repr_html_()
 
 
 _lock = threading.Lock()

@@ -18,6 +18,7 @@ from fluss_df.metadata import TablePath
 from fluss_df.polars_adapter.scans import lazy_frames
 from fluss_df.record.keys.partition_names import partition_names
 from fluss_df.record.python.coerce import coerce
+from fluss_df.texts.html_tables import pairs, table
 
 if TYPE_CHECKING:
     from fluss_df.polars_adapter.scans import EngineType
@@ -80,6 +81,18 @@ class SinkResult:
             created.append(f"partitions created: {', '.join(self.partitions_created)}")
         parts = [f"{self.rows:,} rows", f"{len(self.buckets)} buckets", *created]
         return f"SinkResult({self.table}: {'; '.join(parts)}; {self.seconds:.2f} s)"
+
+    def _repr_html_(self) -> str:
+        about = {
+            "rows": self.rows,
+            "table created": self.table_created,
+            "partitions created": len(self.partitions_created),
+            "seconds": self.seconds,
+        }
+        rows = ([getattr(bucket, name) for name in _BUCKETS] for bucket in self.buckets)
+        return pairs(f"Written into {self.table}", about) + table(
+            None, list(_BUCKETS), rows, len(self.buckets)
+        )
 
 
 @overload

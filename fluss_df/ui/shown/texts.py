@@ -12,8 +12,8 @@ import polars as pl
 
 from fluss_df.client.admin.results import HIDDEN, ConfigEntry, ConfigSource
 from fluss_df.io.base.names import exact
-from fluss_df.lake.options import shown_option
 from fluss_df.metadata import ServerNode
+from fluss_df.texts.secret_texts import shown_option
 
 #: How many characters of a value are shown.
 MOST_CHARACTERS: Final = 300

@@ -1,0 +1,140 @@
+"""The rows of a query that runs, as they are taken."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+import polars as pl
+
+from fluss_df.io.scans.running import RunningQuery
+
+# what is computed and not taken: from here on scans wait, and from there on Polars does
+_HELD_BYTES: Final = 4 << 20
+_MOST_HELD_BYTES: Final = 4 * _HELD_BYTES
+# what a scan holds that Polars did not take
+_AHEAD_BYTES: Final = 8 << 20
+
+
+class Flow:
+    """The way from a thread that computes a query to who takes its rows, in bounded memory.
+
+    Its scans wait while rows are not taken: what is held is a few MB, however large the result is.
+
+    Parameters
+    ----------
+    errors
+        A context in which the thread computes, which makes other errors of those of Polars.
+
+    Attributes
+    ----------
+    running
+        The query; what plans it does so within ``running.planned()``.
+    """
+
+    def __init__(self, errors: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self._errors = errors
+        self.running = RunningQuery(_AHEAD_BYTES)
+        self._changed = threading.Condition()
+        self._frames: deque[tuple[pl.DataFrame, int]] = deque()
+        self._held = 0
+        self._done = False
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Do something on a thread, whose end is that of the frames."""
+
+        def main() -> None:
+            error: BaseException | None = None
+            try:
+                self.running.check()
+                with self._errors():
+                    work()
+            except BaseException as caught:
+                error = caught
+            with self._changed:
+                self._done, self._error = True, error
+                self._changed.notify_all()
+
+        self._thread = threading.Thread(target=main, name="fluss-df-query", daemon=True)
+        self._thread.start()
+
+    def sink(self, frame: pl.LazyFrame) -> None:
+        """Compute a frame, as its parts are taken."""
+        frame.sink_batches(self._put, engine="streaming")
+
+    def _put(self, frame: pl.DataFrame) -> bool:
+        """Hold a part; True ends the query."""
+        size = int(frame.estimated_size())
+        with self._changed:
+            if self.running.error is not None:
+                return True
+            self._frames.append((frame, size))
+            self._held += size
+            if self._held >= _HELD_BYTES:
+                self.running.hold(True)
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._held < _MOST_HELD_BYTES or self.running.error is not None
+            )
+            return self.running.error is not None
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """Iterate over the parts; raises what the thread raised, or by what the query was ended."""
+        while True:
+            with self._changed:
+                while not self._frames and not self._done and self.running.error is None:
+                    self._changed.wait(self._seconds_left())
+                    if self._seconds_left() == 0.0:
+                        break
+                ended = self._done and not self._frames
+                if not ended and self._frames:
+                    frame, size = self._frames.popleft()
+                    self._held -= size
+                    if self._held < _HELD_BYTES:
+                        self.running.hold(False)
+                    self._changed.notify_all()
+            self.check()
+            if ended:
+                if self._error is not None:
+                    raise self._error
+                return
+            yield frame
+
+    def check(self) -> None:
+        """Raise the error by which the query was ended."""
+        try:
+            self.running.check()
+        except BaseException as error:
+            self.end(error)
+            raise
+
+    def _seconds_left(self) -> float | None:
+        deadline = self.running.deadline
+        return None if deadline is None else max(0.0, deadline[0] - time.monotonic())
+
+    def end(self, error: BaseException) -> None:
+        """End the query, whoever waits; one that is over keeps its end."""
+        with self._changed:
+            if self._done and not self._frames:
+                return
+        self.running.end(error)
+        with self._changed:
+            self._frames.clear()
+            self._held = 0
+            self._changed.notify_all()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread still runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the thread, if there is one."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
