@@ -149,6 +149,24 @@ def test_what_a_few_bytes_claim_is_refused(server: FlightSqlServer) -> None:
         nothing = pa.table({"a": pa.nulls(1 << 30)})
         with pytest.raises(REFUSED, match=r"a batch has 1,073,741,824 rows: send at most"):
             claiming.put(command, nothing)
+        text = "x" * 100_000
+        shared = pa.array([0] * 5000, pa.int32())
+        names = pa.DictionaryArray.from_arrays(shared, pa.array([text]))
+        for column in (names, pa.StructArray.from_arrays([names], ["of"])):
+            with pytest.raises(REFUSED, match="500,000,000 bytes when its values are written out"):
+                claiming.put(command, pa.table({"a": column}))
+        view = struct.pack("<i4sii", len(text), text[:4].encode(), 0, 0) * 5000
+        buffers = [None, pa.py_buffer(view), pa.py_buffer(text.encode())]
+        views = pa.Array.from_buffers(pa.string_view(), 5000, buffers)
+        with pytest.raises(REFUSED, match="500,000,000 bytes when its values are written out"):
+            claiming.put(command, pa.table({"a": views}))
+        for kind, column in (
+            ("list_view", pa.ListViewArray.from_arrays([0, 0], [2, 2], pa.array([1, 2]))),
+            ("run_end_encoded", pa.RunEndEncodedArray.from_arrays([2, 4], [1, 2])),
+        ):
+            for sent in (column, pa.StructArray.from_arrays([column], ["of"])):
+                with pytest.raises(REFUSED, match=f"column 'a' is .*{kind}.*, which is not taken"):
+                    claiming.put(command, pa.table({"a": sent}))
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.schema([("a", pa.int64())]), options=options) as writer:
