@@ -10,6 +10,8 @@ from typing import Final
 
 import grpc
 
+from fluss_df.backend.query_run import QueryRun
+
 _LOOK_S: Final = 0.5
 
 
@@ -19,6 +21,31 @@ class Call:
     def __init__(self, context: grpc.ServicerContext, seconds: float) -> None:
         self._context = context
         self._ends = time.monotonic() + seconds
+        self._lock = threading.Lock()
+        self._run: QueryRun | None = None
+        self._over = False
+
+    def over(self) -> None:
+        """Take note of its end: what still runs for it has nobody who waits."""
+        with self._lock:
+            self._over = True
+            run = self._run
+        if run is not None:
+            run.cancel("its client is gone")
+
+    @contextlib.contextmanager
+    def running(self, run: QueryRun) -> Iterator[None]:
+        """Have a statement that runs in the block end with the call."""
+        with self._lock:
+            self._run = run
+            over = self._over
+        try:
+            if over:
+                run.cancel("its client is gone")
+            yield
+        finally:
+            with self._lock:
+                self._run = None
 
     def may_take(self, seconds: float) -> None:
         """Have the call ended when it takes longer than ``seconds`` from now."""
@@ -53,6 +80,8 @@ class Calls:
         with self._lock:
             self._open.add(call)
         try:
+            if not context.add_callback(call.over):
+                call.over()
             yield call
         finally:
             with self._lock:

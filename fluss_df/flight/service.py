@@ -135,7 +135,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         session, descriptor = peer.session(), _only(pb.FlightDescriptor, requests)
         call.may_take(self._limits.statement_s + _LATE_S)
         command = _command(descriptor)
-        schema, ticket = self._planned(session, command, descriptor.cmd)
+        schema, ticket = self._planned(session, command, descriptor.cmd, call)
         yield pb.FlightInfo(
             schema=schema_bytes(schema),
             flight_descriptor=descriptor,
@@ -145,11 +145,13 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             ordered=True,
         ).SerializeToString()
 
-    def _planned(self, session: Session, command: Any, cmd: bytes) -> tuple[pa.Schema, bytes]:
+    def _planned(
+        self, session: Session, command: Any, cmd: bytes, call: Call
+    ) -> tuple[pa.Schema, bytes]:
         """Return the columns of a result, and the ticket by which it is fetched."""
         if type(command) in _QUESTIONS:
             return _question(command)[0], cmd
-        handle, schema = self._statements.plan(session, *_statement(session, command))
+        handle, schema = self._statements.plan(session, call, *_statement(session, command))
         return schema, packed(pb.TicketStatementQuery(statement_handle=handle))
 
     def _schema(self, peer: _Peer, requests: Iterator[bytes], call: Call) -> Iterator[bytes]:
@@ -159,7 +161,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         if type(command) in _QUESTIONS:
             schema = _question(command)[0]
         else:
-            schema = self._statements.schema(session, *_statement(session, command))
+            schema = self._statements.schema(session, call, *_statement(session, command))
         yield pb.SchemaResult(schema=schema_bytes(schema)).SerializeToString()
 
     # ---- results
@@ -193,14 +195,15 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         if isinstance(command, pb.CommandStatementUpdate):
             _refuse_transaction(command)
             call.may_take(self._limits.statement_s + _LATE_S)
-            rows = self._statements.update(session, command.query, [])
+            rows = self._statements.update(session, call, command.query, [])
             yield _updated(rows)
         elif isinstance(command, pb.CommandPreparedStatementUpdate):
             prepared = session.prepared(command.prepared_statement_handle)
             if first.data_header:
                 bound_rows(prepared, iter(Upload(first, messages)), _MOST_BOUND)
             call.may_take(self._limits.statement_s + _LATE_S)
-            yield _updated(self._statements.update(session, prepared.statement, prepared.bound))
+            statement, bound = prepared.statement, prepared.bound
+            yield _updated(self._statements.update(session, call, statement, bound))
         elif isinstance(command, pb.CommandPreparedStatementQuery):
             prepared = session.prepared(command.prepared_statement_handle)
             bound_rows(prepared, iter(Upload(first, messages)), _MOST_BOUND)
@@ -221,16 +224,19 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             raise no_transactions(action.type)
         if action.type not in _ACTIONS:
             raise unsupported(f"there is no action {action.type[:80]!r} here")
-        result = getattr(self, f"_{action.type}")(session, action.body)
+        if action.type == "CreatePreparedStatement":
+            result = self._prepare(session, action.body, call)
+        else:
+            result = getattr(self, f"_{action.type}")(session, action.body)
         if result is not None:
             yield pb.Result(body=result).SerializeToString()
 
-    def _CreatePreparedStatement(self, session: Session, body: bytes) -> bytes:  # noqa: N802
+    def _prepare(self, session: Session, body: bytes, call: Call) -> bytes:
         asked = unpacked(body)
         if not isinstance(asked, pb.ActionCreatePreparedStatementRequest):
             raise _no_command(asked, "prepares nothing")
         _refuse_transaction(asked)
-        handle, schema, parameters = self._statements.prepare(session, asked.query)
+        handle, schema, parameters = self._statements.prepare(session, call, asked.query)
         return packed(
             pb.ActionCreatePreparedStatementResult(
                 prepared_statement_handle=handle,

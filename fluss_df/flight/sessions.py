@@ -145,6 +145,13 @@ class Session:
             found.fetched = True
         return found
 
+    def put_back(self, handle: bytes) -> None:
+        """Have a result wait again that could not be given now."""
+        with self._lock:
+            found = self._results.get(handle)
+            if found is not None:
+                found.fetched = False
+
     def forget(self, handle: bytes) -> None:
         """Forget a result that was fetched."""
         with self._lock:
@@ -224,26 +231,28 @@ class Sessions:
         """
         token = secrets.token_urlsafe(32)
         session = self._opened(user, password, address)
-        self._enter(self._by_token, self._digest(token), session)
+        self._entered(self._by_token, self._digest(token), session)
         return token
 
     def _opened(self, user: str | None, password: str | None, address: str) -> Session:
         way = self._access.open(user, password, address)
         return Session(way, self._limits, shared=user is None)
 
-    def _enter(self, among: dict[bytes, Session], key: bytes, session: Session) -> None:
+    def _entered(self, among: dict[bytes, Session], key: bytes, session: Session) -> Session:
+        """Let a client in; return what it has, which another call of its may just have opened."""
         with self._lock:
             idle = self._idle()
-            if len(self._by_token) + len(self._by_password) >= self._limits.sessions:
-                full = True
-            else:
-                full = False
-                among[key] = session
+            found = among.get(key)
+            signed_in = len(self._by_token) + len(self._by_password)
+            if found is None and signed_in < self._limits.sessions:
+                found = among[key] = session
         for old in idle:
             old.close()
-        if full:
+        if found is not session:
             session.close()
+        if found is None:
             raise exhausted(f"{self._limits.sessions} clients are signed in: try again later")
+        return found
 
     def _idle(self) -> list[Session]:
         """Take out the clients that did nothing for long."""
@@ -274,8 +283,7 @@ class Sessions:
         with self._lock:
             found = self._by_password.get(key)
         if found is None:
-            found = self._opened(user, password, address)
-            self._enter(self._by_password, key, found)
+            found = self._entered(self._by_password, key, self._opened(user, password, address))
         return self._used(found)
 
     def anonymous(self, address: str) -> Session:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
-from sqlglot import exp
+import sqlglot
+from sqlglot import TokenType, exp
 
 from fluss_df.backend.parameters import (
     numbered,
@@ -18,8 +19,10 @@ from fluss_df.backend.parameters import (
     without_catalog,
 )
 from fluss_df.backend.query_run import QueryRun
+from fluss_df.backend.sql.dialect import Fluss
 from fluss_df.backend.sql.statements import parsed_statement
 from fluss_df.errors import FlussError
+from fluss_df.flight.calls import Call
 from fluss_df.flight.options import FlightLimits
 from fluss_df.flight.refusals import exhausted, invalid, unsupported
 from fluss_df.flight.sessions import Prepared, Session
@@ -79,7 +82,7 @@ class Statements:
         self._turns = Turns(limits.statements)
 
     def plan(
-        self, session: Session, statement: str, values: tuple[Any, ...] = ()
+        self, session: Session, call: Call, statement: str, values: tuple[Any, ...] = ()
     ) -> tuple[bytes, pa.Schema]:
         """Plan a statement whose result is to be fetched; return its handle and its columns.
 
@@ -87,16 +90,18 @@ class Statements:
         know by then whether it went well.
         """
         run = self._made(session, statement, values)
-        schema = self._schema(run)
+        schema = self._schema(call, run)
         return session.keep(run, schema), schema
 
-    def schema(self, session: Session, statement: str, values: tuple[Any, ...] = ()) -> pa.Schema:
+    def schema(
+        self, session: Session, call: Call, statement: str, values: tuple[Any, ...] = ()
+    ) -> pa.Schema:
         """Return the columns of a query, which is not run."""
         run = self._made(session, statement, values)
         try:
             if not run.is_query and not run.only_shows:
                 raise invalid("the columns of a statement that is no query show when it runs")
-            return self._schema(run)
+            return self._schema(call, run)
         finally:
             run.close()
 
@@ -112,23 +117,27 @@ class Statements:
             catalog=CATALOG,
         )
 
-    def _schema(self, run: QueryRun) -> pa.Schema:
+    def _schema(self, call: Call, run: QueryRun) -> pa.Schema:
         if run.is_query:
             return run.schema
         self._turns.take(run)
         try:
-            return run.schema
+            with call.running(run):
+                return run.schema
         finally:
             self._turns.give_back(run)
 
     def fetch(self, session: Session, handle: bytes) -> tuple[pa.Schema, QueryRun]:
         """Take a planned statement; its rows come when it is iterated."""
         result = session.fetch(handle)
-        try:
-            self._turns.take(result.run)
-        except BaseException:
-            session.forget(handle)
-            raise
+        # a statement that is no query ran when it was planned, and takes no turn again
+        if result.run.is_query:
+            try:
+                self._turns.take(result.run)
+            except BaseException:
+                # who is told to try again later finds it
+                session.put_back(handle)
+                raise
         return result.schema, result.run
 
     def done(self, session: Session, handle: bytes, run: QueryRun) -> None:
@@ -137,22 +146,27 @@ class Statements:
         run.close()
         self._turns.give_back(run)
 
-    def update(self, session: Session, statement: str, rows: list[tuple[Any, ...]]) -> int:
+    def update(
+        self, session: Session, call: Call, statement: str, rows: list[tuple[Any, ...]]
+    ) -> int:
         """Run a statement for each row of values; return how many rows were written."""
         written = 0
         for values in _together(statement, rows):
             run = self._made(session, values[0], values[1])
             self._turns.take(run)
             try:
-                for _ in run:
-                    pass
+                with call.running(run):
+                    for _ in run:
+                        pass
                 written += run.rows_written or 0
             finally:
                 run.close()
                 self._turns.give_back(run)
         return written
 
-    def prepare(self, session: Session, statement: str) -> tuple[bytes, pa.Schema, pa.Schema]:
+    def prepare(
+        self, session: Session, call: Call, statement: str
+    ) -> tuple[bytes, pa.Schema, pa.Schema]:
         """Prepare a statement; return its handle, the columns of its result, and its parameters.
 
         The columns of one with parameters are those of the statement with nulls for them.
@@ -168,7 +182,7 @@ class Statements:
             schema = self._schema_of_query(session, statement, kinds)
         elif tree is None:
             with contextlib.suppress(FlussError):
-                schema = self.schema(session, statement)
+                schema = self.schema(session, call, statement)
         parameters = pa.schema([(f"parameter_{n}", kind) for n, kind in enumerate(kinds, 1)])
         handle = session.prepare(Prepared(statement, tree, parameters))
         return handle, schema, parameters
@@ -220,17 +234,41 @@ def no_transactions(name: str) -> Exception:
 
 def _together(statement: str, rows: list[tuple[Any, ...]]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Make few statements of ``INSERT INTO t VALUES (?, ?)`` for many rows."""
-    first, last = statement.rfind("("), statement.rfind(")")
-    item = statement[first : last + 1]
-    alone = first > 0 and not item.strip("()?, ") and not statement[last + 1 :].strip(" ;\n")
-    if len(rows) < 2 or not alone or statement.lstrip()[:6].upper() != "INSERT":
+    begins = _values_begin(statement) if len(rows) > 1 else None
+    if begins is None:
         for row in rows or [()]:
             yield statement, row
         return
+    item = f"({', '.join('?' * len(rows[0]))})"
     for begin in range(0, len(rows), _ROWS_TOGETHER):
         part = rows[begin : begin + _ROWS_TOGETHER]
-        many = statement[:first] + ", ".join([item] * len(part))
+        many = statement[:begins] + ", ".join([item] * len(part))
         yield many, tuple(value for row in part for value in row)
+
+
+def _values_begin(statement: str) -> int | None:
+    """Return where the one row of ``INSERT INTO t VALUES (?, ?)`` begins.
+
+    None for any other statement: of one that has more in it, such as a row of its own, another
+    parameter or a function, the whole is run for each row of values.
+    """
+    tree = parsed_statement(numbered(statement))
+    if not isinstance(tree, exp.Insert) or not isinstance(tree.expression, exp.Values):
+        return None
+    if len(tree.expression.expressions) != 1:
+        return None
+    tokens = sqlglot.tokenize(statement, dialect=Fluss)
+    while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
+        tokens.pop()
+    kinds = [token.token_type for token in tokens]
+    first = len(kinds) - 1 - kinds[::-1].index(TokenType.L_PAREN)
+    row = kinds[first:]
+    size = len(row) // 2
+    between = [TokenType.PLACEHOLDER, TokenType.COMMA] * size
+    alone = row == [TokenType.L_PAREN, *between[:-1], TokenType.R_PAREN]
+    if not alone or kinds.count(TokenType.PLACEHOLDER) != size:
+        return None
+    return int(tokens[first].start)
 
 
 _ROWS_TOGETHER: Final = 1000

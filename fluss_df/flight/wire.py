@@ -7,7 +7,10 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from google.protobuf.message import DecodeError, Message
 
 from fluss_df.flight import flight_messages_pb2 as pb
@@ -21,6 +24,8 @@ _HEADER: Final = b"\x12"
 _BODY: Final = b"\xc2\x3e"
 # rows without bytes, as those of nulls, cost nothing to claim
 _MOST_ROWS: Final = 1 << 22
+# of a batch whose values are written out: a few bytes of a dictionary may stand for any number
+_MOST_BYTES: Final = 256 << 20
 
 
 def parse(kind: type[MessageT], data: bytes) -> MessageT:
@@ -203,6 +208,8 @@ class Upload:
         with _unreadable():
             self._reader = pa.ipc.open_stream(source)
         self.schema: pa.Schema = self._reader.schema
+        for field in self.schema:
+            _require_taken(field.type, field.name)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while True:
@@ -216,7 +223,78 @@ class Upload:
                         f"a batch has {batch.num_rows:,} rows: send at most {_MOST_ROWS:,} at once"
                     )
                 batch.validate(full=True)
+            size = sum(map(_written_out, batch.columns))
+            if size > _MOST_BYTES:
+                raise invalid(
+                    f"a batch has {size:,} bytes when its values are written out: send at most"
+                    f" {_MOST_BYTES >> 20} MB at once"
+                )
             yield batch
+
+
+def _require_taken(kind: pa.DataType, name: str) -> None:
+    """Raise for types by which values share bytes, and which tables of Fluss do not take."""
+    taken = kind
+    if pa.types.is_dictionary(kind):
+        taken = kind.value_type
+        if taken.num_fields or pa.types.is_dictionary(taken):
+            raise _untaken(kind, name)
+    shared = pa.types.is_run_end_encoded(taken) or pa.types.is_union(taken)
+    if shared or pa.types.is_list_view(taken) or pa.types.is_large_list_view(taken):
+        raise _untaken(kind, name)
+    for number in range(taken.num_fields):
+        _require_taken(taken.field(number).type, name)
+
+
+def _untaken(kind: pa.DataType, name: str) -> Exception:
+    return invalid(f"column '{name}' is {kind}, which is not taken: send plain values")
+
+
+def _written_out(array: pa.Array) -> int:
+    """Return how many bytes values take that do not share any."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        if not _is_text(kind.value_type):
+            return len(array) * _width(kind.value_type)
+        # how long each value is that is named
+        lengths = _lengths(array.dictionary)
+        return int(lengths[array.indices.drop_null().to_numpy(zero_copy_only=False)].sum())
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return int(_lengths(array).sum())
+    if isinstance(kind, pa.BaseExtensionType):
+        return _written_out(array.storage)
+    if pa.types.is_struct(kind):
+        return sum(_written_out(array.field(i)) for i in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        return _written_out(array.keys) + _written_out(array.items)
+    if kind.num_fields:
+        return _written_out(array.values)
+    return int(array.nbytes)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    of = pa.types
+    views = of.is_string_view(kind) or of.is_binary_view(kind)
+    large = of.is_large_string(kind) or of.is_large_binary(kind)
+    return bool(views or large or of.is_string(kind) or of.is_binary(kind))
+
+
+def _width(kind: pa.DataType) -> int:
+    return 0 if pa.types.is_null(kind) else -(-int(kind.bit_width) // 8)
+
+
+def _lengths(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Return how long texts, or binary values, are."""
+    kind = values.type
+    found: npt.NDArray[np.int64]
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        # a view begins with the length; that of a null may be anything
+        views = np.frombuffer(values.buffers()[1], np.int32)[::4]
+        found = views[values.offset : values.offset + len(values)].astype(np.int64)
+        found *= values.is_valid().to_numpy(zero_copy_only=False)
+    else:
+        found = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+    return found
 
 
 class _unreadable:  # noqa: N801 - it is used as a function

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from fluss_df.embedded import EmbeddedFluss, Security
 from fluss_df.errors import FlussError
 from fluss_df.flight import ClusterAccess, FlightLimits, FlightSqlServer, FolderAccess
 from fluss_df.flight import flight_messages_pb2 as pb
+from fluss_df.flight.sessions import Session
 from fluss_df.flight.wire import packed
 from fluss_df.protocol.acl import AclBinding, OperationType, Resource
 from tests.certificates import Authority
@@ -136,6 +138,31 @@ def test_the_driver_signs_in(guarded: FlightSqlServer) -> None:
 def test_a_password_may_come_with_each_call(guarded: FlightSqlServer) -> None:
     with peer(guarded, basic("bob", USERS["bob"])) as bob:
         assert bob.query("SELECT count(*) AS n FROM shop.open") == [{"n": 2}]
+
+
+def test_calls_at_once_with_one_password_are_of_one_client(guarded: FlightSqlServer) -> None:
+    sessions, opening = guarded._sessions, threading.Barrier(2)
+    opened = sessions._opened
+    found = []
+
+    def at_once(user: str | None, password: str | None, address: str) -> Session:
+        opening.wait(10)
+        return opened(user, password, address)
+
+    def come() -> None:
+        found.append(sessions.of_password("eve", USERS["eve"], "127.0.0.1"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sessions, "_opened", at_once)
+        threads = [threading.Thread(target=come) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+    # else what one of them prepared, or planned, would be nobody's
+    assert len(found) == 2
+    assert found[0] is found[1]
+    assert sessions.of_password("eve", USERS["eve"], "127.0.0.1") is found[0]
 
 
 def test_results_and_statements_are_those_of_their_user(guarded: FlightSqlServer) -> None:

@@ -160,6 +160,27 @@ def test_many_rows_of_values_are_inserted(cursor: adbc.Cursor, fresh: Fresh) -> 
     assert found == [{"n": 1497, "s": "text 999"}]
 
 
+@pytest.mark.parametrize(
+    ("values", "given", "wanted"),
+    [
+        # a row of its own comes with each row of values
+        ("VALUES (7, 'own'), (?, ?)", [(1, "a"), (2, "b")], "1a 2b 7own 7own"),
+        ("VALUES (?, ?), (?, ?)", [(1, "a", 2, "b"), (3, "c", 4, "d")], "1a 2b 3c 4d"),
+        ("VALUES (?, upper(?))", [(1, "a"), (2, "b")], "1A 2B"),
+        ("VALUES (?, ?) -- (?)", [(1, "a"), (2, "b")], "1a 2b"),
+        ("SELECT * FROM (VALUES (?, ?)) AS v(id, s)", [(1, "a"), (2, "b")], "1a 2b"),
+    ],
+)
+def test_rows_of_values_are_put_together_where_it_means_the_same(
+    cursor: adbc.Cursor, fresh: Fresh, values: str, given: list[Any], wanted: str
+) -> None:
+    name = fresh()
+    rows(cursor, f"CREATE TABLE {name} (id INT, s STRING)")
+    cursor.executemany(f"INSERT INTO {name} {values}", given)
+    found = rows(cursor, f"SELECT id, s FROM {name} ORDER BY id")
+    assert " ".join(f"{row['id']}{row['s']}" for row in found) == wanted
+
+
 def test_a_prepared_statement_says_its_parameters(cursor: adbc.Cursor, fresh: Fresh) -> None:
     name = fresh()
     rows(cursor, f"CREATE TABLE {name} (id INT, d DATE, m DECIMAL(10,2))")

@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 import polars as pl
@@ -149,6 +149,24 @@ def test_what_a_few_bytes_claim_is_refused(server: FlightSqlServer) -> None:
         nothing = pa.table({"a": pa.nulls(1 << 30)})
         with pytest.raises(REFUSED, match=r"a batch has 1,073,741,824 rows: send at most"):
             claiming.put(command, nothing)
+        text = "x" * 100_000
+        shared = pa.array([0] * 5000, pa.int32())
+        names = pa.DictionaryArray.from_arrays(shared, pa.array([text]))
+        for column in (names, pa.StructArray.from_arrays([names], ["of"])):
+            with pytest.raises(REFUSED, match="500,000,000 bytes when its values are written out"):
+                claiming.put(command, pa.table({"a": column}))
+        view = struct.pack("<i4sii", len(text), text[:4].encode(), 0, 0) * 5000
+        buffers = [None, pa.py_buffer(view), pa.py_buffer(text.encode())]
+        views = pa.Array.from_buffers(pa.string_view(), 5000, buffers)
+        with pytest.raises(REFUSED, match="500,000,000 bytes when its values are written out"):
+            claiming.put(command, pa.table({"a": views}))
+        for kind, column in (
+            ("list_view", pa.ListViewArray.from_arrays([0, 0], [2, 2], pa.array([1, 2]))),
+            ("run_end_encoded", pa.RunEndEncodedArray.from_arrays([2, 4], [1, 2])),
+        ):
+            for sent in (column, pa.StructArray.from_arrays([column], ["of"])):
+                with pytest.raises(REFUSED, match=f"column 'a' is .*{kind}.*, which is not taken"):
+                    claiming.put(command, pa.table({"a": sent}))
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.schema([("a", pa.int64())]), options=options) as writer:
@@ -221,6 +239,28 @@ def test_statements_at_once_are_bounded(server: FlightSqlServer) -> None:
         lives(server)
 
 
+def test_what_a_statement_wrote_is_told_however_many_run(server: FlightSqlServer) -> None:
+    with peer(server) as one:
+        one.query("CREATE TABLE IF NOT EXISTS told (a INT)")
+        insert = one.info(Statement(query="INSERT INTO told VALUES (1)"))
+        waiting = one.info(Statement(query="SELECT 1 AS a"))
+        streams = []
+        for _ in range(LIMITS.statements):
+            info = one.info(Statement(query="SELECT * FROM big"))
+            stream = one.client.do_get(info.endpoints[0].ticket, one.options)
+            stream.read_chunk()
+            streams.append(stream)
+        # who was refused here would write its rows once more
+        assert one.get(insert.endpoints[0].ticket).column("rows").to_pylist() == [1]
+        for _ in range(2):
+            with pytest.raises(REFUSED, match="3 statements run at once here: try again later"):
+                one.get(waiting.endpoints[0].ticket)
+        for stream in streams:
+            stream.cancel()
+        lives(server)
+        assert one.get(waiting.endpoints[0].ticket).to_pylist() == [{"a": 1}]
+
+
 def test_results_that_nobody_fetches_are_given_up(server: FlightSqlServer) -> None:
     with peer(server) as one:
         infos = [one.info(Statement(query=f"SELECT {n} AS a")) for n in range(5)]
@@ -254,6 +294,37 @@ def test_a_client_that_goes_away_ends_its_query(server: FlightSqlServer) -> None
     run._flow.join(10)
     assert not run.is_running
     lives(server)
+
+
+@pytest.mark.parametrize("method", ["GetFlightInfo", "DoPut"])
+def test_a_client_that_goes_away_ends_what_it_writes(
+    server: FlightSqlServer, channel: grpc.Channel, method: str
+) -> None:
+    with peer(server) as one:
+        one.query("CREATE TABLE IF NOT EXISTS copied (n BIGINT, t STRING)")
+    many = " UNION ALL ".join(["SELECT n, t FROM big"] * 9)
+    statement = f"INSERT INTO copied SELECT n, max(t) FROM ({many}) AS m GROUP BY n"
+    update = pb.CommandStatementUpdate(query=statement)
+    command = packed(Statement(query=statement) if method == "GetFlightInfo" else update)
+    asked = pb.FlightDescriptor(type=pb.FlightDescriptor.CMD, cmd=command)
+    message = asked if method == "GetFlightInfo" else pb.FlightData(flight_descriptor=asked)
+    call = channel.stream_stream(f"/{SERVICE}/{method}")(iter([message.SerializeToString()]))
+    running = server._statements._turns._running
+    wait_for(lambda: bool(running))
+    (run,) = running
+    call.cancel()
+    wait_for(lambda: run._flow.running.error is not None)
+    # the scans end, and nothing is written
+    run._flow.join(20)
+    with peer(server) as one:
+        assert one.query("SELECT count(*) AS n FROM copied") == [{"n": 0}]
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_query_has_its_time(engine: EmbeddedFluss) -> None:
