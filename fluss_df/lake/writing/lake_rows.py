@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -117,7 +118,7 @@ def _in_microseconds(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if not _has_nanoseconds(own):
         return values
     # parts of arrays that begin in the middle of others
-    values = values.take(pa.array(range(len(values)), pa.int64()))
+    values = values.take(pa.array(np.arange(len(values))))
     missing = values.is_null()
     if pa.types.is_struct(own):
         parts = [
