@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import polars_schema
@@ -35,7 +36,9 @@ from fluss_df.metadata import (
 )
 from fluss_df.pushdown.plan import LakePlan, Split
 from fluss_df.pushdown.prune import Conjunct
+from fluss_df.record.keys.partition_names import partition_scalars
 from fluss_df.schema import TableInfo
+from fluss_df.types import Column
 
 _TRIES = 4
 _PAUSE_S = 0.05
@@ -328,12 +331,24 @@ def _is_partition(
 ) -> pl.Expr:
     if isinstance(choice, str):
         choice = tuple(zip(info.get_partition_keys(), choice.split("$"), strict=True))
-    # choices are texts, as the names of partitions
-    texts = [
-        (exact(column) if types[column] == pl.String else exact(column).cast(pl.String), value)
-        for column, value in choice
-    ]
-    return pl.all_horizontal([column == value for column, value in texts])
+    kinds = {column.name: column for column in info.schema.columns}
+    return pl.all_horizontal(
+        [_is_named(exact(name), kinds[name], text, types[name]) for name, text in choice]
+    )
+
+
+def _is_named(values: pl.Expr, column: Column, text: str, kind: pl.DataType) -> pl.Expr:
+    """Return which values of a partition column have a text in the names of their partitions."""
+    if kind == pl.String:
+        return values.eq(text)
+    (value,) = partition_scalars(text, [column])
+    wanted = pl.from_arrow(pa.array([value]))
+    assert isinstance(wanted, pl.Series)
+    if kind == pl.Time:
+        # names have milliseconds
+        return (values.cast(pl.Int64) // 1_000_000).eq(wanted.cast(pl.Int64)[0] // 1_000_000)
+    # NaN is equal to itself here, as it is the name of one partition
+    return values.eq(pl.lit(wanted.cast(kind)).first())
 
 
 def _column(
