@@ -121,8 +121,8 @@ class Copies:
         self.folder = folder
 
     def run(self, source: TablePath, target: TablePath, name: str, **options: str) -> int:
-        """Return how often it failed before."""
-        failures = 0
+        """Return how often it failed before, without the workers that Spark waited for too long."""
+        failures = late = 0
         while True:
             stream = (
                 self.spark.readStream.format("fluss")
@@ -138,9 +138,13 @@ class Copies:
             query = self.start(shuffled, target, name, options)
             try:
                 query.awaitTermination(120)
-            except StreamingQueryException:
-                failures += 1
-                assert failures < 5
+            except StreamingQueryException as error:
+                # on a busy machine a worker of Python takes longer to begin than Spark waits
+                if "failed to connect back" in str(error):
+                    late += 1
+                else:
+                    failures += 1
+                assert failures + late < 8
                 continue
             finally:
                 query.stop()

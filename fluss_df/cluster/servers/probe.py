@@ -1,4 +1,4 @@
-"""Asks servers of a cluster which servers there are: one connection, one question.
+"""Asks servers of a cluster which servers and databases there are: one connection, one question.
 
 This is the only contact of a local cluster with the wire. It blocks, knows no retries and keeps no
 connection: a server that is just starting is asked many times and mostly refuses.
@@ -6,7 +6,9 @@ connection: a server that is just starting is asked many times and mostly refuse
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,7 @@ from google.protobuf.message import Message
 
 from fluss_df.errors import NetworkError
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.api import GET_METADATA, Api
+from fluss_df.protocol.api import GET_METADATA, LIST_DATABASES, Api
 from fluss_df.protocol.frames import Response, ResponseReader, encode_request, parse_response
 from fluss_df.protocol.handshake import Credentials, handshake
 from fluss_df.version import __version__
@@ -41,6 +43,31 @@ def tablet_server_nodes(
     OSError
         When it cannot be reached, or does not answer within ``timeout`` seconds.
     """
+    with _asking(host, port, credentials, timeout) as channel:
+        answer = channel.ask(GET_METADATA, pb.MetadataRequest())
+    return frozenset(
+        TabletServerNode(node.node_id, node.host, node.port) for node in answer.tablet_servers
+    )
+
+
+def has_database(host: str, port: int, credentials: Credentials | None, timeout: float) -> bool:
+    """Return whether the server at this address has any database that may be seen.
+
+    Raises
+    ------
+    FlussError, OSError
+        As :func:`tablet_server_nodes`.
+    """
+    with _asking(host, port, credentials, timeout) as channel:
+        answer = channel.ask(LIST_DATABASES, pb.ListDatabasesRequest())
+    return bool(answer.database_name) or bool(answer.database_summary)
+
+
+@contextlib.contextmanager
+def _asking(
+    host: str, port: int, credentials: Credentials | None, timeout: float
+) -> Iterator[_Channel]:
+    """Connect to a server, and sign in."""
     with socket.create_connection((host, port), timeout) as connection:
         channel = _Channel(connection, f"{host}:{port}")
         steps = handshake(channel.address, __version__, credentials)
@@ -50,10 +77,7 @@ def tablet_server_nodes(
                 api, message = steps.send(channel.ask(api, message))
         except StopIteration:
             pass
-        answer = channel.ask(GET_METADATA, pb.MetadataRequest())
-    return frozenset(
-        TabletServerNode(node.node_id, node.host, node.port) for node in answer.tablet_servers
-    )
+        yield channel
 
 
 class _Channel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -15,7 +16,7 @@ from fluss_df.cluster.processes.processes import end, wait_until_gone
 from fluss_df.cluster.servers.configuration import command, heap_of, write_configuration
 from fluss_df.cluster.servers.jars import ServerJars
 from fluss_df.cluster.servers.lake import link_plugins, tiering_command
-from fluss_df.cluster.servers.probe import TabletServerNode, tablet_server_nodes
+from fluss_df.cluster.servers.probe import TabletServerNode, has_database, tablet_server_nodes
 from fluss_df.cluster.servers.settings import (
     COORDINATOR,
     FLINK_TIERING,
@@ -32,6 +33,8 @@ from fluss_df.protocol.handshake import Credentials
 _ATTEMPTS = 5
 _POLL_SECONDS = 0.05
 _PROBE_SECONDS = 5.0
+# a coordinator has its first database within half a second, on a busy machine within a few
+_DATABASE_SECONDS = 10.0
 STOP_SECONDS = 20.0
 _TAIL_LINES = 20
 _TAIL_BYTES = 65_536
@@ -136,6 +139,7 @@ class Servers:
             self._launch(name, java, jars)
         # ZooKeeper included: what accepted connections on its port may have been another program.
         self._wait_until_ready([ZOOKEEPER, *names], deadline)
+        self._wait_for_database(min(deadline, time.monotonic() + _DATABASE_SECONDS))
 
     def start_one(self, name: str, java: Path, jars: ServerJars) -> None:
         """Start one server of a running cluster, with its old ports and data.
@@ -210,6 +214,19 @@ class Servers:
                 return
             if time.monotonic() > deadline:
                 raise self._not_ready(problem)
+            time.sleep(_POLL_SECONDS)
+
+    def _wait_for_database(self, deadline: float) -> None:
+        """Wait until the coordinator has made the first database of a new cluster.
+
+        It makes the database soon after it has begun to answer. Who has no right to see databases
+        waits in vain, so that this is no error.
+        """
+        port = self.state.ports[COORDINATOR].client
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FlussError, OSError):
+                if has_database(HOST, port, self.credentials(), _PROBE_SECONDS):
+                    return
             time.sleep(_POLL_SECONDS)
 
     def problem(self) -> str | None:
