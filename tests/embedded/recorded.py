@@ -124,6 +124,18 @@ ALTERATIONS: Final = [
 ]
 
 
+def _snapshots(name: str, partition: str | None = None) -> pb.GetLatestKvSnapshotsRequest:
+    return pb.GetLatestKvSnapshotsRequest(table_path=path(name), partition_name=partition)
+
+
+# ``keyed_5`` is partitioned
+SNAPSHOTS: Final = [
+    _snapshots("log", "x"),
+    _snapshots("keyed_0", "x"),
+    _snapshots("keyed_5"),
+]
+
+
 def questions() -> Iterator[tuple[str, api.Api[Any, Any], Message]]:
     """Return all questions, by name; they are asked in this order."""
 
@@ -144,6 +156,8 @@ def questions() -> Iterator[tuple[str, api.Api[Any, Any], Message]]:
         for number, value in enumerate(tables):
             name = f"{what} {number}"
             yield name, api.CREATE_TABLE, table(f"{what}_{number}", value)
+    for number, question in enumerate(SNAPSHOTS):
+        yield f"snapshots {number}", api.GET_LATEST_KV_SNAPSHOTS, question
     for what, requests in (("request", REQUESTS), ("alteration", ALTERATIONS)):
         for number, (kind, request) in enumerate(requests):
             yield f"{what} {number}", kind, request

@@ -165,7 +165,7 @@ def test_while_there_is_no_reserve_either_it_is_tried_again(
         short = [OSError(errno.EMFILE, "Too many open files") for _ in range(2)]
         listening = Failing(short[0], None, short[1])
         async with accepted(listening, connections()) as acceptor:
-            monkeypatch.setattr(accepting.os, "open", none_left)
+            monkeypatch.setattr(os, "open", none_left)
             assert await said(listening) == b""
             # nobody can be turned away now: who comes waits, and is served
             assert await said(listening) == GREETING

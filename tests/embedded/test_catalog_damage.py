@@ -96,7 +96,7 @@ def exchanged(file: Path, _older: Path, choose: random.Random) -> None:
         file.write_bytes(data)
 
 
-MUTATIONS = [flip, digit, cut, zeroed, appended, deleted, replaced, exchanged]
+MUTATIONS: list[Mutation] = [flip, digit, cut, zeroed, appended, deleted, replaced, exchanged]
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)

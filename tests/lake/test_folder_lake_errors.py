@@ -20,9 +20,10 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss, folder_lake, lake_copy, lake_sums
+from fluss_df.embedded import EmbeddedFluss, folder_lake, lake_sums
 from fluss_df.embedded.folder_lake import FolderLake
 from fluss_df.embedded.lake_copy import copied_tables
+from fluss_df.embedded.lake_layout import match_columns
 from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, catalog_rows
 from fluss_df.embedded.lake_summing import LakeSumming
 from fluss_df.embedded.lake_sums import Sum, Sums, add_sums
@@ -137,7 +138,7 @@ def test_where_there_are_no_links_files_are_copied(
     def link(old: Path, new: Path) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
-    monkeypatch.setattr(lake_copy.os, "link", link)
+    monkeypatch.setattr(os, "link", link)
     with copied_tables(folder / "lake", pinned(), lambda number: True) as found:
         assert found[7].files
         for name, copy in found[7].files.items():
@@ -149,7 +150,7 @@ def test_a_full_disk_leaves_no_copies(folder: Path, monkeypatch: pytest.MonkeyPa
     def link(old: Path, new: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(lake_copy.os, "link", link)
+    monkeypatch.setattr(os, "link", link)
     said = pytest.raises(OSError, match="No space left")
     with said, copied_tables(folder / "lake", pinned(), lambda number: True):
         pass
@@ -309,13 +310,13 @@ def test_a_lake_table_that_others_change_meanwhile(
 ) -> None:
     lake_table = table(engine, "log")
     lake_table.write([1], 1)
-    real, failed = folder_lake.match_columns, [0]
+    failed = [0]
 
     def commit(*arguments: Any) -> None:
         failed[0] += 1
         if failed[0] <= times:
             raise CommitFailedException("somebody was first")
-        real(*arguments)
+        match_columns(*arguments)
 
     monkeypatch.setattr(folder_lake, "match_columns", commit)
     with engine.connection() as connection:
