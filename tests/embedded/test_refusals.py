@@ -189,7 +189,7 @@ def table(engine: EmbeddedFluss, name: str, **more: Any) -> int:
 
 
 def lookup(number: int, *keys: bytes, insert: bool = True, **where: int) -> pb.LookupRequest:
-    part = pb.LookupRequestForBucket(keys=keys, **{"bucket_id": 0, **where})
+    part = pb.LookupRequestForBucket(bucket_id=0, keys=keys, **where)  # type: ignore[arg-type]
     return pb.LookupRequest(table_id=number, insert_if_not_exists=insert, buckets_req=[part])
 
 
