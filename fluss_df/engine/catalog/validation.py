@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from fluss_df.engine.catalog.primary_keys import check_keys, check_primary_key_table, with_defaults
@@ -140,7 +140,8 @@ def _check_keys(value: Mapping[str, Any]) -> None:
     """Check the names of columns and keys, before they are put together to a schema."""
     try:
         names = [column["name"] for column in value["schema"]["columns"]]
-    except (TypeError, LookupError) as error:
+        _check_ids(value["schema"]["columns"])
+    except (TypeError, LookupError, AttributeError, RecursionError) as error:
         raise invalid_table(f"Failed to parse table descriptor: {error!r}") from None
     twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
     if twice:
@@ -167,6 +168,33 @@ def _check_keys(value: Mapping[str, Any]) -> None:
     _strings(value["schema"].get("primary_key") or [], "primary_key")
     _strings(value["schema"].get("auto_increment_column") or [], "auto_increment_column")
     check_keys(value)
+
+
+def _check_ids(columns: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse columns, and fields in them, of which two have the same id: rows go by ids."""
+    ids = list(_field_ids(columns, "id", "data_type"))
+    # what has no id yet is given one
+    if all(isinstance(number, int) and number >= 0 for number in ids):
+        unique = len(set(ids))
+        if unique < len(ids):
+            raise invalid_table(
+                "All field IDs (including nested fields) must be unique. Found"
+                f" {unique} unique IDs but expected {len(ids)}."
+            )
+
+
+def _field_ids(entries: Any, number: str, kind: str) -> Iterator[Any]:
+    for entry in entries:
+        yield entry.get(number)
+        yield from _nested_ids(entry.get(kind))
+
+
+def _nested_ids(kind: Any) -> Iterator[Any]:
+    if not isinstance(kind, dict):
+        return
+    yield from _field_ids(kind.get("fields") or (), "field_id", "field_type")
+    for key in ("element_type", "key_type", "value_type"):
+        yield from _nested_ids(kind.get(key))
 
 
 def check_descriptor(descriptor: TableDescriptor) -> None:

@@ -419,6 +419,8 @@ class UserView:
         self.socket_path = f"{server.socket_path}/{secrets.token_hex(16)}"
         self._session = Session(*local_host(self.socket_path), user=user, address=address)
         _views[self.socket_path] = self
+        # what is open by it, each as what sends to it
+        self._channels: set[Callable[[Request | None], None]] = set()
 
     @property
     def closed(self) -> bool:
@@ -429,6 +431,9 @@ class UserView:
         """Answer nothing more; the engine stays open."""
         self._closed = True
         _views.pop(self.socket_path, None)
+        for send in list(self._channels):
+            with contextlib.suppress(RuntimeError):  # the engine is closed
+                send(None)
 
     def _opened(self) -> EngineServer:
         if self.closed:
@@ -442,8 +447,15 @@ class UserView:
     def open_channel(
         self, answered: Callable[[int, Reply], None], ended: Callable[[], None]
     ) -> Callable[[Request | None], None]:
-        """As :meth:`EngineServer.open_channel`, for the user."""
-        return self._opened().open_channel(answered, ended, self._session)
+        """As :meth:`EngineServer.open_channel`, for the user; it ends with the view."""
+
+        def gone() -> None:
+            self._channels.discard(send)
+            ended()
+
+        send = self._opened().open_channel(answered, gone, self._session)
+        self._channels.add(send)
+        return send
 
     def reply_at_once(self, request: Request) -> Reply | None:
         """Return None: what a user may do is looked at where requests are answered."""
