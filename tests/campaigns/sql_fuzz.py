@@ -39,12 +39,12 @@ _FUNCTIONS_OF_TEXTS = [
     "CONCAT_WS('-', {0}, {1})", "COALESCE({0}, {1}, 'none')", "NULLIF({0}, {1})",
     "CASE WHEN {0} = {1} THEN 'same' WHEN {0} > {1} THEN {0} END", "LPAD({0}, 3, '*')", "RPAD({0}, 3, '*')",
     "SPLIT_PART({0}, '_', 1)", "SUBSTRING({0} FROM 2 FOR 1)", "LTRIM({0})",
-    "CAST(LENGTH({0}) AS STRING)", "REGEXP_REPLACE({0}, '[ab]', 'q')", "SUBSTR({0}, 0, 2)", "SUBSTR({0}, -1)",
+    "CAST(LENGTH({0}) AS STRING)", "REGEXP_REPLACE({0}, '[ab]', 'q')", "SUBSTR({0}, 0, 2)",
     "LEFT({0}, -1)", "RIGHT({0}, -1)", "LEFT({0}, 0)", "RTRIM({0}, 'b')", "TRIM(BOTH 'a' FROM {0})",
     "STRPOS({0}, {1})", "LENGTH({0})", "OCTET_LENGTH({0})", "POSITION('b' IN {0})", "STARTS_WITH({0}, {1})", "ENDS_WITH({0}, {1})",
 ]  # fmt: skip
 _FUNCTIONS_OF_NUMBERS = [
-    "CAST({0} AS DOUBLE) + CAST({1} AS DOUBLE)", "CAST({0} AS DOUBLE) * 2 - 1", "{0} / 2.0", "ABS({0})", "SIGN({0})",
+    "CAST({0} AS DOUBLE) + CAST({1} AS DOUBLE)", "CAST({0} AS DOUBLE) * 2 - 1", "{0} / 2.0", "ABS({0})",
     "COALESCE({0}, {1}, 0)", "NULLIF({0}, {1})", "CASE WHEN {0} > {1} THEN 1 WHEN {0} < {1} THEN -1 ELSE 0 END",
     "CAST({0} AS DOUBLE) / NULLIF({1}, 0)", "FLOOR(CAST({0} AS DOUBLE))", "CEIL(CAST({0} AS DOUBLE))",
     "ROUND(CAST({0} AS DOUBLE), 1)", "CAST({0} AS DECIMAL(18, 3))", "MOD({0}, 3)", "{0} % 2", "-CAST({0} AS DOUBLE)",
