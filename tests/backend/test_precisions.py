@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
@@ -125,3 +126,35 @@ def test_a_row_whose_key_is_another_one_stays(con: Backend) -> None:
     assert con.table("kept").v.to_pyarrow().to_pylist() == [4]
     con.raw_sql(f"DELETE FROM kept WHERE k = TIMESTAMP '{DAY}.000000004'")
     assert con.table("kept").count().execute() == 0
+
+
+def test_ibis_compares_times_with_all_of_their_digits(con: Backend) -> None:
+    t = con.table("t")
+    finer = dt.datetime(2024, 1, 1, 0, 0, 0, 999999)
+    late = dt.datetime(9999, 12, 31)
+    true = [
+        t.k3 < finer,
+        t.k3 != finer,
+        t.k3 < t.k6,
+        t.k6 < t.k9,
+        t.k9 < late,
+        t.k9.between(dt.datetime(1600, 1, 1), late),
+        t.k9 > dt.datetime(2024, 1, 1, 0, 0, 0, 999500),
+        t.z3 < finer.replace(tzinfo=dt.UTC),
+        t.k3.isin([None, dt.datetime(2024, 1, 1, 0, 0, 0, 999000)]),
+        ~t.k3.identical_to(t.k6),
+        t.k3 < t.k6.max(),
+    ]
+    false = [
+        t.k3 == finer,
+        t.k3 >= finer,
+        t.k3 == t.k6,
+        t.k3.isin([finer, late]),
+        t.k3.between(finer, late),
+        t.k9 == dt.datetime(2024, 1, 1, 0, 0, 0, 999500),
+        t.k9 == late,
+        t.k3.identical_to(finer),
+        t.k6.identical_to(t.k9),
+    ]
+    assert [t.filter(condition).count().execute() for condition in true] == [1] * len(true)
+    assert [t.filter(condition).count().execute() for condition in false] == [0] * len(false)
