@@ -24,6 +24,7 @@ from fluss_df.backend.compiler import (  # noqa: F401 - they add to the translat
     relations,
     rules,
     subqueries,
+    times,
     windows,
 )
 from fluss_df.backend.sql.dialect import Fluss

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import io
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -100,3 +102,7 @@ def main(
     ] = False,
 ) -> None:
     """Python dataframes over Apache Fluss."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # a character that the encoding of a terminal or a file lacks is shown by its number
+            stream.reconfigure(errors="backslashreplace")

@@ -103,17 +103,6 @@ def day_of_week(op: ops.DayOfWeekIndex, **kw: Any) -> pl.Expr:
     return day.cast(PolarsType.from_ibis(op.dtype))
 
 
-@rule(ops.Between)
-def between(op: ops.Between, **kw: Any) -> pl.Expr:
-    """Compare with bounds as values of the argument's type, texts too."""
-    lower, upper = (
-        bound if bound.dtype == op.arg.dtype else ops.Cast(bound, op.arg.dtype)
-        for bound in (op.lower_bound, op.upper_bound)
-    )
-    value: pl.Expr = translate(op.arg, **kw)
-    return value.is_between(translate(lower, **kw), translate(upper, **kw))
-
-
 @rule(ops.StringSQLLike, ops.StringSQLILike)
 def like(op: ops.StringSQLLike, **kw: Any) -> pl.Expr:
     """Match a pattern of SQL; what begins, ends or contains a text is asked for as that."""

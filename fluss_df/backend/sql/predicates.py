@@ -40,6 +40,9 @@ from sqlglot import exp
 
 from fluss_df.backend.compiler.patterns import like_parts, regex_of
 from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.backend.sql.operands.numbers import make_room
+from fluss_df.backend.sql.operands.times import align_times
+from fluss_df.backend.sql.operands.types import type_of
 from fluss_df.errors import FlussError
 
 _LIKES = (exp.Like, exp.ILike)
@@ -65,19 +68,6 @@ _NARROW = (
     exp.Second,
 )
 _NARROW_NAMES = ("bit_count", "bitcount", "octet_length")
-_SMALL = (pl.Int8(), pl.Int16(), pl.Int32(), pl.UInt8(), pl.UInt16(), pl.UInt32())
-_SINGLE: dict[tuple[pl.DataType, ...], exp.DType] = {(pl.Float32(),): exp.DType.DOUBLE}
-# aggregates -> types of their operand, and the type in which they have room
-_ROOM: dict[type[exp.Expr], dict[tuple[pl.DataType, ...], exp.DType]] = {
-    exp.Sum: {_SMALL: exp.DType.BIGINT},
-    exp.Avg: _SINGLE,
-    exp.Stddev: _SINGLE,
-    exp.StddevSamp: _SINGLE,
-    exp.Variance: _SINGLE,
-}
-_PARTS_OF_DAYS = re.compile(
-    r"hour|min|sec|milli|micro|nano|\d\s*(h|m|s|ms|us|ns)\b|:", re.IGNORECASE
-)
 _WHOLE_PARTS = re.compile(
     r"centur(y|ies)|decades?|millenni(um|ums|a)|(iso)?(years?|weeks?)|quarters?|months?|days?"
     r"|(iso)?dow|dayofweek|doy|dayofyear|hours?|minutes?|seconds?",
@@ -127,7 +117,13 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         equal = exp.NullSafeEQ(this=node.this.copy(), expression=node.expression.copy())
         node.replace(exp.Not(this=exp.Paren(this=equal)))
     _group(tree)
-    _make_room(tree, frames)
+    make_room(tree, frames)
+    groups = [
+        (node, values)
+        for node in _from_within(tree, *_MIXED, exp.Case, exp.If, *_ORDERED)
+        for values in _operands(node)
+    ]
+    align_times(tree, groups, frames)
 
 
 def _group(tree: exp.Expr) -> None:
@@ -188,92 +184,9 @@ def _widen(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         cast.set("this", whole)
 
 
-def _make_room(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
-    """Cast operands to types that have room for what is computed of them.
-
-    Polars sums INT in 32 bits, takes the mean of FLOAT in single precision, raises INT to a power
-    in 32 bits, and of a date and an interval of hours leaves the date.
-    """
-    # inner queries first: the types of outer ones follow from them
-    for node in _from_within(tree, *_ROOM, exp.Pow, exp.Add, exp.Sub):
-        if isinstance(node, exp.Pow):
-            node.this.replace(exp.cast(exp.paren(node.this.copy()), exp.DType.DOUBLE))
-        elif isinstance(node, exp.Binary):
-            _make_room_for_hours(node, frames)
-        else:
-            distinct = isinstance(node.this, exp.Distinct) and len(node.this.expressions) == 1
-            value = node.this.expressions[0] if distinct else node.this
-            found = _asked_type(value, frames)
-            wide = next((to for kinds, to in _ROOM[type(node)].items() if found in kinds), None)
-            if wide is not None:
-                value.replace(exp.cast(value.copy(), wide))
-
-
-def _make_room_for_hours(node: exp.Binary, frames: Mapping[str, pl.LazyFrame]) -> None:
-    """Make a time of a date that stands beside an interval with parts of a day."""
-    for side, other in ((node.this, node.expression), (node.expression, node.this)):
-        interval = other.unnest()
-        if not isinstance(interval, exp.Interval) or not _PARTS_OF_DAYS.search(interval.sql()):
-            continue
-        if _asked_type(side, frames) == pl.Date():
-            side.replace(exp.cast(exp.paren(side.copy()), exp.DType.TIMESTAMP))
-            return
-
-
-def _asked_type(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
-    """Return the type that Polars says an expression of a SELECT has; None where it cannot say."""
-    if isinstance(value, exp.Column):
-        known = _type_of(value, frames)
-        if known is not None:
-            return known
-    select = value.find_ancestor(exp.Select)
-    if select is None:
-        return None
-    query = exp.Select(expressions=[exp.alias_(value.copy(), "asked")])
-    for part in ("from_", "from", "joins", "laterals"):
-        found = select.args.get(part)
-        if found:
-            copied = [f.copy() for f in found] if isinstance(found, list) else found.copy()
-            query.set(part, copied)
-    common = _in_sight(select)
-    if common:
-        query.set("with_", exp.With(expressions=common))
-    try:
-        text = query.sql(Fluss, comments=False)
-        schema = pl.SQLContext(frames).execute(text, eager=False).collect_schema()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        # such as a name of the query around it; what is wrong is said when all of it is run
-        return None
-    return schema.get("asked")
-
-
-def _in_sight(select: exp.Select) -> list[exp.Expr]:
-    """Return the common table expressions that a SELECT may name, those of outer queries first."""
-    found: list[exp.Expr] = []
-    named: set[str] = set()
-    node: exp.Expr | None = select
-    inside: exp.Expr | None = None
-    while node is not None:
-        if isinstance(node, exp.CTE):
-            inside = node
-        elif not isinstance(node, exp.With):
-            clause = node.args.get("with_") or node.args.get("with")
-            seen: list[exp.Expr] = []
-            for cte in clause.expressions if clause else ():
-                if cte is inside:
-                    break
-                if cte.alias not in named:
-                    seen.append(cte.copy())
-            named |= {cte.alias for cte in seen}
-            found = seen + found
-            inside = None
-        node = node.parent
-    return found
-
-
 def _is_condition(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> bool:
     if isinstance(value, exp.Column):
-        return _type_of(value, frames) == pl.Boolean()
+        return type_of(value, frames) == pl.Boolean()
     return isinstance(value, (exp.Predicate, exp.Connector, exp.Not, exp.Boolean))
 
 
@@ -377,7 +290,7 @@ def _type_numbers(node: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
 def _number_or_text(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
     """Return the type of a column, a cast or a text where it is FLOAT, DOUBLE, DECIMAL or text."""
     if isinstance(value, exp.Column):
-        return _type_of(value, frames)
+        return type_of(value, frames)
     if isinstance(value, exp.Cast):
         return _NUMBERS.get(value.to.this)
     return pl.String() if isinstance(value, exp.Literal) and value.is_string else None
@@ -415,7 +328,7 @@ def _kind(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | 
     """Return what kind of time an expression is: of a column, or made of one; else None."""
     value = value.unnest()
     if isinstance(value, exp.Column):
-        found = _type_of(value, frames)
+        found = type_of(value, frames)
         return found if found is not None and found.is_temporal() else None
     if isinstance(value, exp.Cast):
         return _CASTS.get(value.to.this)
@@ -428,26 +341,6 @@ def _kind(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | 
         for values in _operands(value):
             return next((k for k in (_kind(v, frames) for v in values) if k is not None), None)
     return None
-
-
-def _type_of(column: exp.Column, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
-    """Return the type of a column of a table of its SELECT; None where it may be another's."""
-    select = column.find_ancestor(exp.Select)
-    if select is None:
-        return None
-    source = select.args.get("from_") or select.args.get("from")
-    sources = [source] if source else []
-    tables = [part.this for part in [*sources, *(select.args.get("joins") or ())]]
-    if column.table:
-        tables = [table for table in tables if table.alias_or_name == column.table]
-    found = set()
-    for table in tables:
-        frame = frames.get(table.name) if isinstance(table, exp.Table) else None
-        if frame is None:
-            return None
-        found.add(frame.collect_schema().get(column.name))
-    found.discard(None)
-    return found.pop() if len(found) == 1 else None
 
 
 _CASTS: dict[exp.DType, pl.DataType] = {

@@ -162,6 +162,7 @@ class Statements(Merging):
             common = tree.args.get("with_")
             if common is not None:
                 source.set("with_", common)
+            _name_apart(source)
             rows = SqlScope(self).run(source, count_hints(query))
             frame = floats_of_decimals(by_position(rows, listed or columns, path), info)
         if constants:
@@ -300,6 +301,19 @@ class Statements(Merging):
 
 def _query_of(values: exp.Values) -> exp.Select:
     return exp.select("*").from_(exp.alias_(values, "v", table=True))
+
+
+def _name_apart(query: exp.Expr) -> None:
+    """Give the columns of a query names of their own where some have the same.
+
+    They go into a table by their positions, and Polars refuses names that are there twice.
+    """
+    if not isinstance(query, exp.Select) or query.is_star:
+        return
+    names = [item.alias or item.sql(Fluss) for item in query.expressions]
+    for at, item in enumerate(query.expressions):
+        if names.count(names[at]) > 1:
+            item.replace(exp.alias_(item.unalias().copy(), f"__fluss_item_{at}"))
 
 
 def _written(path: TablePath, rows: int) -> pl.DataFrame:

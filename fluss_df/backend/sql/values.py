@@ -7,6 +7,9 @@ Times without a zone are of UTC where a column holds instants.
 
 from __future__ import annotations
 
+import math
+import re
+import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -26,9 +29,15 @@ Compute = Callable[[exp.Expr], Any]
 _R = TypeRoot
 _INTEGERS = (_R.TINYINT, _R.SMALLINT, _R.INTEGER, _R.BIGINT)
 _FLOATS = (_R.FLOAT, _R.DOUBLE)
+_INF = math.inf
+# of a FLOAT
+_LARGEST = 3.4028234663852886e38
 _PARSED: dict[TypeRoot, tuple[str, Callable[[str], Any]]] = {
     _R.DATE: ("'2024-01-31'", date.fromisoformat),
-    _R.TIME_WITHOUT_TIME_ZONE: ("'12:34:56'", time.fromisoformat),
+    _R.TIME_WITHOUT_TIME_ZONE: (
+        "'12:34:56', with at most six digits of a second",
+        lambda text: time.fromisoformat(_shortest(text, 6)),
+    ),
     _R.TIMESTAMP_WITHOUT_TIME_ZONE: ("'2024-01-31 12:34:56'", lambda text: _timestamp(text, None)),
     _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE: (
         "'2024-01-31 12:34:56', with its zone if that is not UTC",
@@ -36,6 +45,12 @@ _PARSED: dict[TypeRoot, tuple[str, Callable[[str], Any]]] = {
     ),
 }
 _TYPED = (exp.DType.DATE, exp.DType.TIME, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPLTZ)
+
+
+_FRACTION = re.compile(r"\.(\d+)")
+# a time with seven digits of a second or more, and its zone
+_NINE_DIGITS = re.compile(r"(.*\.\d{7,9})(Z|[+-]\d\d(?::?\d\d)?)?")
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 class _MisfitError(Exception):
@@ -152,7 +167,23 @@ def _literal(cell: exp.Expr, kind: DataType, compute: Compute) -> Any:
             }
     if isinstance(cell, exp.HexString) and root in (_R.BYTES, _R.BINARY):
         return bytes.fromhex(cell.name)
-    return _scalar(cell, root, compute)
+    value = _scalar(cell, root, compute)
+    if root in _PARSED and value is not None:
+        _require_digits(value, kind)
+    return value
+
+
+def _require_digits(value: Any, kind: DataType) -> None:
+    """Raise for a time with digits of a second that a type cuts off."""
+    unit = getattr(to_arrow(kind), "unit", None)
+    if unit is None or not isinstance(value, datetime | time | pa.Scalar):
+        return
+    if isinstance(value, pa.Scalar):
+        nanoseconds = value.cast(pa.int64()).as_py()
+    else:
+        nanoseconds = value.microsecond * 1000
+    if nanoseconds % _NANOSECONDS[unit]:
+        raise _MisfitError("it has more digits of a second")
 
 
 def _scalar(cell: exp.Expr, root: TypeRoot, compute: Compute) -> Any:
@@ -178,12 +209,24 @@ def _scalar(cell: exp.Expr, root: TypeRoot, compute: Compute) -> Any:
 
 def _numeric(number: Decimal, root: TypeRoot) -> Any:
     if root in _FLOATS:
-        return float(number)
+        return _float(number, root)
     if root in _INTEGERS:
         if number != number.to_integral_value():
             raise _MisfitError("it has a fraction")
         return int(number)
     return _of(root, number, _R.DECIMAL)
+
+
+def _float(number: Decimal, root: TypeRoot) -> float:
+    """Return the nearest number of a type; of digits without a point or exponent this one alone."""
+    found = float(number)
+    if root is _R.FLOAT and math.isfinite(found):
+        found = struct.unpack("f", struct.pack("f", found))[0] if abs(found) <= _LARGEST else _INF
+    if math.isinf(found):
+        raise _MisfitError("it is too large")
+    if number.as_tuple().exponent == 0 and Decimal(found) != number:
+        raise _MisfitError(f"it would be {found:.0f}; CAST it to have it rounded")
+    return found
 
 
 def _of(root: TypeRoot, value: Any, *roots: TypeRoot) -> Any:
@@ -228,13 +271,32 @@ def _fields(cell: exp.Expr) -> list[exp.Expr] | None:
     return list(cell.expressions) if is_row or isinstance(cell, exp.Tuple) else None
 
 
+def _shortest(text: str, most: int) -> str:
+    """Return a time without zeros behind its digits of a second, of which Python drops some."""
+    digits = _FRACTION.search(text)
+    if digits is None:
+        return text
+    left = digits[1].rstrip("0")
+    if len(left) > most:
+        raise ValueError("more digits of a second than there are")
+    return f"{text[: digits.start()]}.{left or '0'}{text[digits.end() :]}"
+
+
 def _timestamp(text: str, zone: str | None) -> datetime | pa.Scalar:
     """Return a time, which with a zone is an instant; it may have nine digits."""
-    digits = len(text.partition(".")[2].rstrip("Z").partition("+")[0])
-    if digits > 6:
+    text = _shortest(text, 9)
+    fine = _NINE_DIGITS.fullmatch(text)
+    if fine is not None:
         # more than Python's times have
-        unzoned = pa.scalar(text.removesuffix("Z")).cast(pa.timestamp("ns"))
-        return unzoned.cast(pa.timestamp("ns", zone)) if zone else unzoned
+        since = pa.scalar(fine[1]).cast(pa.timestamp("ns")).cast(pa.int64()).as_py()
+        if fine[2] is not None:
+            if zone is None:
+                raise ValueError("a zone, where the column has none")
+            # what lies between the time in that zone, and in UTC
+            offset = datetime.fromisoformat(f"2000-01-01T00:00:00{fine[2]}").utcoffset()
+            assert offset is not None
+            since -= int(offset.total_seconds()) * 10**9
+        return pa.scalar(since, pa.int64()).cast(pa.timestamp("ns", zone))
     found = datetime.fromisoformat(text)
     if zone is None:
         if found.tzinfo is not None:

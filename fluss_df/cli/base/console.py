@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
+import sys
 from collections.abc import Iterator
 
 import polars as pl
@@ -51,10 +54,11 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool, most: int = -1, types: boo
         Whether the types of columns are shown.
     """
     if as_json:
-        typer.echo(json_lines(frame), nl=False)
+        typer.echo(_for_output(json_lines(frame)), nl=False)
         return
     whole = not out.is_terminal
     with pl.Config(
+        tbl_formatting=None if _has("│╞═") else "ASCII_FULL_CONDENSED",
         tbl_rows=-1 if whole else most,
         tbl_cols=-1,
         tbl_width_chars=-1 if whole else out.width,
@@ -65,6 +69,26 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool, most: int = -1, types: boo
         tbl_hide_column_data_types=not types,
     ):
         typer.echo(str(frame))
+
+
+# what stands in JSON beyond ASCII, and in texts alone
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+
+
+def _has(characters: str) -> bool:
+    """Whether standard output has characters in its encoding."""
+    try:
+        characters.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _for_output(lines: str) -> str:
+    """Return JSON with escapes for characters where standard output has not all of them."""
+    if _has(lines):
+        return lines
+    return _BEYOND_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], lines)
 
 
 @contextlib.contextmanager
@@ -78,6 +102,14 @@ def errors_as_messages() -> Iterator[None]:
     except BrokenPipeError:
         # the reader of the output, such as head, has closed its end of the pipe
         raise
+    except UnicodeEncodeError as error:
+        # bytes of an argument that are no text of the locale are halves of surrogate pairs
+        shown = error.object[:80].encode("utf-8", "backslashreplace").decode()
+        err.print(f"[bold red]error:[/] an argument is no UTF-8: {escape(shown)}")
+        raise typer.Exit(EXIT_ERROR) from error
+    except OverflowError as error:
+        err.print(f"[bold red]error:[/] a number is too large: {escape(str(error))}")
+        raise typer.Exit(EXIT_ERROR) from error
     except OSError as error:
         # no right, no room, a folder where a file is meant
         err.print(f"[bold red]error:[/] {escape(str(error))}")

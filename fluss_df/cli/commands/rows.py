@@ -41,6 +41,9 @@ from fluss_df.metadata import TablePath
 
 Rows = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many rows.")]
 
+# as many as a frame holds
+_MOST_ROWS = 2**32 - 1
+
 _SINKS: dict[str, str] = {
     ".parquet": "sink_parquet",
     ".csv": "sink_csv",
@@ -69,7 +72,8 @@ def head(
     with errors_as_messages():
         opened, path = open_table(connection, table)
         with reading(f"{path}", opened):
-            frame = _scan(opened, path, columns, metadata).head(rows).collect()
+            scan = _scan(opened, path, columns, metadata)
+            frame = scan.head(min(rows, _MOST_ROWS)).collect()
         show_frame(frame, as_json=as_json)
 
 
@@ -93,7 +97,8 @@ def tail(
         opened, path = open_table(connection, table)
         if not follow:
             with reading(f"{path}", opened):
-                frame = _scan(opened, path, columns, metadata).tail(rows).collect()
+                scan = _scan(opened, path, columns, metadata)
+                frame = scan.tail(min(rows, _MOST_ROWS)).collect()
             show_frame(frame, as_json=as_json)
             return
         options: dict[str, Any] = {
@@ -143,7 +148,7 @@ def _follow(
         (bucket.partition_name, bucket.bucket_id) if info.is_partitioned() else bucket.bucket_id: e
         for bucket, (_, e) in bucket_offsets(options["connection"], info).items()
     }
-    last = scan_fluss(path, stop=ends, **options).tail(rows).collect()
+    last = scan_fluss(path, stop=ends, **options).tail(min(rows, _MOST_ROWS)).collect()
     if last.height:
         show_frame(last, as_json=as_json)
     if max_rows == 0:

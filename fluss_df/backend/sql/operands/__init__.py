@@ -1,0 +1,1 @@
+"""Operands of SQL: the types that they have, and those that they need."""

@@ -1,0 +1,186 @@
+"""Times of different precision in SQL, which Polars compares by cutting off the finer ones.
+
+In Polars a TIMESTAMP(3) equals ``TIMESTAMP '2024-01-01 00:00:00.0009'``, because the microseconds
+are cut off first, and a TIMESTAMP(9) equals every time within its microsecond. Of a text beside a
+TIMESTAMP(9) whose year its 64 bits do not hold it makes a time of another year.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+from sqlglot import exp
+
+from fluss_df.backend.sql.operands.types import asked_type
+
+_UNITS = ("ms", "us", "ns")
+_DIGITS = (3, 6, 9)
+_NO_PRECISION = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_FRACTION = re.compile(r"\.(\d+)")
+# years of which 64 bits hold the nanoseconds
+_FIRST, _LAST = 1678, 2261
+# what equals no time that anyone means, for lists in which a time is out of reach
+_UNREACHED = "1678-01-01 00:00:00.000000001"
+
+Groups = Sequence[tuple[exp.Expr, list[exp.Expr]]]
+
+
+def align_times(tree: exp.Expr, groups: Groups, frames: Mapping[str, pl.LazyFrame]) -> None:
+    """Cast times that stand beside each other to the finest precision among them.
+
+    Parameters
+    ----------
+    tree
+        A query, which is changed in place.
+    groups
+        Its nodes with operands of one type, those inside others first, and these operands.
+    frames
+        What its tables are.
+    """
+    literals = [node for node in tree.find_all(exp.Literal) if node.is_string]
+    fine = any(_digits(literal) > 6 for literal in literals)
+    if fine or _has_other_units(frames) or any(c.to.expressions for c in tree.find_all(exp.Cast)):
+        for node, values in groups:
+            _align(node, values, frames)
+        for operation in list(tree.find_all(exp.SetOperation)):
+            if not isinstance(operation.parent, exp.SetOperation):
+                _align_columns(operation, frames)
+    for cast in list(tree.find_all(exp.Cast)):
+        _keep_digits(cast)
+
+
+def _keep_digits(cast: exp.Cast) -> None:
+    """Have a text that is cast to a time keep its nanoseconds, or its year."""
+    literal = _literal(cast)
+    if literal is not None:
+        if _digits(literal) > 6 and _in_reach(literal):
+            cast.replace(_cast(literal, _is_zoned(cast), 2))
+        return
+    literal = _literal(cast.this.unnest())
+    if literal is not None and cast.to.this in _NO_PRECISION and not _in_reach(literal):
+        # of the text itself Polars makes a time of another year; of a time it says that it is none
+        literal.replace(_cast(literal, _is_zoned(cast), 1))
+
+
+def _align_columns(operation: exp.SetOperation, frames: Mapping[str, pl.LazyFrame]) -> None:
+    """Cast times to the finest precision that a column of a UNION and others of its kind has."""
+    selects = _selects(operation)
+    if selects is None or len({len(select.expressions) for select in selects}) != 1:
+        return
+    for items in zip(*(select.expressions for select in selects), strict=True):
+        found = [asked_type(item.unalias(), frames) for item in items]
+        units = [_UNITS.index(k.time_unit) for k in found if isinstance(k, pl.Datetime)]
+        for item, kind in zip(items, found, strict=True):
+            if isinstance(kind, pl.Datetime) and _UNITS.index(kind.time_unit) < max(units):
+                made = _cast(item.unalias(), kind.time_zone is not None, max(units))
+                item.replace(exp.alias_(made, item.alias_or_name, quoted=True))
+
+
+def _selects(operation: exp.Expr) -> list[exp.Select] | None:
+    """Return the SELECTs of set operations; None where one is no SELECT of named columns."""
+    operation = operation.unnest()
+    if isinstance(operation, exp.SetOperation):
+        sides = [_selects(side) for side in (operation.this, operation.expression)]
+        return None if None in sides else [s for side in sides if side for s in side]
+    if not isinstance(operation, exp.Select) or operation.is_star:
+        return None
+    return [operation]
+
+
+def _has_other_units(frames: Mapping[str, pl.LazyFrame]) -> bool:
+    """Whether there are times that are not in microseconds."""
+    return any(
+        isinstance(kind, pl.Datetime) and kind.time_unit != "us"
+        for frame in frames.values()
+        for kind in frame.collect_schema().dtypes()
+    )
+
+
+def _align(node: exp.Expr, values: list[exp.Expr], frames: Mapping[str, pl.LazyFrame]) -> None:
+    kinds: dict[int, pl.Datetime] = {}
+    literals: dict[int, exp.Literal] = {}
+    for at, value in enumerate(values):
+        inner = value.unnest()
+        literal = _literal(inner)
+        if literal is not None:
+            literals[at] = literal
+        elif not isinstance(inner, (exp.Null, exp.Literal, exp.Boolean)):
+            kind = asked_type(inner, frames)
+            if isinstance(kind, pl.Datetime):
+                kinds[at] = kind
+    if not kinds:
+        return
+    zoned = next(iter(kinds.values())).time_zone is not None
+    units = [_UNITS.index(kind.time_unit) for kind in kinds.values()]
+    needed = [_needed(literal) for literal in literals.values()]
+    finest = max([*units, *needed])
+    for at, kind in kinds.items():
+        if _UNITS.index(kind.time_unit) < finest:
+            values[at].replace(_cast(values[at], zoned, finest))
+    for at, literal in literals.items():
+        if finest < 2 and max(units) == finest and needed[list(literals).index(at)] <= finest:
+            # as precise as what it stands beside: Polars reads it right, and hands it to the scan
+            continue
+        _align_literal(node, values[at], literal, zoned, finest)
+
+
+def _align_literal(
+    node: exp.Expr, value: exp.Expr, literal: exp.Literal, zoned: bool, finest: int
+) -> None:
+    if finest < 2:
+        value.replace(_cast(literal, zoned, finest))
+    elif _in_reach(literal):
+        if value.unnest() is literal and isinstance(node.this, exp.Column):
+            # a text beside a column, which Polars reads right, and hands to the scan
+            return
+        value.replace(_cast(literal, zoned, 2))
+    elif isinstance(node, exp.In):
+        value.replace(_cast(exp.Literal.string(_UNREACHED), zoned, 2))
+    else:
+        # far from all that it is compared with, whose nanoseconds do not matter then
+        value.replace(_cast(literal, zoned, 1))
+
+
+def _literal(value: exp.Expr) -> exp.Literal | None:
+    """Return the text of a time, which may stand behind TIMESTAMP; None for all else."""
+    if isinstance(value, exp.Cast):
+        kind = value.to
+        if kind.this not in _NO_PRECISION or kind.expressions:
+            return None
+        value = value.this.unnest()
+    if not isinstance(value, exp.Literal) or not value.is_string:
+        return None
+    return value if _DAY.match(value.name) else None
+
+
+def _digits(literal: exp.Literal) -> int:
+    """Return how many digits of a second a text has, without zeros at their end."""
+    found = _FRACTION.search(literal.name)
+    return 0 if found is None else len(found[1].rstrip("0"))
+
+
+def _needed(literal: exp.Literal) -> int:
+    """Return the unit that has all digits of a text; of one out of reach, that of any."""
+    if not _in_reach(literal):
+        return min(1, sum(_digits(literal) > digits for digits in _DIGITS))
+    return min(2, sum(_digits(literal) > digits for digits in _DIGITS))
+
+
+def _in_reach(literal: exp.Literal) -> bool:
+    return _FIRST <= int(literal.name[:4]) <= _LAST
+
+
+def _is_zoned(cast: exp.Cast) -> bool:
+    return bool(cast.to.this != exp.DType.TIMESTAMP)
+
+
+def _cast(value: exp.Expr, zoned: bool, unit: int) -> exp.Cast:
+    name = "TIMESTAMPTZ" if zoned else "TIMESTAMP"
+    inner = (
+        value.copy() if isinstance(value, (exp.Literal, exp.Column)) else exp.paren(value.copy())
+    )
+    kind = exp.DataType.build(f"{name}({_DIGITS[unit]})", dialect="postgres")
+    return exp.Cast(this=inner, to=kind)

@@ -1,0 +1,81 @@
+"""Types of expressions in SQL, as Polars says that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+from sqlglot import exp
+
+from fluss_df.backend.sql.dialect import Fluss
+
+
+def asked_type(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
+    """Return the type that Polars says an expression of a SELECT has; None where it cannot say."""
+    if isinstance(value, exp.Column):
+        known = type_of(value, frames)
+        if known is not None:
+            return known
+    select = value.find_ancestor(exp.Select)
+    if select is None:
+        return None
+    query = exp.Select(expressions=[exp.alias_(value.copy(), "asked")])
+    for part in ("from_", "from", "joins", "laterals"):
+        found = select.args.get(part)
+        if found:
+            copied = [f.copy() for f in found] if isinstance(found, list) else found.copy()
+            query.set(part, copied)
+    common = _in_sight(select)
+    if common:
+        query.set("with_", exp.With(expressions=common))
+    try:
+        text = query.sql(Fluss, comments=False)
+        schema = pl.SQLContext(frames).execute(text, eager=False).collect_schema()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        # such as a name of the query around it; what is wrong is said when all of it is run
+        return None
+    return schema.get("asked")
+
+
+def _in_sight(select: exp.Select) -> list[exp.Expr]:
+    """Return the common table expressions that a SELECT may name, those of outer queries first."""
+    found: list[exp.Expr] = []
+    named: set[str] = set()
+    node: exp.Expr | None = select
+    inside: exp.Expr | None = None
+    while node is not None:
+        if isinstance(node, exp.CTE):
+            inside = node
+        elif not isinstance(node, exp.With):
+            clause = node.args.get("with_") or node.args.get("with")
+            seen: list[exp.Expr] = []
+            for cte in clause.expressions if clause else ():
+                if cte is inside:
+                    break
+                if cte.alias not in named:
+                    seen.append(cte.copy())
+            named |= {cte.alias for cte in seen}
+            found = seen + found
+            inside = None
+        node = node.parent
+    return found
+
+
+def type_of(column: exp.Column, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
+    """Return the type of a column of a table of its SELECT; None where it may be another's."""
+    select = column.find_ancestor(exp.Select)
+    if select is None:
+        return None
+    source = select.args.get("from_") or select.args.get("from")
+    sources = [source] if source else []
+    tables = [part.this for part in [*sources, *(select.args.get("joins") or ())]]
+    if column.table:
+        tables = [table for table in tables if table.alias_or_name == column.table]
+    found = set()
+    for table in tables:
+        frame = frames.get(table.name) if isinstance(table, exp.Table) else None
+        if frame is None:
+            return None
+        found.add(frame.collect_schema().get(column.name))
+    found.discard(None)
+    return found.pop() if len(found) == 1 else None

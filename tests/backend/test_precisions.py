@@ -1,0 +1,160 @@
+"""Times of different precision that are compared with each other, and with texts of more digits."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+import pytest
+
+from fluss_df.backend import Backend
+from fluss_df.errors import FlussError
+
+DAY = "2024-01-01 00:00:00"
+
+
+@pytest.fixture(scope="module")
+def con() -> Iterator[Backend]:
+    backend = Backend()
+    backend.do_connect(":memory:")
+    backend.raw_sql(
+        "CREATE TABLE t (k0 TIMESTAMP(0), k3 TIMESTAMP(3), k6 TIMESTAMP(6), k9 TIMESTAMP(9),"
+        " z3 TIMESTAMP_LTZ(3), z9 TIMESTAMP_LTZ(9), v INT)"
+    )
+    nine = f"{DAY}.999500001"
+    backend.raw_sql(
+        f"INSERT INTO t VALUES ('{DAY}', '{DAY}.999', '{DAY}.999500', '{nine}', '{DAY}.999',"
+        f" '{nine}', 1)"
+    )
+    yield backend
+    backend.disconnect()
+
+
+def holds(con: Backend, condition: str) -> bool:
+    return con.raw_sql(f"SELECT v FROM t WHERE {condition}").height == 1
+
+
+@pytest.mark.parametrize("literal", ["TIMESTAMP {}", "{}"])
+@pytest.mark.parametrize(
+    ("column", "text", "is_less", "is_equal"),
+    [
+        ("k0", ".000005", True, False),
+        ("k0", "", False, True),
+        ("k3", ".999999", True, False),
+        ("k3", ".999", False, True),
+        ("k3", ".998999", False, False),
+        ("k6", ".999500", False, True),
+        ("k6", ".999500001", True, False),
+        ("k9", ".9995", False, False),
+        ("k9", ".999500001", False, True),
+        ("k9", ".999500002", True, False),
+        ("z3", ".999999", True, False),
+        ("z9", ".999500001", False, True),
+        ("z9", ".999500002", True, False),
+    ],
+)
+def test_no_digit_is_cut_off_before_times_are_compared(
+    con: Backend, column: str, literal: str, text: str, is_less: bool, is_equal: bool
+) -> None:
+    moment = literal.format(f"'{DAY}{text}'")
+    if column.startswith("z"):
+        moment = moment.replace("TIMESTAMP ", "TIMESTAMP_LTZ ")
+    is_more = not is_less and not is_equal
+    assert holds(con, f"{column} < {moment}") == is_less
+    assert holds(con, f"{moment} > {column}") == is_less
+    assert holds(con, f"{column} = {moment}") == is_equal
+    assert holds(con, f"{column} IN ({moment})") == is_equal
+    assert holds(con, f"{column} <> {moment}") != is_equal
+    assert holds(con, f"{column} IS DISTINCT FROM {moment}") != is_equal
+    assert holds(con, f"{column} > {moment}") == is_more
+    assert holds(con, f"{column} BETWEEN {moment} AND {moment}") == is_equal
+    assert holds(con, f"NULLIF({column}, {moment}) IS NULL") == is_equal
+    assert holds(con, f"CASE {column} WHEN {moment} THEN TRUE ELSE FALSE END") == is_equal
+    assert holds(con, f"COALESCE({column}, {column}) < {moment}") == is_less
+
+
+@pytest.mark.parametrize("literal", ["TIMESTAMP {}", "{}"])
+def test_a_time_whose_nanoseconds_64_bits_do_not_hold_is_compared(
+    con: Backend, literal: str
+) -> None:
+    late, early = (literal.format(f"'{year}-12-31 00:00:00'") for year in ("9999", "1600"))
+    assert holds(con, f"k9 < {late}")
+    assert holds(con, f"k9 > {early}")
+    assert holds(con, f"k9 BETWEEN {early} AND {late}")
+    assert not holds(con, f"k9 = {late}")
+    assert not holds(con, f"k9 IN ({late}, {early})")
+    assert holds(con, f"k9 <> {late}")
+
+
+def test_columns_are_compared_with_all_of_their_digits(con: Backend) -> None:
+    assert holds(con, "k3 < k6")
+    assert holds(con, "k6 < k9")
+    assert not holds(con, "k3 = k6")
+    assert holds(con, "k3 IS DISTINCT FROM k9")
+    joined = con.raw_sql("SELECT x.v FROM t AS x JOIN t AS y ON x.k3 = y.k6")
+    assert joined.is_empty()
+    derived = "SELECT q.v FROM (SELECT v, k3 AS a, k6 AS b FROM t) AS q WHERE q.a < q.b"
+    assert con.raw_sql(derived).height == 1
+
+
+def test_values_keep_their_digits(con: Backend) -> None:
+    def texts(query: str) -> list[Any]:
+        return con.raw_sql(query).to_series().cast(pl.String).to_list()
+
+    nine = f"{DAY}.999500001"
+    assert texts(f"SELECT COALESCE(k9, TIMESTAMP '{DAY}') AS x FROM t") == [nine]
+    assert texts(f"SELECT CASE WHEN v = 2 THEN TIMESTAMP '{DAY}' ELSE k9 END AS x FROM t") == [nine]
+    assert texts(f"SELECT TIMESTAMP '{nine}' AS x") == [nine]
+    united = "SELECT k3 AS x FROM t UNION ALL SELECT k6 FROM t UNION ALL SELECT k9 FROM t"
+    assert sorted(texts(united)) == [
+        f"{DAY}.999000000",
+        f"{DAY}.999500000",
+        nine,
+    ]
+    with pytest.raises(FlussError, match="9999-12-31"):
+        con.raw_sql("SELECT CAST('9999-12-31 00:00:00' AS TIMESTAMP(9)) AS x")
+
+
+def test_a_row_whose_key_is_another_one_stays(con: Backend) -> None:
+    con.raw_sql("CREATE TABLE kept (k TIMESTAMP(9), v INT, PRIMARY KEY (k) NOT ENFORCED)")
+    con.raw_sql(f"INSERT INTO kept VALUES ('{DAY}.000000004', 4)")
+    other = f"TIMESTAMP '{DAY}.000000009'"
+    con.raw_sql(f"DELETE FROM kept WHERE k = {other}")
+    con.raw_sql(f"UPDATE kept SET v = 5 WHERE k = {other}")
+    assert con.table("kept").v.to_pyarrow().to_pylist() == [4]
+    con.raw_sql(f"DELETE FROM kept WHERE k = TIMESTAMP '{DAY}.000000004'")
+    assert con.table("kept").count().execute() == 0
+
+
+def test_ibis_compares_times_with_all_of_their_digits(con: Backend) -> None:
+    t = con.table("t")
+    finer = dt.datetime(2024, 1, 1, 0, 0, 0, 999999)
+    late = dt.datetime(9999, 12, 31)
+    true = [
+        t.k3 < finer,
+        t.k3 != finer,
+        t.k3 < t.k6,
+        t.k6 < t.k9,
+        t.k9 < late,
+        t.k9.between(dt.datetime(1600, 1, 1), late),
+        t.k9 > dt.datetime(2024, 1, 1, 0, 0, 0, 999500),
+        t.z3 < finer.replace(tzinfo=dt.UTC),
+        t.k3.isin([None, dt.datetime(2024, 1, 1, 0, 0, 0, 999000)]),
+        ~t.k3.identical_to(t.k6),
+        t.k3 < t.k6.max(),
+    ]
+    false = [
+        t.k3 == finer,
+        t.k3 >= finer,
+        t.k3 == t.k6,
+        t.k3.isin([finer, late]),
+        t.k3.between(finer, late),
+        t.k9 == dt.datetime(2024, 1, 1, 0, 0, 0, 999500),
+        t.k9 == late,
+        t.k3.identical_to(finer),
+        t.k6.identical_to(t.k9),
+    ]
+    assert [t.filter(condition).count().execute() for condition in true] == [1] * len(true)
+    assert [t.filter(condition).count().execute() for condition in false] == [0] * len(false)
