@@ -33,6 +33,7 @@ from fluss_df.metadata import (
     PartitionInfo,
     TableBucket,
 )
+from fluss_df.polars_adapter.lake_files import retyped
 from fluss_df.pushdown.plan import LakePlan, Split
 from fluss_df.pushdown.prune import Conjunct
 from fluss_df.schema import TableInfo
@@ -344,8 +345,7 @@ def _column(
         if name not in there:
             # added to the table after the snapshot
             return pl.lit(None, dtype=wanted).alias(name)
-        column = exact(name)
-        return column if there[name] == wanted else column.cast(wanted)
+        return retyped(exact(name), there[name], wanted)
     if name == PARTITION_COLUMN:
         keys = [exact(key).cast(pl.String) for key in info.get_partition_keys()]
         return pl.concat_str(keys, separator="$").alias(name)
