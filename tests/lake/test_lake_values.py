@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,53 +13,11 @@ import pytest
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
-from fluss_df.lake.tiering import TieringRound
-from fluss_df.lake.tiering.table_round import TableRound
 from fluss_df.lake.writing import compaction, files
-from fluss_df.lake.writing.tasks import InThreads
 from tests.lake.folders import BY_HAND
+from tests.lake.tables_by_hand import Folder
 
-MANY = 10**6
 col = pl.col
-
-
-@dataclass
-class Folder:
-    """A folder with a lake, whose tables are tiered when a test says so."""
-
-    connection: fluss.FlussConnection
-
-    def create(
-        self,
-        name: str,
-        columns: Mapping[str, pa.DataType] | Sequence[tuple[str, pa.DataType]],
-        keys: Sequence[str] = (),
-    ) -> None:
-        schema = pa.schema(columns)
-        for key in keys:
-            at = schema.get_field_index(key)
-            schema = schema.set(at, schema.field(at).with_nullable(False))
-        self.connection.get_admin().create_table(
-            fluss.TablePath("fluss", name),
-            fluss.TableDescriptor(
-                fluss.Schema(schema, list(keys) or None),
-                bucket_count=1,
-                properties={"table.datalake.enabled": "true"},
-            ),
-        )
-
-    def write(self, name: str, rows: pa.Table | pl.DataFrame) -> None:
-        fluss.write_fluss(rows, name, connection=self.connection)
-
-    def tier(self, name: str) -> TieringRound:
-        info = self.connection.get_admin().get_table_info(fluss.TablePath("fluss", name))
-        done = TableRound(
-            self.connection, info, max_rows=MANY, max_changes=MANY, run_tasks=InThreads(1)
-        )
-        return done.run(lambda: None)
-
-    def scan(self, name: str, **options: Any) -> pl.LazyFrame:
-        return fluss.scan_fluss(name, connection=self.connection, **options)
 
 
 @pytest.fixture
