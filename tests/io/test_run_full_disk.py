@@ -114,3 +114,15 @@ def test_a_copy_of_a_file_in_the_folder_is_told(
         query.fluss.run(**options)  # type: ignore[attr-defined]
     copy.unlink()
     assert query.fluss.run(**options).batches == 0  # type: ignore[attr-defined]
+
+
+def test_a_folder_may_have_as_long_a_name_as_there_are(
+    connection: fluss.FlussConnection, tmp_path: Path
+) -> None:
+    path = fluss.TablePath("fluss", "long")
+    connection.get_admin().create_table(path, fluss.TableDescriptor(fluss.Schema(SCHEMA)))
+    fluss.write_fluss(pl.DataFrame({"id": [1]}), path, connection=connection)
+    query = fluss.scan_fluss(path, connection=connection)
+    for name in ("x" * 255, "\U0001f600" * 63):
+        options: Any = {"to": tmp_path / name, "checkpoint": tmp_path / f"c{len(name)}"}
+        assert query.fluss.run(**options).rows_written == 1  # type: ignore[attr-defined]

@@ -42,7 +42,7 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "bool": (pa.bool_(), [True, False]),
     "text": (
         pa.string(),
-        ["b", "a" * 16, "a" * 5000, "z" * 4097, "\0", "é", "\ud7ff" * 17, "\ue000", "%_$"],
+        ["b", "a" * 16, "a" * 5000, "\U0010ffff" * 1100, "\0", "é", "\ud7ff" * 17, "\ue000", "%_$"],
     ),
     "bytes": (pa.binary(), [b"b", b"\0", b"\xff" * 17, b"a" * 17, b"z" * 5000]),
     "fixed": (pa.binary(3), [b"\0\0\0", b"abc", b"\xff\xff\xff"]),

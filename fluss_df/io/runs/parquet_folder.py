@@ -25,6 +25,8 @@ from fluss_df.io.runs.written import positions, where
 # in the metadata of files
 _RUN_ID = b"fluss_df.run"
 _BATCH = b"fluss_df.batch"
+# characters of a folder's name in those of files that are not in it yet
+_PREFIX = 40
 
 
 class ParquetFolder:
@@ -57,7 +59,8 @@ class ParquetFolder:
         if self._folder.exists() and not self._folder.is_dir():
             raise FlussError(f"to={str(folder)!r} is a file: expected a folder for Parquet files")
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._prefix = f".{self._folder.name}-{run_id}-"
+        # of a long name the beginning: with the rest it has to be a name, too
+        self._prefix = f".{self._folder.name[:_PREFIX]}-{run_id}-"
 
     def __enter__(self) -> ParquetFolder:
         self._lock = _locked_folder(self._folder)
