@@ -185,7 +185,17 @@ def halves_of(
         if lake is not None:
             choices_there(known.info, source, (), lake)  # raises for those that it has not
         return replace(source, partitions=None, pinned=()), lake, known
-    return source if lake is None else log_half(source, known.info, lake), lake, known
+    tried: LakeSnapshot | None = None
+    while lake is not None:
+        try:
+            return log_half(source, known.info, lake), lake, known
+        except FlussError as error:
+            out_of_range = error.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
+            if not out_of_range or lake.snapshot == tried:
+                raise
+        # a later snapshot may have come meanwhile, and the log expired up to it
+        tried, lake = lake.snapshot, pin_lake(source, known.info)
+    return source, None, known
 
 
 def log_half(source: ScanSource, info: TableInfo, lake: PinnedLake) -> ScanSource:
