@@ -296,11 +296,10 @@ def lake_half(
     frame = lake.files.frame(files)
     names = frame.collect_schema()
     wanted = polars_schema(source.schema)
-    missing = [
-        name
-        for name in (*info.get_partition_keys(), *info.get_primary_keys(), BUCKET)
-        if name not in names
-    ]
+    needed = [*info.get_partition_keys(), *info.get_primary_keys(), BUCKET]
+    # others may have been added to the table after the snapshot
+    needed += [name for name in source.schema.names if name in lake.files.lost]
+    missing = [name for name in dict.fromkeys(needed) if name not in names]
     if missing:
         raise FlussError(
             f"lake table {info.table_path} has no column {', '.join(map(repr, missing))}: it was"
