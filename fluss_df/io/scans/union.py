@@ -34,7 +34,7 @@ from fluss_df.metadata import (
     TableBucket,
 )
 from fluss_df.polars_adapter.lake_files import retyped
-from fluss_df.pushdown.plan import LakePlan, Split
+from fluss_df.pushdown.plan import LakePlan, ScanPlan, Split
 from fluss_df.pushdown.prune import Conjunct
 from fluss_df.schema import TableInfo
 
@@ -196,6 +196,21 @@ def halves_of(
         # a later snapshot may have come meanwhile, and the log expired up to it
         tried, lake = lake.snapshot, pin_lake(source, known.info)
     return source, None, known
+
+
+def tiered_meanwhile(source: ScanSource, info: TableInfo, plan: ScanPlan) -> bool:
+    """Whether rows went to the lake, and expired, after it was asked and had none.
+
+    Parameters
+    ----------
+    source, info
+        The scan, and the table.
+    plan
+        What is to be read of the log alone.
+    """
+    if source.halves is not Halves.BOTH or source.pinned is not None or not is_lake_table(info):
+        return False
+    return any(split.start for split in plan.splits) and pin_lake(source, info) is not None
 
 
 def log_half(source: ScanSource, info: TableInfo, lake: PinnedLake) -> ScanSource:
