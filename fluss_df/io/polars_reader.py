@@ -23,7 +23,7 @@ from fluss_df.io.scans.known import KnownTable
 from fluss_df.io.scans.planned_read import PlannedRead
 from fluss_df.io.scans.planning import plan_scan
 from fluss_df.io.scans.report import Runs, ScanRun, planned_in
-from fluss_df.io.scans.union import halves_of, lake_half, wanted_files
+from fluss_df.io.scans.union import halves_of, lake_half, tiered_meanwhile, wanted_files
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN
 from fluss_df.polars_adapter.plans import NOT_SERIALIZED, copied, pickled_objects, serialized
@@ -72,6 +72,8 @@ class FlussScan(ScanNode):
             source, columns=query.columns, conditions=conditions, limit=query.limit, known=known
         )
         if lake is None:
+            if tiered_meanwhile(self.source, self.known.info, plan):
+                return self.frame(query)
             return LogRead(self, self.known.info, plan).lazy()
         usable = conditions if query.limit is None else []
         files = wanted_files(self.known.info, lake, usable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.lake.options import lake_options
+from fluss_df.lake.options import LakeOptions, lake_options
 from fluss_df.lake.snapshot import LakeSnapshotFiles
 from fluss_df.schema import TableInfo
 
@@ -20,18 +20,8 @@ def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
         the snapshot is not there.
     """
     options = lake_options(info)
-    # not imported before it is known that the table needs it: each has an extra of its own
-    if options.format == "paimon":
-        from fluss_df.lake.paimon.catalog import open_paimon
-
-        return open_paimon(options, snapshot_id)
-    from fluss_df.lake.iceberg.catalog import open_lake_table
-
-    table = open_lake_table(options)
-    from fluss_df.lake.iceberg.snapshot import IcebergSnapshot
-
     try:
-        return IcebergSnapshot(options.path, table, snapshot_id, lambda: open_lake_table(options))
+        return _opened(options, snapshot_id)
     except FlussError:
         raise
     except Exception as error:
@@ -45,3 +35,17 @@ def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
             " Fluss itself has",
             code,
         ) from error
+
+
+def _opened(options: LakeOptions, snapshot_id: int) -> LakeSnapshotFiles[Any]:
+    # not imported before it is known that the table needs it: each has an extra of its own
+    if options.format == "paimon":
+        from fluss_df.lake.paimon.catalog import open_paimon
+
+        return open_paimon(options, snapshot_id)
+    from fluss_df.lake.iceberg.catalog import open_lake_table
+
+    table = open_lake_table(options)
+    from fluss_df.lake.iceberg.snapshot import IcebergSnapshot
+
+    return IcebergSnapshot(options.path, table, snapshot_id, lambda: open_lake_table(options))

@@ -49,10 +49,15 @@ class LakeSnapshotFiles(ABC, Generic[F]):
         Its files with rows.
     delete_files
         How many files say which rows are deleted.
+    lost
+        Names of columns that the lake table had, and has no more: dropped or renamed by hand.
     """
 
-    def __init__(self, path: TablePath, files: Sequence[F], delete_files: int) -> None:
+    def __init__(
+        self, path: TablePath, files: Sequence[F], delete_files: int, lost: Iterable[str] = ()
+    ) -> None:
         self.path = path
+        self.lost = frozenset(lost)
         self.files = tuple(files)
         self.delete_files = delete_files
 

@@ -38,7 +38,43 @@ def scan_by_ids(
         extra_columns="ignore",
         hive_partitioning=False,
         glob=False,
+        # as Iceberg allows columns to be widened
+        cast_options=pl.ScanCastOptions(integer_cast="upcast", float_cast="upcast"),
         _column_mapping=("iceberg-column-mapping", ids),
         _row_count=None if rows is None else (rows, 0),
         **options,
     )
+
+
+def retyped(column: pl.Expr, there: pl.DataType, wanted: pl.DataType) -> pl.Expr:
+    """Return a column in another type; keys of maps, which Polars does not cast, in theirs, too.
+
+    Parameters
+    ----------
+    column, there
+        The column, and the type that it has.
+    wanted
+        The type that it is to have.
+    """
+    if there == wanted:
+        return column
+    plain, plain_wanted = _without_maps(there), _without_maps(wanted)
+    if plain != there:
+        column = column.cast(plain)
+    if plain_wanted != wanted:
+        column = column.cast(plain_wanted)
+    return column.cast(wanted)
+
+
+def _without_maps(kind: Any) -> Any:
+    """Return a type with lists of entries in place of maps."""
+    match kind:
+        case pl.Map():
+            return pl.List(
+                pl.Struct({"key": _without_maps(kind.key), "value": _without_maps(kind.value)})
+            )
+        case pl.List():
+            return pl.List(_without_maps(kind.inner))
+        case pl.Struct():
+            return pl.Struct({field.name: _without_maps(field.dtype) for field in kind.fields})
+    return kind

@@ -16,11 +16,13 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
 from fluss_df.io.scans import union
+from fluss_df.lake.iceberg.pruning import file_filter
 from fluss_df.lake.options import LakeOptions
 from fluss_df.lake.paimon import manifests
 from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.upkeep import orphans
 from fluss_df.lake.upkeep.orphans import remove_orphans
+from fluss_df.pushdown.predicate import Comparison, Op
 from tests.lake.folders import BY_HAND, table, tier
 
 
@@ -120,3 +122,16 @@ def test_no_orphans_are_found_where_the_metadata_is_not(
     assert remove_orphans(lake, -10.0) == 0
     assert "its metadata is not among the files" in caplog.text
     assert lake.scan().to_arrow().num_rows == 2
+
+
+def test_a_file_with_bounds_of_another_type_is_read(tmp_path: Path) -> None:
+    catalog = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("db")
+    lake = catalog.create_table("db.t", pa.schema([("n", pa.int64())]))
+    lake.append(pa.table({"n": [1, 2]}))
+    [planned] = lake.scan().plan_files()
+    for op, value, kept in ((Op.GT, 1, True), (Op.GT, 2, False)):
+        assert file_filter(lake, [Comparison("n", op, pa.scalar(value))])(planned.file) is kept
+    for bounds in planned.file.lower_bounds, planned.file.upper_bounds:
+        bounds[1] = b"\1"
+    assert file_filter(lake, [Comparison("n", Op.GT, pa.scalar(2))])(planned.file)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,53 +13,11 @@ import pytest
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
-from fluss_df.lake.tiering import TieringRound
-from fluss_df.lake.tiering.table_round import TableRound
-from fluss_df.lake.writing import files
-from fluss_df.lake.writing.tasks import InThreads
+from fluss_df.lake.writing import compaction, files
 from tests.lake.folders import BY_HAND
+from tests.lake.tables_by_hand import Folder
 
-MANY = 10**6
 col = pl.col
-
-
-@dataclass
-class Folder:
-    """A folder with a lake, whose tables are tiered when a test says so."""
-
-    connection: fluss.FlussConnection
-
-    def create(
-        self,
-        name: str,
-        columns: Mapping[str, pa.DataType] | Sequence[tuple[str, pa.DataType]],
-        keys: Sequence[str] = (),
-    ) -> None:
-        schema = pa.schema(columns)
-        for key in keys:
-            at = schema.get_field_index(key)
-            schema = schema.set(at, schema.field(at).with_nullable(False))
-        self.connection.get_admin().create_table(
-            fluss.TablePath("fluss", name),
-            fluss.TableDescriptor(
-                fluss.Schema(schema, list(keys) or None),
-                bucket_count=1,
-                properties={"table.datalake.enabled": "true"},
-            ),
-        )
-
-    def write(self, name: str, rows: pa.Table | pl.DataFrame) -> None:
-        fluss.write_fluss(rows, name, connection=self.connection)
-
-    def tier(self, name: str) -> TieringRound:
-        info = self.connection.get_admin().get_table_info(fluss.TablePath("fluss", name))
-        done = TableRound(
-            self.connection, info, max_rows=MANY, max_changes=MANY, run_tasks=InThreads(1)
-        )
-        return done.run(lambda: None)
-
-    def scan(self, name: str, **options: Any) -> pl.LazyFrame:
-        return fluss.scan_fluss(name, connection=self.connection, **options)
 
 
 @pytest.fixture
@@ -237,6 +194,63 @@ def test_times_of_day_between_two_microseconds(folder: Folder, unit: Any) -> Non
         time = pl.lit(nanoseconds).cast(pl.Time)
         for condition in (col("at") < time, col("at") >= time, col("at") == time, col("at") > time):
             assert folder.scan("t").filter(condition).collect().equals(rows.filter(condition))
+
+
+KEYS_OF_MAPS: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.int8(), [1, -128]),
+    (pa.int16(), [1, -32768]),
+    (pa.bool_(), [True, False]),
+    (pa.date32(), [1, -1]),
+    (pa.time32("s"), [1, 0]),
+    (pa.timestamp("s"), [1, -1]),
+    (pa.timestamp("ms"), [1, -1]),
+    (pa.timestamp("ns"), [1000, -1000]),
+    (pa.timestamp("ms", "UTC"), [1, -1]),
+    (pa.decimal128(38, 10), [1, -1]),
+    (pa.binary(2), [b"ab", b"\0\0"]),
+    (pa.string(), ["a", ""]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), KEYS_OF_MAPS, ids=lambda given: str(given)[:30])
+def test_maps_by_keys_that_the_lake_has_in_other_types(
+    folder: Folder, kind: pa.DataType, values: list[Any]
+) -> None:
+    entries = pa.map_(kind, kind)
+    kinds = {"map": entries, "deep": pa.list_(pa.struct([("map", pa.map_(kind, entries))]))}
+    folder.create("t", kinds)
+    # the values as the type has them
+    first, second = pa.array(values, kind).to_pylist()
+    one = [(first, second), (second, None)]
+    rows = [
+        {"map": one, "deep": [{"map": [(first, one), (second, [])]}, None, {"map": None}]},
+        {"map": [], "deep": None},
+        {"map": None, "deep": []},
+    ]
+    folder.write("t", pa.Table.from_pylist(rows, pa.schema(kinds)))
+    before = folder.scan("t").collect()
+    folder.tier("t")
+    assert folder.scan("t").collect().equals(before)
+    assert before.to_arrow().cast(pa.schema(kinds)).to_pylist() == rows
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_rows_with_odd_names_are_keys_and_values_of_maps(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, keyed: bool
+) -> None:
+    # merged, too
+    monkeypatch.setattr(compaction, "_SMALL_FILES", 2)
+    row = pa.struct([("a b", pa.int32()), ("a_x20b", pa.int32())])
+    kinds = {"id": pa.int64(), "map": pa.map_(row, row), "lists": pa.map_(pa.int8(), pa.list_(row))}
+    folder.create("t", kinds, ["id"] if keyed else [])
+    rows = []
+    for number in range(4):
+        one = {"a b": number, "a_x20b": None}
+        rows.append({"id": number, "map": [(one, one)], "lists": [(1, [one, None])]})
+        folder.write("t", pa.Table.from_pylist(rows[-1:], pa.schema(kinds)))
+        folder.tier("t")
+    for name in ("t", "t$lake"):
+        assert folder.scan(name).sort("id").collect().to_arrow().to_pylist() == rows
 
 
 @pytest.mark.parametrize(

@@ -273,8 +273,21 @@ def read_state(path: Path) -> dict[str, Any]:
 
 def write_atomically(path: Path, value: Mapping[str, Any]) -> None:
     """Write JSON so that the file is there as a whole or not at all, also after a power loss."""
-    with replacing(path) as name, open(name, "w", encoding="utf-8") as file:
+    with replacing(path) as name, storing(path), open(name, "w", encoding="utf-8") as file:
         json.dump(value, file)
+
+
+@contextlib.contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Say of a disk that takes no more, or fails, what could not be written, and what follows."""
+    try:
+        yield
+    except OSError as error:
+        raise FlussError(
+            f"{path} cannot be written: {error.strerror or error}; batches that were committed stay"
+            " as they are, and the run goes on behind them when it is begun again",
+            ErrorCode.STORAGE_EXCEPTION,
+        ) from error
 
 
 @contextlib.contextmanager
@@ -284,18 +297,23 @@ def replacing(path: Path, folder: Path | None = None, prefix: str = "") -> Itera
     Until then it is in ``folder``, by default that of ``path``, under a name that begins with
     ``prefix``.
     """
-    handle, name = tempfile.mkstemp(dir=folder or path.parent, prefix=prefix or f".{path.name}-")
-    os.close(handle)
+    with storing(path):
+        handle, name = tempfile.mkstemp(
+            dir=folder or path.parent, prefix=prefix or f".{path.name}-"
+        )
+        os.close(handle)
     try:
         yield name
-        with open(name, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(name, path)
+        with storing(path):
+            with open(name, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(name, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.unlink(name)
         raise
-    sync_folder(path.parent)
+    with storing(path):
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -34,7 +34,13 @@ from fluss_df.client.send.batch import RoutedBatch
 from fluss_df.client.write.append import AppendWriter
 from fluss_df.client.write.upsert import UpsertWriter
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.runs.checkpoint import BatchOffsets, read_state, replacing, write_atomically
+from fluss_df.io.runs.checkpoint import (
+    BatchOffsets,
+    read_state,
+    replacing,
+    storing,
+    write_atomically,
+)
 from fluss_df.io.runs.claims import Claims
 from fluss_df.io.runs.losses import Losses, listed
 from fluss_df.io.runs.micro_batches import MicroBatch
@@ -178,9 +184,10 @@ class TableLedger:
         self._connection = connection
         self._info = target.create()
         self._folder = folder / "ledger"
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for leftover in self._folder.glob(".*.arrow-*"):
-            leftover.unlink(missing_ok=True)
+        with storing(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for leftover in self._folder.glob(".*.arrow-*"):
+                leftover.unlink(missing_ok=True)
         self._create_partitions = create_partitions
         self._open: list[AppendWriter | UpsertWriter] = []
         self._writer = self._new_writer()
@@ -312,7 +319,8 @@ class TableLedger:
                 frames.clear()
                 held = 0.0
                 for routed in self._writer.route(table):
-                    stage.write_batch(routed.rows)
+                    with storing(self._staged_path(batch.number)):
+                        stage.write_batch(routed.rows)
                     places[routed.bucket] = routed.partition_name
                     order.append(routed.bucket)
                     rows += routed.rows.num_rows

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.runs.checkpoint import BatchOffsets, lock_file, sync_folder
+from fluss_df.io.runs.checkpoint import BatchOffsets, lock_file, storing, sync_folder
 from fluss_df.io.runs.losses import Losses
 from fluss_df.io.runs.micro_batches import MicroBatch
 from fluss_df.io.runs.run_register import Link
@@ -25,6 +25,8 @@ from fluss_df.io.runs.written import positions, where
 # in the metadata of files
 _RUN_ID = b"fluss_df.run"
 _BATCH = b"fluss_df.batch"
+# characters of a folder's name in those of files that are not in it yet
+_PREFIX = 40
 
 
 class ParquetFolder:
@@ -57,15 +59,23 @@ class ParquetFolder:
         if self._folder.exists() and not self._folder.is_dir():
             raise FlussError(f"to={str(folder)!r} is a file: expected a folder for Parquet files")
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._prefix = f".{self._folder.name}-{run_id}-"
+        # of a long name the beginning: with the rest it has to be a name, too
+        self._prefix = f".{self._folder.name[:_PREFIX]}-{run_id}-"
 
     def __enter__(self) -> ParquetFolder:
         self._lock = _locked_folder(self._folder)
-        for leftover in self._folder.parent.glob(f"{glob.escape(self._prefix)}*"):
-            leftover.unlink(missing_ok=True)
+        try:
+            for leftover in self._folder.parent.glob(f"{glob.escape(self._prefix)}*"):
+                leftover.unlink(missing_ok=True)
+        except BaseException:
+            self._unlock()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._unlock()
+
+    def _unlock(self) -> None:
         if isinstance(self._lock, int):
             os.close(self._lock)
         elif self._lock is not None:
@@ -90,7 +100,13 @@ class ParquetFolder:
                 f"{path} was not written with this checkpoint: a run needs a folder of its own,"
                 " and the checkpoint that belongs to it"
             )
-        number = int(path.stem.removeprefix("batch-"))
+        text = path.stem.removeprefix("batch-")
+        if not (text.isascii() and text.isdigit()):
+            raise FlussError(
+                f"{path} is a copy of a file that this run wrote, under a name of its own: move it"
+                " out of the folder, where readers would count its rows twice"
+            )
+        number = int(text)
         if _BATCH not in about:
             # an earlier release wrote it
             return Link(number, "")
@@ -166,20 +182,22 @@ class ParquetFolder:
                 )
             raise self._ahead(found, self.link)
         about = {"name": digest, "positions": positions(batch.planned.splits)}
-        handle, name = tempfile.mkstemp(dir=self._folder.parent, prefix=self._prefix)
-        os.close(handle)
+        with storing(path):
+            handle, name = tempfile.mkstemp(dir=self._folder.parent, prefix=self._prefix)
+            os.close(handle)
         try:
             marks = {_RUN_ID.decode(): self._run_id, _BATCH.decode(): json.dumps(about)}
             batch.frame.sink_parquet(name, metadata=marks)
             rows = int(pq.read_metadata(name).num_rows)
-            if rows:
-                with open(name, "rb+") as file:
-                    os.fsync(file.fileno())
-                self._place(name, path, replaces)
-                self.link = Link(batch.number, digest)
-            elif replaces:
-                path.unlink()
-            sync_folder(self._folder)
+            with storing(path):
+                if rows:
+                    with open(name, "rb+") as file:
+                        os.fsync(file.fileno())
+                    self._place(name, path, replaces)
+                    self.link = Link(batch.number, digest)
+                elif replaces:
+                    path.unlink()
+                sync_folder(self._folder)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)

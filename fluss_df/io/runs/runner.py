@@ -330,10 +330,10 @@ class _IntoFolder(_Target):
             if planned is not None and checkpoint.is_committed(planned.number):
                 planned = None
             self._folder.check(planned, known, told)
+            checkpoint.amend(destination=where)
         except BaseException:
             self.stack.close()
             raise
-        checkpoint.amend(destination=where)
         batches.settled = self._folder.has
 
     def write(self, batch: MicroBatch) -> int:
@@ -402,10 +402,10 @@ class _IntoTable(_Target):
                     # it was staged for a table that is gone
                     self._ledger.forget(planned.number)
             self._claims.check(staged, *self.committed())
+            checkpoint.amend(destination=where)
         except BaseException:
             self.stack.close()
             raise
-        checkpoint.amend(destination=where)
         batches.settled = self._ledger.has
 
     def write(self, batch: MicroBatch) -> int:

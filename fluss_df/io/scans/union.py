@@ -34,7 +34,8 @@ from fluss_df.metadata import (
     PartitionInfo,
     TableBucket,
 )
-from fluss_df.pushdown.plan import LakePlan, Split
+from fluss_df.polars_adapter.lake_files import retyped
+from fluss_df.pushdown.plan import LakePlan, ScanPlan, Split
 from fluss_df.pushdown.prune import Conjunct
 from fluss_df.record.keys.partition_names import partition_scalars
 from fluss_df.schema import TableInfo
@@ -187,7 +188,32 @@ def halves_of(
         if lake is not None:
             choices_there(known.info, source, (), lake)  # raises for those that it has not
         return replace(source, partitions=None, pinned=()), lake, known
-    return source if lake is None else log_half(source, known.info, lake), lake, known
+    tried: LakeSnapshot | None = None
+    while lake is not None:
+        try:
+            return log_half(source, known.info, lake), lake, known
+        except FlussError as error:
+            out_of_range = error.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
+            if not out_of_range or lake.snapshot == tried:
+                raise
+        # a later snapshot may have come meanwhile, and the log expired up to it
+        tried, lake = lake.snapshot, pin_lake(source, known.info)
+    return source, None, known
+
+
+def tiered_meanwhile(source: ScanSource, info: TableInfo, plan: ScanPlan) -> bool:
+    """Whether rows went to the lake, and expired, after it was asked and had none.
+
+    Parameters
+    ----------
+    source, info
+        The scan, and the table.
+    plan
+        What is to be read of the log alone.
+    """
+    if source.halves is not Halves.BOTH or source.pinned is not None or not is_lake_table(info):
+        return False
+    return any(split.start for split in plan.splits) and pin_lake(source, info) is not None
 
 
 def log_half(source: ScanSource, info: TableInfo, lake: PinnedLake) -> ScanSource:
@@ -288,11 +314,10 @@ def lake_half(
     frame = lake.files.frame(files)
     names = frame.collect_schema()
     wanted = polars_schema(source.schema)
-    missing = [
-        name
-        for name in (*info.get_partition_keys(), *info.get_primary_keys(), BUCKET)
-        if name not in names
-    ]
+    needed = [*info.get_partition_keys(), *info.get_primary_keys(), BUCKET]
+    # others may have been added to the table after the snapshot
+    needed += [name for name in source.schema.names if name in lake.files.lost]
+    missing = [name for name in dict.fromkeys(needed) if name not in names]
     if missing:
         raise FlussError(
             f"lake table {info.table_path} has no column {', '.join(map(repr, missing))}: it was"
@@ -359,8 +384,7 @@ def _column(
         if name not in there:
             # added to the table after the snapshot
             return pl.lit(None, dtype=wanted).alias(name)
-        column = exact(name)
-        return column if there[name] == wanted else column.cast(wanted)
+        return retyped(exact(name), there[name], wanted)
     if name == PARTITION_COLUMN:
         keys = [exact(key).cast(pl.String) for key in info.get_partition_keys()]
         return pl.concat_str(keys, separator="$").alias(name)

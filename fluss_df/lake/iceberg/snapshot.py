@@ -54,7 +54,10 @@ class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
         self._access = StorageAccess(table, reopen)
         self._parts = snapshot_files(table, snapshot_id)
         deletes = len(self._parts.positions) + len(self._parts.equalities)
-        super().__init__(path, [_file(table, entry) for entry in self._parts.rows], deletes)
+        now = {field.name for field in table.schema().fields}
+        ever = {field.name for schema in table.schemas().values() for field in schema.fields}
+        rows = [_file(table, entry) for entry in self._parts.rows]
+        super().__init__(path, rows, deletes, ever - now)
 
     def wanted(self, predicates: Sequence[Predicate]) -> list[IcebergFile]:  # noqa: D102
         keep = file_filter(self._table, predicates)

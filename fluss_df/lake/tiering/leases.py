@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import IO
 
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.tiering.coordinator import Coordinator, Lease
 from fluss_df.metadata import TablePath
 
@@ -145,7 +145,8 @@ class Leases:
                 if held:
                     try:
                         self._heartbeat(held)
-                    except FlussError as error:
+                    # whatever it is: without heartbeats others would tier the tables, too
+                    except Exception as error:
                         logger.warning("a heartbeat of the tiering service failed: %s", error)
 
     def _heartbeat(self, held: list[Lease]) -> None:
@@ -170,8 +171,12 @@ class Leases:
             for lease in self._held.values()
         ]
         new = self._file.with_name(f".{self._file.name}.new")
-        new.write_text(json.dumps(content), encoding="utf-8")
-        new.replace(self._file)
+        try:
+            new.write_text(json.dumps(content), encoding="utf-8")
+            new.replace(self._file)
+        except OSError as error:
+            # a killed service's tables then wait for two minutes; this one's are not held up
+            logger.warning("the tables that are held are not written to %s: %s", self._file, error)
 
     def _give_back_old(self) -> None:
         assert self._file is not None
@@ -195,7 +200,14 @@ def _locked(file: Path) -> IO[str]:
     """Return the file's lock, held until it is closed or the process ends."""
     import fcntl  # POSIX only; the package imports everywhere
 
-    stream = open(file.with_name(f"{file.name}.lock"), "w", encoding="utf-8")  # noqa: SIM115
+    try:
+        stream = open(file.with_name(f"{file.name}.lock"), "w", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise FlussError(
+            f"the tables that are held cannot be written to {file}: {error.strerror or error}: name"
+            " a file in a folder that is there",
+            ErrorCode.STORAGE_EXCEPTION,
+        ) from error
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -17,6 +17,7 @@ from pyiceberg.schema import Schema, _SanitizeColumnsVisitor, visit
 from pyiceberg.types import (
     DateType,
     IcebergType,
+    MapType,
     StringType,
     StructType,
     TimestampType,
@@ -54,6 +55,12 @@ class _FileNames(_SanitizeColumnsVisitor):
             if name != new.name:
                 fields[at] = new.model_copy(update={"name": name})
         return StructType(*fields)
+
+    def map(
+        self, map_type: MapType, key_result: IcebergType | None, value_result: IcebergType | None
+    ) -> IcebergType | None:
+        # Polars finds columns by ids, and not those of rows that are keys
+        return super().map(map_type, map_type.key_type, value_result)
 
 
 def file_schema(schema: Schema) -> Schema:

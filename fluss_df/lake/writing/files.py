@@ -19,6 +19,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
+from fluss_df.errors import FlussError
 from fluss_df.lake.writing.bounds import file_schema, file_statistics
 from fluss_df.lake.writing.lake_rows import viewed
 
@@ -53,7 +54,13 @@ class LakeFiles:
         self._ids = parquet_path_to_id_mapping(written)
         self._options = _get_parquet_writer_kwargs(table.metadata.properties)
         target = table.metadata.properties.get(_TARGET_PROPERTY)
-        self._target = int(target) if target else _TARGET_BYTES
+        try:
+            self._target = int(target) if target else _TARGET_BYTES
+        except ValueError:
+            raise FlussError(
+                f"lake table {'.'.join(table.name())}: its property {_TARGET_PROPERTY} is"
+                f" {target!r}, and not a number of bytes"
+            ) from None
         self._locations = load_location_provider(table.location(), table.metadata.properties)
 
     def writer(self, partition: Sequence[Any]) -> RollingWriter:

@@ -117,7 +117,8 @@ def _has(
     if not touched.height or any(_out_of_bounds(file, key, touched, files) for key in keys):
         return False
     for batch in live.batches(sequence, file, keys):
-        frame = pl.DataFrame(pl.from_arrow(batch))
+        # of a file that was written before a column was widened
+        frame = pl.DataFrame(pl.from_arrow(batch)).cast(dict(touched.schema))  # type: ignore[arg-type]
         if frame.join(touched, on=columns(keys), how="semi").height:
             return True
     return False
@@ -146,7 +147,8 @@ def _out_of_bounds(file: DataFile, key: str, touched: pl.DataFrame, files: LakeF
 def _without(rows: pa.Table, keys: Sequence[str], touched: pl.DataFrame) -> pa.Table:
     if not touched.height or not rows.num_rows:
         return rows
-    frame = pl.DataFrame(pl.from_arrow(rows.select(list(keys)))).with_row_index("__row")
+    frame = pl.DataFrame(pl.from_arrow(rows.select(list(keys)))).cast(dict(touched.schema))  # type: ignore[arg-type]
+    frame = frame.with_row_index("__row")
     kept = frame.join(touched, on=columns(keys), how="anti", maintain_order="left")
     if kept.height == rows.num_rows:
         return rows

@@ -106,7 +106,9 @@ class LiveRows:
         """
         deleted = self._deleted_positions(sequence, file)
         equal = [
-            self._equality(delete) for at, delete in self._files.equality_deletes if at > sequence
+            found
+            for at, delete in self._files.equality_deletes
+            if at > sequence and (found := self._equality(delete))[1].height
         ]
         needed = columns
         if columns is not None:
@@ -157,8 +159,13 @@ class LiveRows:
     def _equality(self, file: DataFile) -> tuple[list[str], pl.DataFrame]:
         if file.file_path not in self._keys:
             names = [self._names[identifier] for identifier in file.equality_ids or ()]
-            tables = list(self._read(file, names))
-            frame = pl.DataFrame(pl.from_arrow(pa.concat_tables(tables).select(names))).unique()
+            # one without rows has no batches
+            tables = [
+                pl.DataFrame(pl.from_arrow(rows.select(names)))
+                for rows in self._read(file, names)
+                if rows.num_rows
+            ]
+            frame = pl.concat(tables).unique() if tables else pl.DataFrame()
             self._keys[file.file_path] = names, frame
         return self._keys[file.file_path]
 

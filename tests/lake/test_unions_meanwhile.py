@@ -1,0 +1,75 @@
+"""What happens between the two halves of a query: tiering, and expiry of the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.scans import union
+from tests.lake.tables_by_hand import Folder
+
+OPTIONS = EngineOptions(lake_tiering=False, segment_bytes=2000)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_log_that_expires_after_the_lake_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    with (
+        EmbeddedFluss(tmp_path / "folder", options=OPTIONS) as engine,
+        engine.connection() as connection,
+    ):
+        folder = Folder(connection)
+        folder.create("t", {"id": pa.int64()}, properties={"table.log.ttl": "1ms"})
+        written = 0
+
+        def more() -> None:
+            nonlocal written
+            for _ in range(5):
+                rows = pl.DataFrame({"id": range(written, written + 300)})
+                folder.write("t", rows)
+                written += rows.height
+            folder.tier("t")
+
+        if before:
+            more()
+        asked = 0
+        pin = union.pin_lake
+
+        def and_meanwhile(*given: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            found = pin(*given)
+            if asked <= 2:
+                more()
+                assert engine.engine.expire()
+            return found
+
+        monkeypatch.setattr(union, "pin_lake", and_meanwhile)
+        found = folder.scan("t").collect()
+        assert sorted(found["id"]) == list(range(written))
+        assert (written, asked) == ((4500, 3) if before else (3000, 3))
+
+
+def test_rows_that_are_in_neither_half_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        EmbeddedFluss(tmp_path / "folder", options=OPTIONS) as engine,
+        engine.connection() as connection,
+    ):
+        folder = Folder(connection)
+        folder.create("t", {"id": pa.int64()})
+        folder.write("t", pl.DataFrame({"id": [1, 2]}))
+        folder.tier("t")
+        # as of a log that was put back
+        monkeypatch.setattr(union.PinnedLake, "offset", lambda *_: 5)
+        with pytest.raises(FlussError, match="rows between are in neither") as refused:
+            folder.scan("t").collect()
+        assert refused.value.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
