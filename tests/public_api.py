@@ -15,6 +15,7 @@ LIST = Path(__file__).parent.parent / "docs" / "public_api.txt"
 MODULES = {
     "fluss_df": None,
     "fluss_df.aio": None,
+    "fluss_df.arrow": None,
     "fluss_df.embedded": None,
     "fluss_df.cluster": None,
     "fluss_df.spark": None,

@@ -37,9 +37,10 @@ class FlussScanner:
     """A scan of a table as a scanner of Arrow; ``scanner`` of a dataset makes it.
 
     It can be read several times, and reads the rows that are there each time. Batches are computed
-    as they are taken: a few MB are held, however large the table is. A scan ends when its last
-    batch is taken, or when nobody has its reader or iterator any more. Arrow's own scanners read up
-    to 1 GiB ahead, and to the end of the table when they are let go of: that is why this is none.
+    as they are taken: some tens of MB are held, however large the table is. A scan ends when its
+    last batch is taken, or when nobody has its reader or iterator any more. Arrow's own scanners
+    read up to 1 GiB ahead, and to the end of the table when they are let go of: that is why this is
+    none.
 
     Parameters
     ----------

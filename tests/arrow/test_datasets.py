@@ -530,8 +530,8 @@ def test_what_is_held_is_bounded(many: FlussDataset) -> None:
     report = fluss_df.last_scan()
     assert report is not None
     assert thread.is_alive()
-    # of 128 MB that do not compress; two lanes have an answer of 16 MB each, and the next one
-    assert report.bytes_received < 80 << 20
+    # of 128 MB that do not compress: what is held, and what was on its way
+    assert report.bytes_received < 90 << 20
     assert first.num_rows + sum(batch.num_rows for batch in batches) == 2 * MANY
     wait_for_no_query()
 
