@@ -110,6 +110,7 @@ class ConsoleServer:
             When it does not begin.
         """
         self._thread.start()
+        self.state.prepare()
         waited = threading.Event()
         for _ in range(int(_START_S / 0.02)):
             if self._server.started or not self._thread.is_alive():
@@ -144,7 +145,11 @@ def _listening(settings: Settings) -> socket.socket:
         family = socket.getaddrinfo(settings.host or None, settings.port, type=socket.SOCK_STREAM)[
             0
         ][0]
-        return socket.create_server((settings.host, settings.port), family=family, backlog=128)
+        made = socket.create_server((settings.host, settings.port), family=family, backlog=128)
+        # asyncio leaves it out where the protocol of the socket is 0, and then pages of a
+        # connection that is used again come 40 ms late; connections have it from here
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
     except OSError as error:
         raise NetworkError(
             f"the console cannot listen on {settings.host}:{settings.port}: {error}; --port 0 takes"

@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,8 @@ _SHARE: Final = 8
 # nobody looks any more
 _IDLE_S: Final = 30.0
 _INFO_S: Final = 5.0
+# how long a sample waits for pages at the most: some never end
+_PAGE_S: Final = 1.0
 _AT_ONCE: Final = 16
 _MOST_PLOTTED: Final = 32
 _MOST_POINTS: Final = 900
@@ -88,6 +90,9 @@ class Watch:
         self._asked = 0.0
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
+        # pages that are being made
+        self._pages = 0
+        self._no_page = threading.Condition()
 
     # ---- what pages ask
 
@@ -179,6 +184,18 @@ class Watch:
         )
         return {b: (first[k], last[k]) for b, k in zip(buckets, keys, strict=True)}
 
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Have the samples wait for the page that is made in the block: somebody waits for it."""
+        with self._no_page:
+            self._pages += 1
+        try:
+            yield
+        finally:
+            with self._no_page:
+                self._pages -= 1
+                self._no_page.notify_all()
+
     def look(self) -> None:
         """Take note that somebody looks: samples are taken for a while."""
         self._asked = time.monotonic()
@@ -241,6 +258,7 @@ class Watch:
             if began - self._asked < _IDLE_S:
                 # pages that ask say what is wrong; the next round may be better
                 with contextlib.suppress(FlussError):
+                    self._let_pages_go_first()
                     paths = self.tables()
                     self._take(paths)
                     self._forget(set(paths))
@@ -253,6 +271,10 @@ class Watch:
                 for path in [p for p in known if p not in there]:
                     del known[path]
 
+    def _let_pages_go_first(self) -> None:
+        with self._no_page:
+            self._no_page.wait_for(lambda: not self._pages, _PAGE_S)
+
     def _take(self, paths: Sequence[TablePath]) -> None:
         """Take a sample of each table."""
         came = _bytes_in(self._connection)
@@ -260,9 +282,11 @@ class Watch:
         for start in range(0, len(paths), _AT_ONCE):
             if self._ended.is_set():
                 return
+            self._let_pages_go_first()
             part = paths[start : start + _AT_ONCE]
             infos = self.infos(part)
             for path, info in infos.items():
+                self._let_pages_go_first()
                 try:
                     sample = self._sample(info, came.get(str(path), 0.0) if came else None)
                 except FlussError:

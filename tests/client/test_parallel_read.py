@@ -57,6 +57,33 @@ def test_a_full_bucket_does_not_hold_up_the_one_before_it(
     assert rows == ROWS * BATCHES
 
 
+def test_who_holds_little_decodes_little_at_once(tables: Tables) -> None:
+    rng = np.random.default_rng(1)
+    table = tables(SCHEMA, bucket_count=1)
+    with table.new_append().create_writer() as writer:
+        for _ in range(60):
+            writer.write_arrow(pa.table([np.arange(5000), rng.random(5000)], schema=SCHEMA))
+            writer.flush()
+    info = table.get_table_info()
+    largest = []
+    for ahead_bytes in (None, 1 << 18):
+        read = ParallelRead[int](
+            tables.connection,
+            info,
+            SCHEMA.names,
+            (),
+            [Position(TableBucket(info.table_id, 0), None, 0, 300_000)],
+            ScanMetrics(),
+            lambda part: part.nbytes,
+            ahead_bytes=ahead_bytes,
+        )
+        with read:
+            sizes = [size for size in read if size is not None]
+        assert sum(sizes) == 300_000 * 16
+        largest.append(max(sizes))
+    assert largest[1] <= 1 << 18 < 1 << 21 < largest[0]
+
+
 def rows_of(read: ParallelRead[int]) -> int:
     rows, came = 0, time.monotonic()
     with read as parts:

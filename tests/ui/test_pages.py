@@ -6,6 +6,9 @@ import csv
 import http.client
 import io
 import json
+import socket
+import sys
+import threading
 import time
 from collections.abc import Callable
 from html import unescape
@@ -36,6 +39,33 @@ def test_the_overview_has_servers_health_and_tables(visitor: Visitor, database: 
     assert f"{database}.people" in narrowed
     assert f"{database}.visits" not in narrowed
     assert "No table has such a name" in visitor.page("/?like=nothing-is-called-so").words
+
+
+def test_the_first_page_comes_soon(connection: FlussConnection, place: str) -> None:
+    with ConsoleServer(connection, Settings(), place) as started:
+        state = started.state
+        # what compiles and imports has been done when somebody can ask
+        assert {name for _, name in state._env.cache or {}} >= {"overview.html", "parts.html"}
+        assert "anyio._backends._asyncio" in sys.modules
+        # and no page waits for the acknowledgement of the one before
+        assert started._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_samples_wait_for_pages(connection: FlussConnection, place: str, database: str) -> None:
+    with ConsoleServer(connection, Settings(), place) as started:
+        watch = started.state.watch
+        asked = threading.Event()
+
+        def tables() -> list[TablePath]:
+            asked.set()
+            return []
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(watch, "tables", tables)
+            with watch.waiting():
+                watch.look()
+                assert not asked.wait(0.3)
+            assert asked.wait(10)
 
 
 def test_rows_and_bytes_a_second_are_measured(

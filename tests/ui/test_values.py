@@ -12,6 +12,10 @@ import pytest
 import fluss_df
 from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.errors import FlussError
+from fluss_df.types import Column
+from fluss_df.ui.pages import forms, queries
+from fluss_df.ui.pages.rows import value_of
 from fluss_df.ui.server import ConsoleServer
 from fluss_df.ui.settings import Settings
 from fluss_df.ui.shown import plots, texts
@@ -53,6 +57,53 @@ def test_values_of_every_type(alone: Visitor, folder: FlussConnection) -> None:
     assert alone.page(f"/sql/run/{run}/result.parquet").body.startswith(b"PAR1")
     for axis in ("i", "d", "ts", "f", "bo", "*", "^x$", "c", "nothing"):
         alone.page(f"/sql/run/{run}?x={axis}&y=*")
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        # the years of Fluss have more digits than those of Python
+        (pl.Series([10_000_000], dtype=pl.Int32).cast(pl.Date), "29349-01-26"),
+        (pl.Series([[10_000_000]]).cast(pl.List(pl.Date)), "['29349-01-26']"),
+        (
+            pl.Series([{"a": 10_000_000}]).cast(pl.Struct({"a": pl.Date})),
+            "{'a': '29349-01-26'}",
+        ),
+        (pl.Series([2**55]).cast(pl.Datetime("ms")), "<value out of range: 36028797018963968>"),
+        (pl.Series([2**62]).cast(pl.Datetime("us")), "+148108-07-06 14:00:27.387904"),
+        # and Python has no nanoseconds
+        (pl.Series([1_234_567_891]).cast(pl.Time), "00:00:01.234567891"),
+        (
+            pl.Series([[1_234_567_891]]).cast(pl.List(pl.Datetime("ns"))),
+            "['1970-01-01 00:00:01.234567891']",
+        ),
+        (pl.Series([2**100], dtype=pl.Int128), str(2**100)),
+    ],
+)
+def test_values_that_python_does_not_have_are_shown(values: pl.Series, shown: str) -> None:
+    ((found,),) = texts.cells(values.alias("v").to_frame())
+    assert found.text == shown
+
+
+def test_a_difference_of_times_is_plotted() -> None:
+    frame = pl.DataFrame({"x": pl.Series([1, 2]).cast(pl.Duration("us")), "y": [1, 2]})
+    axes = queries._axes(frame, "x", "y")
+    assert axes is not None
+    assert str(queries._plot(frame, axes)).startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("TIMESTAMP(9)", "2026-01-31 12:30:00.123456789"),
+        ("TIMESTAMP(6)", "2026-01-31 12:30:00+02:00"),
+        ("TIMESTAMP_LTZ(9)", "2026-01-31 12:30:00.0000001Z"),
+        ("TIME(9)", "12:30:00.1234567"),
+    ],
+)
+def test_no_digit_and_no_zone_is_passed_over(kind: str, text: str) -> None:
+    with pytest.raises(FlussError, match="is no such value: write it as in"):
+        value_of(Column("at", forms.type_of("at", kind)), text)
 
 
 def test_servers_that_are_gone_are_an_error_soon(tmp_path: Path) -> None:

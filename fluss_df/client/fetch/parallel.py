@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from fluss_df.client.fetch.chunk_read import ChunkRead
 from fluss_df.client.fetch.position import Position
-from fluss_df.client.fetch.table_decoder import TableDecoder
+from fluss_df.client.fetch.table_decoder import PIECE_BYTES, TableDecoder
 from fluss_df.client.runtime.encoders import compute_threads
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.hooks import ExitStep, ForkStep, after_fork, at_exit
@@ -91,7 +91,16 @@ class ParallelRead(Generic[T]):
         views: bool = False,
     ) -> None:
         self._decoder = TableDecoder(
-            connection, info, columns, metadata_columns, metrics, views=views
+            connection,
+            info,
+            columns,
+            metadata_columns,
+            metrics,
+            views=views,
+            # what is decoded at once is held, too
+            piece_bytes=PIECE_BYTES
+            if ahead_bytes is None
+            else min(PIECE_BYTES, ahead_bytes // 2 + 1),
         )
         self.schema = self._decoder.schema
         servers = len({connection.cluster.known_leader(p.bucket) for p in positions})

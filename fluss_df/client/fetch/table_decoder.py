@@ -52,7 +52,7 @@ METADATA_FIELDS = {
 
 # What is decoded and handed on at once. Rows are bounded too: batches of few distinct values are
 # tiny on the wire.
-_PIECE_BYTES = 4 << 20
+PIECE_BYTES = 4 << 20
 _PIECE_ROWS = 1 << 19
 
 
@@ -89,6 +89,8 @@ class TableDecoder:
         Where rows and batches are counted.
     views
         Whether strings and binary data of Arrow batches come as views, for Polars.
+    piece_bytes
+        About how many received bytes are decoded at once; a batch of the log at the least.
 
     Attributes
     ----------
@@ -107,8 +109,10 @@ class TableDecoder:
         metrics: Metrics,
         *,
         views: bool = False,
+        piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self._views = views
+        self._piece_bytes = piece_bytes
         self._row_format = None if info.log_format == "arrow" else info.log_format
         if self._row_format not in (None, *ROW_LOG_FORMATS):
             raise FlussError(
@@ -204,7 +208,7 @@ class TableDecoder:
         if chunk.wanted_bytes is not None:
             # of each batch about the same
             share = chunk.wanted_bytes / max(1, headers.consumed)
-        sizes = np.cumsum(headers.size) * share // _PIECE_BYTES
+        sizes = np.cumsum(headers.size) * share // self._piece_bytes
         rows = np.cumsum(headers.record_count) // _PIECE_ROWS
         cuts = np.flatnonzero((sizes[1:] != sizes[:-1]) | (rows[1:] != rows[:-1])) + 1
         bounds = [0, *cuts.tolist(), len(headers)]

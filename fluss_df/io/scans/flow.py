@@ -14,10 +14,11 @@ import polars as pl
 from fluss_df.io.scans.running import RunningQuery
 
 # what is computed and not taken: from here on scans wait, and from there on Polars does
-_HELD_BYTES: Final = 4 << 20
+_HELD_BYTES: Final = 1 << 20
 _MOST_HELD_BYTES: Final = 4 * _HELD_BYTES
-# what a scan holds that Polars did not take
-_AHEAD_BYTES: Final = 8 << 20
+# what a scan holds that Polars did not take; each of its threads decodes half as much at once, or a
+# batch of the log: a stream of 1 GB takes a quarter less memory so than with 8 MB, and 4 MB above
+_AHEAD_BYTES: Final = 2 << 20
 
 
 class Flow:

@@ -194,7 +194,7 @@ def _plot(frame: pl.DataFrame, axes: dict[str, Any]) -> Markup:
     drawn = plots.Line(y, values.astype(np.float64))
     at = frame.get_column(x)
     title = f"{y} by {x}"
-    if at.dtype.is_temporal() and at.dtype != pl.Time:
+    if at.dtype.is_temporal() and at.dtype not in (pl.Time, pl.Duration):
         moments = frame.select(exact(x).cast(pl.Datetime("us")).dt.epoch("us")).to_series()
         seconds = moments.cast(pl.Float64).to_numpy() / 1e6
         return plots.lines(seconds, [drawn], title, moments=True)

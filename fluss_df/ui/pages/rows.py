@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
@@ -271,7 +272,16 @@ _EXAMPLES: Final = {
 }
 
 
+# zeros are nothing that is lost
+_MORE_DIGITS: Final = re.compile(r"[.,]\d{6}\d*[1-9]")
 _BOOLEANS: Final = {"true": True, "false": False}
+
+
+def _of_six_digits(text: str) -> str:
+    """Return a time, of which Python would pass over digits behind the sixth of a second."""
+    if _MORE_DIGITS.search(text):
+        raise ValueError
+    return text
 
 
 def _value(root: TypeRoot, text: str) -> Any:
@@ -289,11 +299,14 @@ def _value(root: TypeRoot, text: str) -> Any:
         case TypeRoot.DATE:
             return dt.date.fromisoformat(text)
         case TypeRoot.TIME_WITHOUT_TIME_ZONE:
-            return dt.time.fromisoformat(text)
+            return dt.time.fromisoformat(_of_six_digits(text))
         case TypeRoot.TIMESTAMP_WITHOUT_TIME_ZONE:
-            return dt.datetime.fromisoformat(text).replace(tzinfo=None)
+            found = dt.datetime.fromisoformat(_of_six_digits(text))
+            if found.tzinfo is not None:
+                raise ValueError
+            return found
         case TypeRoot.TIMESTAMP_WITH_LOCAL_TIME_ZONE:
-            found = dt.datetime.fromisoformat(text)
+            found = dt.datetime.fromisoformat(_of_six_digits(text))
             return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
         case TypeRoot.BYTES | TypeRoot.BINARY:
             return bytes.fromhex(text)

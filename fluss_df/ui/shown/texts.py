@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 
 from fluss_df.client.admin.results import HIDDEN, ConfigEntry, ConfigSource
 from fluss_df.io.base.names import exact
@@ -22,6 +24,8 @@ _KINDS: Final = {
     "Float64": "double", "Binary": "bytes",
 }  # fmt: skip
 _MOST_ENTRIES: Final = 20
+# since 1970, of what Polars can write out: the year 255,000
+_MOST_SECONDS: Final = 8 * 10**12
 # what would move the text around it, or hide: shown as its number
 _INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
@@ -167,14 +171,60 @@ def _column(values: pl.Series) -> list[Cell]:
         frame = frame.select(exact("v").str.slice(0, MOST_CHARACTERS + 1))
     elif isinstance(kind, pl.Binary):
         frame = frame.select(exact("v").bin.slice(0, MOST_CHARACTERS // 2 + 1))
-    elif isinstance(kind, pl.Datetime):
+    elif isinstance(kind, pl.Datetime) and _is_sayable(values, kind):
         # Python has no nanoseconds
         zone = "" if kind.time_zone is None else "Z"
         frame = frame.select(exact("v").dt.strftime(f"%Y-%m-%d %H:%M:%S%.f{zone}"))
+    elif isinstance(kind, pl.Time):
+        frame = frame.select(exact("v").dt.strftime("%H:%M:%S%.f"))
     elif isinstance(kind, pl.List):
         frame = frame.select(exact("v").list.head(_MOST_ENTRIES + 1))
     shown = "number" if kind.is_numeric() else "moment" if kind.is_temporal() else "text"
-    return [cell(value, shown) for value in frame.get_column("v").to_list()]
+    return [cell(value, shown) for value in _python(frame.get_column("v"))]
+
+
+def _is_sayable(moments: pl.Series, kind: pl.Datetime) -> bool:
+    """Whether Polars can write moments out: for years of more than six digits it panics."""
+    if kind.time_unit == "ns":
+        return True
+    most = _MOST_SECONDS * {"ms": 10**3, "us": 10**6}[kind.time_unit]
+    numbers = moments.to_physical().drop_nulls()
+    return bool(((numbers < most) & (numbers > -most)).all())
+
+
+def _python(values: pl.Series) -> list[Any]:
+    """Return values of Python; texts in the place of times, where some are none of Python.
+
+    Python's years have four digits, those of Fluss seven; and it has no nanoseconds.
+    """
+    kind = repr(values.dtype)
+    if "Date" not in kind:
+        return values.to_list()
+    if "'ns'" not in kind or isinstance(values.dtype, pl.Datetime):
+        with contextlib.suppress(ValueError, OverflowError, pl.exceptions.PanicException):
+            return values.to_list()
+    rows = values.to_arrow()
+    found: list[Any] = rows.cast(_with_texts(rows.type)).to_pylist()
+    return found
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    if kind.num_fields:
+        return any(_has_times(kind.field(number).type) for number in range(kind.num_fields))
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _with_texts(kind: pa.DataType) -> pa.DataType:
+    """Return a type with texts in the place of dates and timestamps, however deep."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _with_texts(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_with_texts(kind.key_type), _with_texts(kind.item_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_with_texts(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_with_texts(kind.value_type), kind.list_size)
+    return pa.string() if _has_times(kind) else kind
 
 
 def cell(value: Any, kind: str = "text") -> Cell:
