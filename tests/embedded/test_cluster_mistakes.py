@@ -85,7 +85,7 @@ def test_offsets_of_a_producer_that_are_none(
 ) -> None:
     table = pb.ProducerTableOffsets(table_id=1)
     for part in parts:
-        table.bucket_offsets.add(**part)  # type: ignore[arg-type]
+        table.bucket_offsets.add(**part)
     request = pb.RegisterProducerOffsetsRequest(producer_id="p", table_offsets=[table])
     _, message = refused(client, api.REGISTER_PRODUCER_OFFSETS, request)
     assert f"producer p: table 1 {problem}" in message
