@@ -28,8 +28,10 @@ TOGETHER: Final[Mapping[str, str]] = {
         r"tests/lake/(test_(added_columns|lake_types)"
         r"|tiering/test_(guide|tiering_failures|tiering_leases|tiering_service|upkeep))\.py"
     ),
-    # a session of Spark, whose kind is the first parameter of most tests that have one
-    "Spark": r"tests/spark/(.*\[(classic|connect)\b|test_(sql_text|random_\w+)\.py)",
+    # a server that is killed, and started again
+    "killed": r"tests/faults/test_killed_servers(_kv)?\.py",
+    # a session of Spark, whose kind is a parameter of most tests that have one
+    "Spark": r"tests/spark/(.*\[(\w+-)?(classic|connect)\b|test_(sql_text|random_\w+)\.py)",
 }
 SECONDS_FILE: Final = Path(__file__).with_name("piece_seconds.json")
 #: What a piece may take that was not measured: it is not left to the end.

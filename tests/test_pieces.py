@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
         ("tests/lake/test_frames.py::test_x[paimon::y]", "tests/lake/test_frames.py"),
         ("tests/spark/test_states.py::test_x[classic]", "Spark"),
         ("tests/spark/test_states.py::test_x[connect-1]", "Spark"),
+        ("tests/spark/test_lake.py::test_x[iceberg-classic-log]", "Spark"),
         ("tests/spark/test_states.py::test_x", "tests/spark/test_states.py"),
         ("tests/spark/test_sql_text.py::test_x", "Spark"),
         ("tests/spark/test_jvm_kills.py::test_x", "tests/spark/test_jvm_kills.py"),
