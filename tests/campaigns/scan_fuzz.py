@@ -312,9 +312,7 @@ class Queries:
             cast = column.cast(other, strict=False)
             if rng.random() < 0.3:
                 return cast.is_null()
-            value = {pl.String: "1", pl.Boolean: True, pl.Date: dt.date(2024, 2, 29)}.get(
-                other, 1
-            )
+            value = {pl.String: "1", pl.Boolean: True, pl.Date: dt.date(2024, 2, 29)}.get(other, 1)
             if isinstance(other, pl.Datetime):
                 value = dt.datetime(1970, 1, 1)
             return getattr(cast, rng.choice(operators))(value)
