@@ -16,6 +16,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.runs.checkpoint import storing_output
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -126,3 +127,39 @@ def test_a_folder_may_have_as_long_a_name_as_there_are(
     for name in ("x" * 255, "\U0001f600" * 63):
         options: Any = {"to": tmp_path / name, "checkpoint": tmp_path / f"c{len(name)}"}
         assert query.fluss.run(**options).rows_written == 1  # type: ignore[attr-defined]
+
+
+FULL = Path("/dev/full")
+
+
+def to_parquet() -> None:
+    pl.LazyFrame({"id": range(10**5)}).sink_parquet(FULL)
+
+
+def to_arrow() -> None:
+    with pa.OSFile(str(FULL), "wb") as file, pa.ipc.new_file(file, SCHEMA) as stage:
+        stage.write_batch(pa.record_batch({"id": pa.array(range(10**5))}))
+
+
+@pytest.mark.parametrize("write", [to_parquet, to_arrow] if FULL.exists() else [])
+def test_a_full_disk_is_known_by_what_libraries_say_of_it(write: Callable[[], None]) -> None:
+    with (
+        pytest.raises(FlussError, match=r"^x cannot be written: No space left on device; ") as told,
+        storing_output(Path("x")),
+    ):
+        write()
+    assert told.value.error_code == ErrorCode.STORAGE_EXCEPTION
+
+
+@pytest.mark.parametrize(
+    ("error", "query"),
+    [
+        (FileNotFoundError, lambda: pl.scan_csv("nowhere.csv").collect()),
+        (pl.exceptions.ColumnNotFoundError, lambda: pl.LazyFrame({"a": [1]}).select("b").collect()),
+    ],
+)
+def test_other_errors_of_a_query_stay_what_they_are(
+    error: type[Exception], query: Callable[[], object]
+) -> None:
+    with pytest.raises(error), storing_output(Path("x")):
+        query()

@@ -15,6 +15,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 import uuid
@@ -23,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import polars as pl
+
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.pushdown.plan import Split
@@ -30,6 +33,10 @@ from fluss_df.pushdown.plan import Split
 _VERSION = 1
 # what the systems say of a lock that another process has
 _IS_LOCKED = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})
+
+# a disk, or a share of it, that takes no more
+_FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_NUMBER = re.compile(r"(?:os error|errno) (\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +295,20 @@ def storing(path: Path) -> Iterator[None]:
             " as they are, and the run goes on behind them when it is begun again",
             ErrorCode.STORAGE_EXCEPTION,
         ) from error
+
+
+@contextlib.contextmanager
+def storing_output(path: Path) -> Iterator[None]:
+    """As :func:`storing`, around a query, which may have errors of its own: of full disks alone."""
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        # Polars and Arrow have the number in the text
+        found = _NUMBER.search(str(error))
+        if found is None or int(found[1]) not in _FULL:
+            raise
+        with storing(path):
+            raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ from fluss_df.io.runs.checkpoint import (
     read_state,
     replacing,
     storing,
+    storing_output,
     write_atomically,
 )
 from fluss_df.io.runs.claims import Claims
@@ -306,6 +307,7 @@ class TableLedger:
         held = 0.0
         frames: list[pl.DataFrame] = []
         with (
+            storing_output(self._staged_path(batch.number)),
             replacing(self._staged_path(batch.number)) as name,
             pa.OSFile(name, "wb") as file,
             pa.ipc.new_file(file, self._writer.frame_schema) as stage,
@@ -319,8 +321,7 @@ class TableLedger:
                 frames.clear()
                 held = 0.0
                 for routed in self._writer.route(table):
-                    with storing(self._staged_path(batch.number)):
-                        stage.write_batch(routed.rows)
+                    stage.write_batch(routed.rows)
                     places[routed.bucket] = routed.partition_name
                     order.append(routed.bucket)
                     rows += routed.rows.num_rows

@@ -16,7 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.runs.checkpoint import BatchOffsets, lock_file, storing, sync_folder
+from fluss_df.io.runs.checkpoint import (
+    BatchOffsets,
+    lock_file,
+    storing,
+    storing_output,
+    sync_folder,
+)
 from fluss_df.io.runs.losses import Losses
 from fluss_df.io.runs.micro_batches import MicroBatch
 from fluss_df.io.runs.run_register import Link
@@ -187,7 +193,8 @@ class ParquetFolder:
             os.close(handle)
         try:
             marks = {_RUN_ID.decode(): self._run_id, _BATCH.decode(): json.dumps(about)}
-            batch.frame.sink_parquet(name, metadata=marks)
+            with storing_output(path):
+                batch.frame.sink_parquet(name, metadata=marks)
             rows = int(pq.read_metadata(name).num_rows)
             with storing(path):
                 if rows:
