@@ -366,3 +366,28 @@ def test_a_table_whose_query_fails_is_not_there(con: Backend, log: str, fresh: F
         con.create_table(name, con.table(log).select(a=ibis._.dt.cast("int64")))
     assert name not in con.list_tables()
     assert len(rows(con, log)) == 3
+
+
+def test_zeros_of_either_sign_are_two_keys() -> None:
+    """As in Fluss; to Polars they are equal."""
+    con = Backend()
+    con.do_connect(":memory:")
+    con.raw_sql("CREATE TABLE z (k DOUBLE, v INT, PRIMARY KEY (k) NOT ENFORCED)")
+
+    def keys() -> list[str]:
+        found = fluss_df.read_fluss("z", connection=con._connection)
+        return sorted(repr(k) for k in found["k"])
+
+    rows = pl.DataFrame({"k": [0.0, -0.0, float("nan"), 1.5], "v": [1, 2, 3, 4]})
+    rows = rows.with_columns(pl.col("v").cast(pl.Int32))
+    fluss_df.write_fluss(rows, "z", connection=con._connection)
+    assert keys() == ["-0.0", "0.0", "1.5", "nan"]
+    assert con.raw_sql("INSERT OVERWRITE z SELECT 0.0E0, 9").height == 1
+    assert keys() == ["0.0"]
+    fluss_df.write_fluss(rows, "z", connection=con._connection)
+    con.raw_sql(
+        "MERGE INTO z USING (SELECT 0.0E0 AS k UNION ALL SELECT 1.5E0) s ON z.k = s.k"
+        " WHEN MATCHED THEN UPDATE SET v = 7 WHEN NOT MATCHED BY SOURCE THEN DELETE"
+    )
+    assert keys() == ["-0.0", "0.0", "1.5"]
+    con.disconnect()

@@ -30,7 +30,7 @@ from fluss_df.backend.sql.merge import (
 )
 from fluss_df.backend.sql.queries import SqlScope, errors_of_polars, hints_within
 from fluss_df.errors import FlussError
-from fluss_df.io.base.names import all_exact, exact
+from fluss_df.io.base.names import all_exact, exact, same_key
 from fluss_df.io.sinks.changes import Changes
 from fluss_df.metadata import TablePath
 
@@ -116,7 +116,8 @@ class _Run:
             for clause, chosen in self._chosen(merge.of(NOT_MATCHED), alone):
                 self._insert(clause, chosen)
         if merge.of(BY_SOURCE):
-            keys = all_exact(map(merge.target.named, self._keys or merge.target.columns))
+            names = [merge.target.named(key) for key in self._keys or merge.target.columns]
+            keys = same_key(names, target.collect_schema())
             left = target.join(pairs.lazy(), on=keys, how="anti", nulls_equal=True).collect()
             for clause, chosen in self._chosen(merge.of(BY_SOURCE), left):
                 self._change(clause, chosen)
@@ -246,7 +247,8 @@ class _Run:
         """Raise where a row would be changed more than once: which change counts is not said."""
         if not self._acted:
             return
-        counts = pl.concat(self._acted).group_by(all_exact(self._keys)).len("__fluss_len")
+        acted = pl.concat(self._acted)
+        counts = self._counted(acted)
         worst = counts.filter(pl.col("__fluss_len") > 1).head(1)
         if len(worst):
             raise FlussError(
@@ -262,7 +264,7 @@ class _Run:
             return
         made = pa.concat_tables(table.select(self._keys) for table in self._new)
         new = pl.DataFrame(made)
-        counts = new.group_by(all_exact(self._keys)).len("__fluss_len")
+        counts = self._counted(new)
         twice = counts.filter(pl.col("__fluss_len") > 1).head(1)
         if len(twice):
             raise FlussError(
@@ -277,7 +279,8 @@ class _Run:
         there = narrowed(scan, self._path, self._catalog.connection, side)
         found = there.select(all_exact(self._keys)).collect()
         for gone in self._gone:
-            found = found.join(pl.DataFrame(gone), on=all_exact(self._keys), how="anti")
+            keys = same_key(self._keys, found.schema)
+            found = found.join(pl.DataFrame(gone), on=keys, how="anti")
         if len(found):
             raise FlussError(
                 f"MERGE INTO {self._path}: a row with {self._shown(found)} would be inserted, and"
@@ -293,6 +296,14 @@ class _Run:
             for clause in self._merge.of(NOT_MATCHED)
             if clause.action == "insert"
             for key in self._keys
+        )
+
+    def _counted(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return how many rows there are of each key."""
+        by = same_key(self._keys, rows.schema)
+        named = [expr.alias(f"__fluss_key_{number}") for number, expr in enumerate(by)]
+        return rows.group_by(named).agg(
+            *(expr.first() for expr in all_exact(self._keys)), pl.len().alias("__fluss_len")
         )
 
     def _shown(self, rows: pl.DataFrame) -> str:

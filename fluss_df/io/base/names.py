@@ -6,7 +6,7 @@ table may have columns that are called so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 import polars as pl
@@ -91,3 +91,16 @@ def with_fields_named(
 def all_exact(names: Iterable[str]) -> list[pl.Expr]:
     """Return the columns of exactly these names, in this order."""
     return [exact(name) for name in names]
+
+
+def same_key(names: Iterable[str], schema: Mapping[str, pl.DataType]) -> list[pl.Expr]:
+    """Return by what rows are joined that have the same primary key, as Fluss tells keys apart.
+
+    To Polars 0.0 and -0.0 are equal; to Fluss they are the keys of two rows. What is one divided
+    by them tells them apart.
+    """
+    names = list(names)
+    signs = [(1.0 / exact(name)).alias(name) for name in names if schema[name].is_float()]
+    # named by its first field: names of keys may not be repeated
+    distinct = [pl.struct(pl.lit(0).alias("__fluss_signs"), *signs)] if signs else []
+    return [*all_exact(names), *distinct]
