@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
-from fluss_df.io.base.names import all_exact, same_key
+from fluss_df.io.base.names import all_exact, without_keys_of
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sinks.changes import Changes
 from fluss_df.io.sinks.sink import sink_fluss
@@ -149,8 +149,7 @@ class Overwriting:
         old = scan_fluss(self._path, **options).select(keys)
         if new is not None:
             kept = pl.DataFrame(new.select(self._info.get_primary_keys()))
-            same = same_key(kept.columns, kept.schema)
-            old = old.join(kept.lazy(), on=same, how="anti")
+            old = without_keys_of(old, kept.lazy(), kept.columns)
         gone = old.collect()
         changes.delete(gone.to_arrow())
         # what is not replaced yet stays, if this is cut short

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 from sqlglot import exp
 
@@ -30,7 +31,7 @@ from fluss_df.backend.sql.merge import (
 )
 from fluss_df.backend.sql.queries import SqlScope, errors_of_polars, hints_within
 from fluss_df.errors import FlussError
-from fluss_df.io.base.names import all_exact, exact, same_key
+from fluss_df.io.base.names import all_exact, exact, key_signs, without_keys_of
 from fluss_df.io.sinks.changes import Changes
 from fluss_df.metadata import TablePath
 
@@ -117,8 +118,7 @@ class _Run:
                 self._insert(clause, chosen)
         if merge.of(BY_SOURCE):
             names = [merge.target.named(key) for key in self._keys or merge.target.columns]
-            keys = same_key(names, target.collect_schema())
-            left = target.join(pairs.lazy(), on=keys, how="anti", nulls_equal=True).collect()
+            left = without_keys_of(target, pairs.lazy(), names, nulls_equal=True).collect()
             for clause, chosen in self._chosen(merge.of(BY_SOURCE), left):
                 self._change(clause, chosen)
         self._require_one_change_each()
@@ -279,8 +279,7 @@ class _Run:
         there = narrowed(scan, self._path, self._catalog.connection, side)
         found = there.select(all_exact(self._keys)).collect()
         for gone in self._gone:
-            keys = same_key(self._keys, found.schema)
-            found = found.join(pl.DataFrame(gone), on=keys, how="anti")
+            found = without_keys_of(found.lazy(), pl.LazyFrame(gone), self._keys).collect()
         if len(found):
             raise FlussError(
                 f"MERGE INTO {self._path}: a row with {self._shown(found)} would be inserted, and"
@@ -300,11 +299,10 @@ class _Run:
 
     def _counted(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return how many rows there are of each key."""
-        by = same_key(self._keys, rows.schema)
-        named = [expr.alias(f"__fluss_key_{number}") for number, expr in enumerate(by)]
-        return rows.group_by(named).agg(
-            *(expr.first() for expr in all_exact(self._keys)), pl.len().alias("__fluss_len")
-        )
+        signs = key_signs(self._keys, rows.schema)
+        by = [*all_exact(self._keys), *(expr.alias(name) for name, expr in signs.items())]
+        counts = rows.group_by(by).len("__fluss_len")
+        return counts.drop(cs.by_name(*signs)) if signs else counts
 
     def _shown(self, rows: pl.DataFrame) -> str:
         return ", ".join(f"{key} = {rows[key][0]!r}" for key in self._keys)

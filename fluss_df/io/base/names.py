@@ -93,14 +93,23 @@ def all_exact(names: Iterable[str]) -> list[pl.Expr]:
     return [exact(name) for name in names]
 
 
-def same_key(names: Iterable[str], schema: Mapping[str, pl.DataType]) -> list[pl.Expr]:
-    """Return by what rows are joined that have the same primary key, as Fluss tells keys apart.
-
-    To Polars 0.0 and -0.0 are equal; to Fluss they are the keys of two rows. What is one divided
-    by them tells them apart.
-    """
+def without_keys_of(
+    rows: pl.LazyFrame, others: pl.LazyFrame, names: Iterable[str], *, nulls_equal: bool = False
+) -> pl.LazyFrame:
+    """Return the rows whose primary key no row of others has, as Fluss tells keys apart."""
     names = list(names)
-    signs = [(1.0 / exact(name)).alias(name) for name in names if schema[name].is_float()]
-    # named by its first field: names of keys may not be repeated
-    distinct = [pl.struct(pl.lit(0).alias("__fluss_signs"), *signs)] if signs else []
-    return [*all_exact(names), *distinct]
+    signs = key_signs(names, rows.collect_schema())
+    on = [*all_exact(names), *all_exact(signs)]
+    found = rows.with_columns(**signs).join(
+        others.with_columns(**signs), on=on, how="anti", nulls_equal=nulls_equal
+    )
+    return found.drop(cs.by_name(*signs)) if signs else found
+
+
+def key_signs(names: Iterable[str], schema: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
+    """Return, by new names, what tells the keys apart that are equal to Polars and not to Fluss.
+
+    That is 0.0 and -0.0, which are the keys of two rows: one divided by them is not equal.
+    """
+    floats = [name for name in names if schema[name].is_float()]
+    return {f"__fluss_sign_{at}": 1.0 / exact(name) for at, name in enumerate(floats)}
