@@ -2,6 +2,7 @@ import time
 from collections.abc import Callable
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +14,7 @@ from fluss_df.io import scan_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.spark import FlussDataSource
 from fluss_df.spark.write.all_or_nothing import write_name
+from fluss_df.spark.write.writing import _operations
 from tests.client.test_types import everything
 from tests.io.conftest import MakeTable
 from tests.spark.support import assert_same, load, save
@@ -97,6 +99,14 @@ def test_an_operation_column(
     with pytest.raises(PySparkException, match=r"'op' has 'replace'.*expected insert"):
         save(changes.selectExpr("id", "name", "value", "'replace' op"), fluss_cluster, table,
              operation_column="op")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_operations_are_texts_of_any_size(kind: pa.DataType) -> None:
+    # as spark.sql.execution.arrow.useLargeVarTypes has them
+    given = pa.chunked_array([pa.array(["Insert", "upsert"]).cast(kind)])
+    found = _operations(given, TablePath("fluss", "t"), "op")
+    assert found.to_pylist() == ["+I", "+U"]
 
 
 def test_partitions_are_created_when_asked(

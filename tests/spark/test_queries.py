@@ -116,6 +116,26 @@ def test_results_stay(database: Database, query: str) -> None:
     assert_same(database.found(query), expected)
 
 
+def test_a_backslash_means_what_the_session_says(
+    spark: SparkSession, fluss_cluster: LocalCluster, make_table: MakeTable
+) -> None:
+    texts = pl.DataFrame(
+        {"id": [1, 2, 3], "s": ["a\\b", "a\\\\b", None], "x": [b"\x0f", b"\x1f", None]}
+    )
+    database = Database(spark, fluss_cluster.bootstrap_servers, make_table(texts.to_arrow().cast(
+        pa.schema([("id", pa.int64()), ("s", pa.string()), ("x", pa.binary())])).schema, texts),
+        TablePath("none", "none"))  # fmt: skip
+    query = r"SELECT id FROM {a} WHERE s = 'a\\b'"
+    setting = "spark.sql.parser.escapedStringLiterals"
+    assert database.found(query)["id"].to_list() == [1]
+    assert database.found("SELECT id FROM {a} WHERE x = X'F'")["id"].to_list() == [1]
+    spark.conf.set(setting, "true")
+    try:
+        assert database.found(query)["id"].to_list() == [2]
+    finally:
+        spark.conf.unset(setting)
+
+
 def test_views(spark: SparkSession, database: Database) -> None:
     views = fluss_views(spark, {"my_a": database.names["a"]}, connection=database.address)
     assert list(views) == ["my_a"]

@@ -378,8 +378,11 @@ def _value(tree: exp.Expr) -> Any:
     elif isinstance(tree, exp.Null):
         return None
     elif isinstance(tree, exp.HexString):
-        # as it was written, see sqlglot
-        return bytes.fromhex(tree.this)
+        # as it was written, see sqlglot; Spark puts a 0 before an odd number of digits
+        try:
+            return bytes.fromhex("0" * (len(tree.this) % 2) + tree.this)
+        except ValueError:
+            pass
     elif isinstance(tree, exp.Cast | exp.TryCast) and isinstance(tree.this, exp.Literal):
         return _typed(tree.this, tree.to.this.name)
     raise UnsupportedExpression(f"'{_sql(tree)}' is no literal")

@@ -313,18 +313,22 @@ def _candidates(
     except (SqlglotError, KeyError, ValueError, AttributeError, RecursionError):
         return {}
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    # then a backslash stands for itself to Spark, and not to the scan
+    raw = spark.conf.get("spark.sql.parser.escapedStringLiterals", "false") == "true"
     found: dict[int, str] = {}
     for scope in scopes:
         for alias, at in _aliases(scope, numbers):
             converter = SqlConditions(schemas[at], zone)
             pushed = []
             for part in _conjuncts_on(scope, alias):
-                plain = part.copy()
-                for column in plain.find_all(exp.Column):
+                own = part.copy()
+                for column in own.find_all(exp.Column):
                     column.set("table", None)
-                text = plain.sql(dialect=_DIALECT)
+                text = own.sql(dialect=_DIALECT)
+                if raw and "\\" in text:
+                    continue
                 try:
-                    converter.convert(plain)
+                    converter.convert(own)
                     # the scan reads the text, in which sqlglot may write what is not taken
                     parse_filter(text, schemas[at], zone, mentions[at].table)
                 except FlussError:

@@ -118,6 +118,9 @@ def prepared(target: Target, rows: pa.Table) -> pa.Table:
 
 def _operations(column: pa.ChunkedArray, path: TablePath, name: str) -> pa.ChunkedArray:
     """Return the operations by their names in a changelog."""
+    # Spark's setting useLargeVarTypes makes large strings of strings
+    if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+        column = column.cast(pa.string())
     if not pa.types.is_string(column.type):
         raise SchemaMismatchError(
             f"table {path}: operation column '{name}' is {column.type}, not a string"
