@@ -11,9 +11,10 @@ from ibis.formats.polars import PolarsType
 
 from fluss_df.backend.translation import rule, translate
 
-_UNITS = ("ms", "us", "ns")
-# years of which 64 bits hold the nanoseconds
-_FIRST, _LAST = 1678, 2261
+#: Units of times, the coarsest first.
+UNITS = ("ms", "us", "ns")
+#: Years of which 64 bits hold the nanoseconds.
+FIRST_YEAR, LAST_YEAR = 1678, 2261
 
 _compared = translate.dispatch(ops.Equals)
 _identical = translate.dispatch(ops.IdenticalTo)
@@ -34,10 +35,10 @@ def _unit(value: ops.Value) -> int:
         moment = value.value
         if moment is None:
             return 0
-        if getattr(moment, "nanosecond", 0) and _FIRST <= moment.year <= _LAST:
+        if getattr(moment, "nanosecond", 0) and FIRST_YEAR <= moment.year <= LAST_YEAR:
             return 2
         return 1 if moment.microsecond % 1000 else 0
-    return _UNITS.index(PolarsType.from_ibis(value.dtype).time_unit)
+    return UNITS.index(PolarsType.from_ibis(value.dtype).time_unit)
 
 
 def _aligned(values: Sequence[ops.Value], kw: dict[str, Any]) -> list[pl.Expr] | None:
@@ -52,12 +53,12 @@ def _aligned(values: Sequence[ops.Value], kw: dict[str, Any]) -> list[pl.Expr] |
     )
     made = []
     for value in values:
-        kind = pl.Datetime(_UNITS[finest], zone)  # type: ignore[arg-type]
+        kind = pl.Datetime(UNITS[finest], zone)  # type: ignore[arg-type]
         if isinstance(value, ops.Literal) and value.value is not None:
             if value.dtype.timezone != zone:
                 return None
             moment = pl.lit(value.value)
-            if finest == 2 and not _FIRST <= value.value.year <= _LAST:
+            if finest == 2 and not FIRST_YEAR <= value.value.year <= LAST_YEAR:
                 # far from all that it is compared with, whose nanoseconds do not matter then
                 made.append(moment)
             else:

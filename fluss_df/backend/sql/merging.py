@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import polars as pl
-import polars.selectors as cs
 import pyarrow as pa
 from sqlglot import exp
 
@@ -247,8 +246,7 @@ class _Run:
         """Raise where a row would be changed more than once: which change counts is not said."""
         if not self._acted:
             return
-        acted = pl.concat(self._acted)
-        counts = self._counted(acted)
+        counts = self._counted(pl.concat(self._acted))
         worst = counts.filter(pl.col("__fluss_len") > 1).head(1)
         if len(worst):
             raise FlussError(
@@ -301,8 +299,7 @@ class _Run:
         """Return how many rows there are of each key."""
         signs = key_signs(self._keys, rows.schema)
         by = [*all_exact(self._keys), *(expr.alias(name) for name, expr in signs.items())]
-        counts = rows.group_by(by).len("__fluss_len")
-        return counts.drop(cs.by_name(*signs)) if signs else counts
+        return rows.group_by(by).len("__fluss_len")
 
     def _shown(self, rows: pl.DataFrame) -> str:
         return ", ".join(f"{key} = {rows[key][0]!r}" for key in self._keys)

@@ -15,6 +15,7 @@ from sqlglot import exp
 from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.backend.sql.clauses import ONE_ROW, from_of, from_one_row, refuse_what_polars_ignores
 from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.backend.sql.operands.types import clauses_in_sight
 from fluss_df.backend.sql.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.names import exact, is_pattern, with_fields_named
@@ -419,21 +420,7 @@ def _is_cte(table: exp.Table) -> bool:
     """Whether a name means a common table expression that is in sight of it."""
     if table.db:
         return False
-    node: exp.Expr | None = table
-    inside: exp.CTE | None = None
-    while node is not None:
-        if isinstance(node, exp.CTE):
-            inside = node
-        elif not isinstance(node, exp.With):
-            clause = node.args.get("with_") or node.args.get("with")
-            for cte in clause.expressions if clause else ():
-                if cte is inside and clause and not clause.args.get("recursive"):
-                    break
-                if cte.alias == table.name:
-                    return True
-            inside = None
-        node = node.parent
-    return False
+    return any(cte.alias == table.name for clause in clauses_in_sight(table) for cte in clause)
 
 
 def _options(hints: list[str]) -> dict[str, Any]:

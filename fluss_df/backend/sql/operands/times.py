@@ -13,15 +13,13 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 from sqlglot import exp
 
+from fluss_df.backend.compiler.times import FIRST_YEAR, LAST_YEAR, UNITS
 from fluss_df.backend.sql.operands.types import asked_type
 
-_UNITS = ("ms", "us", "ns")
 _DIGITS = (3, 6, 9)
 _NO_PRECISION = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _FRACTION = re.compile(r"\.(\d+)")
-# years of which 64 bits hold the nanoseconds
-_FIRST, _LAST = 1678, 2261
 # what equals no time that anyone means, for lists in which a time is out of reach
 _UNREACHED = "1678-01-01 00:00:00.000000001"
 
@@ -72,9 +70,9 @@ def _align_columns(operation: exp.SetOperation, frames: Mapping[str, pl.LazyFram
         return
     for items in zip(*(select.expressions for select in selects), strict=True):
         found = [asked_type(item.unalias(), frames) for item in items]
-        units = [_UNITS.index(k.time_unit) for k in found if isinstance(k, pl.Datetime)]
+        units = [UNITS.index(k.time_unit) for k in found if isinstance(k, pl.Datetime)]
         for item, kind in zip(items, found, strict=True):
-            if isinstance(kind, pl.Datetime) and _UNITS.index(kind.time_unit) < max(units):
+            if isinstance(kind, pl.Datetime) and UNITS.index(kind.time_unit) < max(units):
                 made = _cast(item.unalias(), kind.time_zone is not None, max(units))
                 item.replace(exp.alias_(made, item.alias_or_name, quoted=True))
 
@@ -114,11 +112,11 @@ def _align(node: exp.Expr, values: list[exp.Expr], frames: Mapping[str, pl.LazyF
     if not kinds:
         return
     zoned = next(iter(kinds.values())).time_zone is not None
-    units = [_UNITS.index(kind.time_unit) for kind in kinds.values()]
+    units = [UNITS.index(kind.time_unit) for kind in kinds.values()]
     needed = [_needed(literal) for literal in literals.values()]
     finest = max([*units, *needed])
     for at, kind in kinds.items():
-        if _UNITS.index(kind.time_unit) < finest:
+        if UNITS.index(kind.time_unit) < finest:
             values[at].replace(_cast(values[at], zoned, finest))
     for at, literal in literals.items():
         if finest < 2 and max(units) == finest and needed[list(literals).index(at)] <= finest:
@@ -170,7 +168,7 @@ def _needed(literal: exp.Literal) -> int:
 
 
 def _in_reach(literal: exp.Literal) -> bool:
-    return _FIRST <= int(literal.name[:4]) <= _LAST
+    return FIRST_YEAR <= int(literal.name[:4]) <= LAST_YEAR
 
 
 def _is_zoned(cast: exp.Cast) -> bool:

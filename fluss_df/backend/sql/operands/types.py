@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import polars as pl
 from sqlglot import exp
@@ -41,24 +41,33 @@ def _in_sight(select: exp.Select) -> list[exp.Expr]:
     """Return the common table expressions that a SELECT may name, those of outer queries first."""
     found: list[exp.Expr] = []
     named: set[str] = set()
-    node: exp.Expr | None = select
-    inside: exp.Expr | None = None
-    while node is not None:
-        if isinstance(node, exp.CTE):
-            inside = node
-        elif not isinstance(node, exp.With):
-            clause = node.args.get("with_") or node.args.get("with")
-            seen: list[exp.Expr] = []
-            for cte in clause.expressions if clause else ():
-                if cte is inside:
-                    break
-                if cte.alias not in named:
-                    seen.append(cte.copy())
-            named |= {cte.alias for cte in seen}
-            found = seen + found
-            inside = None
-        node = node.parent
+    for clause in clauses_in_sight(select):
+        seen: list[exp.Expr] = [cte.copy() for cte in clause if cte.alias not in named]
+        named |= {cte.alias for cte in seen}
+        found = seen + found
     return found
+
+
+def clauses_in_sight(node: exp.Expr) -> Iterator[list[exp.CTE]]:
+    """Yield the common table expressions that a part of a query may name, by clause, inner first.
+
+    Of the clause that the part stands in, those before it, and itself where it is recursive.
+    """
+    above: exp.Expr | None = node
+    inside: exp.CTE | None = None
+    while above is not None:
+        if isinstance(above, exp.CTE):
+            inside = above
+        elif not isinstance(above, exp.With):
+            clause = above.args.get("with_") or above.args.get("with")
+            found: list[exp.CTE] = []
+            for cte in clause.expressions if clause else ():
+                if cte is inside and clause and not clause.args.get("recursive"):
+                    break
+                found.append(cte)
+            yield found
+            inside = None
+        above = above.parent
 
 
 def type_of(column: exp.Column, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
