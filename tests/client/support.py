@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import itertools
 import socket
@@ -205,6 +206,9 @@ def server_of(handle: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def free_address() -> str:
-    """Return an address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+    """Return an address where nobody listens, and where nobody else will until the tests end."""
+    reserved = socket.socket()
+    # Bound, but not listening: connections are refused, and no other process is given the port.
+    reserved.bind(("127.0.0.1", 0))
+    atexit.register(reserved.close)
+    return f"127.0.0.1:{reserved.getsockname()[1]}"

@@ -175,7 +175,8 @@ def tier_until_done(service: TieringService, tables: list[LakeTable], seconds: f
     deadline = time.monotonic() + seconds
     while True:
         service.run_due()
-        if all(table.tiered() == table.ends() for table in tables):
+        behind = [table.name for table in tables if table.tiered() != table.ends()]
+        if not behind:
             return
-        assert time.monotonic() < deadline, "the tables were not tiered in time"
+        assert time.monotonic() < deadline, f"not tiered in {seconds} s: {behind}"
         time.sleep(0.1)

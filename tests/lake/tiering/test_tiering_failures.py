@@ -29,6 +29,9 @@ from tests.lake.tiering.support import KINDS, LakeTable, tier_until_done
 _KILLS = int(os.environ.get("FLUSS_TIERING_KILLS", "3"))
 _HAND_OVERS = int(os.environ.get("FLUSS_TIERING_HAND_OVERS", "2"))
 
+# A table that a service was at when it ended is its own for two minutes more.
+_TAKE_OVER_S = 200
+
 
 @pytest.fixture
 def connection(tiering_cluster: LocalCluster) -> Iterator[fluss.FlussConnection]:
@@ -230,6 +233,7 @@ def test_two_services_share_the_tables(
         table.check()
 
 
+@pytest.mark.timeout(300 + _TAKE_OVER_S)
 def test_a_service_killed_at_random_moments(
     connection: fluss.FlussConnection, tiering_cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -257,13 +261,10 @@ def test_a_service_killed_at_random_moments(
     with TieringService(
         connection, [table.path for table in tables], lease_file=lease_file
     ) as service:
-        tier_until_done(service, tables)
+        # a kill between the coordinator's answer and its note in the file costs two minutes
+        tier_until_done(service, tables, _TAKE_OVER_S)
     for table in tables:
         table.check()
-
-
-# A table that Flink's service was at when it was stopped is its own for two minutes more.
-_TAKE_OVER_S = 200
 
 
 @pytest.mark.timeout(300 + _TAKE_OVER_S * _HAND_OVERS)
