@@ -25,6 +25,7 @@ from fluss_df.io.polars_reader import copy_with_scans
 from fluss_df.io.scan import explain
 from fluss_df.io.scans.flow import Flow
 from fluss_df.io.scans.report import ScanReport
+from fluss_df.polars_adapter.plans import plan_text
 
 #: About the size of a batch.
 BATCH_BYTES: Final = 1 << 20
@@ -185,7 +186,7 @@ class QueryRun(Closing):
         if self._frame is None:
             raise FlussError("only queries have a plan: this statement is run as it stands")
         with _errors():
-            return explain(self._frame) or str(self._frame.explain())
+            return explain(self._frame) or plan_text(self._frame)
 
     # ---- while it runs
 

@@ -30,6 +30,9 @@ from fluss_df.pushdown.prune import Pruned, all_buckets, count_buckets, prune, s
 from fluss_df.record.change_tables import ChangeTable
 from fluss_df.schema import TableInfo
 
+#: What a plan says of a scan that looks up no keys.
+CURRENT_ROWS = "scan of the current rows"
+
 
 class FlussSnapshot(ScanNode):
     """The current rows of a primary-key table, as a node of a Polars plan; it can be pickled.
@@ -209,7 +212,7 @@ class _RowsRead(PlannedRead):
         pruned: Pruned | None,
     ) -> ScanPlan:
         info = self.info
-        reads, lookups, buckets = "scan of the current rows", None, None
+        reads, lookups, buckets = CURRENT_ROWS, None, None
         pushed: tuple[str, ...] = ()
         residual = tuple(condition.text for condition in conditions)
         asked = self.keys if self.keys is not None else self.prefixes

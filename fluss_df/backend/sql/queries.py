@@ -20,6 +20,7 @@ from fluss_df.backend.sql.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.names import exact, is_pattern, with_fields_named
 from fluss_df.metadata import BUCKET_COLUMN, VIEW_PROPERTY
+from fluss_df.polars_adapter.plans import sql_query
 from fluss_df.polars_adapter.scans import polars_text
 from fluss_df.record.change_tables import split_name
 
@@ -201,7 +202,7 @@ class SqlScope:
             reason = str(error).replace("PostgreSQL", "SQL over Fluss")
             raise FlussError(f"SQL cannot be run: {reason}, in: {begins}") from None
         try:
-            frame = pl.SQLContext(frames).execute(text, eager=False)
+            frame = sql_query(text, frames)
             frame.collect_schema()  # it is now that names and types are wrong
         except (
             pl.exceptions.PolarsError,

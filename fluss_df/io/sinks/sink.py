@@ -15,6 +15,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.io.sinks.writing import SHOWN, Progress, Writing
 from fluss_df.metadata import TablePath
+from fluss_df.polars_adapter.plans import run_into
 from fluss_df.polars_adapter.scans import lazy_frames
 from fluss_df.record.keys.partition_names import partition_names
 from fluss_df.record.python.coerce import coerce
@@ -249,7 +250,7 @@ def sink_fluss(
     def run() -> SinkResult:
         table = checked()
         with Writing(table, create_partitions=create_partitions, progress=progress) as writing:
-            frame.sink_batches(writing.write, engine=engine)
+            run_into(frame, writing.write, engine=engine)
         return _result(table, writing)
 
     if not lazy:
