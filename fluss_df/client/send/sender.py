@@ -39,6 +39,7 @@ from fluss_df.errors import (
 )
 from fluss_df.metadata import ServerNode, TableBucket
 from fluss_df.protocol.frames import Response, parse_response, server_error
+from fluss_df.protocol.message_parts import partition_of
 from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
@@ -331,13 +332,7 @@ class Sender:
         except FlussError as error:
             self._all_failed(batches, error)
             return
-        of_buckets = {
-            (
-                of_bucket.partition_id if of_bucket.HasField("partition_id") else None,
-                of_bucket.bucket_id,
-            ): of_bucket
-            for of_bucket in response.buckets_resp
-        }
+        of_buckets = {(partition_of(each), each.bucket_id): each for each in response.buckets_resp}
         for batch in batches:
             of_bucket = of_buckets.get((batch.bucket.partition_id, batch.bucket.bucket_id))
             if of_bucket is None:
