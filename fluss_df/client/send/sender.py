@@ -26,7 +26,6 @@ from fluss_df.client.send.batch import BucketResult, BufferMemory, WriteBatch
 from fluss_df.client.send.batch_parts import BatchParts
 from fluss_df.client.send.bucket_queue import UNCERTAIN, BucketQueue, Hold
 from fluss_df.client.send.partition_moves import PartitionMoves
-from fluss_df.client.send.requests import UNKNOWN, WriteApi, Written
 from fluss_df.client.send.writer_ids import WriterIds
 from fluss_df.client.transport.multiplexed import CountedConnection
 from fluss_df.config import Config
@@ -40,6 +39,7 @@ from fluss_df.errors import (
 from fluss_df.metadata import ServerNode, TableBucket
 from fluss_df.protocol.frames import Response, parse_response, server_error
 from fluss_df.protocol.message_parts import partition_of
+from fluss_df.protocol.produce import UNKNOWN, WriteApi, Written
 from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Sender:
         #: What went wrong since the last flush, and how many rows were not acknowledged by it.
         self.failures: list[tuple[FlussError, int]] = []
         self.done_rows = 0
-        self._parts = BatchParts(api, self.ids, self._one_more)
+        self._parts = BatchParts(self.ids, self._one_more)
         self._moves = PartitionMoves(self, create=create_partitions, moved=partition_moved)
         self._owner: object | None = None
 
