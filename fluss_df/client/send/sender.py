@@ -36,7 +36,7 @@ from fluss_df.errors import (
     NetworkError,
     ProtocolError,
 )
-from fluss_df.metadata import ServerNode, TableBucket
+from fluss_df.metadata import ServerNode, TableBucket, bucket_text
 from fluss_df.protocol.frames import Response, parse_response, server_error
 from fluss_df.protocol.message_parts import partition_of
 from fluss_df.protocol.produce import UNKNOWN, WriteApi, Written
@@ -358,8 +358,7 @@ class Sender:
 
     def where(self, of: WriteBatch | BucketQueue) -> str:
         """Name a bucket for errors."""
-        partition = f", partition '{of.partition_name}'" if of.partition_name else ""
-        return f"table {self.info.table_path}{partition}, bucket {of.bucket.bucket_id}"
+        return bucket_text(self.info.table_path, of.partition_name, of.bucket)
 
     # ---- answers
 

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 from fluss_df.engine.access.authorizer import Rights, denied
 from fluss_df.engine.files.workers import paced
+from fluss_df.engine.tables.buckets import unknown_partition
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import DEFAULT_DATABASE
 from fluss_df.protocol import api
@@ -167,11 +168,7 @@ def _metadata(rights: Rights, handler: Handler, asked: pb.MetadataRequest) -> Me
         found = rights.authorizer.catalog.partition_by_id(partition_id)
         if found is not None and rights.refusal(_DESCRIBE, found[0]) is not None:
             # as of one that does not exist
-            raise FlussError(
-                f"The partition id '{partition_id}' does not exist or you don't have permission"
-                " to access it.",
-                ErrorCode.PARTITION_NOT_EXISTS,
-            )
+            raise unknown_partition(partition_id)
     seen = pb.MetadataRequest()
     seen.CopyFrom(asked)
     del seen.table_path[:]

@@ -32,6 +32,7 @@ from fluss_df.engine.requests.catalog_requests import CatalogRequests
 from fluss_df.engine.requests.cluster_requests import SERVER, ClusterRequests
 from fluss_df.engine.requests.kv_scans import Scans
 from fluss_df.engine.requests.request_limits import check_entries, may_be_large, refuse_size
+from fluss_df.engine.tables.buckets import unknown_partition
 from fluss_df.engine.tables.tables import Table
 from fluss_df.engine.upkeep.backup import BACKUP_KEY, back_up
 from fluss_df.errors import ErrorCode, FlussError
@@ -412,11 +413,7 @@ class Dispatcher:
         for partition_id in paced(request.partitions_id):
             found = catalog.partition_by_id(partition_id)
             if found is None:
-                raise FlussError(
-                    f"The partition id '{partition_id}' does not exist or you don't have permission"
-                    " to access it.",
-                    ErrorCode.PARTITION_NOT_EXISTS,
-                )
+                raise unknown_partition(partition_id)
             room.take(_BUCKET_BYTES * (1 + found[0].buckets))
             self._add_partition(response, found[0], found[1].name, found[1].id)
         return response

@@ -17,7 +17,7 @@ from fluss_df.io.sinks.writing import SHOWN, Progress, Writing
 from fluss_df.metadata import TablePath
 from fluss_df.polars_adapter.plans import run_into
 from fluss_df.polars_adapter.scans import lazy_frames
-from fluss_df.record.keys.partition_names import partition_names
+from fluss_df.record.keys.partition_names import names_of_rows
 from fluss_df.record.python.coerce import coerce
 from fluss_df.texts.html_tables import pairs, table
 
@@ -382,13 +382,7 @@ def require_partitions(
     columns = target.partition_columns()
     if not columns or not rows.num_rows:
         return
-    names = [column.name for column in columns]
-    wanted = partition_names(
-        [rows.column(name) for name in names],
-        [column.type for column in columns],
-        names=names,
-        table=str(target.path),
-    ).dictionary.to_pylist()
+    wanted = names_of_rows(rows, columns, table=str(target.path))
     missing = sorted(set(wanted) - set(target.partitions() if there is None else there))
     if missing:
         shown = ", ".join(f"'{name}'" for name in missing[:SHOWN])
