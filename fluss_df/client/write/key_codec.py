@@ -20,6 +20,7 @@ from fluss_df.protocol.produce import PutKv
 from fluss_df.record.change_tables import CHANGELOG_TYPES
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.kv.primary_key import key_columns, key_lake_format
+from fluss_df.record.layout.columns import with_columns
 from fluss_df.record.layout.stamped import StampedBatch
 from fluss_df.record.python.coerce import coerce
 from fluss_df.record.python.row_collector import Gathered, RowCollector
@@ -181,13 +182,7 @@ def _true(rows: int) -> pa.Array:
 
 def _padded(keys: pa.Table | pa.RecordBatch, frame_schema: pa.Schema) -> Any:
     """Return keys with nulls in all other columns of a frame but the last, the flag."""
-    names = frozenset(keys.schema.names)
-    schema = pa.schema(list(frame_schema)[:-1])
-    columns = [
-        keys.column(field.name) if field.name in names else pa.nulls(keys.num_rows, field.type)
-        for field in schema
-    ]
-    return type(keys).from_arrays(columns, schema=schema)
+    return with_columns(keys, pa.schema(list(frame_schema)[:-1]))
 
 
 def _change_codes(column: pa.ChunkedArray, where: str) -> npt.NDArray[np.int64]:

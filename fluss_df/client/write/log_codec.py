@@ -11,11 +11,10 @@ import pyarrow as pa
 from fluss_df.client.transport.folders import served_here
 from fluss_df.client.write.codec import RowCodec
 from fluss_df.config import Config
-from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol.produce import ProduceLog
 from fluss_df.record.layout.stamped import StampedBatch
 from fluss_df.record.log.log_batch import Compression, encode_log_batch, log_batch
-from fluss_df.record.log.row_log import ROW_LOG_FORMATS, encode_row_log_batch
+from fluss_df.record.log.row_log import encode_row_log_batch, require_log_format
 from fluss_df.record.log.single_arrow import arrow_row_encoder
 from fluss_df.record.log.statistics import encode_statistics, statistics_columns
 from fluss_df.record.python.coerce import coerce
@@ -47,15 +46,10 @@ class LogCodec(RowCodec):
     most_rows = sys.maxsize
 
     def __init__(self, info: TableInfo, config: Config) -> None:
+        require_log_format(info.log_format, info.table_path)
         self._row_encoder = None
-        if info.log_format in ROW_LOG_FORMATS:
+        if info.log_format != "arrow":
             self._row_encoder = encoder_of(info.log_format)(info.schema.columns)
-        elif info.log_format != "arrow":
-            raise FlussError(
-                f"table {info.table_path} has the log format '{info.log_format}', which is not"
-                f" known here; known are arrow, {', '.join(ROW_LOG_FORMATS)}",
-                ErrorCode.UNSUPPORTED_VERSION,
-            )
         self._name = str(info.table_path)
         self._schema_id = info.schema_id
         self.columns = info.schema.columns
