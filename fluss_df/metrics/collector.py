@@ -81,7 +81,7 @@ class FlussCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics as they are now."""
-        # two scrapes at once would look at the same files
+        # two scrapes at once would both measure the sizes of all files
         with self._lock:
             found = [*self._counted(), *self._measured()]
         return iter(found)
@@ -108,7 +108,7 @@ class FlussCollector:
                     )
 
     def _labels(self, family: Family, labels: tuple[str, ...]) -> tuple[str, ...]:
-        """Return labels with those that are too many as one."""
+        """Return labels; those of a table or run that is one too many become ``(other)``."""
         if family.labels == ("table",):
             return (self._tables.label(labels[0]),)
         if family.labels == ("run", "table"):
@@ -145,7 +145,7 @@ class FlussCollector:
             metric.add_metric(list(labels), buckets, values[-1])
         return metric
 
-    # ---- what is looked at, rather than counted
+    # ---- gauges, which are measured when asked for
 
     def _measured(self) -> Iterator[Metric]:
         connections = list(clients.owners())
@@ -170,7 +170,7 @@ class FlussCollector:
         memory = tables = buckets = refusing = 0
         for server in servers:
             open_now = server.open_connections
-            # the set belongs to the event loop: copied in one step
+            # the event loop changes the set: copy() is one step, in which it cannot
             for connection in open_now.open.copy():
                 transports["tcp" if connection.address else "unix"] += 1
             memory += open_now.memory.held + open_now.answers.held
@@ -198,7 +198,7 @@ def _by_label(values: Mapping[str, float]) -> _Values:
 
 
 def _place(family: Family, key: Key) -> tuple[str, int] | None:
-    """Return the labels, as one text, and where in its histogram a counter belongs, if anywhere."""
+    """Return labels, as one text, and bucket of a histogram's counter; -1 for that of the sum."""
     if key[0] == family.source and len(key) == 3:
         return key[1], int(key[2])
     return (key[1], -1) if key[0] == f"{family.source}.sum" else None

@@ -54,7 +54,7 @@ def require_read(tree: exp.Expr, read: Arguments) -> None:
             raise UnsupportedExpression(f"'{node.sql(dialect='spark')}' is not understood")
         name = unread(node, names)
         if name is not None:
-            # by its class, because what cannot be read may be what cannot be written either
+            # names the class: sqlglot may fail to write a node with arguments of a newer release
             raise UnsupportedExpression(
                 f"{type(node).__name__.upper()} with {name.strip('_')} is not understood"
             )

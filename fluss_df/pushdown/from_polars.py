@@ -43,16 +43,16 @@ from fluss_df.pushdown.prune import Conjunct, Mask
 
 _OPS = {"Eq": Op.EQ, "NotEq": Op.NE, "Lt": Op.LT, "LtEq": Op.LE, "Gt": Op.GT, "GtEq": Op.GE}
 _TEXT_OPS = {"StartsWith": TextOp.STARTS_WITH, "EndsWith": TextOp.ENDS_WITH}
-# what functions have, whose results depend on it; those that are not here have no options
+# the options of functions that have some; all of them must be read, as results depend on them
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "IsBetween": ("closed",),
     "IsIn": ("nulls_equal",),
-    # "strict" says what becomes of a pattern that is no regular expression, and none is taken
+    # "strict" says what an invalid regular expression does; only plain texts are translated
     "Contains": ("literal", "strict"),
 }
 _ARGUMENTS = {"IsBetween": 3, "IsIn": 2}
 _CLOSED = {"Both": "both", "Left": "left", "Right": "right", "None": "none"}
-# a pattern of these characters means itself as a regular expression
+# regular expressions of these characters alone match themselves and nothing else
 _PLAIN = re.compile(r"[A-Za-z0-9_ \-/:,;@%&=<>'\"!~`]*")
 
 
@@ -112,7 +112,7 @@ def matches(expression: pl.Expr, rows: pl.DataFrame) -> pl.Series:
     if mask.dtype != pl.Boolean:
         raise UnsupportedExpression(f"it is {mask.dtype}, not boolean")
     if len(mask) != len(rows):
-        # a condition without columns is one value for all rows
+        # a condition on no column, such as pl.lit(True), gives one value for all rows
         if len(mask) != 1:
             raise UnsupportedExpression("it is not a value for each row")
         mask = mask.new_from_index(0, len(rows))

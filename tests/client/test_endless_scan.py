@@ -33,7 +33,7 @@ def test_a_scan_without_rows_ends(monkeypatch: pytest.MonkeyPatch, records: byte
             )
 
         with monkeypatch.context() as patched:
-            patched.setattr(Scans, "answer", answer)
+            patched.setattr(Scans, "_answer", answer)
             with pytest.raises(ProtocolError, match="answers without a row"):
                 read_fluss("keys", connection=connection)
         assert asked.count(False) <= snapshot_scanner._MOST_WITHOUT_ROWS + 1

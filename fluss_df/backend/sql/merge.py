@@ -15,23 +15,15 @@ from sqlglot import exp
 
 from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
 from fluss_df.backend.sql.sql_types import type_of_sql
-from fluss_df.backend.sql.values import require_fitting
+from fluss_df.backend.sql.values import READ_FROM_TEXT, require_fitting
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TablePath, require_columns
 from fluss_df.schema import TableInfo
-from fluss_df.types import Column, TypeRoot
+from fluss_df.types import Column
 
 MATCHED: Final = "WHEN MATCHED"
 NOT_MATCHED: Final = "WHEN NOT MATCHED"
 BY_SOURCE: Final = "WHEN NOT MATCHED BY SOURCE"
-
-# types that a text stands for in SQL
-_READ_FROM_TEXT = (
-    TypeRoot.DATE,
-    TypeRoot.TIME_WITHOUT_TIME_ZONE,
-    TypeRoot.TIMESTAMP_WITHOUT_TIME_ZONE,
-    TypeRoot.TIMESTAMP_WITH_LOCAL_TIME_ZONE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +113,16 @@ class Merge:
             found += clause.values.values()
             if clause.condition is not None:
                 found.append(clause.condition)
-        known = {side.named(c): None for side in (self.target, self.source) for c in side.columns}
-        names = {c.text(part) for e in found for c in e.find_all(exp.Column) for part in _PLACES}
-        return {name for name in names if name in known}
+        known = {side.named(c) for side in (self.target, self.source) for c in side.columns}
+        return known & {
+            c.text(part) for e in found for c in e.find_all(exp.Column) for part in _PLACES
+        }
 
     def key_values(self) -> dict[str, exp.Expr]:
-        """Return the columns of the target that ``ON`` says the values of, by the source's."""
-        whole = self.condition
-        parts = list(whole.flatten()) if isinstance(whole, exp.And) else [whole]
+        """Return the columns of the target that ``ON`` sets equal to a value of the source."""
         found: dict[str, exp.Expr] = {}
         theirs = {self.target.named(c): c for c in self.target.columns}
-        for part in (part.unnest() for part in parts):
+        for part in (part.unnest() for part in self._conjuncts()):
             if not isinstance(part, exp.EQ):
                 continue
             for one, other in ((part.this, part.expression), (part.expression, part.this)):
@@ -144,11 +135,12 @@ class Merge:
 
     def only_keys(self) -> bool:
         """Whether ``ON`` says that the primary keys are equal, and nothing else."""
+        keys = self.info.get_primary_keys()
+        return self.key_values().keys() == set(keys) and len(self._conjuncts()) == len(keys)
+
+    def _conjuncts(self) -> list[exp.Expr]:
         whole = self.condition
-        parts = list(whole.flatten()) if isinstance(whole, exp.And) else [whole]
-        return self.key_values().keys() == set(self.info.get_primary_keys()) and len(parts) == len(
-            self.info.get_primary_keys()
-        )
+        return list(whole.flatten()) if isinstance(whole, exp.And) else [whole]
 
     def _of_source(self, value: exp.Expr) -> bool:
         ours = {self.source.named(c) for c in self.source.columns}
@@ -314,7 +306,7 @@ def _updated(
             raise FlussError(f"MERGE INTO {path}: column '{name}' is set twice{spot(place)}")
         if name in info.get_primary_keys():
             if equal.get(name) == value.sql(Fluss):
-                continue  # it is that already
+                continue  # ON says that the row has this key already
             raise FlussError(
                 f"MERGE INTO {path}: column '{name}' is of the primary key, and cannot be set"
                 f"{spot(place)}"
@@ -382,7 +374,7 @@ def _is_star(items: Sequence[exp.Expr]) -> bool:
 
 
 def _all_by_name(merge: Merge, kind: str, what: str) -> list[tuple[str, exp.Expr, exp.Expr]]:
-    """Return the columns of the target with those of the source that are called so."""
+    """Return each column of the target, with the column of the source that has its name."""
     path, source = merge.info.table_path, merge.source
     if kind == BY_SOURCE:
         raise FlussError(f"MERGE INTO {path}: {what} takes a source, and {kind} has none")
@@ -396,11 +388,11 @@ def _typed(value: exp.Expr, column: Column, path: TablePath) -> exp.Expr:
     """Return a value for a column: NULL and texts of times in its type."""
     bare = value.unnest()
     if isinstance(bare, exp.Var) and bare.name.upper() == "DEFAULT":
-        bare = exp.null()  # Fluss has no other defaults
+        bare = exp.null()  # in Fluss the default of every column is NULL
     if isinstance(bare, exp.Null):
         return bare
     text = isinstance(bare, exp.Literal) and bare.is_string
-    if text and column.type.root in _READ_FROM_TEXT:
+    if text and column.type.root in READ_FROM_TEXT:
         require_fitting(bare, column, path)
         return exp.cast(bare, type_of_sql(column.type))
     return value

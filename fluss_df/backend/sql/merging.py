@@ -35,7 +35,7 @@ from fluss_df.io.sinks.changes import Changes
 from fluss_df.metadata import TablePath
 
 _ROWS: Final = "__fluss_rows"
-# the number of a row of the source, and of a pair
+# columns that number the rows of the source, and those of the frame that a clause looks at
 _SOURCE_ROW: Final = "__fluss_source_row"
 _NUMBER: Final = "__fluss_number"
 
@@ -106,7 +106,7 @@ class _Run:
         merge = self._merge
         target = self._target()
         if merge.of(BY_SOURCE):
-            # its rows are needed twice, and are to be the same
+            # it is read once, as the second reading could find other rows
             target = target.collect().lazy()
         pairs = self._pairs(target)
         for clause, chosen in self._chosen(merge.of(MATCHED), pairs):
@@ -146,7 +146,7 @@ class _Run:
             needed = [
                 c for c in merge.target.columns if c in self._keys or merge.target.named(c) in used
             ]
-            # of a table without a key, and where nothing is asked of the row
+            # where no column is needed, one is read all the same, for the number of rows
             frame = frame.select(all_exact(needed or merge.target.columns[:1]))
         return frame.rename({c: merge.target.named(c) for c in frame.collect_schema().names()})
 
@@ -184,7 +184,7 @@ class _Run:
             exp.alias_(value.copy(), place)
             for place, value in zip(places, values.values(), strict=True)
         ]
-        # a constant alone would be one row
+        # constants alone would give one row; with the number it is one for each of the rows
         query = exp.select(exp.column(_NUMBER), *items)
         return self._query(query, rows).rename(places)
 
@@ -286,7 +286,7 @@ class _Run:
             )
 
     def _inserts_unmatched_keys(self) -> bool:
-        """Whether what is inserted has the keys that ``ON`` compared: no such row is there."""
+        """Whether rows are inserted under the keys that ``ON`` found no row of, so all are new."""
         equal = self._merge.key_values()
         return self._merge.only_keys() and all(
             clause.values.get(key) == equal[key]

@@ -20,7 +20,7 @@ _SIMPLE = {
     _T.DOUBLE: TypeRoot.DOUBLE,
     _T.DATE: TypeRoot.DATE,
 }
-# how Flink writes STRING
+# Flink writes STRING as VARCHAR of this length
 _ANY_LENGTH = 2**31 - 1
 _PRECISE = {
     _T.TIME: (TypeRoot.TIME_WITHOUT_TIME_ZONE, 0),
@@ -61,7 +61,7 @@ def fluss_type(kind: exp.DataType, column: str) -> DataType:
         return DataType(TypeRoot.MAP, key=key.with_nullable(False), value=value)
     if root == _T.STRUCT and kind.expressions:
         return DataType(TypeRoot.ROW, fields=tuple(_field(f, column) for f in kind.expressions))
-    # of a name that is no type of any dialect the kind is kept as a text
+    # a name that sqlglot knows no type of is kept by it as a text, in "kind"
     of_user = root == _T.USERDEFINED and kind.args.get("kind")
     named = str(of_user or root.value) + (f"({', '.join(map(str, numbers))})" if numbers else "")
     raise FlussError(

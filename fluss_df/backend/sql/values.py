@@ -30,7 +30,7 @@ _R = TypeRoot
 _INTEGERS = (_R.TINYINT, _R.SMALLINT, _R.INTEGER, _R.BIGINT)
 _FLOATS = (_R.FLOAT, _R.DOUBLE)
 _INF = math.inf
-# of a FLOAT
+# the largest number that a FLOAT can be
 _LARGEST = 3.4028234663852886e38
 _PARSED: dict[TypeRoot, tuple[str, Callable[[str], Any]]] = {
     _R.DATE: ("'2024-01-31'", date.fromisoformat),
@@ -44,6 +44,8 @@ _PARSED: dict[TypeRoot, tuple[str, Callable[[str], Any]]] = {
         lambda text: _timestamp(text, "UTC"),
     ),
 }
+#: Types whose values SQL writes as a text, such as '2024-01-31' for a date.
+READ_FROM_TEXT = frozenset(_PARSED)
 _TYPED = (exp.DType.DATE, exp.DType.TIME, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPLTZ)
 
 
@@ -287,12 +289,12 @@ def _timestamp(text: str, zone: str | None) -> datetime | pa.Scalar:
     text = _shortest(text, 9)
     fine = _NINE_DIGITS.fullmatch(text)
     if fine is not None:
-        # more than Python's times have
+        # a datetime of Python has six digits at most
         since = pa.scalar(fine[1]).cast(pa.timestamp("ns")).cast(pa.int64()).as_py()
         if fine[2] is not None:
             if zone is None:
                 raise ValueError("a zone, where the column has none")
-            # what lies between the time in that zone, and in UTC
+            # how far the zone is from UTC
             offset = datetime.fromisoformat(f"2000-01-01T00:00:00{fine[2]}").utcoffset()
             assert offset is not None
             since -= int(offset.total_seconds()) * 10**9

@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 Emit: TypeAlias = Literal["updates", "final"]
 EMITS = ("updates", "final")
 
-# what makes windows of a time
+# the operations of Ibis that give the window that a time is in
 _WINDOWS = (ops.TimestampTruncate, ops.DateTruncate, ops.TimestampBucket)
 _ROWS = "_fluss_rows"
 Merge: TypeAlias = Callable[[pl.Expr], pl.Expr]
 
 
 def _sum(partial: pl.Expr) -> pl.Expr:
-    # of nothing it is null, in Ibis as in SQL
+    # the sum of no values is null in Ibis, as in SQL; in Polars it is 0
     return pl.when(partial.is_not_null().any()).then(partial.sum())
 
 
@@ -65,7 +65,7 @@ def _windows(aggregate: ops.Aggregate) -> dict[str, ops.Value]:
 
 
 def _made_of(value: ops.Value) -> ops.Value:
-    """Return the expression that a column is, below."""
+    """Return what computes a column, looking through projections and filters below it."""
     while isinstance(value, ops.Field):
         relation = value.rel
         if isinstance(relation, ops.Project):
@@ -206,12 +206,12 @@ class RunningAggregate:
         return self._results(given) if given.height else None
 
     def _window_of(self, newest: Any) -> Any:
-        """Return the first window that is open once one has begun: those before are closed."""
+        """Return the earliest window that is open when the newest time is this one."""
         late = self.lateness
         if isinstance(newest, dt.datetime):
             moment: Any = newest - late
         else:
-            # in whole days, rather too many
+            # a date: lateness is rounded up to whole days
             moment = newest - dt.timedelta(days=-(-late // dt.timedelta(days=1)))
         literal = ops.Literal(moment, self._window.arg.dtype)
         made = pl.select(translate(self._window.copy(arg=literal)))

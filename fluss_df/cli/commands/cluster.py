@@ -18,7 +18,7 @@ from fluss_df.cluster import (
 from fluss_df.cluster.processes.places import default_cluster_dir
 from fluss_df.cluster.processes.ports import is_free
 
-EXIT_STOPPED = 3  # as init scripts answer
+EXIT_STOPPED = 3  # what `status` of an init script returns for a service that is not running
 
 _DEFAULT_PORT = 9123  # where Fluss clients look by default
 

@@ -280,7 +280,8 @@ def _s3(token: Token) -> fs.FileSystem:
     if endpoint:
         parts = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
         scheme, address = parts.scheme, parts.netloc
-        # as the servers do it: buckets are host names unless that is switched off or cannot be
+        # As the servers do it: the bucket is part of the host name (virtual hosts), unless the
+        # option says that it is part of the path, or the host is an IP address.
         path_style = str(token.option("path.style.access", "path-style-access")).lower()
         virtual_hosts = path_style != "true" and not _is_address(parts.hostname or "")
     access = token.values.get("access_key_id") or None

@@ -45,9 +45,9 @@ _SCHEMA = pa.schema(
 # who waits in vain is refused, though it was the first.
 _GIVEN_BACK_S = 30.0
 _PAUSE_S = 0.02
-# the key in ``about`` of a row that one that came second has put back
+# the key in ``about`` that marks a row as put back by one that came second
 _GIVEN_BACK = "given_back"
-# a row before it was replaced tells of a claim that no lookup showed yet
+# UpdateBefore too: a claim may be replaced before any lookup has shown it
 _ROWS = (ChangeType.Insert.value, ChangeType.UpdateBefore.value, ChangeType.UpdateAfter.value)
 
 
@@ -134,7 +134,7 @@ class RunRegister:
             Metrics(parent=connection.metrics),
         )
         self._claimed: Link | None = None
-        # the end of the table's changes before that claim was made
+        # where the table's changes ended before ``_claimed`` was put
         self._claimed_behind = 0
         self._writer = UpsertWriter(connection, self._info)
 
@@ -175,7 +175,7 @@ class RunRegister:
             if found == link:
                 self._claimed, self._claimed_behind = link, end
                 return None
-            # a batch that was staged for a table that is gone is replaced by one of its number
+            # the expected batch may have the same number: it was staged for a table that is gone
             if found.batch >= link.batch and found != expected:
                 return self._give_back(names, (link, expected), begun)
         raise FlussError(
@@ -237,7 +237,7 @@ class RunRegister:
         except FlussError as error:
             if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
                 raise
-        # the first of them have expired
+        # the oldest changes have expired: read those that are left
         return list(self._read(run_id, max(start, self._end(OffsetSpec.earliest())), stop))
 
     def _read(self, run_id: str, start: int, stop: int) -> Iterator[Link]:

@@ -1,4 +1,4 @@
-"""The rows of a query that runs, as they are taken."""
+"""A query that runs on its own thread, and hands its rows on as they are taken."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import polars as pl
 from fluss_df.io.scans.running import RunningQuery
 from fluss_df.polars_adapter.plans import run_into
 
-# what is computed and not taken: from here on scans wait, and from there on Polars does
+# Bytes of results that nobody took yet: above the first number the scans wait, above the second
+# Polars does, too.
 _HELD_BYTES: Final = 1 << 20
 _MOST_HELD_BYTES: Final = 4 * _HELD_BYTES
-# what a scan holds that Polars did not take; each of its threads decodes half as much at once, or a
-# batch of the log: a stream of 1 GB takes a quarter less memory so than with 8 MB, and 4 MB above
+# Bytes that a scan decodes ahead of Polars. Each of its threads decodes half as many at once, or a
+# batch of the log if that is larger. Measured: a stream of 1 GB takes a quarter less memory than
+# with 8 MB here.
 _AHEAD_BYTES: Final = 2 << 20
 
 
@@ -30,7 +32,7 @@ class Flow:
     Parameters
     ----------
     errors
-        A context in which the thread computes, which makes other errors of those of Polars.
+        A context in which the thread computes: it turns errors of Polars into those of Fluss.
 
     Attributes
     ----------
@@ -49,7 +51,7 @@ class Flow:
         self._thread: threading.Thread | None = None
 
     def start(self, work: Callable[[], object]) -> None:
-        """Do something on a thread, whose end is that of the frames."""
+        """Do the work on a thread; where it ends, the frames end."""
 
         def main() -> None:
             error: BaseException | None = None
@@ -87,7 +89,7 @@ class Flow:
             return self.running.error is not None
 
     def frames(self) -> Iterator[pl.DataFrame]:
-        """Iterate over the parts; raises what the thread raised, or by what the query was ended."""
+        """Iterate over the parts; raises the error of the thread, or that which :meth:`end` got."""
         while True:
             with self._changed:
                 while not self._frames and not self._done and self.running.error is None:
@@ -121,7 +123,7 @@ class Flow:
         return None if deadline is None else max(0.0, deadline[0] - time.monotonic())
 
     def end(self, error: BaseException) -> None:
-        """End the query, whoever waits; one that is over keeps its end."""
+        """End the query with an error for who waits; nothing, if all its rows were taken."""
         with self._changed:
             if self._done and not self._frames:
                 return

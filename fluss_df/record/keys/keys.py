@@ -92,11 +92,11 @@ def _compacted(arrays: Sequence[pa.Array], types: Sequence[DataType], names: Seq
 
 def _values(array: pa.Array, t: DataType, name: str) -> rv.Values:
     if t.root is TypeRoot.TIME_WITHOUT_TIME_ZONE:
-        # rows of log tables may hold more digits, which do not count for their bucket
+        # a key holds milliseconds; a row of a log table may hold finer times, which are cut here
         return rv.Numbers(time_millis(array).view(np.uint32).astype(np.uint64), 4)
     return rv.extract(array, t, name, no_nested)
 
 
 def no_nested(array: pa.Array, t: DataType, path: str) -> Blobs:
-    """Refuse what cannot be a key."""
+    """Refuse an array, map or row: they cannot be part of a key."""
     raise FlussError(f"column '{path}' of type {t} cannot be part of a key")

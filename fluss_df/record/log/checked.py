@@ -7,7 +7,8 @@ from typing import TypeAlias
 #: Consecutive batches: the offset of the first record, that behind the last, their bytes.
 RunKey: TypeAlias = tuple[int, int, int]
 
-# of as many runs as a scan of some 10 GB has; what is forgotten is looked at again
+# How many runs are remembered: about those of a scan of 10 GB. One more, and all are forgotten:
+# they are validated again when they are read.
 _MOST_RUNS = 4096
 
 

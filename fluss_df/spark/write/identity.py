@@ -57,7 +57,7 @@ class ContentDigest:
         self.content = Content(0, 0)
 
     def counted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        """Yield tables as they come."""
+        """Yield tables unchanged, each after it was added to the digest."""
         for table in tables:
             frame = pl.from_arrow(table.select(sorted(table.schema.names)))
             assert isinstance(frame, pl.DataFrame)
@@ -77,7 +77,7 @@ def sum_of_contents(contents: Iterable[Content | None]) -> str | None:
         if content is None:
             return None
         total = _sum(total, content)
-    # another release of Polars hashes otherwise
+    # the release is part of it, as each release of Polars may hash in its own way
     return f"{total.rows} rows, {total.hashes:016x}, Polars {pl.__version__}"
 
 

@@ -62,7 +62,7 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
     """
     connection = options.connection.open()
     path = TablePath.parse(options.table, connection.default_database)
-    # says which tables there are; a write does not create one
+    # raises for a missing table, and names those that there are: a write creates none
     table = connection.get_table(path)
     column = options.operation_column
     names = [name for name in schema.names if name != column]
@@ -81,9 +81,9 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
     taken = _written(target)
     written = [field for field in written if taken is None or field.name in taken]
     if target.mode == "partial_update":
-        # refuses columns that cannot be updated without the others
+        # raises for columns that cannot be updated without others, such as a part of the key
         table.new_upsert([column.name for column in target.columns])
-    # a table of no chunks would have no types to look at
+    # no row is needed to check types, but a chunk is: empty_table() has one for each column
     coerce(pa.schema(written).empty_table(), target.columns, table=str(path))
     return target
 
