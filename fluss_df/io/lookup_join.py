@@ -236,18 +236,15 @@ class LookupJoin:
         return joined.drop(list(sides.values()))
 
     def _found(self, lookuper: Lookuper, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        flag = "\0found"
         run = ScanRun(self.plan, ScanMetrics())
         run.opened()
         self.runs.began(run)
         try:
             for part in keys.iter_slices(_KEYS):
                 run.looks_up(self._source.columns, part.height)
-                rows = lookuper.lookup_arrow(
-                    part.to_arrow(), found_column=flag, metrics=run.metrics
-                )
-                found = rows.filter(rows.column(flag)).select(list(self._source.columns))
-                yield to_polars(found)
+                rows = lookuper.lookup_arrow(part.to_arrow(), metrics=run.metrics)
+                found = rows.filter(rows.column(keys.columns[0]).is_valid())
+                yield to_polars(found.select(list(self._source.columns)))
         finally:
             run.dropped()
 

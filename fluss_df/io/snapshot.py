@@ -292,13 +292,8 @@ class _RowsRead(PlannedRead):
         if self.prefixes is not None:
             lookuper = PrefixLookuper(self.source.connection, info, self.prefixes.column_names)
             return lookuper.lookup_arrow(self.prefixes, metrics=run.metrics)
-        flag = "_found"
-        while flag in info.get_column_names():
-            flag += "_"
-        rows = self.snapshot.lookuper(info).lookup_arrow(
-            self.keys, found_column=flag, metrics=run.metrics
-        )
-        return rows.filter(rows.column(flag))
+        rows = self.snapshot.lookuper(info).lookup_arrow(self.keys, metrics=run.metrics)
+        return rows.filter(rows.column(info.get_primary_keys()[0]).is_valid())
 
 
 def _is_finer(info: TableInfo, name: str) -> bool:

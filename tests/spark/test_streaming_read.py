@@ -72,7 +72,7 @@ def test_a_stream_goes_on_where_it_ended(
 
     admin = connection.get_admin()
     admin.drop_partition(table, {"origin": "JFK"})
-    with pytest.raises(StreamingQueryException, match=r"is gone.*'fail.on.data.loss'"):
+    with pytest.raises(StreamingQueryException, match=r"is lost.*'fail.on.data.loss'"):
         streams.run(streams.stream(table))
     write(connection, table, by_origin[0][:40])
     streams.run(streams.stream(table, fail_on_data_loss="false"))

@@ -53,19 +53,14 @@ class Lane:
         Deadlines for connecting with the handshake, and for each response.
     """
 
+    # the number of the request whose response was not taken yet
+    _in_flight: int | None
+
     def __init__(
         self, endpoint: Endpoint, connect_timeout_ms: int, request_timeout_ms: int
     ) -> None:
-        self.endpoint = endpoint
-        self.address = endpoint.address
-        self._request_timeout_ms = request_timeout_ms
+        self._begin(endpoint, request_timeout_ms)
         self._reader = ResponseReader(self.address)
-        self._next_id = 0
-        self._in_flight: int | None = None
-        self._silent_after = 0.0
-        # the last request
-        self._asked, self._sent_at = "", 0.0
-        self.failed = False
         self.apis = ServerApis(self.address, {API_VERSIONS.key: (0, 0)}, None)
         self._socket: socket.socket | TlsSocket
         deadline = time.monotonic() + connect_timeout_ms / 1000
@@ -96,6 +91,17 @@ class Lane:
                 raise
             else:
                 return
+
+    def _begin(self, endpoint: Endpoint, request_timeout_ms: int) -> None:
+        self.endpoint = endpoint
+        self.address = endpoint.address
+        self._request_timeout_ms = request_timeout_ms
+        self._next_id = 0
+        self._in_flight = None
+        self._silent_after = 0.0
+        # the last request
+        self._asked, self._sent_at = "", 0.0
+        self.failed = False
 
     def _encrypt(self, deadline: float) -> None:
         """Speak TLS from now on, where that is set."""

@@ -61,14 +61,7 @@ class DirectLane(Lane):
     """
 
     def __init__(self, endpoint: Endpoint, engine: LocalEngine, request_timeout_ms: int) -> None:
-        self.endpoint = endpoint
-        self.address = endpoint.address
-        self._request_timeout_ms = request_timeout_ms
-        self._next_id = 0
-        self._in_flight: int | None = None
-        self._silent_after = 0.0
-        self._asked, self._sent_at = "", 0.0
-        self.failed = False
+        self._begin(endpoint, request_timeout_ms)
         self._engine = engine
         self._answer: concurrent.futures.Future[tuple[int, list[Buffer]]] | None = None
         self._bell: _Bell | None = _Bell()

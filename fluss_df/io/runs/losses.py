@@ -52,7 +52,7 @@ class Losses:
         """Raise, or log, that something is gone."""
         if self.on_data_loss != "ignore":
             raise FlussError(f"{text}; {self.way_out}", code)
-        logger.warning("%s; goes on, as on_data_loss='ignore' says", text)
+        logger.warning("%s; goes on, as lost data is to be ignored", text)
 
 
 def listed(buckets: Iterable[str]) -> str:

@@ -45,7 +45,7 @@ def read_task(options: ReadOptions, schema: StructType, task: ReadTask) -> Itera
             connection, info, task.lake, task.columns, task.metadata_columns, options.buckets
         )
     elif task.keys is not None:
-        tables = _lookup(connection, info, task, task.keys)
+        tables = _lookup(connection, task, task.keys)
     else:
         read = _snapshot if task.mode == "snapshot" else _log
         tables = read(connection, info, task)
@@ -75,16 +75,11 @@ def _server_filter(info: TableInfo, task: ReadTask) -> ServerFilter | None:
     return server_filter(info, [p for p in conjuncts(task.predicate) if p.columns() <= own])
 
 
-def _lookup(
-    connection: FlussConnection, info: TableInfo, task: ReadTask, keys: pa.Table
-) -> Iterator[pa.Table]:
-    flag = "_found"
-    while flag in info.get_column_names():
-        flag += "_"
-    lookuper = connection.get_table(task.table).new_lookup().create_lookuper()
-    rows = lookuper.lookup_arrow(keys, found_column=flag)
-    columns = task.columns or tuple(info.get_primary_keys()[:1])
-    yield rows.filter(rows.column(flag)).select(list(columns))
+def _lookup(connection: FlussConnection, task: ReadTask, keys: pa.Table) -> Iterator[pa.Table]:
+    table = connection.get_table(task.table)
+    key = table.get_table_info().get_primary_keys()[0]
+    rows = table.new_lookup().lookup_arrow(keys)
+    yield rows.filter(rows.column(key).is_valid()).select(list(task.columns or (key,)))
 
 
 def _without_old_values(table: pa.Table) -> pa.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.runs.losses import Losses, moment_after, not_put_back, within_log
+from fluss_df.io.runs.losses import (
+    Losses,
+    moment_after,
+    not_put_back,
+    within_log,
+    without_dropped,
+)
 from fluss_df.io.runs.micro_batches import share_rows
 from fluss_df.io.scans.planning import chosen_buckets, find_offsets
 from fluss_df.metadata import OffsetSpec, TableBucket
@@ -28,8 +33,6 @@ from fluss_df.spark.plan.options import ReadOptions, invalid
 from fluss_df.spark.plan.partition import FlussPartition
 from fluss_df.spark.plan.planning import TableScan
 from fluss_df.spark.read.reading import read_task
-
-logger = logging.getLogger(__name__)
 
 _VERSION = 1
 
@@ -162,7 +165,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         scan = self._scan()
         begun = self._not_put_back(scan, start, from_json(scan, start))
         ends = _ends(scan, _buckets(scan)) if self._target is None else self._target
-        self._check_gone(scan, begun, list(ends))
+        without_dropped(self._losses, scan.path, begun, ends)
         # partitions that came later are read from their beginning
         splits = [
             _split(bucket, begun.get(bucket, 0), max(begun.get(bucket, 0), end))
@@ -191,21 +194,6 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         same = not_put_back(self._losses, scan.connection, scan.info, known, clock, ends)
         within_log(self._losses, scan.path, known, known, ends)
         return {**offsets, **{b: min(at, ends[b]) for b, at in same.items()}}
-
-    def _check_gone(self, scan: TableScan, begun: Offsets, there: Sequence[Bucket]) -> None:
-        gone = sorted(begun.keys() - set(there), key=str)
-        if not gone:
-            return
-        text = (
-            f"table {scan.path}: bucket {gone[0]} is gone, and what came into it after offset"
-            f" {begun[gone[0]]} was not read ({len(gone)} buckets of dropped partitions)"
-        )
-        if self._options.fail_on_data_loss:
-            raise FlussError(
-                f"{text}; option 'fail.on.data.loss' with 'false' goes on without it",
-                ErrorCode.PARTITION_NOT_EXISTS,
-            )
-        logger.warning(text)
 
     @called_by_spark
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -236,25 +224,16 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return from where rows are still there; raise when some are not."""
         if not starts:
             return starts
-        existing = set(_buckets(scan))
-        if not self._options.fail_on_data_loss:
-            starts = {bucket: offset for bucket, offset in starts.items() if bucket in existing}
-        self._check_gone(scan, starts, list(existing))
+        starts = without_dropped(self._losses, scan.path, starts, _buckets(scan))
         first = _ask(scan, list(starts), OffsetSpec.earliest())
         last = _ask(scan, list(starts), OffsetSpec.latest())
         for bucket, offset in starts.items():
             if first[bucket] > offset or last[bucket] < ends[bucket]:
-                text = (
+                self._losses.found(
                     f"table {scan.path}, bucket {bucket}: the batch reads the offsets {offset} to"
                     f" {ends[bucket]}, and there are {first[bucket]} to {last[bucket]}: rows have"
                     " expired, or were lost"
                 )
-                if self._options.fail_on_data_loss:
-                    raise FlussError(
-                        f"{text}; option 'fail.on.data.loss' with 'false' goes on without them",
-                        ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
-                    )
-                logger.warning(text)
                 ends[bucket] = min(ends[bucket], last[bucket])
         return {bucket: max(offset, first[bucket]) for bucket, offset in starts.items()}
 

@@ -20,6 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.runs.losses import Losses
 from fluss_df.schema import TableInfo
 from fluss_df.spark.plan.options import WriteOptions
 from fluss_df.spark.write.ledger import Decided, Manifest
@@ -141,6 +142,10 @@ def check_decided(
         When later batches were written, when the entries of earlier ones are gone, when the table
         was made again since, or is another one.
     """
+    losses = Losses(
+        "fail" if options.fail_on_data_loss else "ignore",
+        "start over with another checkpoint, or go on by option 'fail.on.data.loss' with 'false'",
+    )
     where = f"batch {batch} of query {query}, table {info.table_path}"
     if decided.newest > batch:
         raise FlussError(
@@ -153,12 +158,12 @@ def check_decided(
     before = decided.before or decided.manifest
     if batch and decided.manifest is None and decided.newest < batch - 1:
         known = "no batch" if decided.newest < 0 else f"batch {decided.newest} as the newest"
-        _lost(
-            options,
+        losses.found(
             f"{where}: the ledger in database {options.ledger_database} has {known} of it, and"
             f" batch {batch - 1} was written before: the ledger was dropped, put back or has"
             " expired, or the query did not write exactly once so far. Whether rows of this batch"
             " are in the table already cannot be told",
+            ErrorCode.CORRUPT_RECORD_EXCEPTION,
         )
     if before is None:
         return
@@ -170,22 +175,12 @@ def check_decided(
                 " destination needs a checkpoint of its own",
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             )
-        _lost(
-            options,
+        losses.found(
             f"{where}: the table was dropped and made again while the query wrote to it (its id was"
             f" {before.table_id}, and is {info.table_id}), so that rows of earlier batches are not"
             " in it",
-        )
-
-
-def _lost(options: WriteOptions, text: str) -> None:
-    if options.fail_on_data_loss:
-        raise FlussError(
-            f"{text}; start over with another checkpoint, or go on by option 'fail.on.data.loss'"
-            " with 'false'",
             ErrorCode.CORRUPT_RECORD_EXCEPTION,
         )
-    logger.warning("%s; goes on, as 'fail.on.data.loss' says", text)
 
 
 def check_same_batch(
