@@ -20,11 +20,11 @@ import pyarrow as pa
 
 import fluss_df as fluss
 import fluss_df.aio as fluss_aio
-from fluss_df.client.send.requests import ProduceLog, PutKv
 from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.cluster import LocalCluster
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import LOOKUP, PRODUCE_LOG, PUT_KV, Api
+from fluss_df.protocol.produce import ProduceLog, PutKv
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.log.log_batch import Compression, encode_log_batch
 
@@ -146,8 +146,8 @@ def run(connection: fluss.FlussConnection, address: str, rounds: int) -> dict[st
     bodies = {
         api: write.body(acks=-1, timeout_ms=5000, buckets=[(None, 0, batch.buffers)])
         for api, write, batch in (
-            (PRODUCE_LOG, ProduceLog(log_info), produced),
-            (PUT_KV, PutKv(keyed_info, None), put),
+            (PRODUCE_LOG, ProduceLog(log_info.table_id), produced),
+            (PUT_KV, PutKv(keyed_info.table_id), put),
         )
     }
 

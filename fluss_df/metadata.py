@@ -284,6 +284,38 @@ def require_columns(names: Iterable[str], existing: Sequence[str], what: str) ->
             )
 
 
+def names_at(indices: Iterable[int], existing: Sequence[str], table: object) -> list[str]:
+    """Return the names of columns at indexes, from 0; raise FlussError for what is no index."""
+    if not isinstance(indices, Iterable):
+        raise FlussError(f"expected a list of column indexes, not {indices!r}")
+    names = []
+    for index in indices:
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise FlussError(f"invalid column index {index!r}: expected an integer")
+        if not 0 <= index < len(existing):
+            raise FlussError(
+                f"table {table} has no column {index}: its columns are 0 to {len(existing) - 1}",
+                ErrorCode.INVALID_COLUMN_PROJECTION,
+            )
+        names.append(existing[index])
+    return names
+
+
+def require_bucket(bucket_id: int, count: int, table: object) -> None:
+    """Raise FlussError for the number of a bucket that a table or partition does not have."""
+    if not 0 <= bucket_id < count:
+        raise FlussError(
+            f"table {table} has no bucket {bucket_id}: its buckets are 0 to {count - 1}",
+            ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+        )
+
+
+def bucket_text(table: object, partition_name: str | None, bucket: TableBucket) -> str:
+    """Return the name of a bucket for error messages."""
+    partition = f", partition '{partition_name}'" if partition_name else ""
+    return f"table {table}{partition}, bucket {bucket.bucket_id}"
+
+
 def nearest(name: str, existing: Sequence[str]) -> str:
     """Return the end of an error message with the name that may be meant, or an empty string."""
     near = difflib.get_close_matches(name, existing, n=1)

@@ -35,6 +35,7 @@ from fluss_df.client.connection import FlussConnection, resolve_connection, unco
 from fluss_df.errors import FlussError
 from fluss_df.io.scans.offsets import bucket_offsets
 from fluss_df.metadata import DEFAULT_DATABASE, VIEW_PROPERTY, TablePath, check_name
+from fluss_df.polars_adapter.plans import batches_of, sql_context
 from fluss_df.polars_adapter.scans import polars_text
 from fluss_df.record.change_tables import split_name
 from fluss_df.version import __version__
@@ -123,7 +124,7 @@ class Backend(Streaming, Files):
         self._tables.clear()
         self._unnamed = set()
         self._queries = {}
-        self._context = pl.SQLContext()
+        self._context = sql_context()
 
     def _from_url(self, url: ParseResult, **kwargs: Any) -> Backend:
         connected: Backend = self.connect(url._replace(query="").geturl(), **kwargs)
@@ -156,7 +157,7 @@ class Backend(Streaming, Files):
     def disconnect(self) -> None:
         """Forget views and temporary tables; connections are shared, and stay open."""
         self._tables.clear()
-        self._context = pl.SQLContext()
+        self._context = sql_context()
 
     @classmethod
     def has_operation(cls, operation: type[ops.Value], /) -> bool:
@@ -293,7 +294,7 @@ class Backend(Streaming, Files):
         arrow_schema = pa.schema([column.with_nullable(True) for column in columns])
 
         def batches() -> Iterator[pa.RecordBatch]:
-            parts = frame.collect_batches(lazy=True, chunk_size=chunk_size, engine="streaming")
+            parts = batches_of(frame, chunk_size=chunk_size, engine="streaming")
             with _naming_tables(expr):
                 for part in parts:
                     part.columns = list(schema)

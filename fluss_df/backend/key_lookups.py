@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +27,9 @@ from fluss_df.backend.translation import rule, translate
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io.base.names import all_exact, exact
 from fluss_df.io.lookup_join import lookup_join
-from fluss_df.io.polars_reader import planned_scans
 from fluss_df.io.scans.offsets import bucket_offsets
+from fluss_df.io.scans.report import planned_in
+from fluss_df.io.snapshot import CURRENT_ROWS
 from fluss_df.metadata import TablePath
 from fluss_df.polars_adapter.plans import reads_fluss_alone
 from fluss_df.polars_adapter.scans import Query, ScanNode, with_known_schema
@@ -43,9 +43,6 @@ SMALL_SIDE_ROWS = 100_000
 
 #: A table of fewer changes is read quicker than the other side of a join for its keys.
 LARGE_TABLE_ROWS = 20_000
-
-# every source in a plan, and those that are Fluss's
-_CURRENT_ROWS = re.compile(r"table: (\S+)\n\s*reads: scan of the current rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +182,14 @@ class KeyedScan(ScanNode):
 
 def is_small(frame: pl.LazyFrame, connection: FlussConnection) -> bool:
     """Whether a frame reads little: what is in memory, and few rows of Fluss."""
-    plan = frame.explain()
-    if not reads_fluss_alone(plan):
+    if not reads_fluss_alone(frame):
         return False
-    rows = sum(scan.plan.rows for scan in planned_scans(frame))
-    for name in _CURRENT_ROWS.findall(plan):
-        info = connection.get_table(TablePath.parse(name)).get_table_info()
-        rows += _last_offsets(connection, info)
+    rows = 0
+    for plan in (planned.plan for planned in planned_in(frame)):
+        rows += plan.rows
+        if plan.reads == CURRENT_ROWS:
+            info = connection.get_table(plan.table).get_table_info()
+            rows += _last_offsets(connection, info)
     return rows <= SMALL_SIDE_ROWS
 
 

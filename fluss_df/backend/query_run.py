@@ -16,7 +16,7 @@ from sqlglot import exp
 from fluss_df.backend.backend import Backend
 from fluss_df.backend.parameters import bind, numbered, without_catalog
 from fluss_df.backend.sql.ddl import RESET
-from fluss_df.backend.sql.queries import SqlScope, count_hints, polars_reason, require_no_files
+from fluss_df.backend.sql.queries import SqlScope, count_hints, require_no_files
 from fluss_df.backend.sql.statements import explained_query, parsed_statement
 from fluss_df.errors import FlussError
 from fluss_df.hooks import Closing
@@ -25,6 +25,8 @@ from fluss_df.io.polars_reader import copy_with_scans
 from fluss_df.io.scan import explain
 from fluss_df.io.scans.flow import Flow
 from fluss_df.io.scans.report import ScanReport
+from fluss_df.polars_adapter.plans import plan_text
+from fluss_df.polars_adapter.scans import polars_reason
 
 #: About the size of a batch.
 BATCH_BYTES: Final = 1 << 20
@@ -185,7 +187,7 @@ class QueryRun(Closing):
         if self._frame is None:
             raise FlussError("only queries have a plan: this statement is run as it stands")
         with _errors():
-            return explain(self._frame) or str(self._frame.explain())
+            return explain(self._frame) or plan_text(self._frame)
 
     # ---- while it runs
 

@@ -16,10 +16,10 @@ from fluss_df.client.scan.change_scanner import ChangeTableScanner
 from fluss_df.client.scan.limit_scanner import LimitScanner
 from fluss_df.client.scan.log_scanner import LogScanner
 from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
-from fluss_df.client.write.append import AppendWriter
+from fluss_df.client.write.append import AppendWriter, check_log_table
 from fluss_df.client.write.upsert import TableUpsert
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import TableBucket, TablePath, require_columns
+from fluss_df.metadata import TableBucket, TablePath, names_at, require_columns
 from fluss_df.pushdown.predicate import Predicate
 from fluss_df.record.change_tables import ChangeTable
 from fluss_df.schema import TableInfo
@@ -78,11 +78,7 @@ class FlussTable(Ready):
             When the table has a primary key.
         """
         self._refuse_virtual("append to")
-        if self._info.has_primary_key():
-            raise FlussError(
-                f"table {self._info.table_path} has a primary key: it takes upserts, not appends",
-                ErrorCode.INVALID_TABLE_EXCEPTION,
-            )
+        check_log_table(self._info)
         return TableAppend(self._connection, self._info)
 
     def new_append_writer(self) -> AppendWriter:
@@ -154,17 +150,7 @@ class TableScan:
 
     def project(self, indices: Sequence[int]) -> TableScan:
         """Read some columns only, by their index, in this order."""
-        names = self._column_names()
-        for index in indices:
-            if isinstance(index, bool) or not isinstance(index, int):
-                raise FlussError(f"invalid column index {index!r}: expected an integer")
-            if not 0 <= index < len(names):
-                raise FlussError(
-                    f"table {self._info.table_path} has no column {index}:"
-                    f" its columns are 0 to {len(names) - 1}",
-                    ErrorCode.INVALID_COLUMN_PROJECTION,
-                )
-        return self.project_by_name([names[index] for index in indices])
+        return self.project_by_name(names_at(indices, self._column_names(), self._info.table_path))
 
     def project_by_name(self, names: Sequence[str]) -> TableScan:
         """Read some columns only, by their name, in this order."""

@@ -14,7 +14,6 @@ from fluss_df.client.cluster.table_requests import (
     checked,
     partition_infos_of,
     partition_infos_request,
-    path_message,
     table_info_of,
     table_info_request,
 )
@@ -25,6 +24,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket, TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import path_message
 from fluss_df.schema import Schema, TableInfo
 
 

@@ -14,9 +14,9 @@ from fluss_df.engine.engine import Engine
 from fluss_df.engine.lake.tiering_states import TieringStates
 from fluss_df.engine.tables.tables import Table, now_ms
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import partition_of, path_message, path_of, set_error
 
 # offsets of rounds that may still be committed: more are of services that ended
 _MOST_PREPARED: Final = 8
@@ -45,8 +45,7 @@ class LakeRequests:
         ]
 
     def _snapshot(self, request: pb.GetLakeSnapshotRequest) -> pb.GetLakeSnapshotResponse:
-        path = TablePath(request.table_path.database_name, request.table_path.table_name)
-        table = self._engine.catalog.table(path)
+        table = self._engine.catalog.table(path_of(request.table_path))
         snapshot = table.lake.get("snapshot")
         asked = request.snapshot_id if request.HasField("snapshot_id") else None
         if snapshot is None or asked not in (None, snapshot["id"]):
@@ -96,8 +95,7 @@ class LakeRequests:
                 table, epoch = found
                 response.tiering_table.table_id = table.id
                 response.tiering_table.tiering_epoch = epoch
-                response.tiering_table.table_path.database_name = table.path.database_name
-                response.tiering_table.table_path.table_name = table.path.table_name
+                response.tiering_table.table_path.CopyFrom(path_message(table.path))
         return response
 
     def _report(
@@ -117,8 +115,7 @@ class LakeRequests:
                     )
                 function(report.table_id, report.tiering_epoch)
             except FlussError as error:
-                answer.error.error_code = error.error_code
-                answer.error.error_message = error.message
+                set_error(answer.error, error)
 
     # ---- how far they are tiered
 
@@ -135,8 +132,7 @@ class LakeRequests:
                     old: _Offsets = table.lake.get("snapshot", {}).get("offsets", [])
                     offsets = {(p, int(b or 0)): int(o or 0) for p, b, o in old}
                 for entry in asked.bucket_offsets:
-                    partition = entry.partition_id if entry.HasField("partition_id") else None
-                    offsets[partition, entry.bucket_id] = entry.log_end_offset
+                    offsets[partition_of(entry), entry.bucket_id] = entry.log_end_offset
                 name = uuid.uuid4().hex
                 prepared = list(table.lake.get("prepared", {}).items())[1 - _MOST_PREPARED :]
                 prepared.append((name, [[p, b, offset] for (p, b), offset in offsets.items()]))
@@ -147,7 +143,7 @@ class LakeRequests:
                     f"/metadata/{name}.offsets"
                 )
             except FlussError as error:
-                answer.error_code, answer.error_message = error.error_code, error.message
+                set_error(answer, error)
         return response
 
     def _commit(
@@ -159,7 +155,7 @@ class LakeRequests:
             try:
                 self._take(asked)
             except FlussError as error:
-                answer.error_code, answer.error_message = error.error_code, error.message
+                set_error(answer, error)
         return response
 
     def _take(self, asked: pb.LakeTableSnapshotMetadata) -> None:

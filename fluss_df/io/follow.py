@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from fluss_df.client.scan.log_scanner import LogScanner
 from fluss_df.errors import FlussError
-from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
-from fluss_df.io.base.names import all_exact
+from fluss_df.io.base.arrow import chosen, polars_schema, sliced, to_polars
 from fluss_df.io.scans.changes import ChangeRows, table_columns, whole_updates
 from fluss_df.io.scans.planned_read import PlannedRead
 from fluss_df.io.scans.planning import (
@@ -186,15 +185,11 @@ class _Following(PlannedRead):
                 if left is not None:
                     frame = frame.head(left)
                     left -= frame.height
-                chosen = (
-                    frame.select(all_exact(columns))
-                    if columns
-                    else pl.DataFrame(height=frame.height)
-                )
-                yield chosen
-                if chosen.height:
+                wanted_rows = chosen(frame, columns)
+                yield wanted_rows
+                if wanted_rows.height:
                     # Polars keeps a frame back until the next one comes
-                    yield chosen.clear()
+                    yield wanted_rows.clear()
 
 
 class _Subscriptions:

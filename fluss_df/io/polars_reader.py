@@ -264,5 +264,4 @@ def _planned_rows(
 
 def planned_scans(frame: pl.LazyFrame) -> list[LogRead]:
     """Return the scans of logs in a frame as they would be read now, in the order of its plan."""
-    found = planned_in(frame.explain())
-    return [planned for planned in found if isinstance(planned, LogRead)]
+    return [planned for planned in planned_in(frame) if isinstance(planned, LogRead)]

@@ -383,7 +383,7 @@ def explain(frame: pl.LazyFrame) -> Explanation:
       pushed     origin == 'JFK'
       residual   none
     """
-    plans = [scan.plan for scan in planned_in(frame.explain())]
+    plans = [scan.plan for scan in planned_in(frame)]
     plans += [join.plan for join in lookup_joins(frame)]
     return Explanation(plans)
 
@@ -423,6 +423,6 @@ def fetched(frame: pl.LazyFrame) -> ScanReports:
     >>> fluss_df.fetched(query)[0].bytes  # doctest: +SKIP
     24316
     """
-    runs = [scan.runs.last(scan.plan) for scan in planned_in(frame.explain())]
+    runs = [scan.runs.last(scan.plan) for scan in planned_in(frame)]
     runs += [join.runs.last(join.plan) for join in lookup_joins(frame)]
     return ScanReports(run.report() for run in runs if run is not None)

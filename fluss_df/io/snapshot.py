@@ -12,7 +12,7 @@ import pyarrow as pa
 from fluss_df.client.lookup.lookuper import Lookuper, PrefixLookuper
 from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import FlussError, SchemaMismatchError
-from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
+from fluss_df.io.base.arrow import chosen, polars_schema, sliced, to_polars
 from fluss_df.io.base.names import all_exact, exact
 from fluss_df.io.polars_reader import FlussScan, LogRead
 from fluss_df.io.scans.changes import changes_schema
@@ -29,6 +29,9 @@ from fluss_df.pushdown.plan import ScanPlan
 from fluss_df.pushdown.prune import Pruned, all_buckets, count_buckets, prune, selected_keys
 from fluss_df.record.change_tables import ChangeTable
 from fluss_df.schema import TableInfo
+
+#: What a plan says of a scan that looks up no keys.
+CURRENT_ROWS = "scan of the current rows"
 
 
 class FlussSnapshot(ScanNode):
@@ -209,7 +212,7 @@ class _RowsRead(PlannedRead):
         pruned: Pruned | None,
     ) -> ScanPlan:
         info = self.info
-        reads, lookups, buckets = "scan of the current rows", None, None
+        reads, lookups, buckets = CURRENT_ROWS, None, None
         pushed: tuple[str, ...] = ()
         residual = tuple(condition.text for condition in conditions)
         asked = self.keys if self.keys is not None else self.prefixes
@@ -253,7 +256,7 @@ class _RowsRead(PlannedRead):
         names = list(columns) or list(self.source.columns[:1])
         limit = None if pre_slice is None else sum(pre_slice)
         for frame in sliced(self._frames(run, names, limit), pre_slice):
-            yield frame.select(all_exact(columns)) if columns else pl.DataFrame(height=frame.height)
+            yield chosen(frame, columns)
 
     def _frames(
         self, run: ScanRun, names: Sequence[str], limit: int | None

@@ -1,4 +1,4 @@
-"""Whole queries of Polars: their text, their serialized form, and those that are running."""
+"""Whole queries of Polars: their text and serialized form, their rows batch by batch, their SQL."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import pickle
 import re
 import sys
 import threading
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 from polars.lazyframe.engine import _CollectBatches, _LocalEngine
+
+if TYPE_CHECKING:
+    from polars._typing import EngineType
 
 #: What serializing a query may raise that has, for example, a lambda in it.
 NOT_SERIALIZED: Final = (
@@ -32,6 +36,18 @@ _FILTERED = (
     r" *RESOLVER\[name: %s, [^\n]*"
 )
 _COUNTED = r"SELECT \[len\(\)\]\n  RESOLVER\[name: %s,(?!(.*\n)* *FILTER )"
+
+# names of columns and texts, which may look like anything
+_QUOTED = re.compile(r'"[^"]*"')
+# reductions of all rows; those of lists and texts are of one row
+_REDUCTION = re.compile(
+    r"(?<!\.list)(?<!\.arr)(?<!\.array)(?<!\.str)(?<!\.bin)(?<!\.dt)(?<!\.cat)(?<!\.struct)"
+    r"(?:\.(?:sum|mean|median|min|max|count|len|n_unique|approx_n_unique|std|var|quantile|product"
+    r"|first|null_count|arg_min|arg_max|implode|any|all|skew|kurtosis|entropy|mode|value_counts"
+    r"|cum_sum|cum_count|cum_min|cum_max|cum_prod|cumulative_eval|rank|reduce|over)|(?<![\w.])len)\("
+)
+# what is computed from the elements of one list
+_OF_ELEMENTS = re.compile(r"\.(?:list|arr|array)\.(?:eval|agg)\(")
 
 
 def serialized(frame: pl.LazyFrame) -> bytes:
@@ -60,8 +76,23 @@ def written_text(frame: pl.LazyFrame) -> str:
     return _RESOLVED.sub("", frame.explain(optimized=False).replace("\0", ""))
 
 
-def reads_fluss_alone(plan: str) -> bool:
-    """Whether every source in the text of a plan, but for frames in memory, is a Fluss scan."""
+def plan_text(frame: pl.LazyFrame) -> str:
+    """Return the optimized plan of a query, as Polars shows it to users."""
+    return frame.explain()
+
+
+def shown_numbers(frame: pl.LazyFrame, key: str) -> list[int]:
+    """Return the numbers that sources of a query show as ``key: #number`` in its plan, each once.
+
+    In the order of the plan.
+    """
+    found = re.findall(rf"^\s+{key}: #(\d+)$", frame.explain(), re.MULTILINE)
+    return [int(number) for number in dict.fromkeys(found)]
+
+
+def reads_fluss_alone(frame: pl.LazyFrame) -> bool:
+    """Whether every source that a query reads, but for frames in memory, is a Fluss scan."""
+    plan = frame.explain()
     return len(_SOURCE.findall(plan)) == len(_OURS.findall(plan))
 
 
@@ -70,6 +101,41 @@ def counts_node(counted: pl.LazyFrame, node: str) -> bool:
     # what Polars kept to itself is not in the node, but above it
     written = re.fullmatch(_FILTERED % node, counted.explain(optimized=False))
     return written is not None and re.match(_COUNTED % node, counted.explain()) is not None
+
+
+def reduction_of_rows(frame: pl.LazyFrame) -> str | None:
+    """Return what in a query makes a result of all rows, of which a batch has only some."""
+    lines = written_text(frame).splitlines()
+    for i, line in enumerate(lines):
+        text = line.strip()
+        if text.startswith("AGGREGATE["):
+            text = lines[i + 1].strip() if i + 1 < len(lines) else text
+            aggregates, _, _ = text.rpartition("] BY [")
+            # the last row of a key is what replaces the one before
+            if _reduces(aggregates):
+                return text[:200]
+        elif text.startswith("ROW INDEX"):
+            return text[:200]
+        elif text.startswith(("SELECT [", "WITH_COLUMNS")):
+            text = lines[i + 1].strip() if text.startswith("WITH_COLUMNS") else text
+            if _reduces(text):
+                return text[:200]
+    return None
+
+
+def _reduces(text: str) -> bool:
+    """Return whether expressions have a reduction of all rows."""
+    plain = _QUOTED.sub("", text)
+    while (found := _OF_ELEMENTS.search(plain)) is not None:
+        depth, end = 1, found.end()
+        while depth and end < len(plain):
+            depth += {"(": 1, ")": -1}.get(plain[end], 0)
+            end += 1
+        if depth:
+            # a name with a quote in it: what is not understood counts
+            break
+        plain = plain[: found.start()] + plain[end:]
+    return _REDUCTION.search(plain) is not None
 
 
 def is_collected_whole(node: str) -> bool:
@@ -88,6 +154,53 @@ def is_collected_whole(node: str) -> bool:
             if node in plan and not re.search("^ *(SLICE|SINK)", plan, re.M):
                 return True
     return False
+
+
+def batches_of(
+    frame: pl.LazyFrame, *, chunk_size: int | None = None, engine: EngineType = "auto"
+) -> Iterator[pl.DataFrame]:
+    """Run a query once the first of its batches is asked for, and return them in order.
+
+    Parameters
+    ----------
+    frame
+        The query.
+    chunk_size
+        The most rows of a batch; Polars chooses where it is None.
+    engine
+        The engine of Polars that runs the query.
+    """
+    return frame.collect_batches(lazy=True, chunk_size=chunk_size, engine=engine)
+
+
+def run_into(
+    frame: pl.LazyFrame,
+    take: Callable[[pl.DataFrame], bool | None],
+    *,
+    engine: EngineType = "auto",
+) -> None:
+    """Run a query, and call a function with each of its batches, in order.
+
+    Parameters
+    ----------
+    frame
+        The query.
+    take
+        Is given a batch; the query ends early where it returns True.
+    engine
+        The engine of Polars that runs the query.
+    """
+    frame.sink_batches(take, engine=engine)
+
+
+def sql_query(text: str, frames: Mapping[str, pl.LazyFrame]) -> pl.LazyFrame:
+    """Return the query that SQL in the dialect of Polars asks of frames, by their names in it."""
+    return sql_context(frames).execute(text, eager=False)
+
+
+def sql_context(frames: Mapping[str, pl.LazyFrame] | None = None) -> pl.SQLContext[pl.LazyFrame]:
+    """Return a context in which Polars' SQL finds frames by their names; empty for None."""
+    return pl.SQLContext(frames)
 
 
 def drop_batches() -> None:

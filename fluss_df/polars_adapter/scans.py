@@ -8,6 +8,7 @@ cheaper, not change its result.
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from abc import ABC, abstractmethod
@@ -238,6 +239,19 @@ def with_known_schema(scan: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
 def polars_text(error: pl.exceptions.PolarsError | pl.exceptions.PanicException) -> str:
     """Return what an error of Polars says, with the names of columns as users know them."""
     return str(error).replace("\0", "")
+
+
+def polars_reason(error: pl.exceptions.PolarsError | pl.exceptions.PanicException) -> str:
+    """Return what an error of Polars says, without the plan in which it was found."""
+    text = re.split(r"\n\n(?:Resolved plan|This error occurred)", polars_text(error))[0]
+    if isinstance(error, pl.exceptions.StructFieldNotFoundError):
+        # Polars says nothing but the name
+        text = f'the row has no field "{text}"'
+    # Polars shows its objects
+    text = re.sub(
+        r"expression \w+ ?[\[({].* is not", "this expression is not", text, flags=re.DOTALL
+    )
+    return " ".join(text.split())
 
 
 def lazy_frames(frames: Callable[[], Iterable[pl.DataFrame]], schema: pl.Schema) -> pl.LazyFrame:

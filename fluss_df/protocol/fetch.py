@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from fluss_df.errors import ProtocolError
 from fluss_df.memory import allocate
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import partition_of
 from fluss_df.protocol.wire import (
     BYTES,
     VARINT,
@@ -126,7 +127,7 @@ class FetchReply(list[Buffer]):
                 filtered_end = answer.filtered_end_offset
             fetched = FetchedBucket(
                 bucket.table_id,
-                answer.partition_id if answer.HasField("partition_id") else None,
+                partition_of(answer),
                 answer.bucket_id,
                 answer.error_code,
                 answer.error_message,

@@ -258,15 +258,22 @@ def bind_columns(info: TableInfo, columns: Iterable[str] | None) -> tuple[str, .
     FlussError
         For a column that the table does not have, naming the nearest ones, or the same one twice.
     """
+    return bind_names(columns, info.get_column_names(), f"table {info.table_path}:")
+
+
+def bind_names(
+    columns: Iterable[str] | None, existing: Sequence[str], what: str
+) -> tuple[str, ...]:
+    """Return names of columns as :func:`bind_columns`; ``what`` has them, for errors."""
     if columns is None:
-        return tuple(info.get_column_names())
+        return tuple(existing)
     if isinstance(columns, str):
         raise FlussError(f"columns={columns!r}: expected a list of names, as in [{columns!r}]")
     names = tuple(columns)
     strangers = [name for name in names if not isinstance(name, str)]
     if strangers:
         raise FlussError(f"columns: expected names, not {strangers[0]!r}")
-    require_columns(names, info.get_column_names(), f"table {info.table_path}:")
+    require_columns(names, existing, what)
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise FlussError(f"columns: '{twice}' is named more than once")

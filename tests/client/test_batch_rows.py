@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.client.send.requests import PutKv
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.errors import FlussError
+from fluss_df.protocol.produce import PutKv
 from tests.client.support import Tables
 
 # the campaign: more rows, more buckets, wider rows

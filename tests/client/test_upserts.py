@@ -14,8 +14,8 @@ import pytest
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError
 from fluss_df.client.send import sender
-from fluss_df.client.send.requests import PutKv, Written
 from fluss_df.errors import SchemaMismatchError
+from fluss_df.protocol.produce import PutKv, Written
 from tests.client.kv_support import (
     SCHEMA,
     OfficialKv,

@@ -12,8 +12,8 @@ import pytest
 from fluss_df.errors import FlussError
 from fluss_df.io import read_fluss, run, scan_fluss
 from fluss_df.io.polars_reader import plan_digest
-from fluss_df.io.runs.per_batch import replaced_results
 from fluss_df.metadata import TablePath
+from fluss_df.polars_adapter.plans import reduction_of_rows
 from fluss_df.schema import Schema
 from fluss_df.types import Column, from_arrow
 from tests.io.conftest import Place, write
@@ -104,7 +104,7 @@ def test_a_result_that_would_replace_others_is_refused(
 @pytest.mark.parametrize("name", HARMLESS)
 def test_rows_of_their_own_are_not(name: str) -> None:
     frame = pl.DataFrame(schema={"key": pl.Int64, "value": pl.Int64}).lazy()
-    assert replaced_results(HARMLESS[name](frame)) is None
+    assert reduction_of_rows(HARMLESS[name](frame)) is None
     assert HARMLESS[name](frame).collect().is_empty()
 
 

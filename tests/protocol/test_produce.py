@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.produce import produce_log_body, put_kv_body
+from fluss_df.protocol.produce import ProduceLog, PutKv
 
 buckets = st.lists(
     st.tuples(
@@ -25,7 +25,7 @@ def test_equals_protobuf(
     timeout_ms: int,
     buckets: list[tuple[int | None, int, list[bytes]]],
 ) -> None:
-    body = produce_log_body(acks=acks, table_id=table_id, timeout_ms=timeout_ms, buckets=buckets)
+    body = ProduceLog(table_id).body(acks=acks, timeout_ms=timeout_ms, buckets=buckets)
     message = pb.ProduceLogRequest(
         acks=acks,
         table_id=table_id,
@@ -44,7 +44,7 @@ def test_equals_protobuf(
 def test_puts_equal_protobuf(
     acks: int, targets: list[int], buckets: list[tuple[int | None, int, list[bytes]]]
 ) -> None:
-    body = put_kv_body(acks=acks, table_id=7, timeout_ms=9, target_columns=targets, buckets=buckets)
+    body = PutKv(7, targets).body(acks=acks, timeout_ms=9, buckets=buckets)
     message = pb.PutKvRequest(
         acks=acks,
         table_id=7,
@@ -62,5 +62,5 @@ def test_puts_equal_protobuf(
 
 def test_batches_are_passed_on_as_they_are() -> None:
     records = bytearray(b"batch")
-    body = produce_log_body(acks=-1, table_id=1, timeout_ms=1, buckets=[(None, 0, [records])])
+    body = ProduceLog(1).body(acks=-1, timeout_ms=1, buckets=[(None, 0, [records])])
     assert any(part is records for part in body)

@@ -23,7 +23,7 @@ from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sinks.changes import Changes
 from fluss_df.io.sinks.sink import sink_fluss
 from fluss_df.metadata import PartitionInfo, TablePath
-from fluss_df.record.keys.partition_names import partition_names
+from fluss_df.record.keys.partition_names import names_of_rows
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.types import Column
 
@@ -80,14 +80,7 @@ class Overwriting:
         return self._names_of(pl.DataFrame({name: [value]}).to_arrow(), [column])[0]
 
     def _names_of(self, rows: pa.Table, columns: list[Column]) -> list[str]:
-        names = [column.name for column in columns]
-        found = partition_names(
-            [rows.column(name) for name in names],
-            [column.type for column in columns],
-            names=names,
-            table=str(self._path),
-        )
-        return [str(name) for name in found.dictionary.to_pylist()]
+        return names_of_rows(rows, columns, table=str(self._path))
 
     def replace(
         self, rows: pl.LazyFrame | pl.DataFrame | None, spec: Mapping[str, Any] | None

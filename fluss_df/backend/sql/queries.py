@@ -20,7 +20,8 @@ from fluss_df.backend.sql.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.names import exact, is_pattern, with_fields_named
 from fluss_df.metadata import BUCKET_COLUMN, VIEW_PROPERTY
-from fluss_df.polars_adapter.scans import polars_text
+from fluss_df.polars_adapter.plans import sql_query
+from fluss_df.polars_adapter.scans import polars_reason
 from fluss_df.record.change_tables import split_name
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class SqlScope:
             reason = str(error).replace("PostgreSQL", "SQL over Fluss")
             raise FlussError(f"SQL cannot be run: {reason}, in: {begins}") from None
         try:
-            frame = pl.SQLContext(frames).execute(text, eager=False)
+            frame = sql_query(text, frames)
             frame.collect_schema()  # it is now that names and types are wrong
         except (
             pl.exceptions.PolarsError,
@@ -362,19 +363,6 @@ def _named(reason: str, tree: exp.Expr) -> str:
         if node.name in named and spot(node):
             return spot(node)
     return ""
-
-
-def polars_reason(error: pl.exceptions.PolarsError | pl.exceptions.PanicException) -> str:
-    """Return what an error of Polars says, without the plan in which it was found."""
-    text = re.split(r"\n\n(?:Resolved plan|This error occurred)", polars_text(error))[0]
-    if isinstance(error, pl.exceptions.StructFieldNotFoundError):
-        # Polars says nothing but the name
-        text = f'the row has no field "{text}"'
-    # Polars shows its objects
-    text = re.sub(
-        r"expression \w+ ?[\[({].* is not", "this expression is not", text, flags=re.DOTALL
-    )
-    return " ".join(text.split())
 
 
 def _counted(table: exp.Table) -> exp.Count | None:

@@ -34,6 +34,7 @@ from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
 from fluss_df.io.scan import explain
 from fluss_df.metadata import TablePath, require_columns
+from fluss_df.polars_adapter.plans import plan_text
 from fluss_df.schema import TableInfo
 
 _EXPLAIN = re.compile(r"EXPLAIN\s+(?:PLAN\s+FOR\s+)?(.*)", re.IGNORECASE | re.DOTALL)
@@ -296,7 +297,7 @@ class Statements(Merging):
         if not isinstance(tree, exp.Query):
             raise FlussError(f"EXPLAIN is for queries, not for {tree.sql(Fluss)[:80]}{spot(tree)}")
         frame = SqlScope(self).run(tree, count_hints(query))
-        return pl.DataFrame({"plan": [explain(frame) or frame.explain()]})
+        return pl.DataFrame({"plan": [explain(frame) or plan_text(frame)]})
 
 
 def _query_of(values: exp.Values) -> exp.Select:

@@ -38,6 +38,7 @@ from fluss_df.io.scan import scan_fluss
 from fluss_df.io.scans.offsets import bucket_offsets
 from fluss_df.io.sinks.target import TableLayout
 from fluss_df.metadata import TablePath
+from fluss_df.polars_adapter.plans import batches_of, run_into
 
 Rows = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many rows.")]
 
@@ -154,7 +155,7 @@ def _follow(
     if max_rows == 0:
         return
     scan = scan_fluss(path, start=ends, follow=True, max_rows=max_rows, **options)
-    for frame in scan.collect_batches(maintain_order=True):
+    for frame in batches_of(scan):
         if frame.height:
             show_frame(frame, as_json=as_json)
             sys.stdout.flush()
@@ -309,4 +310,4 @@ def _write(frame: pl.LazyFrame, method: str, name: str, file: Path) -> None:
         if method == "sink_csv":
             header = pl.DataFrame(schema=dict.fromkeys(schema, pl.String))
             out_file.write(header.write_csv(separator=separator).encode())
-        frame.sink_batches(write)
+        run_into(frame, write)

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import stat
 import sys
 import tempfile
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from fluss_df.cli.base.console import errors_as_messages, out
 from fluss_df.cli.base.options import Connection
+from fluss_df.cli.base.stopping import until_signal
 from fluss_df.errors import FlussError
-
-if TYPE_CHECKING:
-    from fluss_df.flight import FlightSqlServer
-    from fluss_df.flight.access import Access
 
 SASL_VARIABLE = "FLUSS_SASL_USERS"
 FlightSqlInsecure = Annotated[
@@ -132,11 +127,6 @@ def serve(
     users = _users(sasl or [], sasl_file)
     # RocksDB creates its files by it
     os.umask(0o077)
-    ended = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: ended.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
     try:
         options = EngineOptions(durability=durability)  # type: ignore[arg-type]
         security = Security(
@@ -147,7 +137,7 @@ def serve(
             tls_key=tls_key,
             tls_client_ca=tls_client_ca,
         )
-        with contextlib.ExitStack() as stack:
+        with until_signal() as wait, contextlib.ExitStack() as stack:
             served = None
             if metrics_port is not None:
                 from fluss_df.metrics import start_http_server
@@ -163,26 +153,23 @@ def serve(
                 typer.echo(f"metrics on {served.url}")
             if flight_sql is not None:
                 require_flight()
-                from fluss_df.flight import FolderAccess
+                from fluss_df.flight import FlightSqlServer, FolderAccess
 
-                sql = serving(
+                sql = FlightSqlServer(
                     FolderAccess(engine),
                     flight_sql,
                     flight_sql_host,
-                    tls=(tls_cert, tls_key, tls_client_ca),
-                    insecure=flight_sql_insecure,
+                    tls_cert=tls_cert,
+                    tls_key=tls_key,
+                    tls_client_ca=tls_client_ca,
+                    allow_insecure=flight_sql_insecure,
                 )
                 typer.echo(f"Flight SQL on {stack.enter_context(sql).url}")
             typer.echo(f"listening on {engine.address}")
-            # in slices, so that a signal is noticed at once on every platform
-            while not ended.wait(0.5):
-                pass
+            wait()
     except FlussError as error:
         typer.echo(f"fluss-df serve: {error}", err=True)
         raise typer.Exit(1) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def flight_sql(
@@ -217,25 +204,21 @@ def flight_sql(
     """Serve SQL over Fluss to clients of Arrow Flight SQL, until SIGINT or SIGTERM."""
     with errors_as_messages():
         require_flight()
-        from fluss_df.flight import ClusterAccess
+        from fluss_df.flight import ClusterAccess, FlightSqlServer
 
-        ended = threading.Event()
-        before = {
-            number: signal.signal(number, lambda *_: ended.set())
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            access = ClusterAccess(connection, needs_password=sign_in)
-            tls = (tls_cert, tls_key, tls_client_ca)
-            server = serving(access, port, host, tls=tls, insecure=flight_sql_insecure)
+        with until_signal() as wait:
+            server = FlightSqlServer(
+                ClusterAccess(connection, needs_password=sign_in),
+                port,
+                host,
+                tls_cert=tls_cert,
+                tls_key=tls_key,
+                tls_client_ca=tls_client_ca,
+                allow_insecure=flight_sql_insecure,
+            )
             with server:
                 typer.echo(f"Flight SQL on {server.url}")
-                # in slices, so that a signal is noticed at once on every platform
-                while not ended.wait(0.5):
-                    pass
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+                wait()
 
 
 def require_flight() -> None:
@@ -252,29 +235,6 @@ def require_flight() -> None:
         raise FlussError(
             f"Flight SQL needs gRPC and Ibis ({error}): pip install 'fluss-df[flight]'"
         ) from None
-
-
-def serving(
-    access: Access,
-    port: int,
-    host: str,
-    *,
-    tls: tuple[Path | None, Path | None, Path | None],
-    insecure: bool,
-) -> FlightSqlServer:
-    """Return a server that serves."""
-    from fluss_df.flight import FlightSqlServer
-
-    cert, key, client_ca = tls
-    return FlightSqlServer(
-        access,
-        port,
-        host,
-        tls_cert=cert,
-        tls_key=key,
-        tls_client_ca=client_ca,
-        allow_insecure=insecure,
-    )
 
 
 def _users(given: list[str], file: Path | None) -> dict[str, str]:

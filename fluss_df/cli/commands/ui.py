@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +10,7 @@ import typer
 
 from fluss_df.cli.base.console import errors_as_messages
 from fluss_df.cli.base.options import Connection, place_of
+from fluss_df.cli.base.stopping import until_signal
 from fluss_df.client.connection import resolve_connection
 from fluss_df.errors import FlussError
 
@@ -84,25 +83,15 @@ def ui(
             **({} if given is None else {"token": given}),
         )
         opened = resolve_connection(connection)
-        ended = threading.Event()
-        before = {
-            number: signal.signal(number, lambda *_: ended.set())
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            with ConsoleServer(opened, settings, place_of(connection, opened)) as server:
-                shown = server.link if given is None else server.url
-                typer.echo(f"console on {shown}")
-                if given is None:
-                    typer.echo(
-                        "who has this link may do what you may: keep it to yourself", err=True
-                    )
-                # in slices, so that a signal is noticed at once on every platform
-                while not ended.wait(0.5):
-                    pass
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with (
+            until_signal() as wait,
+            ConsoleServer(opened, settings, place_of(connection, opened)) as server,
+        ):
+            shown = server.link if given is None else server.url
+            typer.echo(f"console on {shown}")
+            if given is None:
+                typer.echo("who has this link may do what you may: keep it to yourself", err=True)
+            wait()
 
 
 def _token(file: Path | None) -> str | None:

@@ -23,6 +23,7 @@ from fluss_df.cli.loading.json_lines import check_fields, check_lines, objects
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
 from fluss_df.io.base.texts import decoded, misfit, raw_type, typed
+from fluss_df.polars_adapter.plans import batches_of
 from fluss_df.polars_adapter.scans import lazy_frames, polars_text
 
 _SCANS: dict[str, Callable[..., pl.LazyFrame]] = {
@@ -205,7 +206,7 @@ class Source:
                     yield pl.DataFrame(schema=schema)
                     return
                 scan = pl.scan_ndjson(self.path, schema=schema)
-                yield from scan.collect_batches(maintain_order=True)
+                yield from batches_of(scan)
             return
         if self._is_uneven():
             # the reader takes a quote that does not end for one that ends with the file

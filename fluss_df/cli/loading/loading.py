@@ -35,6 +35,7 @@ from fluss_df.io.runs.micro_batches import MicroBatch
 from fluss_df.io.sinks.sink import require_partitions
 from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.metadata import TablePath
+from fluss_df.polars_adapter.plans import run_into
 from fluss_df.polars_adapter.scans import polars_text
 from fluss_df.record.python.coerce import coerce
 from fluss_df.schema import Schema, TableDescriptor
@@ -296,7 +297,7 @@ class Load:
             rows += part.height
 
         try:
-            frame.sink_batches(check)
+            run_into(frame, check)
         except FlussError as error:
             if "nothing was" not in error.message:
                 behind = f" (rows count from row {rows:,} of the files)" if rows else ""

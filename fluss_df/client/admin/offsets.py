@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from fluss_df.client.admin.checks import bucket_ids_of, numbers_of_buckets, text, whole
 from fluss_df.client.admin.results import ProducerOffsetsResult, RegisterResult, answered
 from fluss_df.client.admin.tables import TableAdmin
-from fluss_df.client.cluster.snapshot_leases import bucket_of
 from fluss_df.client.cluster.table_requests import offset_spec_of
 from fluss_df.client.runtime.awaitable import blocking, blocking_only
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import bucket_of
 
 
 class OffsetAdmin(TableAdmin):

@@ -20,7 +20,6 @@ from fluss_df.client.admin.results import (
     answered,
     member,
 )
-from fluss_df.client.cluster.snapshot_leases import bucket_of
 from fluss_df.client.cluster.table_requests import config_changes
 from fluss_df.client.runtime.awaitable import blocking, blocking_only
 from fluss_df.client.table_questions import TableQuestions
@@ -28,6 +27,7 @@ from fluss_df.errors import FlussError, ProtocolError
 from fluss_df.metadata import ServerNode
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import bucket_of
 
 _APPEND: Final = 2
 _SUBTRACT: Final = 3

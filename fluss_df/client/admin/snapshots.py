@@ -13,13 +13,14 @@ from fluss_df.client.admin.results import (
     RemoteLogManifestInfo,
 )
 from fluss_df.client.admin.tables import TableAdmin
-from fluss_df.client.cluster.snapshot_leases import bucket_of, snapshot_request
-from fluss_df.client.cluster.table_requests import checked, path_message
+from fluss_df.client.cluster.snapshot_leases import snapshot_request
+from fluss_df.client.cluster.table_requests import checked
 from fluss_df.client.runtime.awaitable import blocking
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import LakeSnapshot, TableBucket, TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import bucket_of, partition_of, path_message
 from fluss_df.schema import TableInfo
 
 
@@ -62,7 +63,7 @@ class SnapshotAdmin(TableAdmin):
         newest = sorted(answer.latest_snapshots, key=lambda each: each.bucket_id)
         return KvSnapshots(
             answer.table_id,
-            answer.partition_id if answer.HasField("partition_id") else None,
+            partition_of(answer),
             {s.bucket_id: s.snapshot_id if s.HasField("snapshot_id") else None for s in newest},
             {s.bucket_id: s.log_offset if s.HasField("log_offset") else None for s in newest},
         )
@@ -178,8 +179,7 @@ class SnapshotAdmin(TableAdmin):
         found = []
         for entry in answer.manifests:
             place = entry.table_bucket
-            partition = place.partition_id if place.HasField("partition_id") else None
-            bucket = TableBucket(place.table_id, place.bucket_id, partition)
+            bucket = bucket_of(place.table_id, place)
             found.append(
                 RemoteLogManifestInfo(
                     bucket, entry.remote_log_manifest_path, entry.remote_log_end_offset

@@ -17,7 +17,6 @@ from fluss_df.client.cluster.table_requests import (
     columns_to_add,
     config_changes,
     partition_spec_message,
-    path_message,
 )
 from fluss_df.client.runtime.awaitable import blocking
 from fluss_df.client.table_questions import TableQuestions
@@ -25,6 +24,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import PartitionInfo, TableBucket, TablePath, TableStats
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import path_message
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 if TYPE_CHECKING:

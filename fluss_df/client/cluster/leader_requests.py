@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.errors import ErrorCode, FlussError, NetworkError, ProtocolError
-from fluss_df.metadata import OffsetSpec, TableBucket
+from fluss_df.metadata import OffsetSpec, TableBucket, require_bucket
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import server_error
@@ -47,12 +47,7 @@ async def ask_leaders(
     todo = list(buckets)
     for bucket in todo:
         count = cluster.buckets_of(info, bucket.partition_id)
-        if not 0 <= bucket.bucket_id < count:
-            raise FlussError(
-                f"table {info.table_path} has no bucket {bucket.bucket_id}:"
-                f" its buckets are 0 to {count - 1}",
-                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
-            )
+        require_bucket(bucket.bucket_id, count, info.table_path)
     result: dict[TableBucket, T] = {}
     backoff = Backoff(cluster.config.retry_timeout_ms)
     limit = asyncio.Semaphore(_PARALLEL_REQUESTS)

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fluss_df.client.cluster.table_requests import path_message
 from fluss_df.client.runtime.io_thread import IOThread
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.runtime.retry import retrying
@@ -34,6 +33,7 @@ from fluss_df.hooks import ExitStep, at_exit
 from fluss_df.metadata import PartitionInfo, ServerNode, TableBucket, TablePath
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_METADATA, TABLE_EXISTS, Api, RequestT, ResponseT
+from fluss_df.protocol.message_parts import path_message
 
 if TYPE_CHECKING:
     from fluss_df.engine.serve.server import LocalEngine

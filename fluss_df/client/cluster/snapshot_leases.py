@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import bucket_of
 
 
 def acquire_request(
@@ -55,15 +56,3 @@ def snapshot_request(bucket: TableBucket, snapshot_id: int) -> pb.GetKvSnapshotM
         bucket_id=bucket.bucket_id,
         snapshot_id=snapshot_id,
     )
-
-
-def bucket_of(
-    table_id: int,
-    entry: pb.KvSnapshotLeaseForBucket
-    | pb.LakeSnapshotForBucket
-    | pb.ProducerBucketOffset
-    | pb.RebalancePlanForBucket,
-) -> TableBucket:
-    """Return the bucket that an entry of an answer is about."""
-    partition = entry.partition_id if entry.HasField("partition_id") else None
-    return TableBucket(table_id, entry.bucket_id, partition)

@@ -26,13 +26,13 @@ from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.client.cluster.table_requests import (
     changing,
     partition_spec_message,
-    path_message,
     table_info_request,
 )
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import path_message
 from fluss_df.schema import TableDescriptor
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import OffsetSpec, PartitionInfo, TablePath, check_name
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import path_message
 from fluss_df.schema import TableDescriptor, TableInfo
 from fluss_df.types import Column, from_arrow, type_to_json
 
@@ -20,11 +21,6 @@ _LAST = 0
 
 # how often this process dropped or altered tables: what it remembers of them is old then
 _changes = 0
-
-
-def path_message(path: TablePath) -> pb.PathOfTable:
-    """Return the message for a table path."""
-    return pb.PathOfTable(database_name=path.database_name, table_name=path.table_name)
 
 
 def changes() -> int:

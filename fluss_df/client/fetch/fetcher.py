@@ -17,6 +17,7 @@ from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.errors import ErrorCode, FlussError, NetworkError, ProtocolError
+from fluss_df.metadata import bucket_text
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import FETCH_LOG
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
@@ -98,8 +99,7 @@ class LogFetcher:
 
     def where(self, position: Position) -> str:
         """Return the name of a bucket for error messages."""
-        partition = f", partition '{position.partition_name}'" if position.partition_name else ""
-        return f"table {self.info.table_path}{partition}, bucket {position.bucket.bucket_id}"
+        return bucket_text(self.info.table_path, position.partition_name, position.bucket)
 
     def lane(self, endpoint: Endpoint, positions: Sequence[Position]) -> Lane | None:
         """Return a lane to a server; None if it cannot be reached for the moment."""

@@ -17,7 +17,7 @@ from fluss_df.client.fetch.chunk_read import ChunkRead
 from fluss_df.client.fetch.position import Chunk, Position
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.table_questions import TableQuestions
-from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.errors import ProtocolError
 from fluss_df.metadata import (
     BUCKET_COLUMN,
     CHANGE_TYPE_COLUMN,
@@ -29,7 +29,7 @@ from fluss_df.metadata import (
 )
 from fluss_df.record.layout.headers import LogHeaders, verify_crcs
 from fluss_df.record.log.log_decode import DecodedBatch, LogDecoder
-from fluss_df.record.log.row_log import ROW_LOG_FORMATS, RowLogDecoder
+from fluss_df.record.log.row_log import RowLogDecoder, require_log_format
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -113,13 +113,8 @@ class TableDecoder:
     ) -> None:
         self._views = views
         self._piece_bytes = piece_bytes
+        require_log_format(info.log_format, info.table_path)
         self._row_format = None if info.log_format == "arrow" else info.log_format
-        if self._row_format not in (None, *ROW_LOG_FORMATS):
-            raise FlussError(
-                f"table {info.table_path} has the log format '{info.log_format}', which is not"
-                f" known here; known are arrow, {', '.join(ROW_LOG_FORMATS)}",
-                ErrorCode.UNSUPPORTED_VERSION,
-            )
         names = info.get_column_names()
         require_columns(columns, names, f"table {info.table_path}:")
         self._connection = connection

@@ -20,6 +20,7 @@ from fluss_df.metadata import ServerNode, TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import LOOKUP, PREFIX_LOOKUP
 from fluss_df.protocol.frames import server_error
+from fluss_df.protocol.message_parts import partition_of
 from fluss_df.schema import TableInfo
 
 # A value: schema id and row; empty where there is none. A prefix has a list of them.
@@ -246,10 +247,7 @@ class LookupQueue:
             keys = [key for query in group for key in query.keys]
             add_keys(request, bucket, keys, self._cluster.told_count(bucket))
         response = await connection.request(lookup_api(self._prefix), request, timeout_ms)
-        return {
-            (a.partition_id if a.HasField("partition_id") else None, a.bucket_id): a
-            for a in response.buckets_resp
-        }
+        return {(partition_of(a), a.bucket_id): a for a in response.buckets_resp}
 
     def _hand_out(self, bucket: TableBucket, group: list[_Query], answer: Any) -> None:
         where = f"table {self._info.table_path}, bucket {bucket.bucket_id}"

@@ -13,7 +13,7 @@ from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.scan.records import RecordBatch
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import OffsetSpec, TableBucket
+from fluss_df.metadata import OffsetSpec, TableBucket, require_bucket
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -55,12 +55,7 @@ class BatchScanner(Ready):
                 ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
             )
         count = connection.cluster.buckets_of(info, bucket.partition_id)
-        if not 0 <= bucket.bucket_id < count:
-            raise FlussError(
-                f"table {info.table_path} has no bucket {bucket.bucket_id}:"
-                f" its buckets are 0 to {count - 1}",
-                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
-            )
+        require_bucket(bucket.bucket_id, count, info.table_path)
         if info.is_partitioned() != (bucket.partition_id is not None):
             raise FlussError(
                 f"table {info.table_path} has "

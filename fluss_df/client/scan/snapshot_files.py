@@ -24,7 +24,6 @@ from fluss_df.client.cluster.snapshot_leases import (
     snapshot_request,
     unavailable,
 )
-from fluss_df.client.cluster.table_requests import path_message
 from fluss_df.client.fetch.remote_fs import Place, RemoteFileSystems
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
@@ -35,6 +34,7 @@ from fluss_df.protocol.api import (
     GET_KV_SNAPSHOT_METADATA,
     GET_LATEST_KV_SNAPSHOTS,
 )
+from fluss_df.protocol.message_parts import path_message
 from fluss_df.record.kv.rocks_manifest import verify_manifest
 from fluss_df.record.kv.rocks_rows import take_values
 from fluss_df.schema import TableInfo

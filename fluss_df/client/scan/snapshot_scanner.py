@@ -36,7 +36,7 @@ from fluss_df.client.table_questions import TableQuestions
 from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.metadata import CHANGE_TYPE_COLUMN, TableBucket
+from fluss_df.metadata import CHANGE_TYPE_COLUMN, TableBucket, bucket_text
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import SCAN_KV
 from fluss_df.protocol.frames import parse_response, server_error
@@ -311,8 +311,7 @@ class SnapshotScanner(Ready):
         time.sleep(backoff.next_pause())
 
     def _where(self, target: Target) -> str:
-        partition = f", partition '{target.partition_name}'" if target.partition_name else ""
-        return f"table {self._info.table_path}{partition}, bucket {target.bucket.bucket_id}"
+        return bucket_text(self._info.table_path, target.partition_name, target.bucket)
 
     def _group(self, group: _Group) -> Tables:
         """Read a bucket, or the changelogs of several, which are one table then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import EARLIEST_OFFSET, LATEST_OFFSET
+from fluss_df.metadata import EARLIEST_OFFSET, LATEST_OFFSET, require_bucket
 from fluss_df.schema import TableInfo
 
 
@@ -26,12 +26,7 @@ def check_positions(
         Returns how many buckets a partition has.
     """
     for partition_id, bucket, offset in positions:
-        count = count_of(info, partition_id)
-        if not 0 <= bucket < count:
-            raise FlussError(
-                f"table {info.table_path} has no bucket {bucket}: its buckets are 0 to {count - 1}",
-                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
-            )
+        require_bucket(bucket, count_of(info, partition_id), info.table_path)
         if offset < LATEST_OFFSET and offset != EARLIEST_OFFSET:
             raise FlussError(
                 f"invalid start offset {offset}: expected 0 or more, EARLIEST_OFFSET (-2) or"

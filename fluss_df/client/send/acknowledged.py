@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fluss_df.client.send.batch import BucketResult, WriteBatch
 from fluss_df.client.send.bucket_queue import BucketQueue
-from fluss_df.client.send.requests import Written
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
+from fluss_df.protocol.produce import Written
 
 
 class Acknowledged:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -16,7 +15,7 @@ from fluss_df.client.runtime.interrupts import abandoned
 from fluss_df.client.runtime.io_thread import WAIT_SLICE_S, result_of
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
-from fluss_df.protocol.wire import Buffer
+from fluss_df.record.layout.stamped import StampedBatch
 
 
 class WriteResultHandle:
@@ -100,29 +99,6 @@ class WriteResultHandle:
         return f"WriteResultHandle({'failed' if self._error else 'acknowledged'})"
 
 
-class EncodedBatch(Protocol):
-    """The bytes of a batch; they can be sent once :meth:`stamp` was called."""
-
-    @property
-    def nbytes(self) -> int:
-        """Its bytes."""
-        ...
-
-    @property
-    def num_rows(self) -> int:
-        """Its rows."""
-        ...
-
-    @property
-    def buffers(self) -> Sequence[Buffer]:
-        """The bytes in order."""
-        ...
-
-    def stamp(self, writer_id: int, sequence: int) -> None:
-        """Write the writer and the sequence into it; may be called again."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class RoutedBatch:
     """Rows that go to one bucket together."""
@@ -179,7 +155,7 @@ class WriteBatch:
         self.memory = memory
         self.handle = handle
         self.created = time.monotonic()
-        self.encoded: EncodedBatch | None = None
+        self.encoded: StampedBatch | None = None
         self.attempts = 0
         self.writer_id = -1
         self.sequence = -1

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from fluss_df.client.send.batch import WriteBatch
 from fluss_df.client.send.bucket_queue import BucketQueue
-from fluss_df.client.send.requests import WriteApi
 from fluss_df.client.send.writer_ids import WriterIds
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.record.kv.kv_batch import EncodedKvBatch
 
 logger = logging.getLogger(__name__)
 
@@ -26,16 +26,13 @@ class BatchParts:
 
     Parameters
     ----------
-    api
-        Knows how.
     ids
         Under which writer ids they go.
     one_more
         Called when a batch became two.
     """
 
-    def __init__(self, api: WriteApi, ids: WriterIds, one_more: Callable[[], object]) -> None:
-        self._api = api
+    def __init__(self, ids: WriterIds, one_more: Callable[[], object]) -> None:
         self._ids = ids
         self._one_more = one_more
         # a server that refused more at once was met
@@ -85,8 +82,8 @@ class BatchParts:
 
     def _cut(self, batch: WriteBatch) -> list[WriteBatch]:
         """Return a batch as two, which take its place."""
-        assert batch.encoded is not None
-        halves = self._api.halves(batch.encoded)
+        assert isinstance(batch.encoded, EncodedKvBatch)
+        halves = batch.encoded.halves()
         batch.handle.expect(1)
         self._one_more()
         made = []

@@ -26,7 +26,6 @@ from fluss_df.client.send.batch import BucketResult, BufferMemory, WriteBatch
 from fluss_df.client.send.batch_parts import BatchParts
 from fluss_df.client.send.bucket_queue import UNCERTAIN, BucketQueue, Hold
 from fluss_df.client.send.partition_moves import PartitionMoves
-from fluss_df.client.send.requests import UNKNOWN, WriteApi, Written
 from fluss_df.client.send.writer_ids import WriterIds
 from fluss_df.client.transport.multiplexed import CountedConnection
 from fluss_df.config import Config
@@ -37,8 +36,10 @@ from fluss_df.errors import (
     NetworkError,
     ProtocolError,
 )
-from fluss_df.metadata import ServerNode, TableBucket
+from fluss_df.metadata import ServerNode, TableBucket, bucket_text
 from fluss_df.protocol.frames import Response, parse_response, server_error
+from fluss_df.protocol.message_parts import partition_of
+from fluss_df.protocol.produce import UNKNOWN, WriteApi, Written
 from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class Sender:
         #: What went wrong since the last flush, and how many rows were not acknowledged by it.
         self.failures: list[tuple[FlussError, int]] = []
         self.done_rows = 0
-        self._parts = BatchParts(api, self.ids, self._one_more)
+        self._parts = BatchParts(self.ids, self._one_more)
         self._moves = PartitionMoves(self, create=create_partitions, moved=partition_moved)
         self._owner: object | None = None
 
@@ -331,13 +332,7 @@ class Sender:
         except FlussError as error:
             self._all_failed(batches, error)
             return
-        of_buckets = {
-            (
-                of_bucket.partition_id if of_bucket.HasField("partition_id") else None,
-                of_bucket.bucket_id,
-            ): of_bucket
-            for of_bucket in response.buckets_resp
-        }
+        of_buckets = {(partition_of(each), each.bucket_id): each for each in response.buckets_resp}
         for batch in batches:
             of_bucket = of_buckets.get((batch.bucket.partition_id, batch.bucket.bucket_id))
             if of_bucket is None:
@@ -363,8 +358,7 @@ class Sender:
 
     def where(self, of: WriteBatch | BucketQueue) -> str:
         """Name a bucket for errors."""
-        partition = f", partition '{of.partition_name}'" if of.partition_name else ""
-        return f"table {self.info.table_path}{partition}, bucket {of.bucket.bucket_id}"
+        return bucket_text(self.info.table_path, of.partition_name, of.bucket)
 
     # ---- answers
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping
 
 from fluss_df.client.cluster.metadata import Cluster
-from fluss_df.client.cluster.table_requests import path_message
 from fluss_df.client.send.bucket_queue import BucketQueue
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import INIT_WRITER
+from fluss_df.protocol.message_parts import path_message
 from fluss_df.schema import TableInfo
 
 

@@ -18,7 +18,6 @@ from fluss_df.client.runtime.io_thread import result_of
 from fluss_df.client.send.batch import (
     BucketResult,
     BufferMemory,
-    EncodedBatch,
     RoutedBatch,
     WriteBatch,
     WriteResultHandle,
@@ -27,6 +26,7 @@ from fluss_df.client.send.sender import Sender
 from fluss_df.client.write.codec import RowCodec
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
+from fluss_df.record.layout.stamped import StampedBatch
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Batcher:
             )
         self._memory.take_at_once(size)
 
-    def send_row(self, place: Place, encoded: EncodedBatch, handle: WriteResultHandle) -> None:
+    def send_row(self, place: Place, encoded: StampedBatch, handle: WriteResultHandle) -> None:
         """Send a single encoded row; the caller has taken room for it."""
         bucket, partition_name = place
         batch = WriteBatch(bucket, partition_name, 1, encoded.nbytes, handle)

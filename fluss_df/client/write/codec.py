@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss_df.client.send.batch import EncodedBatch
-from fluss_df.client.send.requests import WriteApi
+from fluss_df.protocol.produce import WriteApi
+from fluss_df.record.layout.stamped import StampedBatch
 from fluss_df.record.python.row_collector import Gathered, RowCollector
 from fluss_df.types import Column
 
@@ -59,7 +59,7 @@ class RowCodec(ABC):
     @abstractmethod
     def one_row(
         self, gathered: Gathered, values: Sequence[Any]
-    ) -> tuple[Sequence[Any], EncodedBatch] | None:
+    ) -> tuple[Sequence[Any], StampedBatch] | None:
         """Return the values, by column, and the bytes of a row that nothing else waits with.
 
         None where its values are not plain: it goes the way of many then, which costs a row
@@ -67,7 +67,7 @@ class RowCodec(ABC):
         """
 
     @abstractmethod
-    def encode(self, frame: pa.RecordBatch) -> EncodedBatch:
+    def encode(self, frame: pa.RecordBatch) -> StampedBatch:
         """Return the bytes of a batch."""
 
     def frame_bytes(self, target_bytes: int) -> int:

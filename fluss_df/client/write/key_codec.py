@@ -12,15 +12,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss_df.client.send.batch import EncodedBatch
-from fluss_df.client.send.requests import PutKv
 from fluss_df.client.write.codec import RowCodec
 from fluss_df.config import Config
 from fluss_df.errors import SchemaMismatchError
 from fluss_df.metadata import CHANGELOG_COLUMNS, METADATA_COLUMNS, ChangeType, require_columns
+from fluss_df.protocol.produce import PutKv
 from fluss_df.record.change_tables import CHANGELOG_TYPES
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.kv.primary_key import key_columns, key_lake_format
+from fluss_df.record.layout.columns import with_columns
+from fluss_df.record.layout.stamped import StampedBatch
 from fluss_df.record.python.coerce import coerce
 from fluss_df.record.python.row_collector import Gathered, RowCollector
 from fluss_df.record.rows.row_formats import require_milliseconds
@@ -73,7 +74,7 @@ class KeyCodec(RowCodec):
         place = {name: number for number, name in enumerate(info.get_column_names())}
         targets = sorted(place[name] for name in names)
         partial = set(names) != set(by_name)
-        self.api = PutKv(info, targets if partial else None)
+        self.api = PutKv(info.table_id, targets if partial else None)
         self._encoder = KvEncoder(
             info.schema_id,
             # nulls of deleted rows are in frames, and not in what is sent
@@ -151,7 +152,7 @@ class KeyCodec(RowCodec):
 
     def one_row(
         self, gathered: Gathered, values: Sequence[Any]
-    ) -> tuple[Sequence[Any], EncodedBatch] | None:
+    ) -> tuple[Sequence[Any], StampedBatch] | None:
         """Return a key-value batch of one row or one key, made without arrays."""
         deleted = bool(gathered.deletes)
         columns = self._key_columns if deleted else self.columns
@@ -163,7 +164,7 @@ class KeyCodec(RowCodec):
             return None
         return [by_name.get(column.name) for column in self.columns], encoded
 
-    def encode(self, frame: pa.RecordBatch) -> EncodedBatch:
+    def encode(self, frame: pa.RecordBatch) -> StampedBatch:
         """Return a key-value batch."""
         flags = frame.column(frame.num_columns - 1)
         rows = pa.Table.from_batches([frame.select([c.name for c in self._encoder.columns])])
@@ -181,13 +182,7 @@ def _true(rows: int) -> pa.Array:
 
 def _padded(keys: pa.Table | pa.RecordBatch, frame_schema: pa.Schema) -> Any:
     """Return keys with nulls in all other columns of a frame but the last, the flag."""
-    names = frozenset(keys.schema.names)
-    schema = pa.schema(list(frame_schema)[:-1])
-    columns = [
-        keys.column(field.name) if field.name in names else pa.nulls(keys.num_rows, field.type)
-        for field in schema
-    ]
-    return type(keys).from_arrays(columns, schema=schema)
+    return with_columns(keys, pa.schema(list(frame_schema)[:-1]))
 
 
 def _change_codes(column: pa.ChunkedArray, where: str) -> npt.NDArray[np.int64]:

@@ -8,14 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss_df.client.send.batch import EncodedBatch
-from fluss_df.client.send.requests import ProduceLog
 from fluss_df.client.transport.folders import served_here
 from fluss_df.client.write.codec import RowCodec
 from fluss_df.config import Config
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol.produce import ProduceLog
+from fluss_df.record.layout.stamped import StampedBatch
 from fluss_df.record.log.log_batch import Compression, encode_log_batch, log_batch
-from fluss_df.record.log.row_log import ROW_LOG_FORMATS, encode_row_log_batch
+from fluss_df.record.log.row_log import encode_row_log_batch, require_log_format
 from fluss_df.record.log.single_arrow import arrow_row_encoder
 from fluss_df.record.log.statistics import encode_statistics, statistics_columns
 from fluss_df.record.python.coerce import coerce
@@ -47,21 +46,16 @@ class LogCodec(RowCodec):
     most_rows = sys.maxsize
 
     def __init__(self, info: TableInfo, config: Config) -> None:
+        require_log_format(info.log_format, info.table_path)
         self._row_encoder = None
-        if info.log_format in ROW_LOG_FORMATS:
+        if info.log_format != "arrow":
             self._row_encoder = encoder_of(info.log_format)(info.schema.columns)
-        elif info.log_format != "arrow":
-            raise FlussError(
-                f"table {info.table_path} has the log format '{info.log_format}', which is not"
-                f" known here; known are arrow, {', '.join(ROW_LOG_FORMATS)}",
-                ErrorCode.UNSUPPORTED_VERSION,
-            )
         self._name = str(info.table_path)
         self._schema_id = info.schema_id
         self.columns = info.schema.columns
         self.rows = RowCollector(self.columns, self._name)
         self.frame_schema = info.schema.arrow_schema
-        self.api = ProduceLog(info)
+        self.api = ProduceLog(info.table_id)
         self._statistics_columns = statistics_columns(info)
         self._compression = Compression.from_properties(info.get_properties())
         plain = self._row_encoder is None and not self._statistics_columns
@@ -88,7 +82,7 @@ class LogCodec(RowCodec):
 
     def one_row(
         self, gathered: Gathered, values: Sequence[Any]
-    ) -> tuple[Sequence[Any], EncodedBatch] | None:
+    ) -> tuple[Sequence[Any], StampedBatch] | None:
         """Return a log batch of one row, made without arrays; None for other than plain values."""
         if self._takes_one and self._message_of_one is None:
             self._message_of_one = arrow_row_encoder(self.columns, self._compression)
@@ -98,7 +92,7 @@ class LogCodec(RowCodec):
             return None
         return values, log_batch(pa.py_buffer(message), 1, self._schema_id)
 
-    def encode(self, frame: pa.RecordBatch) -> EncodedBatch:
+    def encode(self, frame: pa.RecordBatch) -> StampedBatch:
         """Return a log batch, with the table's compression and statistics."""
         if self._row_encoder is not None:
             return encode_row_log_batch(frame, schema_id=self._schema_id, rows=self._row_encoder)

@@ -10,8 +10,8 @@ import pyarrow as pa
 from fluss_df.client.send.batch import WriteResultHandle
 from fluss_df.client.write.key_codec import KeyCodec
 from fluss_df.client.write.writer import TableWriter
-from fluss_df.errors import FlussError, SchemaMismatchError
-from fluss_df.metadata import CHANGE_TYPE_COLUMN, require_columns
+from fluss_df.errors import FlussError
+from fluss_df.metadata import CHANGE_TYPE_COLUMN, names_at, require_columns
 from fluss_df.record.kv.primary_key import check_primary_key
 from fluss_df.record.python.row_collector import Row
 from fluss_df.schema import TableInfo
@@ -118,18 +118,7 @@ class UpsertWriter(TableWriter):
         keys
             The key columns, in any order, and no others.
         """
-        if isinstance(keys, (pa.Table, pa.RecordBatch)):
-            return self._write(self._keys.frame_of_deletes(_table(keys)))
-        if hasattr(keys, "__arrow_c_stream__"):
-            return self._write_stream(self._reader(keys), self._keys.frame_of_deletes)
-        if hasattr(keys, "__arrow_c_array__"):
-            with self._importing(keys):
-                batch = pa.record_batch(keys)
-            return self._write(self._keys.frame_of_deletes(_table(batch)))
-        raise SchemaMismatchError(
-            f"cannot delete {type(keys).__name__} from table {self._name}: expected a pyarrow"
-            " Table or RecordBatch, or anything that exports __arrow_c_stream__"
-        )
+        return self._take(keys, self._keys.frame_of_deletes, "delete", "from")
 
     def write_changes(
         self, changes: Any, change_type_column: str = CHANGE_TYPE_COLUMN
@@ -151,14 +140,7 @@ class UpsertWriter(TableWriter):
         def check(table: pa.Table) -> pa.Table:
             return self._keys.frame_of_changes(table, change_type_column)
 
-        if isinstance(changes, (pa.Table, pa.RecordBatch)):
-            return self._write(check(_table(changes)))
-        if hasattr(changes, "__arrow_c_stream__"):
-            return self._write_stream(self._reader(changes), check)
-        raise SchemaMismatchError(
-            f"cannot write {type(changes).__name__} to table {self._name}: expected a pyarrow"
-            " Table or RecordBatch, or anything that exports __arrow_c_stream__"
-        )
+        return self._take(changes, check)
 
 
 class TableUpsert:
@@ -201,19 +183,8 @@ class TableUpsert:
 
     def partial_update_by_index(self, indices: Sequence[int]) -> TableUpsert:
         """As :meth:`partial_update_by_name`, with indexes of columns, from 0."""
-        names = self._info.get_column_names()
-        if not isinstance(indices, Iterable):
-            raise FlussError(f"expected a list of column indexes, not {indices!r}")
-        indices = list(indices)
-        for index in indices:
-            if isinstance(index, bool) or not isinstance(index, int):
-                raise FlussError(f"invalid column index {index!r}: expected an integer")
-            if not 0 <= index < len(names):
-                raise FlussError(
-                    f"table {self._info.table_path} has no column {index}:"
-                    f" its columns are 0 to {len(names) - 1}"
-                )
-        return self.partial_update_by_name([names[index] for index in indices])
+        names = names_at(indices, self._info.get_column_names(), self._info.table_path)
+        return self.partial_update_by_name(names)
 
     def create_writer(self, *, create_partitions: bool = False) -> UpsertWriter:
         """Return an upsert writer.
@@ -289,7 +260,3 @@ def _target_columns(info: TableInfo, columns: Sequence[str] | None) -> list[str]
                 " where all columns outside of the primary key are nullable"
             )
     return names
-
-
-def _table(data: pa.Table | pa.RecordBatch) -> pa.Table:
-    return data if isinstance(data, pa.Table) else pa.Table.from_batches([data])

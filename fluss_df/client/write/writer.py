@@ -105,7 +105,7 @@ class TableWriter(Ready, Closing):
         if not isinstance(batch, pa.RecordBatch):
             with self._importing(batch):
                 batch = pa.record_batch(batch)
-        return self._write(self._codec.frame(pa.Table.from_batches([batch])))
+        return self._take(batch, self._codec.frame)
 
     def write_arrow(self, table: Any) -> WriteResultHandle:
         """Write an Arrow table, or whatever has ``__arrow_c_stream__`` (Polars, DuckDB, ...).
@@ -113,17 +113,31 @@ class TableWriter(Ready, Closing):
         A table is checked as a whole before any of it is sent. A stream is checked and sent batch
         by batch; an error says how many rows were taken before it.
         """
-        if isinstance(table, pa.Table):
-            return self._write(self._codec.frame(table))
-        if isinstance(table, pa.RecordBatch):
-            return self.write_arrow_batch(table)
-        if hasattr(table, "__arrow_c_stream__"):
-            return self._write_stream(self._reader(table), self._codec.frame)
-        if hasattr(table, "__arrow_c_array__"):
-            return self.write_arrow_batch(table)
+        return self._take(table, self._codec.frame)
+
+    def _take(
+        self,
+        data: Any,
+        check: Callable[[pa.Table], pa.Table],
+        verb: str = "write",
+        where: str = "to",
+    ) -> WriteResultHandle:
+        """Write Arrow data of any kind, once ``check`` has made frames of it."""
+        if isinstance(data, pa.Table):
+            return self._write(check(data))
+        if isinstance(data, pa.RecordBatch):
+            return self._write(check(pa.Table.from_batches([data])))
+        if hasattr(data, "__arrow_c_stream__"):
+            with self._importing(data):
+                reader = pa.RecordBatchReader.from_stream(data)
+            return self._write_stream(reader, check)
+        if hasattr(data, "__arrow_c_array__"):
+            with self._importing(data):
+                batch = pa.record_batch(data)
+            return self._write(check(pa.Table.from_batches([batch])))
         raise SchemaMismatchError(
-            f"cannot write {type(table).__name__} to table {self._name}: expected a pyarrow Table"
-            " or RecordBatch, or anything that exports __arrow_c_stream__"
+            f"cannot {verb} {type(data).__name__} {where} table {self._name}: expected a pyarrow"
+            " Table or RecordBatch, or anything that exports __arrow_c_stream__"
         )
 
     def write_pandas(self, df: pd.DataFrame) -> WriteResultHandle:
@@ -158,10 +172,6 @@ class TableWriter(Ready, Closing):
                 f"cannot write {type(data).__name__} to table {self._name}: it cannot be read as"
                 f" rows of Arrow: {error}"
             ) from error
-
-    def _reader(self, data: object) -> pa.RecordBatchReader:
-        with self._importing(data):
-            return pa.RecordBatchReader.from_stream(data)
 
     def _write_stream(
         self, reader: pa.RecordBatchReader, check: Callable[[pa.Table], pa.Table]

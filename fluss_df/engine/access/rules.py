@@ -15,11 +15,13 @@ from google.protobuf.message import Message
 
 from fluss_df.engine.access.authorizer import Rights, denied
 from fluss_df.engine.files.workers import paced
+from fluss_df.engine.tables.buckets import unknown_partition
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import DEFAULT_DATABASE
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import OperationType, Resource
+from fluss_df.protocol.message_parts import partition_of, set_error
 
 _ALTER: Final = OperationType.ALTER
 _CREATE: Final = OperationType.CREATE
@@ -166,11 +168,7 @@ def _metadata(rights: Rights, handler: Handler, asked: pb.MetadataRequest) -> Me
         found = rights.authorizer.catalog.partition_by_id(partition_id)
         if found is not None and rights.refusal(_DESCRIBE, found[0]) is not None:
             # as of one that does not exist
-            raise FlussError(
-                f"The partition id '{partition_id}' does not exist or you don't have permission"
-                " to access it.",
-                ErrorCode.PARTITION_NOT_EXISTS,
-            )
+            raise unknown_partition(partition_id)
     seen = pb.MetadataRequest()
     seen.CopyFrom(asked)
     del seen.table_path[:]
@@ -192,10 +190,8 @@ def _prefix_lookup(rights: Rights, handler: Handler, asked: pb.PrefixLookupReque
     # as a server answers: for each bucket
     answer = pb.PrefixLookupResponse()
     for part in paced(asked.buckets_req):
-        bucket = answer.buckets_resp.add(bucket_id=part.bucket_id)
-        if part.HasField("partition_id"):
-            bucket.partition_id = part.partition_id
-        bucket.error_code, bucket.error_message = refusal.error_code, refusal.message
+        bucket = answer.buckets_resp.add(bucket_id=part.bucket_id, partition_id=partition_of(part))
+        set_error(bucket, refusal)
     return answer
 
 

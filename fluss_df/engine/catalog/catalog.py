@@ -7,9 +7,10 @@ files and folders are named by ids, which are never used twice.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -154,22 +155,16 @@ class Catalog:
                 )
             now = now_ms()
             self._databases[name] = Database(descriptor, now, now)
-            try:
+            with _undoing(lambda: self._databases.pop(name)):
                 self._save()
-            except BaseException:
-                del self._databases[name]
-                raise
 
     def alter_database(self, name: str, descriptor: DatabaseDescriptor) -> None:
         """Replace the description of a database."""
         with self._lock:
             old = self.database(name)
             self._databases[name] = Database(descriptor, old.created, now_ms())
-            try:
+            with _undoing(lambda: self._databases.update({name: old})):
                 self._save()
-            except BaseException:
-                self._databases[name] = old
-                raise
 
     def drop_database(
         self, name: str, ignore_if_not_exists: bool, cascade: bool, dropped: list[Table]
@@ -190,11 +185,8 @@ class Catalog:
                 self.drop_table(table.path, False)
                 dropped.append(table)
             database = self._databases.pop(name)
-            try:
+            with _undoing(lambda: self._databases.update({name: database})):
                 self._save()
-            except BaseException:
-                self._databases[name] = database
-                raise
 
     def databases(self) -> list[str]:
         """Return the names of the databases."""
@@ -414,11 +406,8 @@ class Catalog:
                 )
             partition = Partition(self._id("partition"), tuple(values))
             table.partitions[name] = partition
-            try:
+            with _undoing(lambda: table.partitions.pop(name)):
                 self._store(table)
-            except BaseException:
-                del table.partitions[name]
-                raise
             self._partitions[partition.id] = (table, partition)
             return partition
 
@@ -493,6 +482,16 @@ class Catalog:
         """
         with self._lock:
             table.dropped = [each for each in table.dropped if each not in removed]
+
+
+@contextlib.contextmanager
+def _undoing(undo: Callable[[], object]) -> Iterator[None]:
+    """Undo a change in memory where it cannot be brought to the disk."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
 
 
 def _shown(keys: tuple[str, ...], values: list[str]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from fluss_df.engine.files.workers import give_turn
 from fluss_df.engine.kv.auto_increment import Numbering, check_targets
 from fluss_df.engine.kv.kv_replay import Changes
+from fluss_df.engine.log.append_checks import corrupt
 from fluss_df.engine.merge.merge_engines import merge_engine
 from fluss_df.engine.merge.row_changes import (
     INSERT,
@@ -67,14 +68,6 @@ def read_batch(name: str, data: memoryview) -> KvRecords:
         return decode_kv_batch(data)
     except FlussError as error:
         raise corrupt(name, error) from error
-
-
-def corrupt(name: str, error: FlussError) -> FlussError:
-    """Return the error for a batch that is not valid."""
-    return FlussError(
-        f"Record is corrupt in table bucket {name}: {error.message}",
-        ErrorCode.CORRUPT_RECORD_EXCEPTION,
-    )
 
 
 class ChangeBuilder:

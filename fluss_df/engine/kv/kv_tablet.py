@@ -21,10 +21,11 @@ from typing import Final, TypeVar
 
 from fluss_df.engine.files.files import sync_folder
 from fluss_df.engine.kv.auto_increment import next_numbers
-from fluss_df.engine.kv.batch_changes import ChangeBuilder, corrupt, read_batch
+from fluss_df.engine.kv.batch_changes import ChangeBuilder, read_batch
 from fluss_df.engine.kv.kv_loading import StoreLoader
 from fluss_df.engine.kv.kv_replay import NOT_COUNTED, Changes
 from fluss_df.engine.kv.kv_store import DamagedStoreError, KvResources, KvState, KvStore, StoreWork
+from fluss_df.engine.log.append_checks import corrupt
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.merge.values_pool import TableCodec
 from fluss_df.engine.tables import options

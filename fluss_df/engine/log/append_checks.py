@@ -83,11 +83,16 @@ def check_batches(
     except FlussError as error:
         if error.error_code == ErrorCode.SCHEMA_NOT_EXIST:
             raise
-        raise FlussError(
-            f"Record is corrupt in table bucket {name}: {error.message}",
-            ErrorCode.CORRUPT_RECORD_EXCEPTION,
-        ) from error
+        raise corrupt(name, error) from error
     return headers
+
+
+def corrupt(name: str, error: FlussError) -> FlussError:
+    """Return the error for a batch that is not valid."""
+    return FlussError(
+        f"Record is corrupt in table bucket {name}: {error.message}",
+        ErrorCode.CORRUPT_RECORD_EXCEPTION,
+    )
 
 
 def _check_payload(

@@ -19,6 +19,7 @@ from fluss_df.errors import FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import path_of
 
 
 class CatalogRequests:
@@ -217,11 +218,6 @@ class CatalogRequests:
             for key, value in zip(table.descriptor.partition_keys, partition.values, strict=True):
                 info.partition_spec.partition_key_values.add(key=key, value=value)
         return response
-
-
-def path_of(path: pb.PathOfTable) -> TablePath:
-    """Return the table path of a message."""
-    return TablePath(path.database_name, path.table_name)
 
 
 def _spec(spec: pb.PartitionSpec) -> dict[str, str]:

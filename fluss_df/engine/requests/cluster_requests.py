@@ -20,6 +20,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket, lease_problem
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import bucket_of
 
 # the id of the only server
 SERVER: Final = 0
@@ -214,9 +215,7 @@ class ClusterRequests:
                     ErrorCode.UNKNOWN_SERVER_ERROR,
                 )
             for part in parts:
-                partition = part.partition_id if part.HasField("partition_id") else None
-                bucket = TableBucket(table.table_id, part.bucket_id, partition)
-                offsets[bucket] = part.log_end_offset
+                offsets[bucket_of(table.table_id, part)] = part.log_end_offset
         ttl = request.ttl_ms if request.HasField("ttl_ms") else None
         created = self.engine.cluster.register(request.producer_id, offsets, ttl)
         return pb.RegisterProducerOffsetsResponse(result=_CREATED if created else _ALREADY_EXISTS)
@@ -232,11 +231,9 @@ class ClusterRequests:
         for bucket, offset in known.offsets.items():
             if bucket.table_id not in tables:
                 tables[bucket.table_id] = response.table_offsets.add(table_id=bucket.table_id)
-            part = tables[bucket.table_id].bucket_offsets.add(
-                bucket_id=bucket.bucket_id, log_end_offset=offset
+            tables[bucket.table_id].bucket_offsets.add(
+                partition_id=bucket.partition_id, bucket_id=bucket.bucket_id, log_end_offset=offset
             )
-            if bucket.partition_id is not None:
-                part.partition_id = bucket.partition_id
         return response
 
     def producer_tables(self, producer_id: str) -> set[int]:
@@ -323,8 +320,7 @@ def _one_of(number: int, names: tuple[str, ...]) -> str:
 
 
 def _no_snapshot(request: pb.GetKvSnapshotMetadataRequest) -> NoReturn:
-    partition = request.partition_id if request.HasField("partition_id") else None
-    bucket = TableBucket(request.table_id, request.bucket_id, partition)
+    bucket = bucket_of(request.table_id, request)
     raise FlussError(
         f"Failed to get kv snapshot metadata for table bucket {java_name(bucket)} and snapshot id"
         f" {request.snapshot_id}. Error: Kv snapshot not found",

@@ -12,30 +12,35 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from google.protobuf.message import DecodeError
 
 from fluss_df.engine.access.authorizer import Rights
 from fluss_df.engine.engine import Engine
-from fluss_df.engine.files.files import disk_refused
 from fluss_df.engine.files.workers import paced
 from fluss_df.engine.log.append_checks import Appended
 from fluss_df.engine.log.log_reads import Piece
 from fluss_df.engine.requests.answer_room import AnswerRoom
 from fluss_df.engine.requests.filtered_read import read_filtered
 from fluss_df.engine.requests.kv_requests import limit_rows
-from fluss_df.engine.requests.row_requests import parse_rows, without_frames
+from fluss_df.engine.requests.row_requests import (
+    acknowledge,
+    parse_rows,
+    without_frames,
+    write_each,
+)
 from fluss_df.engine.tables.buckets import java_name
 from fluss_df.engine.tables.tables import Table
-from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import OperationType
+from fluss_df.protocol.api import FETCH_LOG
 from fluss_df.protocol.fetch import (
     FetchReply,
     ReplyBucket,
     fetch_response_bucket,
     fetch_response_table,
 )
+from fluss_df.protocol.message_parts import bucket_of, parse_request, partition_of, set_error
 from fluss_df.protocol.wire import Buffer
 from fluss_df.pushdown.batch_filter import BatchFilter
 from fluss_df.record.layout.headers import HEADER_SIZE, OVERHEAD, scan_headers
@@ -63,61 +68,29 @@ async def produce_log(
     engine: Engine, body: pa.Buffer, rights: Rights | None
 ) -> Awaitable[list[Buffer]]:
     """Append; the awaitable that is returned waits for the disk and is the response."""
-    return _acknowledge(engine, *await engine.run(_append_all, engine, body, rights))
+    request, results = await engine.run(_append_all, engine, body, rights)
+    return acknowledge(engine, request, results, pb.ProduceLogResponse(), _taken)
 
 
 def _append_all(
     engine: Engine, body: pa.Buffer, rights: Rights | None
 ) -> tuple[pb.ProduceLogRequest, list[Appended | FlussError]]:
+    def append(bucket: TableBucket, data: memoryview) -> tuple[Table, Appended]:
+        table, tablet = engine.bucket(bucket)
+        if table.has_primary_key:
+            raise FlussError(
+                f"table {table.path} has a primary key: its log is its changelog, upsert rows",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+        layouts = table.layouts if table.arrow else dict.fromkeys(table.schemas)
+        return table, tablet.append(data, layouts)
+
     request, records = parse_rows(pb.ProduceLogRequest(), "PRODUCE_LOG", 4, body, rights)
-    results: list[Appended | FlussError] = []
-    for part, data in zip(request.buckets_req, records, strict=True):
-        try:
-            engine.lock.verify()
-            table, tablet = engine.bucket(_bucket(request.table_id, part))
-            if table.has_primary_key:
-                raise FlussError(
-                    f"table {table.path} has a primary key: its log is its changelog, upsert rows",
-                    ErrorCode.INVALID_TABLE_EXCEPTION,
-                )
-            layouts = table.layouts if table.arrow else dict.fromkeys(table.schemas)
-            appended = tablet.append(data, layouts)
-            of_table = engine.counters.tables.of(table.path)
-            of_table.add(messages_in=appended.records, bytes_in=len(data))
-            results.append(appended)
-        except FlussError as error:
-            results.append(without_frames(error))
-        except OSError as error:
-            # other buckets of the request are written all the same
-            results.append(without_frames(disk_refused("cannot write", engine.folder, error)))
-    return request, results
+    return request, write_each(engine, request, records, append)
 
 
-async def _acknowledge(
-    engine: Engine, request: pb.ProduceLogRequest, results: Sequence[Appended | FlussError]
-) -> list[Buffer]:
-    response = pb.ProduceLogResponse()
-    for part, result in zip(request.buckets_req, results, strict=True):
-        answer = response.buckets_resp.add(bucket_id=part.bucket_id)
-        if part.HasField("partition_id"):
-            answer.partition_id = part.partition_id
-        if isinstance(result, Appended):
-            try:
-                await engine.acknowledged(_bucket(request.table_id, part), result.durable_at)
-                answer.base_offset = result.base_offset
-                continue
-            except FlussError as error:
-                result = error
-        answer.error_code = result.error_code
-        answer.error_message = result.message
-    return [response.SerializeToString()]
-
-
-def _bucket(
-    table_id: int, part: pb.ProduceLogRequestForBucket | pb.FetchLogRequestForBucket
-) -> TableBucket:
-    partition = part.partition_id if part.HasField("partition_id") else None
-    return TableBucket(table_id, part.bucket_id, partition)
+def _taken(answer: pb.ProduceLogResponseForBucket, appended: Appended) -> None:
+    answer.base_offset = appended.base_offset
 
 
 # ---- fetch
@@ -135,12 +108,7 @@ async def fetch_log(
 
 
 def _parse_fetch(body: pa.Buffer) -> pb.FetchLogRequest:
-    try:
-        request = pb.FetchLogRequest.FromString(bytes(body))
-    except DecodeError as error:
-        raise ProtocolError(f"a FETCH_LOG request cannot be read: {error}") from error
-    if not request.IsInitialized():
-        raise ProtocolError("a FETCH_LOG request lacks required fields")
+    request = parse_request(FETCH_LOG, body)
     for table in request.tables_req:
         if table.HasField("filter_predicate") and table.filter_schema_id < 0:
             raise FlussError(
@@ -207,7 +175,7 @@ async def _fetch(
 
 def _buckets_of(request: pb.FetchLogRequest) -> set[TableBucket]:
     return {
-        _bucket(table.table_id, part)
+        bucket_of(table.table_id, part)
         for table in request.tables_req
         for part in paced(table.buckets_req)
     }
@@ -236,9 +204,9 @@ def _read_all(
         refusal = rights.refusal_by_id(OperationType.READ, asked.table_id) if rights else None
         before = total
         for part in paced(asked.buckets_req):
-            answer = pb.FetchLogResponseForBucket(bucket_id=part.bucket_id)
-            if part.HasField("partition_id"):
-                answer.partition_id = part.partition_id
+            answer = pb.FetchLogResponseForBucket(
+                bucket_id=part.bucket_id, partition_id=partition_of(part)
+            )
             bucket = ReplyBucket(asked.table_id, answer)
             try:
                 if refusal:
@@ -248,8 +216,7 @@ def _read_all(
                 at_once |= answer.HasField("filtered_end_offset")
             except FlussError as error:
                 at_once = True
-                answer.error_code = error.error_code
-                answer.error_message = error.message
+                set_error(answer, error)
             # of many buckets, objects that are kept until the end cost time: Python collects them
             if in_place:
                 reply.buckets.append(bucket)
@@ -297,7 +264,7 @@ def _read(
     in_place: bool,
 ) -> None:
     answer = reply.answer
-    bucket = _bucket(asked.table_id, part)
+    bucket = bucket_of(asked.table_id, part)
     table, tablet = engine.bucket(bucket)
     reply.checked = tablet.checked
     if request.follower_server_id != _CLIENT:
@@ -447,8 +414,7 @@ def project(
 
 def limit_scan(engine: Engine, request: pb.LimitScanRequest) -> pb.LimitScanResponse:
     """Return the batches with the last records of a bucket."""
-    partition = request.partition_id if request.HasField("partition_id") else None
-    bucket = TableBucket(request.table_id, request.bucket_id, partition)
+    bucket = bucket_of(request.table_id, request)
     try:
         table, tablet = engine.bucket(bucket)
         room = AnswerRoom(engine.settings.answer_bytes, "set a smaller limit, or scan the table")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import logging
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from fluss_df.engine.access import acl_requests
 from fluss_df.engine.access.authorizer import AllRights, Authorizer, Rights
@@ -27,20 +28,22 @@ from fluss_df.engine.lake.lake_of_table import shown
 from fluss_df.engine.lake_requests import LakeRequests
 from fluss_df.engine.requests import data_requests, kv_requests, offset_requests
 from fluss_df.engine.requests.answer_room import AnswerRoom
-from fluss_df.engine.requests.catalog_requests import CatalogRequests, path_of
+from fluss_df.engine.requests.catalog_requests import CatalogRequests
 from fluss_df.engine.requests.cluster_requests import SERVER, ClusterRequests
 from fluss_df.engine.requests.kv_scans import Scans
 from fluss_df.engine.requests.request_limits import check_entries, may_be_large, refuse_size
+from fluss_df.engine.tables.buckets import unknown_partition
 from fluss_df.engine.tables.tables import Table
 from fluss_df.engine.upkeep.backup import BACKUP_KEY, back_up
-from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.metadata import TableBucket, TablePath
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket
 from fluss_df.observe.counters import Durations
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import FlussPrincipal
 from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Request
 from fluss_df.protocol.handshake import FOLDER_PROTOCOL
+from fluss_df.protocol.message_parts import parse_request, partition_of, path_of
 from fluss_df.protocol.text import replace_malformed
 from fluss_df.protocol.wire import Buffer
 
@@ -119,22 +122,27 @@ class Dispatcher:
 
     def __post_init__(self) -> None:
         self._cluster = ClusterRequests(self.engine)
+        self._scans = Scans(self.engine)
+
+        def of_engine(answer: Callable[..., Message]) -> Callable[..., Message]:
+            return functools.partial(answer, self.engine)
+
         handlers: list[tuple[api.Api[Any, Any], Callable[..., Any]]] = [
             (api.API_VERSIONS, self._api_versions),
             (api.AUTHENTICATE, self._authenticate),
             (api.GET_METADATA, self._metadata),
             (api.INIT_WRITER, self._init_writer),
-            (api.LIST_OFFSETS, self._list_offsets),
-            (api.LIMIT_SCAN, self._limit_scan),
+            (api.LIST_OFFSETS, of_engine(offset_requests.list_offsets)),
+            (api.LIMIT_SCAN, of_engine(data_requests.limit_scan)),
             (api.GET_FILESYSTEM_SECURITY_TOKEN, self._token),
             (api.PRODUCE_LOG, data_requests.produce_log),
             (api.FETCH_LOG, data_requests.fetch_log),
             (api.PUT_KV, kv_requests.put_kv),
             (api.LOOKUP, kv_requests.lookup),
-            (api.PREFIX_LOOKUP, self._prefix_lookup),
-            (api.SCAN_KV, self._scan_kv),
-            (api.GET_TABLE_STATS, self._table_stats),
-            (api.GET_LATEST_KV_SNAPSHOTS, self._latest_snapshots),
+            (api.PREFIX_LOOKUP, of_engine(kv_requests.prefix_lookup)),
+            (api.SCAN_KV, self._scans.answer),
+            (api.GET_TABLE_STATS, of_engine(kv_requests.table_stats)),
+            (api.GET_LATEST_KV_SNAPSHOTS, of_engine(kv_requests.latest_snapshots)),
             (api.CREATE_ACLS, acl_requests.create_acls),
             (api.LIST_ACLS, acl_requests.list_acls),
             (api.DROP_ACLS, acl_requests.drop_acls),
@@ -142,7 +150,6 @@ class Dispatcher:
             *self._cluster.handlers(),
             *LakeRequests(self.engine).handlers(),
         ]
-        self._scans = Scans(self.engine)
         self._handlers = {kind.key: (kind, handler) for kind, handler in handlers}
         self._rules = rules(self._cluster.producer_tables, self._scans.table_of)
         self._names = {kind.key: kind.name for kind, _ in handlers}
@@ -201,7 +208,7 @@ class Dispatcher:
         if kind not in _AT_ONCE:
             return None
         if isinstance(message, pb.ListOffsetsRequest):
-            partition = message.partition_id if message.HasField("partition_id") else None
+            partition = partition_of(message)
             buckets = (TableBucket(message.table_id, b, partition) for b in message.bucket_id)
             # opening one may mean to recover it
             if not self.engine.are_open(buckets):
@@ -394,7 +401,7 @@ class Dispatcher:
                 bucket_metadata=[] if table.partitioned else _buckets(table),
             )
         for asked in paced(request.partitions_path):
-            table = catalog.table(TablePath(asked.database_name, asked.table_name))
+            table = catalog.table(path_of(asked))
             partition = table.partitions.get(asked.partition_name)
             if partition is None:
                 raise FlussError(
@@ -406,11 +413,7 @@ class Dispatcher:
         for partition_id in paced(request.partitions_id):
             found = catalog.partition_by_id(partition_id)
             if found is None:
-                raise FlussError(
-                    f"The partition id '{partition_id}' does not exist or you don't have permission"
-                    " to access it.",
-                    ErrorCode.PARTITION_NOT_EXISTS,
-                )
+                raise unknown_partition(partition_id)
             room.take(_BUCKET_BYTES * (1 + found[0].buckets))
             self._add_partition(response, found[0], found[1].name, found[1].id)
         return response
@@ -429,26 +432,6 @@ class Dispatcher:
     def _init_writer(self, request: pb.InitWriterRequest) -> pb.InitWriterResponse:
         return pb.InitWriterResponse(writer_id=self.engine.catalog.writer_id())
 
-    def _list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
-        return offset_requests.list_offsets(self.engine, request)
-
-    def _limit_scan(self, request: pb.LimitScanRequest) -> pb.LimitScanResponse:
-        return data_requests.limit_scan(self.engine, request)
-
-    def _prefix_lookup(self, request: pb.PrefixLookupRequest) -> pb.PrefixLookupResponse:
-        return kv_requests.prefix_lookup(self.engine, request)
-
-    def _scan_kv(self, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
-        return self._scans.answer(request)
-
-    def _table_stats(self, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
-        return kv_requests.table_stats(self.engine, request)
-
-    def _latest_snapshots(
-        self, request: pb.GetLatestKvSnapshotsRequest
-    ) -> pb.GetLatestKvSnapshotsResponse:
-        return kv_requests.latest_snapshots(self.engine, request)
-
     def _token(
         self, request: pb.GetFileSystemSecurityTokenRequest
     ) -> pb.GetFileSystemSecurityTokenResponse:
@@ -456,12 +439,7 @@ class Dispatcher:
 
 
 def _parse(kind: api.Api[api.RequestT, Any], body: pa.Buffer) -> api.RequestT:
-    try:
-        message = kind.request.FromString(bytes(body))
-    except DecodeError as error:
-        raise ProtocolError(f"a {kind.name} request cannot be read: {error}") from error
-    if not message.IsInitialized():
-        raise ProtocolError(f"a {kind.name} request lacks required fields")
+    message = parse_request(kind, body)
     replace_malformed(message)
     return message
 

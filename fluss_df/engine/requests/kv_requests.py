@@ -9,20 +9,31 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from google.protobuf.message import DecodeError
 
 from fluss_df.engine.access.authorizer import Rights
 from fluss_df.engine.engine import Engine
-from fluss_df.engine.files.files import disk_refused
 from fluss_df.engine.files.workers import paced
 from fluss_df.engine.kv.kv_tablet import KvTablet, PutResult
 from fluss_df.engine.requests.answer_room import AnswerRoom
-from fluss_df.engine.requests.row_requests import parse_rows, without_frames
+from fluss_df.engine.requests.row_requests import (
+    acknowledge,
+    parse_rows,
+    without_frames,
+    write_each,
+)
 from fluss_df.engine.tables.tables import Table
-from fluss_df.errors import ErrorCode, FlussError, ProtocolError
-from fluss_df.metadata import TableBucket, TablePath
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import OperationType
+from fluss_df.protocol.api import LOOKUP
+from fluss_df.protocol.message_parts import (
+    bucket_of,
+    parse_request,
+    partition_of,
+    path_of,
+    set_error,
+)
 from fluss_df.protocol.wire import Buffer, bytes_header
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.kv.primary_key import key_columns, key_lake_format
@@ -43,66 +54,31 @@ _AT_ONCE_BYTES: Final = 4 << 10
 _LIST_BYTES = 128
 
 
-def _bucket(
-    table_id: int,
-    part: pb.PutKvRequestForBucket
-    | pb.LookupRequestForBucket
-    | pb.PrefixLookupRequestForBucket
-    | pb.TableStatsRequestForBucket,
-) -> TableBucket:
-    partition = part.partition_id if part.HasField("partition_id") else None
-    return TableBucket(table_id, part.bucket_id, partition)
-
-
 # ---- put
 
 
 async def put_kv(engine: Engine, body: pa.Buffer, rights: Rights | None) -> Awaitable[list[Buffer]]:
     """Write; the awaitable that is returned waits for the disk and is the response."""
-    return _acknowledge(engine, *await engine.run(_put_all, engine, body, rights))
+    request, results = await engine.run(_put_all, engine, body, rights)
+    return acknowledge(engine, request, results, pb.PutKvResponse(), _taken)
 
 
 def _put_all(
     engine: Engine, body: pa.Buffer, rights: Rights | None
 ) -> tuple[pb.PutKvRequest, list[PutResult | FlussError]]:
     request, records = parse_rows(pb.PutKvRequest(), "PUT_KV", 5, body, rights)
-    results: list[PutResult | FlussError] = []
     targets = tuple(request.target_columns) or None
     overwrite = request.agg_mode == _OVERWRITE
-    for part, data in zip(request.buckets_req, records, strict=True):
-        try:
-            engine.lock.verify()
-            table, kv = engine.kv_bucket(_bucket(request.table_id, part))
-            put = kv.put(data, targets, overwrite=overwrite)
-            of_table = engine.counters.tables.of(table.path)
-            of_table.add(messages_in=put.records, bytes_in=len(data))
-            results.append(put)
-        except FlussError as error:
-            results.append(without_frames(error))
-        except OSError as error:
-            # other buckets of the request are written all the same
-            results.append(without_frames(disk_refused("cannot write", engine.folder, error)))
-    return request, results
+
+    def put(bucket: TableBucket, data: memoryview) -> tuple[Table, PutResult]:
+        table, kv = engine.kv_bucket(bucket)
+        return table, kv.put(data, targets, overwrite=overwrite)
+
+    return request, write_each(engine, request, records, put)
 
 
-async def _acknowledge(
-    engine: Engine, request: pb.PutKvRequest, results: Sequence[PutResult | FlussError]
-) -> list[Buffer]:
-    response = pb.PutKvResponse()
-    for part, result in zip(request.buckets_req, results, strict=True):
-        answer = response.buckets_resp.add(bucket_id=part.bucket_id)
-        if part.HasField("partition_id"):
-            answer.partition_id = part.partition_id
-        if isinstance(result, PutResult):
-            try:
-                await engine.acknowledged(_bucket(request.table_id, part), result.durable_at)
-                answer.log_end_offset = result.log_end_offset
-                continue
-            except FlussError as error:
-                result = error
-        answer.error_code = result.error_code
-        answer.error_message = result.message
-    return [response.SerializeToString()]
+def _taken(answer: pb.PutKvResponseForBucket, put: PutResult) -> None:
+    answer.log_end_offset = put.log_end_offset
 
 
 # ---- lookup
@@ -127,11 +103,11 @@ def lookup_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
     """Look a few keys up on this thread; None for a request that may take its time."""
     if len(body) > _AT_ONCE_BYTES:
         return None
-    request = _parse_lookup(body)
+    request = parse_request(LOOKUP, body)
     if request.insert_if_not_exists:
         return None
     # opening one may mean to recover it
-    if not engine.are_open(_bucket(request.table_id, part) for part in request.buckets_req):
+    if not engine.are_open(bucket_of(request.table_id, part) for part in request.buckets_req):
         return None
     response: list[Buffer] = []
     for part, result in zip(request.buckets_req, _lookup_each(engine, request), strict=True):
@@ -143,7 +119,7 @@ def lookup_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
 def _lookup_all(
     engine: Engine, body: pa.Buffer, rights: Rights | None
 ) -> tuple[pb.LookupRequest, list[_Found | FlussError]]:
-    request = _parse_lookup(body)
+    request = parse_request(LOOKUP, body)
     if rights is not None and request.insert_if_not_exists:
         rights.require_table(OperationType.WRITE, request.table_id)
     elif rights is not None:
@@ -154,22 +130,12 @@ def _lookup_all(
     return request, _lookup_each(engine, request)
 
 
-def _parse_lookup(body: pa.Buffer) -> pb.LookupRequest:
-    try:
-        request = pb.LookupRequest.FromString(bytes(body))
-    except DecodeError as error:
-        raise ProtocolError(f"a LOOKUP request cannot be read: {error}") from error
-    if not request.IsInitialized():
-        raise ProtocolError("a LOOKUP request lacks required fields")
-    return request
-
-
 def _lookup_each(engine: Engine, request: pb.LookupRequest) -> list[_Found | FlussError]:
     results: list[_Found | FlussError] = []
     room = _lookup_room(engine)
     for part in paced(request.buckets_req):
         try:
-            table, kv = engine.kv_bucket(_bucket(request.table_id, part))
+            table, kv = engine.kv_bucket(bucket_of(request.table_id, part))
             keys = list(part.keys)
             found = _Found(room.values(kv.get, keys))
             if request.insert_if_not_exists and None in found.values:
@@ -193,7 +159,7 @@ async def _found(
         if isinstance(result, _Found):
             try:
                 if result.durable_at:
-                    bucket = _bucket(request.table_id, part)
+                    bucket = bucket_of(request.table_id, part)
                     await engine.acknowledged(bucket, result.durable_at)
                     _, kv = engine.kv_bucket(bucket)
                     room = _lookup_room(engine)
@@ -214,12 +180,9 @@ def _answer(
     part: pb.LookupRequestForBucket, result: _Found | FlussError, values: Sequence[Buffer]
 ) -> list[Buffer]:
     """Return the part of a response that is about one bucket."""
-    answer = pb.LookupResponseForBucket(bucket_id=part.bucket_id)
-    if part.HasField("partition_id"):
-        answer.partition_id = part.partition_id
+    answer = pb.LookupResponseForBucket(bucket_id=part.bucket_id, partition_id=partition_of(part))
     if isinstance(result, FlussError):
-        answer.error_code = result.error_code
-        answer.error_message = result.message
+        set_error(answer, result)
     head = answer.SerializeToString()
     size = len(head) + sum(len(part) for part in values)
     return [bytes_header(1, size), head, *values]
@@ -291,10 +254,10 @@ def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixL
         "look up fewer prefixes in one request, or scan the table with a filter",
     )
     for part in paced(request.buckets_req):
-        answer = response.buckets_resp.add(bucket_id=part.bucket_id)
-        if part.HasField("partition_id"):
-            answer.partition_id = part.partition_id
-        bucket = _bucket(request.table_id, part)
+        bucket = bucket_of(request.table_id, part)
+        answer = response.buckets_resp.add(
+            bucket_id=bucket.bucket_id, partition_id=bucket.partition_id
+        )
         try:
             table, _ = engine.bucket(bucket)
             if not table.has_primary_key:
@@ -308,8 +271,7 @@ def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixL
                 answer.value_lists.add(values=room.rows(kv.prefix(prefix)))
         except FlussError as error:
             answer.ClearField("value_lists")
-            answer.error_code = error.error_code
-            answer.error_message = error.message
+            set_error(answer, error)
     return response
 
 
@@ -322,12 +284,12 @@ def limit_rows(kv: KvTablet, limit: int, room: AnswerRoom) -> pb.LimitScanRespon
 def table_stats(engine: Engine, request: pb.GetTableStatsRequest) -> pb.GetTableStatsResponse:
     """Return the number of rows of buckets."""
     response = pb.GetTableStatsResponse()
-    there = engine.having_folders(_bucket(request.table_id, part) for part in request.buckets_req)
+    there = engine.having_folders(bucket_of(request.table_id, part) for part in request.buckets_req)
     for part in paced(request.buckets_req):
-        answer = response.buckets_resp.add(bucket_id=part.bucket_id)
-        if part.HasField("partition_id"):
-            answer.partition_id = part.partition_id
-        bucket = _bucket(request.table_id, part)
+        bucket = bucket_of(request.table_id, part)
+        answer = response.buckets_resp.add(
+            bucket_id=bucket.bucket_id, partition_id=bucket.partition_id
+        )
         try:
             start, end = engine.log_bounds(bucket, there)
             table = engine.catalog.table_by_id(bucket.table_id)
@@ -336,8 +298,7 @@ def table_stats(engine: Engine, request: pb.GetTableStatsRequest) -> pb.GetTable
             else:
                 answer.row_count = end - start
         except FlussError as error:
-            answer.error_code = error.error_code
-            answer.error_message = error.message
+            set_error(answer, error)
     return response
 
 
@@ -352,7 +313,7 @@ def latest_snapshots(
         As Fluss; ``KV_SNAPSHOT_NOT_EXIST_EXCEPTION`` where the beginning of a changelog has
         expired, and is not to be had without a snapshot.
     """
-    path = TablePath(request.table_path.database_name, request.table_path.table_name)
+    path = path_of(request.table_path)
     table = engine.catalog.table(path)
     if not table.has_primary_key:
         raise FlussError(

@@ -15,6 +15,7 @@ from fluss_df.engine.tables.buckets import java_name
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import bucket_of
 from fluss_df.record.kv.values import encode_value_batch
 
 _IDLE_S: Final = 600.0
@@ -157,8 +158,7 @@ class Scans:
         return response
 
     def _open(self, asked: pb.ScanKvRequestForBucket) -> tuple[_Scan, int]:
-        partition = asked.partition_id if asked.HasField("partition_id") else None
-        bucket = TableBucket(asked.table_id, asked.bucket_id, partition)
+        bucket = bucket_of(asked.table_id, asked)
         _, kv = self._engine.kv_bucket(bucket, scans=True)
         values, offset = kv.scan()
         limit = asked.limit if asked.HasField("limit") and asked.limit > 0 else -1

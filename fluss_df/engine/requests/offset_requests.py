@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Container
 from typing import Final
 
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files.workers import paced
 from fluss_df.engine.tables.buckets import java_name
+from fluss_df.engine.tables.tables import now_ms
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import partition_of, set_error
 
 _EARLIEST: Final = 0
 _LATEST: Final = 1
@@ -21,7 +22,7 @@ _TIMESTAMP: Final = 2
 def list_offsets(engine: Engine, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
     """Return offsets of buckets."""
     response = pb.ListOffsetsResponse()
-    partition = request.partition_id if request.HasField("partition_id") else None
+    partition = partition_of(request)
     buckets = [TableBucket(request.table_id, number, partition) for number in request.bucket_id]
     there = engine.having_folders(buckets)
     for bucket in paced(buckets):
@@ -29,8 +30,7 @@ def list_offsets(engine: Engine, request: pb.ListOffsetsRequest) -> pb.ListOffse
         try:
             answer.offset = _offset(engine, bucket, request, there)
         except FlussError as error:
-            answer.error_code = error.error_code
-            answer.error_message = error.message
+            set_error(answer, error)
     return response
 
 
@@ -54,7 +54,7 @@ def _offset(
             "startTimestamp is not present while list offset by timestamp.",
             ErrorCode.UNKNOWN_SERVER_ERROR,
         )
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     if request.start_timestamp > now:
         raise FlussError(
             f"Get offset error for table bucket {java_name(bucket)}, the fetch timestamp"

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from fluss_df.engine.access.authorizer import Rights
+from fluss_df.engine.engine import Engine
+from fluss_df.engine.files.files import disk_refused
 from fluss_df.engine.files.workers import give_turn
+from fluss_df.engine.kv.kv_tablet import PutResult
+from fluss_df.engine.log.append_checks import Appended
+from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
+from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import OperationType
-from fluss_df.protocol.wire import BYTES, VARINT, int32, next_field, signed
+from fluss_df.protocol.message_parts import bucket_of, set_error
+from fluss_df.protocol.wire import BYTES, VARINT, Buffer, int32, next_field, signed
 
 RowsT = TypeVar("RowsT", pb.ProduceLogRequest, pb.PutKvRequest)
+WrittenT = TypeVar("WrittenT", Appended, PutResult)
 
 # fields of one request, at all levels; outermost ones, each bucket that it writes to among them;
 # and bytes of what is not for buckets
@@ -95,6 +104,74 @@ def parse_rows(
     if rights is not None:
         rights.require_table(OperationType.WRITE, request.table_id)
     return request, records
+
+
+def write_each(
+    engine: Engine,
+    request: RowsT,
+    records: Sequence[memoryview],
+    write: Callable[[TableBucket, memoryview], tuple[Table, WrittenT]],
+) -> list[WrittenT | FlussError]:
+    """Write the records of each bucket; what fails in one does not stop the others.
+
+    Parameters
+    ----------
+    engine
+        The engine.
+    request, records
+        As :func:`parse_rows` returned them.
+    write
+        Writes the records of one bucket; returns its table and what was written.
+    """
+    results: list[WrittenT | FlussError] = []
+    for part, data in zip(request.buckets_req, records, strict=True):
+        try:
+            engine.lock.verify()
+            table, written = write(bucket_of(request.table_id, part), data)
+            of_table = engine.counters.tables.of(table.path)
+            of_table.add(messages_in=written.records, bytes_in=len(data))
+            results.append(written)
+        except FlussError as error:
+            results.append(without_frames(error))
+        except OSError as error:
+            results.append(without_frames(disk_refused("cannot write", engine.folder, error)))
+    return results
+
+
+async def acknowledge(
+    engine: Engine,
+    request: RowsT,
+    results: Sequence[WrittenT | FlussError],
+    response: pb.ProduceLogResponse | pb.PutKvResponse,
+    taken: Callable[[Any, WrittenT], None],
+) -> list[Buffer]:
+    """Wait until what was written is durable, and return the response.
+
+    Parameters
+    ----------
+    engine
+        The engine.
+    request, results
+        What was asked, and for each bucket what was written or why not.
+    response
+        An empty response.
+    taken
+        Says in the answer for a bucket where its rows are.
+    """
+    for part, result in zip(request.buckets_req, results, strict=True):
+        bucket = bucket_of(request.table_id, part)
+        answer = response.buckets_resp.add(
+            bucket_id=bucket.bucket_id, partition_id=bucket.partition_id
+        )
+        if not isinstance(result, FlussError):
+            try:
+                await engine.acknowledged(bucket, result.durable_at)
+                taken(answer, result)
+                continue
+            except FlussError as error:
+                result = error
+        set_error(answer, result)
+    return [response.SerializeToString()]
 
 
 def without_frames(error: FlussError) -> FlussError:

@@ -12,6 +12,15 @@ def java_name(bucket: TableBucket) -> str:
     return f"TableBucket{{tableId={bucket.table_id}, {partition}bucket={bucket.bucket_id}}}"
 
 
+def unknown_partition(partition_id: int) -> FlussError:
+    """Return the error for the id of a partition that is not there, or not for who asks."""
+    return FlussError(
+        f"The partition id '{partition_id}' does not exist or you don't have permission to access"
+        " it.",
+        ErrorCode.PARTITION_NOT_EXISTS,
+    )
+
+
 def unknown_bucket(name: str) -> FlussError:
     """Return the error for a bucket that is not there."""
     return FlussError(

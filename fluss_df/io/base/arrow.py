@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import polars as pl
 import pyarrow as pa
 
+from fluss_df.io.base.names import all_exact
 from fluss_df.record.layout.views import with_views
 
 
@@ -31,6 +32,11 @@ def sliced(
         yield frame
         if most == 0:
             return
+
+
+def chosen(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Return some columns of a frame; with none of them, a frame of as many rows."""
+    return frame.select(all_exact(columns)) if columns else pl.DataFrame(height=frame.height)
 
 
 def to_polars(table: pa.Table) -> pl.DataFrame:

@@ -47,6 +47,7 @@ from fluss_df.io.runs.losses import Losses, listed
 from fluss_df.io.runs.micro_batches import MicroBatch
 from fluss_df.io.sinks.target import TableLayout, arrow_types, find_target
 from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
+from fluss_df.polars_adapter.plans import run_into
 from fluss_df.record.python.coerce import coerce
 
 # up to about which size frames of a query are put together
@@ -333,7 +334,7 @@ class TableLedger:
                 if held >= _STAGED_BYTES:
                     put()
 
-            batch.frame.sink_batches(take)
+            run_into(batch.frame, take)
             put()
         return places, order, rows
 

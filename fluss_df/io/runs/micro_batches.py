@@ -414,7 +414,7 @@ def _streamed(
 def _no_log(frame: pl.LazyFrame) -> str:
     """Return why a query has no log to read batch by batch."""
     try:
-        plans = [planned.plan for planned in planned_in(frame.explain())]
+        plans = [planned.plan for planned in planned_in(frame)]
     except FlussError:
         plans = []
     for plan in plans:

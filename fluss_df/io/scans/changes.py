@@ -25,9 +25,8 @@ from fluss_df.metadata import (
     CHANGE_TYPE_COLUMN,
     CHANGELOG_COLUMNS,
     PARTITION_COLUMN,
-    require_columns,
 )
-from fluss_df.pushdown.plan import Split, bind_metadata
+from fluss_df.pushdown.plan import Split, bind_metadata, bind_names
 from fluss_df.record.change_tables import (
     AFTER_COLUMN,
     BEFORE_COLUMN,
@@ -85,13 +84,7 @@ def changes_schema(
         True for those metadata columns that the virtual table does not have, or their names.
     """
     whole = kind.schema(info.schema.arrow_schema)
-    if isinstance(columns, str):
-        raise FlussError(f"columns={columns!r}: expected a list of names, as in [{columns!r}]")
-    names = whole.names if columns is None else list(columns)
-    require_columns(names, whole.names, f"table {info.table_path}{kind.value}:")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise FlussError(f"columns: '{twice}' is named more than once")
+    names = bind_names(columns, whole.names, f"table {info.table_path}{kind.value}:")
     extra = [n for n in bind_metadata(info, include_metadata) if n not in whole.names]
     return pa.schema(
         [*(whole.field(name) for name in names), *(METADATA_FIELDS[name] for name in extra)]

@@ -12,6 +12,7 @@ from typing import Final
 import polars as pl
 
 from fluss_df.io.scans.running import RunningQuery
+from fluss_df.polars_adapter.plans import run_into
 
 # what is computed and not taken: from here on scans wait, and from there on Polars does
 _HELD_BYTES: Final = 1 << 20
@@ -67,7 +68,7 @@ class Flow:
 
     def sink(self, frame: pl.LazyFrame) -> None:
         """Compute a frame, as its parts are taken."""
-        frame.sink_batches(self._put, engine="streaming")
+        run_into(frame, self._put, engine="streaming")
 
     def _put(self, frame: pl.DataFrame) -> bool:
         """Hold a part; True ends the query."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import threading
 import time
 import weakref
@@ -18,6 +17,7 @@ import polars as pl
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.hooks import ForkStep, after_fork
 from fluss_df.observe import spans
+from fluss_df.polars_adapter.plans import shown_numbers
 from fluss_df.pushdown.plan import ScanPlan, Split
 from fluss_df.texts.html_tables import MOST_ROWS, pairs, table
 
@@ -327,7 +327,6 @@ class Planned(Protocol):
 
 _numbers = itertools.count(1)
 _plans: weakref.WeakValueDictionary[int, Planned] = weakref.WeakValueDictionary()
-_SCAN_LINE = re.compile(r"^\s+scan: #(\d+)$", re.MULTILINE)
 
 
 def numbered(planned: Planned) -> str:
@@ -337,9 +336,9 @@ def numbered(planned: Planned) -> str:
     return f"#{number}"
 
 
-def planned_in(plan: str) -> list[Planned]:
-    """Return the scans in the text of a query's plan, in their order there."""
-    found = (_plans.get(int(number)) for number in dict.fromkeys(_SCAN_LINE.findall(plan)))
+def planned_in(frame: pl.LazyFrame) -> list[Planned]:
+    """Return the scans of a query as they would be read now, in the order of its plan."""
+    found = map(_plans.get, shown_numbers(frame, "scan"))
     return [planned for planned in found if planned is not None]
 
 

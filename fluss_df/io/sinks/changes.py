@@ -7,7 +7,7 @@ import pyarrow as pa
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io.sinks.target import Target, resolve_mode, written_columns
 from fluss_df.io.sinks.writing import Writing
-from fluss_df.record.keys.partition_names import partition_names
+from fluss_df.record.keys.partition_names import names_of_rows
 from fluss_df.record.python.coerce import coerce
 from fluss_df.schema import TableInfo
 
@@ -43,14 +43,8 @@ class Changes:
         made = coerce(rows, self._target.columns, table=str(self._target.path), allow_missing=True)
         parts = self._target.partition_columns()
         if parts and made.num_rows:
-            names = [column.name for column in parts]
-            # a value that is no name of a partition
-            partition_names(
-                [made.column(name) for name in names],
-                [column.type for column in parts],
-                names=names,
-                table=str(self._target.path),
-            )
+            # raises for a value that is no name of a partition
+            names_of_rows(made, parts, table=str(self._target.path))
         self._written.append(made)
         return made
 

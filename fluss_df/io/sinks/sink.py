@@ -15,8 +15,9 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.io.sinks.writing import SHOWN, Progress, Writing
 from fluss_df.metadata import TablePath
+from fluss_df.polars_adapter.plans import run_into
 from fluss_df.polars_adapter.scans import lazy_frames
-from fluss_df.record.keys.partition_names import partition_names
+from fluss_df.record.keys.partition_names import names_of_rows
 from fluss_df.record.python.coerce import coerce
 from fluss_df.texts.html_tables import pairs, table
 
@@ -249,7 +250,7 @@ def sink_fluss(
     def run() -> SinkResult:
         table = checked()
         with Writing(table, create_partitions=create_partitions, progress=progress) as writing:
-            frame.sink_batches(writing.write, engine=engine)
+            run_into(frame, writing.write, engine=engine)
         return _result(table, writing)
 
     if not lazy:
@@ -381,13 +382,7 @@ def require_partitions(
     columns = target.partition_columns()
     if not columns or not rows.num_rows:
         return
-    names = [column.name for column in columns]
-    wanted = partition_names(
-        [rows.column(name) for name in names],
-        [column.type for column in columns],
-        names=names,
-        table=str(target.path),
-    ).dictionary.to_pylist()
+    wanted = names_of_rows(rows, columns, table=str(target.path))
     missing = sorted(set(wanted) - set(target.partitions() if there is None else there))
     if missing:
         shown = ", ".join(f"'{name}'" for name in missing[:SHOWN])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from fluss_df.client.cluster.table_requests import path_message
 from fluss_df.client.context import ClientContext
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.writing.split import Offsets
 from fluss_df.metadata import TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
+from fluss_df.protocol.message_parts import partition_of, path_message, path_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Coordinator:
         if not answer.HasField("tiering_table"):
             return None, refused
         table = answer.tiering_table
-        path = TablePath(table.table_path.database_name, table.table_path.table_name)
+        path = path_of(table.table_path)
         lease = Lease(table.table_id, path, answer.coordinator_epoch, table.tiering_epoch)
         return lease, refused
 
@@ -128,9 +128,7 @@ class Coordinator:
                 return None
             raise
         offsets = {
-            (entry.partition_id if entry.HasField("partition_id") else None, entry.bucket_id): (
-                entry.log_offset
-            )
+            (partition_of(entry), entry.bucket_id): entry.log_offset
             for entry in answer.bucket_snapshots
             if entry.HasField("log_offset")
         }

@@ -77,9 +77,9 @@ def encode_keys(
 
 
 def _compacted(arrays: Sequence[pa.Array], types: Sequence[DataType], names: Sequence[str]) -> Keys:
-    for t, name in zip(types, names, strict=True):
+    for array, t, name in zip(arrays, types, names, strict=True):
         if t.root in rv.NESTED:
-            raise FlussError(f"column '{name}' of type {t} cannot be part of a key")
+            no_nested(array, t, name)
     made = []
     for start in range(0, len(arrays[0]), BLOCK_ROWS):
         parts: list[Part] = []

@@ -150,6 +150,16 @@ def partition_names(
     return pa.DictionaryArray.from_arrays(pa.array(groups.codes, pa.int32()), dictionary)
 
 
+def names_of_rows(
+    rows: pa.Table | pa.RecordBatch, keys: Sequence[Column], *, table: str
+) -> list[str]:
+    """Return the partitions that rows belong to, each once; raises as :func:`partition_names`."""
+    names = [key.name for key in keys]
+    arrays = [rows.column(name) for name in names]
+    found = partition_names(arrays, [key.type for key in keys], names=names, table=table)
+    return [str(name) for name in found.dictionary.to_pylist()]
+
+
 def _group(
     columns: Sequence[pa.Array | pa.ChunkedArray],
     types: Sequence[DataType],

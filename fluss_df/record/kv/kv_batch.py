@@ -19,6 +19,7 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError, SchemaMismatch
 from fluss_df.record.keys.keys import encode_keys, no_nested
 from fluss_df.record.layout.bytes_columns import EncodedRows, as_array, refuse_nulls
 from fluss_df.record.layout.chain import walk_chain
+from fluss_df.record.layout.columns import with_columns
 from fluss_df.record.layout.headers import NO_SEQUENCE, NO_WRITER_ID, Bytes, byte_view
 from fluss_df.record.layout.stamped import StampedBatch
 from fluss_df.record.layout.unaligned import (
@@ -40,7 +41,7 @@ from fluss_df.record.rows import row_values as rv
 from fluss_df.record.rows.compacted import KnownParts, RowEncoder, field_parts, masked, pieces
 from fluss_df.record.rows.row_formats import encoder_of
 from fluss_df.record.rows.single import framed, key_encoder, row_encoder
-from fluss_df.types import Column, to_arrow
+from fluss_df.types import Column, arrow_schema
 
 KV_HEADER_SIZE: Final = 28
 _HEADER: Final = struct.Struct("<iBIhBqii")
@@ -271,14 +272,8 @@ class KvEncoder:
             )
         if len(wanted) == len(self._rows.columns):
             return table
-        given = frozenset(wanted)
-        arrays = [
-            table.column(c.name)
-            if c.name in given
-            else pa.chunked_array([pa.nulls(table.num_rows, to_arrow(c.type))])
-            for c in self._rows.columns
-        ]
-        return pa.Table.from_arrays(arrays, names=[c.name for c in self._rows.columns])
+        made: pa.Table = with_columns(table, arrow_schema(self._rows.columns))
+        return made
 
 
 def _kv_batch(schema_id: int, body: Bytes | UInt8s, n: int) -> EncodedKvBatch:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.record.layout.bytes_columns import EncodedRows
 from fluss_df.record.layout.chain import walk_chain
+from fluss_df.record.layout.columns import with_columns
 from fluss_df.record.layout.headers import Bytes, byte_view
 from fluss_df.record.layout.unaligned import Blobs, Int64s, UInt8s, Words, assemble, padded
 from fluss_df.record.rows.row_formats import decoder_of
@@ -147,14 +148,8 @@ class ValueDecoder:
         table = decoder.decode_padded(raw, starts, ends)
         if decoder.schema.names == self.target.names:
             return table.cast(self.target) if table.schema != self.target else table
-        there = frozenset(decoder.schema.names)
-        columns = [
-            table.column(field.name)
-            if field.name in there
-            else pa.chunked_array([pa.nulls(len(starts), field.type)])
-            for field in self.target
-        ]
-        return pa.Table.from_arrays(columns, schema=self.target)
+        made: pa.Table = with_columns(table, self.target)
+        return made
 
 
 def encode_values(schema_id: int, rows: EncodedRows) -> EncodedRows:

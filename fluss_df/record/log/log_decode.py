@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import allocate, data_pool
+from fluss_df.record.layout.columns import without_columns
 from fluss_df.record.layout.headers import Bytes, LogHeaders
 from fluss_df.record.layout.views import with_views
 from fluss_df.record.log.checked import CheckedColumns, RunKey
@@ -249,7 +250,7 @@ class LogDecoder:
                 table = table.slice(head, table.num_rows - head - tail)
             tables.append(table)
         if not self.target.names:
-            return pa.table({"": pa.nulls(rows)}).select([])
+            return without_columns(rows)
         if not tables:
             return pa.Table.from_batches([], self.target)
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.record.layout.chain import LENGTH_SIZE, Chain, walk_chain
+from fluss_df.record.layout.columns import with_columns, without_columns
 from fluss_df.record.layout.headers import Bytes, LogHeaders, byte_view
 from fluss_df.record.layout.unaligned import Words, assemble, join, word_view
 from fluss_df.record.log.checked import CheckedColumns
@@ -30,6 +31,16 @@ _CHANGE_SIZE: Final = 1
 _CHANGE_BITS: Final = 0x0F
 #: the log formats whose batches hold rows, and not Arrow columns
 ROW_LOG_FORMATS: Final = ("indexed", "compacted")
+
+
+def require_log_format(name: str, table: object) -> None:
+    """Raise ``UNSUPPORTED_VERSION`` for the log format of a table that is not known here."""
+    if name not in ("arrow", *ROW_LOG_FORMATS):
+        raise FlussError(
+            f"table {table} has the log format '{name}', which is not known here; known are arrow,"
+            f" {', '.join(ROW_LOG_FORMATS)}",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
 
 
 def encode_row_log_batch(
@@ -126,7 +137,7 @@ class RowLogDecoder:
                 if self.target.names:
                     part = table.slice(start, n).to_batches()[0]
                 else:
-                    part = pa.record_batch([pa.nulls(n)], names=[""]).select([])
+                    part = without_columns(n).to_batches()[0]
                 changes = None if kinds is None else pa.array(kinds[start : start + n])
                 base = int(headers.base_offset[i]) + lo
                 result.append(DecodedBatch(part, base, int(headers.timestamp[i]), changes))
@@ -153,7 +164,7 @@ class RowLogDecoder:
             tables.append(self._rows(chain, headers, run))
         if not self.target.names:
             # tables without columns lose their rows when they are put together
-            return _without_columns(sum(table.num_rows for table in tables))
+            return without_columns(sum(table.num_rows for table in tables))
         return pa.concat_tables([pa.Table.from_batches([], self.target), *tables])
 
     def change_types(
@@ -181,21 +192,10 @@ class RowLogDecoder:
                 ErrorCode.SCHEMA_NOT_EXIST,
             )
         rows = decoder.decode_padded(chain.data, chain.starts + _CHANGE_SIZE, chain.ends)
-        there = frozenset(rows.schema.names)
-        columns = [
-            rows.column(field.name).cast(field.type)
-            if field.name in there
-            else pa.chunked_array([pa.nulls(len(chain.starts), field.type)])
-            for field in self.target
-        ]
-        if not columns:
-            return _without_columns(len(chain.starts))
-        return pa.Table.from_arrays(columns, schema=self.target)
-
-
-def _without_columns(rows: int) -> pa.Table:
-    """Return a table of rows without columns."""
-    return pa.table({"": pa.nulls(rows)}).select([])
+        if not self.target.names:
+            return without_columns(len(chain.starts))
+        made: pa.Table = with_columns(rows, self.target)
+        return made
 
 
 def _records(records: Bytes, headers: LogHeaders, run: Run) -> Chain:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +11,8 @@ import pyarrow.compute as pc
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.record.rows import compacted, indexed
 from fluss_df.types import Column, TypeRoot
+
+T = TypeVar("T")
 
 _ENCODERS: dict[str, type[compacted.RowEncoder]] = {
     "compacted": compacted.RowEncoder,
@@ -29,16 +32,17 @@ def encoder_of(row_format: str) -> type[compacted.RowEncoder]:
     FlussError
         For another one.
     """
-    try:
-        return _ENCODERS[row_format.lower()]
-    except KeyError:
-        raise FlussError(f"unknown row format {row_format!r}: compacted or indexed") from None
+    return _of(_ENCODERS, row_format)
 
 
 def decoder_of(row_format: str) -> type[compacted.RowDecoder]:
     """Return the decoder of a format; errors are those of :func:`encoder_of`."""
+    return _of(_DECODERS, row_format)
+
+
+def _of(kinds: Mapping[str, T], row_format: str) -> T:
     try:
-        return _DECODERS[row_format.lower()]
+        return kinds[row_format.lower()]
     except KeyError:
         raise FlussError(f"unknown row format {row_format!r}: compacted or indexed") from None
 

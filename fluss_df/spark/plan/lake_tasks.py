@@ -26,6 +26,7 @@ from fluss_df.io.scans.union import (
 from fluss_df.io.source import ScanSource, choose_partitions
 from fluss_df.lake.snapshot import DataFile
 from fluss_df.metadata import LakeSnapshot, PartitionInfo
+from fluss_df.polars_adapter.plans import batches_of
 from fluss_df.pushdown.prune import Conjunct
 from fluss_df.schema import TableInfo
 
@@ -143,5 +144,5 @@ def lake_rows(
         buckets=None if buckets is None else tuple(buckets),
     )
     frame, _ = lake_half(source, info, lake, snapshot.at(set(files.paths)))
-    for batch in frame.collect_batches():
+    for batch in batches_of(frame):
         yield batch.to_arrow().cast(schema)

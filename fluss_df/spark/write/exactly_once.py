@@ -30,7 +30,7 @@ from fluss_df.spark.write.identity import (
 )
 from fluss_df.spark.write.ledger import Ledger, Manifest, Piece, StagedTask, merged_ranges
 from fluss_df.spark.write.publish import Publisher
-from fluss_df.spark.write.writing import check_write, gathered
+from fluss_df.spark.write.writing import check_stream_write, check_write, gathered
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
@@ -65,12 +65,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         self._options = options
         self._schema = schema
-        target = check_write(options, schema)
-        if options.all_or_nothing:
-            raise invalid(
-                "option 'all.or.nothing' is for batch writes: a stream's batches are whole with"
-                " 'delivery.guarantee'"
-            )
+        target = check_stream_write(options, schema)
         if target.mode != "append":
             raise invalid(
                 f"option 'delivery.guarantee': exactly-once is for log tables, and table"

@@ -19,12 +19,13 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.client.fetch.batch_headers import written_by
 from fluss_df.client.fetch.position import Position
 from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
-from fluss_df.client.send.requests import ProduceLog
 from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import INIT_WRITER
 from fluss_df.protocol.frames import parse_response, server_error
+from fluss_df.protocol.message_parts import path_message
+from fluss_df.protocol.produce import ProduceLog
 from fluss_df.record.layout.headers import HEADER_SIZE
 from fluss_df.record.log.log_batch import EncodedLogBatch
 from fluss_df.schema import TableInfo
@@ -56,16 +57,11 @@ class Publisher:
         self._connection = connection
         self._info = info
         self._ledger = ledger
-        self._api = ProduceLog(info)
+        self._api = ProduceLog(info.table_id)
 
     def new_writer_id(self) -> int:
         """Return the id of a writer that nobody is."""
-        path = self._info.table_path
-        request = pb.InitWriterRequest(
-            table_path=[
-                pb.PathOfTable(database_name=path.database_name, table_name=path.table_name)
-            ]
-        )
+        request = pb.InitWriterRequest(table_path=[path_message(self._info.table_path)])
         ask = self._connection.cluster.request_tablet_server(INIT_WRITER, request)
         return self._connection.io.run(ask).writer_id
 

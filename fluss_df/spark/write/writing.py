@@ -88,6 +88,16 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
     return target
 
 
+def check_stream_write(options: WriteOptions, schema: StructType) -> Target:
+    """Check the write of a stream as :func:`check_write`, and that nothing is for batches alone."""
+    if options.all_or_nothing:
+        raise invalid(
+            "option 'all.or.nothing' is for batch writes: a stream's batches are whole with"
+            " 'delivery.guarantee'"
+        )
+    return check_write(options, schema)
+
+
 def _written(target: Target) -> frozenset[str] | None:
     """Return which columns go to the table, None for all: a delete needs those of the key."""
     if target.mode != "delete":
@@ -258,12 +268,7 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         self._options = options
         self._schema = schema
-        if options.all_or_nothing:
-            raise invalid(
-                "option 'all.or.nothing' is for batch writes: a stream's batches are whole with"
-                " 'delivery.guarantee'"
-            )
-        target = check_write(options, schema)
+        target = check_stream_write(options, schema)
         self._table_id = table_id(target)
         if overwrite and target.mode == "append":
             raise FlussError(

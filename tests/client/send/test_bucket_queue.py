@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 import pytest
 
 from fluss_df.client.send.batch import WriteBatch, WriteResultHandle
@@ -14,7 +14,7 @@ from fluss_df.client.send.bucket_queue import NEXT, UNCERTAIN, BucketQueue, Even
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.metadata import TableBucket
-from fluss_df.protocol.wire import Buffer
+from fluss_df.record.layout.stamped import StampedBatch
 
 BUCKET = TableBucket(7, 3)
 PASSES = FlussError("not here", ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -24,14 +24,11 @@ DUPLICATE = FlussError("again", ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION)
 UNKNOWN_WRITER = FlussError("who", ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
 
 
-class Stamped:
+class Stamped(StampedBatch):
     """The bytes of a batch, as far as a queue cares."""
 
-    nbytes = 10
-    num_rows = 1
-    buffers: Sequence[Buffer] = ()
-
     def __init__(self) -> None:
+        super().__init__(bytearray(10), pa.py_buffer(b""), 1)
         self.stamps: list[tuple[int, int]] = []
 
     def stamp(self, writer_id: int, sequence: int) -> None:

@@ -14,13 +14,14 @@ import fluss_df as fluss
 from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.send.batch import BufferMemory, WriteBatch, WriteResultHandle
-from fluss_df.client.send.requests import ProduceLog
 from fluss_df.client.send.sender import Sender
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.metadata import ServerNode, TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import TYPE_OK, Response
+from fluss_df.protocol.produce import ProduceLog
 from fluss_df.protocol.wire import Buffer
+from fluss_df.record.layout.stamped import StampedBatch
 from fluss_df.schema import TableInfo
 
 Answer = Callable[[Response | FlussError], None]
@@ -36,18 +37,17 @@ NODES = [ServerNode(number, "h", 9000 + number, "TabletServer") for number in ra
 LOST = NetworkError("the connection broke")
 
 
-class Bytes:
+class Bytes(StampedBatch):
     """An encoded batch: its number and what was stamped on it."""
 
-    num_rows = 2
-
     def __init__(self, number: int, nbytes: int = 100) -> None:
+        super().__init__(bytearray(), pa.py_buffer(b""), 2)
         self.number, self.nbytes = number, nbytes
         self.stamps: list[tuple[int, int]] = []
 
     @property
-    def buffers(self) -> Sequence[Buffer]:
-        return [bytes([self.number])]
+    def buffers(self) -> list[memoryview]:
+        return [memoryview(bytes([self.number]))]
 
     def stamp(self, writer_id: int, sequence: int) -> None:
         self.stamps.append((writer_id, sequence))
@@ -146,7 +146,7 @@ class Writing:
             config,
             Metrics(),
             BufferMemory(1 << 20),
-            ProduceLog(INFO),
+            ProduceLog(INFO.table_id),
             create_partitions=False,
             partition_moved=lambda name, partition_id: None,
         )

@@ -11,7 +11,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.client.context import ClientContext
-from fluss_df.client.send.batch import EncodedBatch, WriteResultHandle
+from fluss_df.client.send.batch import WriteResultHandle
 from fluss_df.client.write.accumulator import Accumulator
 from fluss_df.client.write.batcher import Batcher
 from fluss_df.client.write.codec import RowCodec
@@ -20,6 +20,7 @@ from fluss_df.client.write.log_codec import LogCodec
 from fluss_df.config import Config
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
+from fluss_df.record.layout.stamped import StampedBatch
 from fluss_df.schema import TableInfo
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
@@ -37,7 +38,7 @@ class Sent:
 
     def __init__(self) -> None:
         self.frames: list[pa.Table] = []
-        self.lone: list[EncodedBatch] = []
+        self.lone: list[StampedBatch] = []
         self.failures: list[tuple[FlussError, int]] = []
         self.given_rows = 0
         self.refuse: Exception | None = None
@@ -68,7 +69,7 @@ class Sent:
         if self.refuse is not None:
             raise self.refuse
 
-    def send_row(self, place: object, encoded: EncodedBatch, handle: WriteResultHandle) -> None:
+    def send_row(self, place: object, encoded: StampedBatch, handle: WriteResultHandle) -> None:
         self.lone.append(encoded)
         self.given_rows += 1
         self.event.set()

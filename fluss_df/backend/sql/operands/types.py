@@ -8,6 +8,7 @@ import polars as pl
 from sqlglot import exp
 
 from fluss_df.backend.sql.dialect import Fluss
+from fluss_df.polars_adapter.plans import sql_query
 
 
 def asked_type(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
@@ -30,7 +31,7 @@ def asked_type(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataTy
         query.set("with_", exp.With(expressions=common))
     try:
         text = query.sql(Fluss, comments=False)
-        schema = pl.SQLContext(frames).execute(text, eager=False).collect_schema()
+        schema = sql_query(text, frames).collect_schema()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         # such as a name of the query around it; what is wrong is said when all of it is run
         return None
