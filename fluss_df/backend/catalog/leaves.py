@@ -44,9 +44,7 @@ def bind_unbound_tables(_: ops.UnboundTable, backend: Any, **kwargs: Any) -> ops
     base, changes = split_name(name)
     path = backend.path(base, database)
     name = path.table_name + ("" if changes is None else changes.value)
-    return ops.DatabaseTable(
-        name, _.schema, backend, ops.Namespace(database=path.database_name)
-    )
+    return ops.DatabaseTable(name, _.schema, backend, ops.Namespace(database=path.database_name))
 
 
 def _known_type(kind: pl.DataType) -> DataType | None:
