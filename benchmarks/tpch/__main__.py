@@ -20,7 +20,7 @@ import fluss_df as fluss
 from benchmarks.tpch.data import generate, load, on_files, on_fluss
 from benchmarks.tpch.queries import QUERIES
 from fluss_df.client.fetch.chunk_read import positions_of
-from fluss_df.client.fetch.parallel import ParallelRead
+from fluss_df.client.fetch.parallel import ParallelRead, default_ahead_bytes
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.cluster import LocalCluster
 from fluss_df.io.base.arrow import to_polars
@@ -44,7 +44,15 @@ def read(connection: fluss.FlussConnection, scans: Sequence[LogRead], metrics: S
     for scan in scans:
         positions = positions_of(scan.info.table_id, scan.plan.splits)
         with ParallelRead(
-            connection, scan.info, scan.plan.columns, (), positions, metrics, to_polars, views=True
+            connection,
+            scan.info,
+            scan.plan.columns,
+            (),
+            positions,
+            metrics,
+            to_polars,
+            ahead_bytes=default_ahead_bytes(),
+            views=True,
         ) as frames:
             for _ in frames:
                 pass

@@ -13,12 +13,12 @@ import ibis.expr.operations as ops
 import ibis.expr.types as ir
 import polars as pl
 import pyarrow as pa
-from ibis.backends.polars.rewrites import bind_unbound_table, rewrite_join
+from ibis.backends.polars.rewrites import rewrite_join
 from ibis.expr.rewrites import lower_stringslice, replace_parameter
 from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 
 from fluss_df.backend.catalog.files import Files
-from fluss_df.backend.catalog.leaves import bind_fluss_tables
+from fluss_df.backend.catalog.leaves import bind_fluss_tables, bind_unbound_tables
 from fluss_df.backend.compiler import (  # noqa: F401 - they add to the translation
     arithmetic,
     relations,
@@ -199,7 +199,7 @@ class Backend(Streaming, Files):
         node = expr.as_table().op()
         try:
             node = node.replace(
-                rewrite_join | replace_parameter | bind_unbound_table | lower_stringslice,
+                rewrite_join | replace_parameter | bind_unbound_tables | lower_stringslice,
                 context={"params": values, "backend": self},
             )
         except (TypeError, ValueError) as error:

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from fluss_df.client.fetch.chunk_read import positions_of
-from fluss_df.client.fetch.parallel import AHEAD_BYTES, ParallelRead
+from fluss_df.client.fetch.parallel import ParallelRead, default_ahead_bytes
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
@@ -223,7 +223,7 @@ class LogRead(PlannedRead):
             positions_of(self.info.table_id, splits),
             run.metrics,
             lambda table: to_polars(table.select(columns)),
-            ahead_bytes=AHEAD_BYTES if ahead is None else ahead,
+            ahead_bytes=default_ahead_bytes() if ahead is None else ahead,
             server_filter=server_filter,
             views=True,
         )

@@ -77,3 +77,17 @@ def test_a_join_by_other_conditions_says_what_to_do(con: Backend) -> None:
     for condition in (t.id < u.id, (t.id == u.id) | (t.n == u.n), t.id.identical_to(u.id)):
         with pytest.raises(com.UnsupportedOperationError, match=r"filter.* its result .* con\.sql"):
             t.join(u, condition).execute()
+
+
+def test_an_expression_without_a_backend_reads_the_tables_of_its_names(con: Backend) -> None:
+    t = con.table("t")
+    assert con.to_pyarrow(t.filter(t.n > 1).unbind()) == t.filter(t.n > 1).to_pyarrow()
+    assert con.execute(t.n.sum().unbind()) == t.n.sum().execute()
+    with pytest.raises(fluss.FlussError, match="column 'n' was string when"):
+        con.execute(ibis.table({"n": "string"}, name="t"))
+    with pytest.raises(fluss.FlussError, match="no column 'other'"):
+        con.execute(ibis.table({"other": "string"}, name="t"))
+    with pytest.raises(fluss.FlussError, match="nowhere"):
+        con.execute(ibis.table({"n": "int64"}, name="nowhere"))
+    con.create_view("of_t", t.select("n"))
+    assert con.execute(ibis.table({"n": "int64"}, name="of_t").n.sum()) == t.n.sum().execute()

@@ -122,6 +122,8 @@ def test_what_lies_ready_is_read_on_the_callers_thread(
             rows: int = part.num_rows
             return rows
 
-        read = ParallelRead[int](connection, info, columns, (), [position], ScanMetrics(), count)
+        read = ParallelRead[int](
+            connection, info, columns, (), [position], ScanMetrics(), count, ahead_bytes=None
+        )
         assert rows_of(read) == ROWS
     assert (threads == {threading.current_thread().name}) == alone

@@ -12,8 +12,8 @@ import pytest
 
 import fluss_df as fluss
 
-CAP = 400 << 20
-ROWS = 98_000_000  # 43 bytes each
+CAP = 200 << 20
+ROWS = 49_000_000  # 43 bytes each
 CHUNK = 1_000_000
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("name", pa.string()), ("score", pa.float64()), ("at", pa.int64())]

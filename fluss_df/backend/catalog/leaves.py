@@ -19,6 +19,7 @@ from ibis.formats.polars import PolarsType
 from ibis.formats.pyarrow import PyArrowType
 
 from fluss_df.errors import FlussError, SchemaMismatchError
+from fluss_df.record.change_tables import split_name
 
 
 class FlussLeaf(ops.DatabaseTable):  # type: ignore[misc]
@@ -31,6 +32,19 @@ def bind_fluss_tables(_: ops.DatabaseTable, **kwargs: Any) -> ops.Node:
     if isinstance(_, FlussLeaf) or _.namespace.database is None:
         return _
     return FlussLeaf(name=_.name, schema=_.schema, source=_.source, namespace=_.namespace)
+
+
+@replace(ops.UnboundTable)  # type: ignore[untyped-decorator]
+def bind_unbound_tables(_: ops.UnboundTable, backend: Any, **kwargs: Any) -> ops.Node:
+    """Take a table that no backend is said of for that of its name here, as ``table`` finds it."""
+    name, database = _.name, _.namespace.database
+    if backend.is_local(name, database):
+        require_types(backend._tables[name], _.schema, f"table {name}")
+        return ops.DatabaseTable(name, _.schema, backend)
+    base, changes = split_name(name)
+    path = backend.path(base, database)
+    name = path.table_name + ("" if changes is None else changes.value)
+    return ops.DatabaseTable(name, _.schema, backend, ops.Namespace(database=path.database_name))
 
 
 def _known_type(kind: pl.DataType) -> DataType | None:
@@ -70,6 +84,8 @@ def require_types(frame: pl.LazyFrame, schema: Schema, where: str) -> None:
     """
     now = frame.collect_schema()
     for name, then in schema.items():
+        if name not in now:
+            raise SchemaMismatchError(f"{where} has no column '{name}'; it has {', '.join(now)}")
         kind = _known_type(now[name])
         if kind is not None and kind.copy(nullable=then.nullable) != then:
             raise SchemaMismatchError(

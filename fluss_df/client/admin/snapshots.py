@@ -13,9 +13,14 @@ from fluss_df.client.admin.results import (
     RemoteLogManifestInfo,
 )
 from fluss_df.client.admin.tables import TableAdmin
+from fluss_df.client.cluster import in_process_questions as direct_questions
 from fluss_df.client.cluster.snapshot_leases import snapshot_request
-from fluss_df.client.cluster.table_requests import checked
-from fluss_df.client.runtime.awaitable import blocking
+from fluss_df.client.cluster.table_requests import (
+    checked,
+    lake_snapshot_of,
+    lake_snapshot_request,
+)
+from fluss_df.client.runtime.awaitable import answered_at_once, blocking
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import LakeSnapshot, TableBucket, TablePath
 from fluss_df.protocol import api
@@ -196,7 +201,12 @@ class SnapshotAdmin(TableAdmin):
 
     # ---- the data lake
 
-    @blocking
+    def _known_lake_snapshot(
+        self, table_path: TablePath, *, readable: bool = True
+    ) -> LakeSnapshot | None:
+        return direct_questions.lake_snapshot(self._cluster, table_path, readable=readable)
+
+    @answered_at_once(_known_lake_snapshot)
     async def get_latest_lake_snapshot(
         self, table_path: TablePath, *, readable: bool = True
     ) -> LakeSnapshot:
@@ -215,10 +225,7 @@ class SnapshotAdmin(TableAdmin):
         FlussError
             ``LAKE_SNAPSHOT_NOT_EXIST`` where nothing of the table is in the lake yet.
         """
-        request = pb.GetLakeSnapshotRequest(table_path=path_message(checked(table_path)))
-        if readable:
-            request.readable = True
-        return await self._lake_snapshot(request)
+        return await self._lake_snapshot(lake_snapshot_request(table_path, readable=readable))
 
     @blocking
     async def get_readable_lake_snapshot(self, table_path: TablePath) -> LakeSnapshot:
@@ -226,10 +233,7 @@ class SnapshotAdmin(TableAdmin):
 
         As :meth:`get_latest_lake_snapshot`, by the name that Fluss's Java client has for it.
         """
-        request = pb.GetLakeSnapshotRequest(
-            table_path=path_message(checked(table_path)), readable=True
-        )
-        return await self._lake_snapshot(request)
+        return await self._lake_snapshot(lake_snapshot_request(table_path, readable=True))
 
     @blocking
     async def get_lake_snapshot(self, table_path: TablePath, snapshot_id: int) -> LakeSnapshot:
@@ -256,14 +260,7 @@ class SnapshotAdmin(TableAdmin):
         )
 
     async def _lake_snapshot(self, request: pb.GetLakeSnapshotRequest) -> LakeSnapshot:
-        response = await self._cluster.request_any(api.GET_LAKE_SNAPSHOT, request)
-        return LakeSnapshot(
-            response.snapshot_id,
-            {
-                bucket_of(response.table_id, entry): entry.log_offset
-                for entry in response.bucket_snapshots
-            },
-        )
+        return lake_snapshot_of(await self._cluster.request_any(api.GET_LAKE_SNAPSHOT, request))
 
 
 def _require_partition(info: TableInfo, name: str | None) -> None:

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 
 from fluss_df.client.cluster.leader_requests import offsets_request
 from fluss_df.client.cluster.table_requests import (
+    lake_snapshot_of,
+    lake_snapshot_request,
     partition_infos_of,
     partition_infos_request,
     table_info_of,
     table_info_request,
 )
 from fluss_df.errors import FlussError
-from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket, TablePath
+from fluss_df.metadata import LakeSnapshot, OffsetSpec, PartitionInfo, TableBucket, TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.schema import TableInfo
@@ -57,6 +59,12 @@ def partition_infos(
     """Return the partitions of a table, by name; None where the I/O thread is to ask."""
     answer = _ask(cluster, api.LIST_PARTITION_INFOS, partition_infos_request(path, spec))
     return None if answer is None else partition_infos_of(answer)
+
+
+def lake_snapshot(cluster: Cluster, path: TablePath, *, readable: bool) -> LakeSnapshot | None:
+    """Return the newest lake snapshot of a table; None where the I/O thread is to ask."""
+    answer = _ask(cluster, api.GET_LAKE_SNAPSHOT, lake_snapshot_request(path, readable=readable))
+    return None if answer is None else lake_snapshot_of(answer)
 
 
 def bucket_offsets(

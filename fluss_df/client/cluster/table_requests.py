@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import OffsetSpec, PartitionInfo, TablePath, check_name
+from fluss_df.metadata import LakeSnapshot, OffsetSpec, PartitionInfo, TablePath, check_name
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.message_parts import path_message
+from fluss_df.protocol.message_parts import bucket_of, path_message
 from fluss_df.schema import TableDescriptor, TableInfo
 from fluss_df.types import Column, from_arrow, type_to_json
 
@@ -81,6 +81,25 @@ def partition_infos_of(response: pb.ListPartitionInfosResponse) -> list[Partitio
         count = partition.bucket_count or None
         infos.append(PartitionInfo(partition.partition_id, name, spec, count))
     return sorted(infos, key=lambda info: info.partition_name)
+
+
+def lake_snapshot_request(path: TablePath, *, readable: bool) -> pb.GetLakeSnapshotRequest:
+    """Return the question for the newest lake snapshot of a table, or the newest readable one."""
+    request = pb.GetLakeSnapshotRequest(table_path=path_message(checked(path)))
+    if readable:
+        request.readable = True
+    return request
+
+
+def lake_snapshot_of(response: pb.GetLakeSnapshotResponse) -> LakeSnapshot:
+    """Return the lake snapshot of an answer."""
+    return LakeSnapshot(
+        response.snapshot_id,
+        {
+            bucket_of(response.table_id, entry): entry.log_offset
+            for entry in response.bucket_snapshots
+        },
+    )
 
 
 def partition_spec_message(spec: Mapping[str, str]) -> pb.PartitionSpec:

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from fluss_df.client.fetch.parallel import AHEAD_BYTES, ended_at_exit
+from fluss_df.client.fetch.parallel import default_ahead_bytes, ended_at_exit
 from fluss_df.client.runtime.retry import Backoff
 from fluss_df.errors import FlussError
 
@@ -96,7 +96,7 @@ class BucketReads(Generic[T]):
         self._whole = whole
         self._buckets = deque(_Bucket(target) for target in targets)
         self._todo = deque(self._buckets)
-        self._limit = AHEAD_BYTES
+        self._limit = default_ahead_bytes()
         self._held = 0
         self._changed = threading.Condition()
         self._closed = False

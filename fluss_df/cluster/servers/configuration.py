@@ -136,10 +136,31 @@ def _quoted(password: str) -> str:
     return "".join(f"\\{ord(char):03o}" if char in '"\\#: ' else char for char in password)
 
 
-def command(folder: Folder, name: str, java: Path, jars: ServerJars, heap: str) -> list[str]:
-    """Return the command line of a server; it holds no secrets."""
+def command(
+    folder: Folder,
+    name: str,
+    java: Path,
+    jars: ServerJars,
+    heap: str,
+    class_data: Sequence[str] = (),
+) -> list[str]:
+    """Return the command line of a server; it holds no secrets.
+
+    Parameters
+    ----------
+    folder
+        The folder of the cluster.
+    name
+        The server.
+    java, jars
+        What it runs from.
+    heap
+        Its maximum heap.
+    class_data
+        Options for an archive of its classes; those of the environment come behind them.
+    """
     classpath = os.pathsep.join(str(path) for path in jars.classpath)
-    start = [str(java), f"-Xmx{heap}", *_JVM, *java_options(), "-cp", classpath]
+    start = [str(java), f"-Xmx{heap}", *_JVM, *class_data, *java_options(), "-cp", classpath]
     home = folder.home(name)
     if name == ZOOKEEPER:
         return [*start, _ZOOKEEPER_MAIN, str(home / "zk.properties")]

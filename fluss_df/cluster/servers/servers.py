@@ -13,6 +13,7 @@ from fluss_df.cluster.errors import ClusterError, PortInUseError
 from fluss_df.cluster.processes.launcher import Launcher
 from fluss_df.cluster.processes.ports import HOST, PortChooser, is_free, is_open
 from fluss_df.cluster.processes.processes import end, wait_until_gone
+from fluss_df.cluster.servers.class_data import ClassData
 from fluss_df.cluster.servers.configuration import command, heap_of, write_configuration
 from fluss_df.cluster.servers.jars import ServerJars
 from fluss_df.cluster.servers.lake import link_plugins, tiering_command
@@ -132,14 +133,16 @@ class Servers:
 
     def _launch_all(self, java: Path, jars: ServerJars) -> None:
         deadline = time.monotonic() + self._start_timeout
-        self._launch(ZOOKEEPER, java, jars)
+        class_data = ClassData(java, jars.classpath, record=True)
+        self._launch(ZOOKEEPER, java, jars, class_data)
         self._wait_for_zookeeper(deadline)
         names = [COORDINATOR, *self._tablet_server_names()]
         for name in names:
-            self._launch(name, java, jars)
+            self._launch(name, java, jars, class_data)
         # ZooKeeper included: what accepted connections on its port may have been another program.
         self._wait_until_ready([ZOOKEEPER, *names], deadline)
         self._wait_for_database(min(deadline, time.monotonic() + _DATABASE_SECONDS))
+        class_data.make()
 
     def start_one(self, name: str, java: Path, jars: ServerJars) -> None:
         """Start one server of a running cluster, with its old ports and data.
@@ -156,17 +159,19 @@ class Servers:
             raise ClusterError(
                 f"{name} cannot start: the cluster in {self._folder.path} is not running"
             )
-        self._launch(name, java, jars)
+        self._launch(name, java, jars, ClassData(java, jars.classpath))
         try:
             self._wait_until_ready([name], time.monotonic() + self._start_timeout)
         except BaseException:
             self.end_one(name, patience=0)
             raise
 
-    def _launch(self, name: str, java: Path, jars: ServerJars) -> None:
+    def _launch(self, name: str, java: Path, jars: ServerJars, class_data: ClassData) -> None:
         log = self._folder.log(name)
         self._log_starts[name] = log.stat().st_size if log.exists() else 0
-        argv = command(self._folder, name, java, jars, heap_of(name, self.state.settings))
+        shared = class_data.options(self._folder.home(name))
+        heap = heap_of(name, self.state.settings)
+        argv = command(self._folder, name, java, jars, heap, shared)
         datalake = self.state.settings.datalake
         env = {} if datalake is None else link_plugins(self._folder, datalake)
         process = self._new_launcher().start(argv, log, self._folder.home(name), env)

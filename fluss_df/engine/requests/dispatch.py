@@ -59,7 +59,12 @@ _BUCKET_BYTES: Final = 256
 # requests that are answered for who asks
 _ABOUT_RIGHTS: Final = (api.CREATE_ACLS, api.LIST_ACLS, api.DROP_ACLS)
 # questions that are answered from memory, on any thread
-_AT_ONCE: Final = (api.GET_TABLE_INFO, api.LIST_PARTITION_INFOS, api.LIST_OFFSETS)
+_AT_ONCE: Final = (
+    api.GET_TABLE_INFO,
+    api.LIST_PARTITION_INFOS,
+    api.LIST_OFFSETS,
+    api.GET_LAKE_SNAPSHOT,
+)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from fluss_df.client.fetch.chunk_read import positions_of
-from fluss_df.client.fetch.parallel import ParallelRead, read_table
+from fluss_df.client.fetch.parallel import ParallelRead, default_ahead_bytes, read_table
 from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import ErrorCode, FlussError
@@ -184,6 +184,7 @@ def read_changes(
         positions_of(info.table_id, splits),
         metrics,
         convert,
+        ahead_bytes=default_ahead_bytes(),
     )
     with read:
         if kind is ChangeTable.CHANGELOG:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import polars as pl
 import polars.selectors as cs
@@ -26,12 +26,16 @@ _DELETED: Final = "\0deleted"
 # of a file of positions
 _FILE_PATH, _POS = "file_path", "pos"
 
+#: The columns of a lake table, and the same with the ids that they have in its files.
+LakeColumns: TypeAlias = tuple[dict[str, pl.DataType], pa.Schema]
+
 
 def lake_frame(
     table: Table,
     files: SnapshotFiles,
     keep: Callable[[DataFile], bool] = lambda file: True,
     access: StorageAccess | None = None,
+    columns_of: LakeColumns | None = None,
 ) -> tuple[pl.LazyFrame, list[LakeFile]]:
     """Return the rows of a snapshot with all columns of the lake table, and the files read.
 
@@ -43,8 +47,10 @@ def lake_frame(
         Whether a file with rows may have some that are wanted.
     access
         How its files are reached; None for what the table says.
+    columns_of
+        What :func:`lake_columns` says of the table, where it is known.
     """
-    schema, ids = _schema(table)
+    schema, ids = columns_of or lake_columns(table)
     options = (access or StorageAccess(table)).scan_options()
 
     def scan(paths: Sequence[str], **more: Any) -> pl.LazyFrame:
@@ -157,7 +163,7 @@ def _deleted_positions(
     }
 
 
-def _schema(table: Table) -> tuple[dict[str, pl.DataType], pa.Schema]:
+def lake_columns(table: Table) -> LakeColumns:
     """Return the columns of the lake table, and by which ids its files have them.
 
     In files they may be called otherwise: Iceberg's writers replace what Avro does not allow in

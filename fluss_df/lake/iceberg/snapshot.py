@@ -10,7 +10,7 @@ import polars as pl
 
 from fluss_df.lake.iceberg.access import StorageAccess
 from fluss_df.lake.iceberg.files import LakeFile, snapshot_files
-from fluss_df.lake.iceberg.frames import lake_frame
+from fluss_df.lake.iceberg.frames import lake_columns, lake_frame
 from fluss_df.lake.iceberg.pruning import file_filter
 from fluss_df.lake.snapshot import DataFile, LakeSnapshotFiles, local_path
 from fluss_df.metadata import TablePath
@@ -58,6 +58,8 @@ class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
         ever = {field.name for schema in table.schemas().values() for field in schema.fields}
         rows = [_file(table, entry) for entry in self._parts.rows]
         super().__init__(path, rows, deletes, ever - now)
+        # which takes longer than all else that is done for a query
+        self._columns = lake_columns(table)
 
     def wanted(self, predicates: Sequence[Predicate]) -> list[IcebergFile]:  # noqa: D102
         keep = file_filter(self._table, predicates)
@@ -67,7 +69,7 @@ class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
         deletes = (*self._parts.positions, *self._parts.equalities) if files else ()
         self.require_there(files, [local_path(str(entry.file.file_path)) for entry in deletes])
         parts = replace(self._parts, rows=tuple(file.entry for file in files))
-        return lake_frame(self._table, parts, access=self._access)[0]
+        return lake_frame(self._table, parts, access=self._access, columns_of=self._columns)[0]
 
 
 def _file(table: Table, entry: LakeFile) -> IcebergFile:
