@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from fluss_df.errors import FlussError
-from fluss_df.metadata import METADATA_COLUMNS, TablePath, require_columns
+from fluss_df.metadata import METADATA_COLUMNS, TableBucket, TablePath, require_columns
 from fluss_df.pushdown.server_filter import ServerFilter
 from fluss_df.schema import TableInfo
 from fluss_df.texts.html_tables import pairs
@@ -34,6 +34,10 @@ class Bucket:
     def __str__(self) -> str:
         name = "" if self.partition_name is None else f"{self.partition_name}/"
         return f"{name}{self.bucket_id}"
+
+    def of(self, table_id: int) -> TableBucket:
+        """Return it as that of a table."""
+        return TableBucket(table_id, self.bucket_id, self.partition_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.errors import FlussError
-from fluss_df.metadata import TableBucket
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -192,12 +191,7 @@ class ChunkRead:
 def positions_of(table_id: int, splits: Sequence[Split]) -> list[Position]:
     """Return the positions that splits of a plan stand for."""
     return [
-        Position(
-            TableBucket(table_id, split.bucket_id, split.partition_id),
-            split.partition_name,
-            split.start,
-            split.stop,
-        )
+        Position(split.bucket.of(table_id), split.partition_name, split.start, split.stop)
         for split in splits
         if split.stop > split.start
     ]

@@ -15,7 +15,6 @@ from typing import Literal, TypeAlias
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import TableBucket
 from fluss_df.pushdown.plan import Bucket
 from fluss_df.schema import TableInfo
 
@@ -156,6 +155,6 @@ def _offsets_at(
 
     Each server has a clock of its own: one that is behind says nothing of the others.
     """
-    keys = {TableBucket(info.table_id, b.bucket_id, b.partition_id): b for b in buckets}
+    keys = {bucket.of(info.table_id): bucket for bucket in buckets}
     found = connection.get_admin().get_offsets_by_clock(info, list(keys), clock)
     return {keys[key]: offset for key, offset in found.items()}

@@ -1,9 +1,11 @@
-"""First and last offsets of all buckets of a table."""
+"""Offsets of the buckets of a table."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fluss_df.client.connection import FlussConnection
-from fluss_df.metadata import OffsetSpec, TableBucket
+from fluss_df.metadata import OffsetSpec
 from fluss_df.pushdown.plan import Bucket
 from fluss_df.pushdown.prune import all_buckets
 from fluss_df.schema import TableInfo
@@ -14,11 +16,19 @@ def bucket_offsets(connection: FlussConnection, info: TableInfo) -> dict[Bucket,
     admin = connection.get_admin()
     partitions = admin.list_partition_infos(info.table_path) if info.is_partitioned() else []
     buckets = all_buckets(info, partitions)
-    keys = [TableBucket(info.table_id, b.bucket_id, b.partition_id) for b in buckets]
-    if not keys:
-        return {}
     first, last = (
-        connection.io.run(admin.bucket_offsets(info, keys, spec))
+        offsets_of(connection, info, buckets, spec)
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
     )
-    return {b: (first[k], last[k]) for b, k in zip(buckets, keys, strict=True)}
+    return {bucket: (first[bucket], last[bucket]) for bucket in buckets}
+
+
+def offsets_of(
+    connection: FlussConnection, info: TableInfo, buckets: Iterable[Bucket], spec: OffsetSpec
+) -> dict[Bucket, int]:
+    """Return an offset of each of some buckets."""
+    keys = {bucket.of(info.table_id): bucket for bucket in buckets}
+    if not keys:
+        return {}
+    found = connection.get_admin().get_bucket_offsets(info, list(keys), spec)
+    return {bucket: found[key] for key, bucket in keys.items()}

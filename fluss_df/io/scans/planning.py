@@ -303,7 +303,7 @@ def offsets_since(
     source: ScanSource, info: TableInfo, buckets: Sequence[Bucket], since_ms: int
 ) -> Offsets:
     """Return the first offset of each bucket with a commit timestamp from a moment on."""
-    by_key = {TableBucket(info.table_id, b.bucket_id, b.partition_id): b for b in buckets}
+    by_key = {bucket.of(info.table_id): bucket for bucket in buckets}
     found = source.connection.get_admin().get_offsets_by_clock(info, list(by_key), since_ms)
     # Where the moment has not come yet by the clock of the server, rows may have come by that of
     # the bucket's last one.
@@ -314,9 +314,7 @@ class _BoundsQuestion:
     """Which offsets say where a scan starts and stops, and what follows from them."""
 
     def __init__(self, source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -> None:
-        self._buckets = {
-            TableBucket(info.table_id, b.bucket_id, b.partition_id): b for b in buckets
-        }
+        self._buckets = {bucket.of(info.table_id): bucket for bucket in buckets}
         self.keys = list(self._buckets)
         now = time.time()
         self._choices = [_absolute(choice, now) for choice in (source.start, source.stop)]

@@ -234,7 +234,7 @@ def log_half(source: ScanSource, info: TableInfo, lake: PinnedLake) -> ScanSourc
     if buckets:
         first, last, _, _ = ask_bounds(source, info, buckets)
         for bucket in buckets:
-            key = TableBucket(info.table_id, bucket.bucket_id, bucket.partition_id)
+            key = bucket.of(info.table_id)
             tiered = lake.offset(key)
             start = first[bucket] if tiered is None else tiered
             if tiered is not None and not first[bucket] <= tiered <= last[bucket]:

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from fluss_df.client.connection import FlussConnection
 from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.io.scans.offsets import offsets_of
 from fluss_df.io.scans.planning import chosen_buckets, plan_scan
 from fluss_df.io.source import (
     BucketBounds,
@@ -31,7 +32,6 @@ from fluss_df.metadata import (
     PARTITION_COLUMN,
     OffsetSpec,
     PartitionInfo,
-    TableBucket,
     TablePath,
     require_columns,
 )
@@ -279,16 +279,10 @@ class TableScan:
             there = self.connection.get_admin().list_partition_infos(self.path)
         buckets: Sequence[Bucket] = chosen_buckets(self.info, source, there)
         buckets = prune(self.info, buckets, conditions, source.metadata_columns).buckets
-        keys = {b: TableBucket(self.info.table_id, b.bucket_id, b.partition_id) for b in buckets}
-        if not keys:
-            return []
-        admin = self.connection.get_admin()
-        ends = self.connection.io.run(
-            admin.bucket_offsets(self.info, list(keys.values()), OffsetSpec.latest())
-        )
+        ends = offsets_of(self.connection, self.info, buckets, OffsetSpec.latest())
         return [
-            Split(b.partition_id, b.partition_name, b.bucket_id, 0, ends[key])
-            for b, key in keys.items()
+            Split(bucket.partition_id, bucket.partition_name, bucket.bucket_id, 0, end)
+            for bucket, end in ends.items()
         ]
 
 

@@ -55,7 +55,7 @@ def pinned_rows(
     scanner = SnapshotScanner(
         connection, info, names, partitions=partition, buckets=[split.bucket_id]
     )
-    bucket = TableBucket(info.table_id, split.bucket_id, split.partition_id)
+    bucket = split.bucket.of(info.table_id)
     batches = scanner.batches()
     first = list(itertools.islice(batches, 1))
     # known once the scan has begun

@@ -24,8 +24,9 @@ from fluss_df.io.runs.losses import (
     without_dropped,
 )
 from fluss_df.io.runs.micro_batches import share_rows
+from fluss_df.io.scans.offsets import offsets_of
 from fluss_df.io.scans.planning import chosen_buckets, find_offsets
-from fluss_df.metadata import OffsetSpec, TableBucket
+from fluss_df.metadata import OffsetSpec
 from fluss_df.pushdown.plan import Bucket, Split
 from fluss_df.pushdown.prune import PredicateConjunct, make_splits, prune
 from fluss_df.spark.boundary import called_by_spark
@@ -188,7 +189,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return offsets
         self._held = True
         there = set(_buckets(scan))
-        ends = _ask(scan, [b for b in offsets if b in there], OffsetSpec.latest())
+        ends = _ends(scan, [bucket for bucket in offsets if bucket in there])
         known = {b: at for b, at in offsets.items() if b in ends}
         clock = found.get("clock")
         same = not_put_back(self._losses, scan.connection, scan.info, known, clock, ends)
@@ -225,8 +226,8 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not starts:
             return starts
         starts = without_dropped(self._losses, scan.path, starts, _buckets(scan))
-        first = _ask(scan, list(starts), OffsetSpec.earliest())
-        last = _ask(scan, list(starts), OffsetSpec.latest())
+        first = offsets_of(scan.connection, scan.info, starts, OffsetSpec.earliest())
+        last = _ends(scan, list(starts))
         for bucket, offset in starts.items():
             if first[bucket] > offset or last[bucket] < ends[bucket]:
                 self._losses.found(
@@ -253,16 +254,7 @@ def _buckets(scan: TableScan) -> Sequence[Bucket]:
 
 
 def _ends(scan: TableScan, buckets: Sequence[Bucket]) -> Offsets:
-    return _ask(scan, buckets, OffsetSpec.latest())
-
-
-def _ask(scan: TableScan, buckets: Sequence[Bucket], spec: OffsetSpec) -> Offsets:
-    keys = {TableBucket(scan.info.table_id, b.bucket_id, b.partition_id): b for b in buckets}
-    if not keys:
-        return {}
-    admin = scan.connection.get_admin()
-    found = scan.connection.io.run(admin.bucket_offsets(scan.info, list(keys), spec))
-    return {bucket: found[key] for key, bucket in keys.items()}
+    return offsets_of(scan.connection, scan.info, buckets, OffsetSpec.latest())
 
 
 def _split(bucket: Bucket, start: int, stop: int) -> Split:
