@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import fluss_df.client.connection as core_connection
@@ -131,24 +130,14 @@ class FlussConnection(Facade[core_connection.FlussConnection]):
     async def __aenter__(self) -> FlussConnection:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # the one thing here that waits in the caller's thread, as it cannot be awaited
     def __enter__(self) -> FlussConnection:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._core.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from types import TracebackType
 from typing import TypeVar
 
 import fluss_df.client.write.append as core_append
@@ -77,12 +76,7 @@ class Writer(Facade[W]):
         if not future.cancelled():
             self._unreported = future.exception() or self._unreported
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

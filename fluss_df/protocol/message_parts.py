@@ -41,6 +41,11 @@ def bucket_of(table_id: int, message: Any) -> TableBucket:
     return TableBucket(table_id, message.bucket_id, partition_of(message))
 
 
+def answer_to(response: Any, part: Any) -> Any:
+    """Add the answer to a part of a request to a response; return it."""
+    return response.buckets_resp.add(bucket_id=part.bucket_id, partition_id=partition_of(part))
+
+
 def path_of(message: Any) -> TablePath:
     """Return the table that a message names by its database and its name."""
     return TablePath(message.database_name, message.table_name)

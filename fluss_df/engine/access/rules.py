@@ -21,7 +21,7 @@ from fluss_df.metadata import DEFAULT_DATABASE
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import OperationType, Resource
-from fluss_df.protocol.message_parts import partition_of, set_error
+from fluss_df.protocol.message_parts import answer_to, set_error
 
 _ALTER: Final = OperationType.ALTER
 _CREATE: Final = OperationType.CREATE
@@ -190,8 +190,7 @@ def _prefix_lookup(rights: Rights, handler: Handler, asked: pb.PrefixLookupReque
     # as a server answers: for each bucket
     answer = pb.PrefixLookupResponse()
     for part in paced(asked.buckets_req):
-        bucket = answer.buckets_resp.add(bucket_id=part.bucket_id, partition_id=partition_of(part))
-        set_error(bucket, refusal)
+        set_error(answer_to(answer, part), refusal)
     return answer
 
 

@@ -28,6 +28,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import OperationType
 from fluss_df.protocol.api import LOOKUP
 from fluss_df.protocol.message_parts import (
+    answer_to,
     bucket_of,
     parse_request,
     partition_of,
@@ -255,9 +256,7 @@ def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixL
     )
     for part in paced(request.buckets_req):
         bucket = bucket_of(request.table_id, part)
-        answer = response.buckets_resp.add(
-            bucket_id=bucket.bucket_id, partition_id=bucket.partition_id
-        )
+        answer = answer_to(response, part)
         try:
             table, _ = engine.bucket(bucket)
             if not table.has_primary_key:
@@ -287,9 +286,7 @@ def table_stats(engine: Engine, request: pb.GetTableStatsRequest) -> pb.GetTable
     there = engine.having_folders(bucket_of(request.table_id, part) for part in request.buckets_req)
     for part in paced(request.buckets_req):
         bucket = bucket_of(request.table_id, part)
-        answer = response.buckets_resp.add(
-            bucket_id=bucket.bucket_id, partition_id=bucket.partition_id
-        )
+        answer = answer_to(response, part)
         try:
             start, end = engine.log_bounds(bucket, there)
             table = engine.catalog.table_by_id(bucket.table_id)

@@ -19,7 +19,7 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import OperationType
-from fluss_df.protocol.message_parts import bucket_of, set_error
+from fluss_df.protocol.message_parts import answer_to, bucket_of, set_error
 from fluss_df.protocol.wire import BYTES, VARINT, Buffer, int32, next_field, signed
 
 RowsT = TypeVar("RowsT", pb.ProduceLogRequest, pb.PutKvRequest)
@@ -160,9 +160,7 @@ async def acknowledge(
     """
     for part, result in zip(request.buckets_req, results, strict=True):
         bucket = bucket_of(request.table_id, part)
-        answer = response.buckets_resp.add(
-            bucket_id=bucket.bucket_id, partition_id=bucket.partition_id
-        )
+        answer = answer_to(response, part)
         if not isinstance(result, FlussError):
             try:
                 await engine.acknowledged(bucket, result.durable_at)
