@@ -78,6 +78,12 @@ class Target:
     added: tuple[Column, ...] = ()
     merges: bool = False
 
+    @property
+    def existing(self) -> TableInfo:
+        """What the server says of a table that is there already."""
+        assert self.info is not None
+        return self.info
+
     def partition_columns(self) -> list[Column]:
         """Return the partition columns, in order."""
         by_name = {column.name: column for column in self.descriptor.schema.columns}

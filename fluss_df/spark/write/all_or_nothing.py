@@ -22,7 +22,6 @@ from fluss_df.spark.write.writing import (
     check_write,
     refuse_overwrite,
     require_same_target,
-    table_id,
 )
 
 logger = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ class AllOrNothingWriter(DataSourceArrowWriter):
                 f"option 'all.or.nothing' is for log tables, and table {target.path} has a primary"
                 " key: a write that failed is completed by writing the same rows once more"
             )
-        self._table_id = table_id(target)
+        self._table_id = target.existing.table_id
         # it travels to the tasks with this object; by the time in it, what is left over is known
         self._name = write_name(time.time())
         self._ledger().create()
@@ -93,11 +92,10 @@ class AllOrNothingWriter(DataSourceArrowWriter):
         known = [message for message in messages if isinstance(message, StagedMessage)]
         target = check_write(self._options, self._schema)
         require_same_target(target, self._table_id)
-        assert target.info is not None
         ledger = self._ledger()
-        publisher = Publisher(target.connection, target.info, ledger)
+        publisher = Publisher(target.connection, target.existing, ledger)
         tasks = [message.staged for message in known if message.staged is not None]
-        manifest = proposed(target.info, publisher, tasks)
+        manifest = proposed(target.existing, publisher, tasks)
         try:
             publisher.publish(0, manifest, fresh=True)
         finally:

@@ -123,11 +123,10 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             return
         ledger = self._ledger(known[0].query_id)
         publisher = self.publisher(ledger)
-        target = check_write(self._options, self._schema)
-        assert target.info is not None
-        asked = self.asked(batchId, known, target.info)
+        info = check_write(self._options, self._schema).existing
+        asked = self.asked(batchId, known, info)
         decided = ledger.decided(batchId)
-        check_decided(known[0].query_id, batchId, target.info, decided, self._options)
+        check_decided(known[0].query_id, batchId, info, decided, self._options)
         manifest, fresh = decided.manifest, False
         if manifest is None:
             proposal = self.propose(publisher, batchId, known)
@@ -149,8 +148,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
     def publisher(self, ledger: Ledger) -> Publisher:
         """Return what publishes the batches of a query."""
         target = check_write(self._options, self._schema)
-        assert target.info is not None
-        return Publisher(target.connection, target.info, ledger)
+        return Publisher(target.connection, target.existing, ledger)
 
     def propose(self, publisher: Publisher, batch: int, messages: list[StagedMessage]) -> Manifest:
         """Return a manifest of what the tasks of one run of a batch have staged."""
@@ -161,9 +159,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
                 " when its tasks ran, and is gone: was the database dropped?",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
             )
-        target = check_write(self._options, self._schema)
-        assert target.info is not None
-        return proposed(target.info, publisher, tasks)
+        return proposed(check_write(self._options, self._schema).existing, publisher, tasks)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: what was staged and is not decided is never published."""
@@ -186,8 +182,7 @@ def proposed(info: TableInfo, publisher: Publisher, tasks: list[StagedTask]) -> 
 
 def coerced(target: Target, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield the rows of a task with the types of the table."""
-    assert target.info is not None
-    columns, name = target.info.schema.columns, str(target.info.table_path)
+    columns, name = target.existing.schema.columns, str(target.path)
     for table in gathered(batches):
         yield coerce(table, columns, table=name)
 
@@ -196,8 +191,7 @@ def encoded_pieces(
     target: Target, tables: Iterator[pa.Table], create_partitions: bool
 ) -> Iterator[Piece]:
     """Yield the rows of a task as encoded batches, each for one bucket of the table."""
-    info, connection = target.info, target.connection
-    assert info is not None
+    info, connection = target.existing, target.connection
     router = PartitionRouter(connection, info, create=create_partitions)
     assign = bucket_assigner(info, connection.config, count_of=router.buckets_of)
     compression = Compression.from_properties(info.get_properties())

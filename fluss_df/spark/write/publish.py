@@ -19,12 +19,10 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.client.fetch.batch_headers import written_by
 from fluss_df.client.fetch.position import Position
 from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
+from fluss_df.client.send.writer_ids import WriterIds
 from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
 from fluss_df.metadata import OffsetSpec, TableBucket
-from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.protocol.api import INIT_WRITER
 from fluss_df.protocol.frames import parse_response, server_error
-from fluss_df.protocol.message_parts import path_message
 from fluss_df.protocol.produce import ProduceLog
 from fluss_df.record.layout.headers import HEADER_SIZE
 from fluss_df.record.log.log_batch import EncodedLogBatch
@@ -61,9 +59,8 @@ class Publisher:
 
     def new_writer_id(self) -> int:
         """Return the id of a writer that nobody is."""
-        request = pb.InitWriterRequest(table_path=[path_message(self._info.table_path)])
-        ask = self._connection.cluster.request_tablet_server(INIT_WRITER, request)
-        return self._connection.io.run(ask).writer_id
+        ids = WriterIds(self._connection.cluster, self._info, idempotent=True)
+        return self._connection.io.run(ids.ask())
 
     def ends(
         self, targets: Sequence[tuple[int | None, int]]
@@ -76,8 +73,7 @@ class Publisher:
         return tuple((b.partition_id, b.bucket_id, offsets[b]) for b in buckets)
 
     def _offsets(self, buckets: Sequence[TableBucket], spec: OffsetSpec) -> dict[TableBucket, int]:
-        admin = self._connection.get_admin()
-        return self._connection.io.run(admin.bucket_offsets(self._info, buckets, spec))
+        return self._connection.get_admin().get_bucket_offsets(self._info, buckets, spec)
 
     def publish(self, batch: int, manifest: Manifest, *, fresh: bool) -> None:
         """Write what of a batch is not there yet; return when all of it is acknowledged.

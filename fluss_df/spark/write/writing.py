@@ -161,18 +161,12 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def table_id(target: Target) -> int:
-    """Return which table a write began with."""
-    assert target.info is not None
-    return target.info.table_id
-
-
 def require_same_target(target: Target, began_with: int) -> None:
     """Raise when the table of a write was dropped and created again since the write began.
 
     Its tasks that were done before wrote into a table that is gone: the write must not succeed.
     """
-    _require_same_table(target.path, table_id(target), began_with)
+    _require_same_table(target.path, target.existing.table_id, began_with)
 
 
 def require_still_there(options: WriteOptions, began_with: int) -> None:
@@ -232,7 +226,7 @@ class FlussWriter(DataSourceArrowWriter):
                 " whole, or not at all"
             )
         target = check_write(options, schema)
-        self._table_id = table_id(target)
+        self._table_id = target.existing.table_id
         if overwrite:
             refuse_overwrite(options, target.path)
 
@@ -269,7 +263,7 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._schema = schema
         target = check_stream_write(options, schema)
-        self._table_id = table_id(target)
+        self._table_id = target.existing.table_id
         if overwrite and target.mode == "append":
             raise FlussError(
                 f"output mode 'complete': table {target.path} is a log, which cannot be replaced;"
