@@ -15,9 +15,9 @@ import pyarrow as pa
 from ibis.common.patterns import replace
 from ibis.expr.datatypes import DataType
 from ibis.expr.schema import Schema
-from ibis.formats.polars import PolarsType
 from ibis.formats.pyarrow import PyArrowType
 
+from fluss_df.backend.translation import PolarsType
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.record.change_tables import split_name
 
@@ -44,9 +44,7 @@ def bind_unbound_tables(_: ops.UnboundTable, backend: Any, **kwargs: Any) -> ops
     base, changes = split_name(name)
     path = backend.path(base, database)
     name = path.table_name + ("" if changes is None else changes.value)
-    return ops.DatabaseTable(
-        name, _.schema, backend, ops.Namespace(database=path.database_name)
-    )
+    return ops.DatabaseTable(name, _.schema, backend, ops.Namespace(database=path.database_name))
 
 
 def _known_type(kind: pl.DataType) -> DataType | None:
