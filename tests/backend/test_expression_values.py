@@ -99,6 +99,7 @@ t.d2.delta(t.d, unit="day")
 t.m6.delta(t.m3, unit="hour")
 t.m6.delta(t.m3, unit="quarter")
 t.d.strftime("%H:%M %d")
+ibis.literal('a_b').re_split('_')[0]
 t.s.max().over(ibis.window(order_by=t.k, rows=(-1, 0)))
 t.k.sum().over(ibis.window(order_by=ibis.literal(1), range=(None, 0)))
 ibis.rank().over(order_by=ibis.literal(1))
@@ -185,3 +186,21 @@ def test_what_is_not_there_is_refused_by_name(con: Backend, text: str) -> None:
 def test_weeks_begin_on_mondays(con: Backend) -> None:
     t = con.table("t").order_by("k").limit(2)
     assert t.select(x=t.d2.delta(t.d, unit="week")).to_polars()["x"].to_list() == [0, 1]
+
+
+def test_a_literal_in_front_of_a_column_is_compared_with_all_rows(con: Backend) -> None:
+    con.create_table(
+        "parts",
+        pl.DataFrame(
+            {"p": ["a", "a", "b", "b"], "id": range(4), "s": list("xyxy"), "n": [1, 2] * 2}
+        ),
+        primary_key=["id", "p"],
+        partition_by="p",
+        buckets=2,
+    )
+    t = con.table("parts")
+    t = t.filter(t.n + 0 == 1)
+    expression = t.select(c=ibis.literal("x") == t.s)
+    query = con.sql("SELECT 'x' = s AS c FROM parts WHERE n + 0 = 1")
+    for asked in (expression, query):
+        assert asked.to_polars(engine="in-memory")["c"].to_list() == [True, True]

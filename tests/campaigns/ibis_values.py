@@ -136,7 +136,7 @@ class Values:
         return [
             lambda: c() + v(), lambda: c() - v(), lambda: c() * v(), lambda: c() / v(), lambda: c("int") / v("int"), lambda: c(number) / v(number), lambda: c("int") + v(),
             lambda: c().abs(), lambda: -c(), lambda: c(number).abs().sqrt(), lambda: (c(number).abs() + 1).ln(), lambda: (c(number).abs() + 1).log2(), lambda: (c(number).abs() + 1).log10(),
-            lambda: (c(number).abs() + 1).log(3), lambda: c(number).clip(0.5, 1.5).exp(), lambda: c(number) ** 2, lambda: c("int") ** -1, lambda: c().abs() ** 0.5, lambda: (c() + 0.1).round(digits), lambda: c("int").cast("float64"),
+            lambda: (c(number).abs() + 1).log(3), lambda: c(number).clip(1, 3).exp(), lambda: c(number) ** 2, lambda: c("int") ** -1, lambda: c().abs() ** 0.5, lambda: (c() + 0.1).round(digits), lambda: c("int").cast("float64"),
             lambda: c("int").cast("float32"), lambda: c("decimal").cast("float64"), lambda: c("string").try_cast("float64"), lambda: c() % rng.choice([1.5, -2.0]), lambda: c() // 2.0,
             lambda: c(number).sin(), lambda: c(number).cos(), lambda: c(number).atan(), lambda: ibis.atan2(c(), v()), lambda: c().degrees(), lambda: c().radians(), lambda: c("int") * 0.5,
             lambda: c("decimal") * v(), lambda: c("decimal") / v("int"),

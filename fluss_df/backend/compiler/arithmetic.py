@@ -120,8 +120,8 @@ def clip(op: ops.Clip, **kw: Any) -> pl.Expr:
         if bound is not None and not isinstance(bound, ops.Literal):
             raise com.UnsupportedOperationError("clip takes literals as its bounds")
         found = None if bound is None else bound.value
-        if found is not None and op.arg.dtype.is_integer():
-            limits = op.arg.dtype.bounds
+        if found is not None and op.dtype.is_integer():
+            limits = op.dtype.bounds
             found = min(max(found, limits.lower), limits.upper)
         bounds.append(found)
     return value.clip(*bounds)

@@ -302,8 +302,9 @@ def project(op: ops.Project, **kw: Any) -> pl.LazyFrame:
         elif isinstance(value, ops.Value):
             made = translate(value, **kw).alias(name)
             if value.shape.is_scalar():
-                # beside no other column a constant would be one row
-                constant.append(made)
+                # beside no other column a constant would be one row, and so would one of a function
+                of_function = value.find(ops.RegexSplit, filter=ops.Value)
+                constant.append(made.first() if of_function else made)
                 made = exact(name)
             selected.append(made)
         else:

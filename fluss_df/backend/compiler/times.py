@@ -29,6 +29,15 @@ _COMPARISONS: dict[type, str] = {
     ops.GreaterEqual: "ge",
 }
 
+_MIRRORED: dict[type, type] = {
+    ops.Equals: ops.Equals,
+    ops.NotEquals: ops.NotEquals,
+    ops.Less: ops.Greater,
+    ops.LessEqual: ops.GreaterEqual,
+    ops.Greater: ops.Less,
+    ops.GreaterEqual: ops.LessEqual,
+}
+
 
 def _unit(value: ops.Value) -> int:
     """Return which unit a time is in; of a literal, which it needs."""
@@ -125,7 +134,14 @@ def _aligned(values: Sequence[ops.Value], kw: dict[str, Any]) -> list[pl.Expr] |
 
 @rule(ops.Comparison)
 def compare(op: ops.Comparison, **kw: Any) -> pl.Expr:
-    """Compare two values."""
+    """Compare two values; a literal stands behind what it is compared with.
+
+    In front of a column of texts, bytes or floating-point numbers whose first chunk has one row,
+    Polars 2.1 compares it with this row alone.
+    """
+    mirrored = _MIRRORED.get(type(op))
+    if mirrored is not None and isinstance(op.left, ops.Literal):
+        op = mirrored(op.right, op.left)
     sides = _aligned((op.left, op.right), kw) if type(op) in _COMPARISONS else None
     if sides is None:
         found: pl.Expr = _compared(op, **kw)
