@@ -120,6 +120,7 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.embedded_damage
 	@"$(BIN)/python" -m tests.campaigns.scan_fuzz
 	@"$(BIN)/python" -m tests.campaigns.sql_fuzz
+	@"$(BIN)/python" -m tests.campaigns.ibis_fuzz
 	@"$(BIN)/python" -m tests.campaigns.embedded_large
 	@"$(BIN)/python" -m tests.campaigns.embedded_owners
 	@"$(BIN)/python" -m tests.campaigns.embedded_attacks

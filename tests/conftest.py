@@ -114,6 +114,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Measure the pieces, where that is asked for; workers of pytest-xdist report their tests."""
     # servers live for seconds or minutes: what compiles least is quickest
     os.environ.setdefault("FLUSS_CLUSTER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    # so do the JVMs of Spark: its launchers, drivers, masters, workers and executors
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     if config.getoption("--write-piece-seconds") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Seconds(), "piece-seconds")
 

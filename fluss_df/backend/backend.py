@@ -30,7 +30,7 @@ from fluss_df.backend.compiler import (  # noqa: F401 - they add to the translat
 from fluss_df.backend.sql.dialect import Fluss
 from fluss_df.backend.sql.queries import SqlScope
 from fluss_df.backend.streams.streaming import Streaming
-from fluss_df.backend.translation import translate
+from fluss_df.backend.translation import PolarsType, translate
 from fluss_df.client.connection import FlussConnection, resolve_connection, unconnected
 from fluss_df.errors import FlussError
 from fluss_df.io.scans.offsets import bucket_offsets
@@ -302,6 +302,20 @@ class Backend(Streaming, Files):
                     yield from rows.to_batches(max_chunksize=chunk_size)
 
         return pa.RecordBatchReader.from_batches(arrow_schema, batches())
+
+    def to_polars(self, expr: ir.Expr, /, **kwargs: Any) -> Any:
+        """Return what an expression is as Polars data; ``**kwargs`` as for Ibis's backends."""
+        kwargs.setdefault("engine", "cpu")
+        frame = self._to_dataframe(expr, **kwargs)
+        kinds = expr.as_table().schema().items()
+        # Ibis would cast times to nanoseconds, which hold no year before 1678
+        # one by one: a name given to cast may be a pattern
+        frame = pl.DataFrame(
+            {name: frame[name].cast(PolarsType.from_ibis(kind)) for name, kind in kinds}
+        )
+        if isinstance(expr, ir.Table):
+            return frame
+        return frame.to_series() if isinstance(expr, ir.Column) else frame.item()
 
     def to_pyarrow(self, expr: ir.Expr, /, **kwargs: Any) -> pa.Table | pa.Array | pa.Scalar:
         """Return what an expression is as Arrow data; ``**kwargs`` as for Ibis's backends."""

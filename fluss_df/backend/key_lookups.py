@@ -79,6 +79,11 @@ def common_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
         return None
     if one.is_integer() and other.is_integer():
         return None
+    if isinstance(one, pl.Datetime) and isinstance(other, pl.Datetime):
+        # a time without a zone is one in UTC beside one that has a zone
+        units: list[Any] = ["ms", "us", "ns"]
+        unit = max(one.time_unit, other.time_unit, key=units.index)
+        return pl.Datetime(unit, one.time_zone if one.time_zone == other.time_zone else "UTC")
     try:
         frames = [pl.DataFrame(schema={"": kind}) for kind in (one, other)]
         return pl.concat(frames, how="vertical_relaxed").dtypes[0]

@@ -15,13 +15,14 @@ from sqlglot import exp
 
 from fluss_df.backend.backend import Backend
 from fluss_df.backend.parameters import bind, numbered, without_catalog
+from fluss_df.backend.plain_reads import PlainQuery, plain_query, plain_read
 from fluss_df.backend.sql.ddl import RESET
 from fluss_df.backend.sql.queries import SqlScope, count_hints, require_no_files
 from fluss_df.backend.sql.statements import explained_query, parsed_statement
 from fluss_df.errors import FlussError
 from fluss_df.hooks import Closing
 from fluss_df.io.base.names import exact
-from fluss_df.io.polars_reader import copy_with_scans
+from fluss_df.io.polars_reader import LogRead, copy_with_scans
 from fluss_df.io.scan import explain
 from fluss_df.io.scans.flow import Flow
 from fluss_df.io.scans.report import ScanReport
@@ -140,6 +141,7 @@ class QueryRun(Closing):
         self.only_shows = self._tree is None and not RESET.match(statement.strip())
         self.is_query = isinstance(self._tree, exp.Query)
         self._frame: pl.LazyFrame | None = None
+        self._plain: PlainQuery | None = None
         if self.is_query:
             assert self._tree is not None
             self._plan(self._tree)
@@ -149,6 +151,8 @@ class QueryRun(Closing):
     def _plan(self, tree: exp.Expr) -> None:
         backend = self._backend
         with self._flow.running.planned(), _errors():
+            if self._max_rows is None:
+                self._plain = plain_query(tree, backend)
             frame = SqlScope(backend).run(tree, count_hints(self._statement))
             if backend._tables and not backend.connection.config.uses_sasl:
                 # What the connection has names for was made earlier, and its scans with it. A copy
@@ -212,14 +216,34 @@ class QueryRun(Closing):
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
-            for frame in self._frames():
-                for batch in self._cut(frame):
+            for rows in self._plain_tables() or self._frames():
+                for batch in self._cut(rows):
                     self._flow.running.check()
                     self.rows += batch.num_rows
                     yield batch
         finally:
             self._ended = time.monotonic()
             self._flow.end(_cancelled(None))
+
+    def _plain_tables(self) -> Iterator[pa.Table] | None:
+        """Return the rows of a query for which nothing is computed, as they are decoded."""
+        frame, query, schema = self._frame, self._plain, self._schema
+        if frame is None or query is None or schema is None:
+            return None
+        self._flow.check()
+        with _errors():
+            planned = plain_read(query, frame, schema)
+        return None if planned is None else self._decoded(*planned, schema.names)
+
+    def _decoded(
+        self, read: LogRead, columns: Sequence[str], names: Sequence[str]
+    ) -> Iterator[pa.Table]:
+        self._start()
+        with contextlib.closing(read.tables(columns)) as tables:
+            for table in tables:
+                self._flow.check()
+                if table is not None:
+                    yield table.rename_columns(names)
 
     def _frames(self) -> Iterator[pl.DataFrame]:
         if self._frame is None:
@@ -249,12 +273,15 @@ class QueryRun(Closing):
                 left -= frame.height
             yield frame
 
-    def _cut(self, frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
-        if not frame.height:
-            return
-        parts = -(-int(frame.estimated_size()) // self._batch_bytes)
-        for part in frame.iter_slices(max(1, frame.height // max(1, parts))):
-            yield from part.to_arrow().cast(self.schema).to_batches()
+    def _cut(self, rows: pl.DataFrame | pa.Table) -> Iterator[pa.RecordBatch]:
+        count = len(rows)
+        size = rows.nbytes if isinstance(rows, pa.Table) else int(rows.estimated_size())
+        step = max(1, count // max(1, -(-size // self._batch_bytes)))
+        for begin in range(0, count, step):
+            part = rows.slice(begin, step)
+            table = part if isinstance(part, pa.Table) else part.to_arrow()
+            # batches of the log may have few rows
+            yield from table.cast(self.schema).combine_chunks().to_batches()
 
     def read_all(self) -> pa.Table:
         """Return all rows as one table; errors as of iterating."""

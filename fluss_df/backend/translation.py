@@ -13,6 +13,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeVar
 
+import polars as pl
+from ibis.expr.datatypes import DataType
+from ibis.formats.polars import PolarsType as _PolarsType
+
 _ORIGINAL = "ibis.backends.polars.compiler"
 _COPY = "fluss_df.backend._polars_compiler"
 
@@ -33,6 +37,24 @@ def _load() -> ModuleType:
 
 
 _module = _load()
+
+
+class PolarsType(_PolarsType):  # type: ignore[misc]
+    """Types of Polars, with microseconds for a timestamp without digits, as Arrow has them.
+
+    Ibis makes nanoseconds of it, which hold no year before 1678 and none after 2261.
+    """
+
+    @classmethod
+    def from_ibis(cls, dtype: DataType) -> pl.DataType:
+        """Return the type of Polars for one of Ibis."""
+        if dtype.is_timestamp() and not dtype.scale:
+            return pl.Datetime("us" if dtype.scale is None else "ms", dtype.timezone)
+        made: pl.DataType = super().from_ibis(dtype)
+        return made
+
+
+vars(_module)["PolarsType"] = PolarsType
 
 #: Translates an operation; its keyword arguments travel with it.
 translate = _module.translate

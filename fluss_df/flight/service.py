@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import unquote
@@ -97,9 +98,10 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Return a handler that makes a status of what goes wrong."""
 
         def handler(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            with self._calls.entered(context, _FIRST_S) as call:
+            peer = _Peer(self._sessions, context)
+            with self._calls.entered(context, _FIRST_S) as call, contextlib.closing(peer):
                 try:
-                    yield from answer(_Peer(self._sessions, context), requests, call)
+                    yield from answer(peer, requests, call)
                     return
                 except (grpc.RpcError, GeneratorExit):
                     raise
@@ -297,16 +299,27 @@ class _Peer:
 
     def __init__(self, sessions: Sessions, context: grpc.ServicerContext) -> None:
         self._sessions = sessions
+        self._session: Session | None = None
         self.context = context
 
     def session(self) -> Session:
-        """Return what the client has here.
+        """Return what the client has here, which it keeps while the call is open.
 
         Raises
         ------
         FlussError
             For one that is not signed in, where that is needed.
         """
+        assert self._session is None
+        self._session = self._found()
+        return self._session
+
+    def close(self) -> None:
+        """Take note that the call is over."""
+        if self._session is not None:
+            self._session.leave()
+
+    def _found(self) -> Session:
         scheme, credentials = self._authorization()
         if scheme == "bearer":
             return self._sessions.of_token(credentials)

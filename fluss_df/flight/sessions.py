@@ -60,13 +60,32 @@ class Session:
     def __init__(self, way: Way, limits: FlightLimits, *, shared: bool) -> None:
         self.connection = way.connection
         self.shared = shared
-        self.used = time.monotonic()
+        self._used = time.monotonic()
+        self._calls = 0
         self.backend: Backend = Backend().connect(way.connection)
         self._way = way
         self._limits = limits
         self._lock = threading.Lock()
         self._prepared: dict[bytes, Prepared] = {}
         self._results: dict[bytes, Result] = {}
+
+    # ---- calls
+
+    def enter(self) -> None:
+        """Take note of a call that begins: until it ends, the client is not idle."""
+        with self._lock:
+            self._calls += 1
+
+    def leave(self) -> None:
+        """Take note that a call is over."""
+        with self._lock:
+            self._calls -= 1
+            self._used = time.monotonic()
+
+    def idle_s(self) -> float:
+        """Return for how long there was no call; 0 while there is one."""
+        with self._lock:
+            return 0.0 if self._calls else time.monotonic() - self._used
 
     # ---- prepared statements
 
@@ -256,15 +275,15 @@ class Sessions:
 
     def _idle(self) -> list[Session]:
         """Take out the clients that did nothing for long."""
-        before = time.monotonic() - self._limits.session_idle_s
+        most = self._limits.session_idle_s
         gone = []
         for among in (self._by_token, self._by_password):
-            late = [key for key, session in among.items() if session.used < before]
+            late = [key for key, session in among.items() if session.idle_s() > most]
             gone += [among.pop(key) for key in late]
         return gone
 
     def of_token(self, token: str) -> Session:
-        """Return the client with a token.
+        """Return the client with a token; its call begins.
 
         Raises
         ------
@@ -273,26 +292,31 @@ class Sessions:
         """
         with self._lock:
             found = self._by_token.get(self._digest(token))
+            if found is not None:
+                found.enter()
         if found is None:
             raise unauthenticated("the token is not known here, or has expired: sign in again")
-        return self._used(found)
+        return found
 
     def of_password(self, user: str, password: str, address: str) -> Session:
-        """Return the client that sends its password with each call."""
+        """Return the client that sends its password with each call; a call begins."""
         key = self._digest(f"{address}\0{user}\0{password}")
         with self._lock:
             found = self._by_password.get(key)
+            if found is not None:
+                found.enter()
         if found is None:
             found = self._entered(self._by_password, key, self._opened(user, password, address))
-        return self._used(found)
+            found.enter()
+        return found
 
     def anonymous(self, address: str) -> Session:
-        """Return what all have in common who gave no name, from one address.
+        """Return what all have in common who gave no name, from one address; a call begins.
 
         Raises
         ------
         RefusalError
-            When everybody has to sign in.
+            When everybody has to sign in, and when there are calls from too many addresses.
         """
         if self._access.needs_password:
             raise unauthenticated("user and password are needed here")
@@ -300,15 +324,15 @@ class Sessions:
             found = self._anonymous.get(address)
             if found is None:
                 # rights may depend on the address
-                for old in list(self._anonymous)[: -self._limits.sessions or None]:
-                    self._anonymous.pop(old).close()
+                most = self._limits.sessions
+                if len(self._anonymous) >= most:
+                    longest = max(self._anonymous, key=lambda old: self._anonymous[old].idle_s())
+                    if not self._anonymous[longest].idle_s():
+                        raise exhausted(f"there are calls from {most} addresses: try again later")
+                    self._anonymous.pop(longest).close()
                 found = self._anonymous[address] = self._opened(None, None, address)
-        return self._used(found)
-
-    @staticmethod
-    def _used(session: Session) -> Session:
-        session.used = time.monotonic()
-        return session
+            found.enter()
+        return found
 
     def close_one(self, session: Session) -> bool:
         """Sign a client out; False for what others share."""

@@ -17,7 +17,7 @@ import random
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ibis
@@ -41,7 +41,9 @@ _MORE: list[tuple[str, str, str, Any, list[Any]]] = [
 ]  # fmt: skip
 ALL = [*COLUMNS, *_MORE]
 
-_HANDED_ON = re.compile(r"\s+((\S+):\s+r\d+\.\2|r?c\d+_\w+:\s+r\d+\.\w+|\w+ +!?[a-z]\w+(\(.*\))?|(asc|desc) r\d+\.\w+)$")
+_HANDED_ON = re.compile(
+    r"\s+((\S+):\s+r\d+\.\2|r?c\d+_\w+:\s+r\d+\.\w+|\w+ +!?[a-z]\w+(\(.*\))?|(asc|desc) r\d+\.\w+)$"
+)
 # how Ibis says that it has no such expression
 _NOT_OF_IBIS = (
     com.IbisError, ibis.common.annotations.ValidationError, TypeError, AttributeError, ValueError,
@@ -109,7 +111,7 @@ class Expressions:
 
     def side(self) -> Any:
         """Return another table, plain or of a few steps, with columns of other names."""
-        found = self.rng.choice([self.o, self.o, self.t.view()])
+        found = self.rng.choice([self.o, self.o, self.t]).view()
         if self.rng.random() < 0.4:
             found = found.filter(self.values.of("boolean", found, 1))
         if self.rng.random() < 0.2:
@@ -146,11 +148,12 @@ class Expressions:
         if not mine or not theirs:
             return t
         one, two = t[rng.choice(mine)], other[rng.choice(theirs)]
-        condition = rng.choice([
+        forms: list[Callable[[], Any]] = [
             lambda: one.isin(two), lambda: one.notin(two), lambda: (one == two).any(), lambda: ~(one == two).any(),
             lambda: one > two.max(), lambda: one <= two.min(), lambda: one.isin(two) | self.values.of("boolean", t, 1),
             lambda: other.filter(one == two).count() > 1, lambda: ((one == two) & self.values.of("boolean", other, 0)).any(),
-        ])()  # fmt: skip
+        ]  # fmt: skip
+        condition = rng.choice(forms)()
         return t.filter(condition) if rng.random() < 0.6 else t.mutate(**{self.name(): condition})
 
     def united(self, t: Any) -> Any:
@@ -177,7 +180,9 @@ class Expressions:
         if kind in (14, 15):
             return t.mutate(**{self.name(): v.windowed(t, self.all_of(t))})
         if kind == 16:
-            return t.order_by(self.all_of(t)).limit(rng.choice([0, 1, 5, 30]), offset=rng.choice([0, 0, 2, 50]))
+            return t.order_by(self.all_of(t)).limit(
+                rng.choice([0, 1, 5, 30]), offset=rng.choice([0, 0, 2, 50])
+            )
         if kind == 17:
             return self.few(t, 3).distinct()
         if kind == 18:
@@ -185,12 +190,13 @@ class Expressions:
         if kind == 19:
             return self.subquery(t)
         if kind == 20:
-            return rng.choice([
+            forms: list[Callable[[], Any]] = [
                 lambda: t.drop_null(rng.sample(list(t.columns), 1)), lambda: self.few(t, 3).drop_null(how=rng.choice(["any", "all"])),
-                lambda: t.fill_null({n: 1 for n in v.columns(t, "int")[:2]}), lambda: self.few(t, 4).select(**{self.name(): ibis.literal(1)}),
-                lambda: self.few(t, 2).nunique().as_table(), lambda: t.count().as_table(), lambda: self.few(t, 1).value_counts(),
+                lambda: t.fill_null(dict.fromkeys(v.columns(t, "int")[:2], 1)), lambda: self.few(t, 4).select(**{self.name(): ibis.literal(1)}),
+                lambda: t.count().as_table(), lambda: self.few(t, 1).value_counts(),
                 lambda: t.select(v.columns(t, "int")[:3]).pivot_longer("c"), lambda: t.drop(*rng.sample(list(t.columns), 1)) if len(t.columns) > 1 else t,
-            ])()  # fmt: skip
+            ]  # fmt: skip
+            return rng.choice(forms)()
         name = rng.choice(list(t.columns))
         value = v.any(t, 1)
         # a column in the place of another one
@@ -255,12 +261,16 @@ def parts(expression: Any) -> Iterator[Any]:
     table = parent.to_expr()
     values = [
         n
-        for n in node.find(ops.Value, filter=lambda n: n is node or isinstance(n, ops.Value | ops.SortKey))
+        for n in node.find(
+            ops.Value, filter=lambda n: n is node or isinstance(n, ops.Value | ops.SortKey)
+        )
         if not isinstance(n, ops.Field | ops.Literal | ops.SortKey | ops.Reduction | ops.Analytic)
     ]
     for found in reversed(values):
         if list(found.relations) == [parent]:
-            shown = table[list(dict.fromkeys(f.name for f in found.find(ops.Field, filter=ops.Value)))]
+            shown = table[
+                list(dict.fromkeys(f.name for f in found.find(ops.Field, filter=ops.Value)))
+            ]
             yield shown, table.mutate(__x=found.to_expr())[[*shown.columns, "__x"]]
 
 
@@ -282,7 +292,9 @@ def report(name: str, con: Any, duck: Any, steps: list[Any]) -> None:
     rows_found, kinds_found = got[1]
     missing = collections.Counter(want) - collections.Counter(rows_found)
     extra = collections.Counter(rows_found) - collections.Counter(want)
-    print(f"  expected {len(want)}: {sorted(missing)[:3]}\n  found {len(rows_found)}: {sorted(extra)[:3]}")
+    print(
+        f"  expected {len(want)}: {sorted(missing)[:3]}\n  found {len(rows_found)}: {sorted(extra)[:3]}"
+    )
     if kinds != kinds_found:
         print(f"  types {kinds}\n  found {kinds_found}", flush=True)
 

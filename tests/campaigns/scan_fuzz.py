@@ -44,7 +44,7 @@ class Queries:
         self.rng = rng
         self.table = table
         self.rows = rows
-        self.log: list[str] = []
+        self.literal_first = False
 
     # ---- literals
 
@@ -130,6 +130,9 @@ class Queries:
         if kind < 6:
             return getattr(column, rng.choice(operators))(self.lit(name))
         if kind == 6:
+            # in memory Polars 2.1 compares a literal in front of a column, the first chunk of which
+            # has one row, with this row alone: pl.select(pl.lit("x") == two_chunks) is one row
+            self.literal_first = True
             value: Any = self.lit(name)
             value = value if isinstance(value, pl.Expr) else pl.lit(value)
             return getattr(value, rng.choice(operators))(column)
@@ -464,12 +467,14 @@ def difference(expected: Outcome, found: Outcome) -> str | None:
 
 
 def judge(
-    query: Step, scan: pl.LazyFrame, rows: pl.DataFrame
+    query: Step, scan: pl.LazyFrame, rows: pl.DataFrame, *, literal_first: bool = False
 ) -> tuple[list[tuple[str, str]], bool]:
     """Return where a query over a scan is wrong and how, and whether Polars refuses it."""
     expected = outcome(lambda: query(rows.lazy()).collect(engine="in-memory"))
     wrongs: list[tuple[str, str]] = []
-    engines: tuple[Literal["streaming", "in-memory"], ...] = ("streaming", "in-memory")
+    engines: tuple[Literal["streaming", "in-memory"], ...] = (
+        ("streaming",) if literal_first else ("streaming", "in-memory")
+    )
     for engine in engines:
         wrong = difference(expected, outcome(partial(query(scan).collect, engine=engine)))
         if wrong:
@@ -506,8 +511,9 @@ def main() -> None:
                 continue
             for at in range(25):
                 asked += 1
-                text, query = Queries(rng, table, rows).query()
-                wrongs, failed = judge(query, table.scan, rows)
+                source = Queries(rng, table, rows)
+                text, query = source.query()
+                wrongs, failed = judge(query, table.scan, rows, literal_first=source.literal_first)
                 refused += failed
                 for where, wrong in wrongs:
                     bad += 1

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import adbc_driver_flightsql.dbapi as adbc
+import polars as pl
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
@@ -23,11 +24,12 @@ from fluss_df.embedded import EmbeddedFluss, Security
 from fluss_df.errors import FlussError
 from fluss_df.flight import ClusterAccess, FlightLimits, FlightSqlServer, FolderAccess
 from fluss_df.flight import flight_messages_pb2 as pb
-from fluss_df.flight.sessions import Session
+from fluss_df.flight.sessions import Session, Sessions
 from fluss_df.flight.wire import packed
 from fluss_df.protocol.acl import AclBinding, OperationType, Resource
 from tests.certificates import Authority
 from tests.flight.peers import REFUSED, Peer, basic, peer, signed_in
+from tests.flight.test_hostile import wait_for
 
 USERS = {"admin": "a-secret", "bob": "b:secret", "eve": "e-secret"}
 Statement = pb.CommandStatementQuery
@@ -235,10 +237,51 @@ def test_a_token_expires(engine: EmbeddedFluss) -> None:
         signed_in(server, "bob", USERS["bob"]) as bob,
     ):
         (session,) = server._sessions.all()
-        session.used -= 1
+        session._used -= 1
         server._sessions.sweep()
         with pytest.raises(fl.FlightUnauthenticatedError, match="sign in again"):
             bob.query("SELECT 1 AS a")
+
+
+def test_a_client_whose_statement_takes_longer_is_not_idle(engine: EmbeddedFluss) -> None:
+    limits = FlightLimits(session_idle_s=0.2)
+    with (
+        FlightSqlServer(FolderAccess(engine), limits=limits) as server,
+        signed_in(server, "admin", USERS["admin"]) as admin,
+    ):
+        admin.query("CREATE TABLE shop.long (n BIGINT)")
+        with engine.connection() as connection:
+            rows = pl.DataFrame({"n": range(4_000_000)})
+            fluss_df.write_fluss(rows, "shop.long", connection=connection)
+        for wanted in ("n", "n + 0 AS n"):
+            info = admin.info(Statement(query=f"SELECT {wanted} FROM shop.long"))
+            reader = admin.client.do_get(info.endpoints[0].ticket, admin.options)
+            read = len(reader.read_chunk().data)
+            (session,) = server._sessions.all()
+            session._used -= 1
+            server._sessions.sweep()
+            read += sum(len(chunk.data) for chunk in reader)
+            assert read == 4_000_000
+        assert list(server._sessions.all()) == [session]
+        server._sessions.sweep()
+        admin.query("DROP TABLE shop.long")
+        wait_for(lambda: session.idle_s() > 0)
+        session._used -= 1
+        server._sessions.sweep()
+        assert not list(server._sessions.all())
+
+
+def test_callers_without_a_name_are_not_put_out_while_they_ask() -> None:
+    with EmbeddedFluss(None) as engine:
+        limits = FlightLimits(sessions=2)
+        sessions = Sessions(FolderAccess(engine), limits)
+        first, second = sessions.anonymous("127.0.0.1"), sessions.anonymous("127.0.0.2")
+        with pytest.raises(FlussError, match="calls from 2 addresses"):
+            sessions.anonymous("127.0.0.3")
+        first.leave()
+        assert sessions.anonymous("127.0.0.3") is not first
+        assert sessions.anonymous("127.0.0.2") is second
+        sessions.close()
 
 
 # ---- TLS, and where it listens

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import ibis.common.exceptions as com
+import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import polars as pl
-from ibis.formats.polars import PolarsType
 
-from fluss_df.backend.translation import rule, translate
+from fluss_df.backend.translation import PolarsType, rule, translate
 
 # the most that Polars and Fluss have
 _DIGITS = 38
@@ -68,16 +69,97 @@ def divide(op: ops.Divide, **kw: Any) -> pl.Expr:
     return found
 
 
-# what is a Divide to Ibis, and has its own rule
-rule(ops.FloorDivide)(_floor_divide)
+# a Divide to Ibis, with a rule of its own
+@rule(ops.FloorDivide)
+def floor_divide(op: ops.FloorDivide, **kw: Any) -> pl.Expr:
+    """Divide, and round down; of decimals Polars leaves a decimal."""
+    found: pl.Expr = _floor_divide(op, **kw)
+    decimals = op.left.dtype.is_decimal() or op.right.dtype.is_decimal()
+    return found.cast(PolarsType.from_ibis(op.dtype)) if decimals else found
+
+
+@rule(ops.Modulus)
+def modulus(op: ops.Modulus, **kw: Any) -> pl.Expr:
+    """Return the rest of a division, with the sign of what is divided, as SQL has it."""
+    left: pl.Expr = translate(op.left, **kw)
+    right: pl.Expr = translate(op.right, **kw)
+    rest = left % right
+    # Polars' has the sign of the divisor
+    return pl.when((rest != 0) & ((left < 0) != (right < 0))).then(rest - right).otherwise(rest)
+
+
+def _of_floats(operation: type[ops.Value]) -> None:
+    found = translate.dispatch(operation)
+
+    @rule(operation)
+    def of_floats(op: Any, **kw: Any) -> pl.Expr:
+        """Compute with floating-point numbers, where the operands are decimals too."""
+        floats = {
+            name: ops.Cast(value, dt.float64)
+            for name, value in zip(op.argnames, op.args, strict=True)
+            if isinstance(value, ops.Value)
+            and (value.dtype.is_decimal() or value.dtype.is_floating())
+        }
+        made: pl.Expr = found(op.copy(**floats) if floats else op, **kw)
+        return made
+
+
+for _operation in (
+    *(ops.Sin, ops.Cos, ops.Tan, ops.Asin, ops.Acos, ops.Atan, ops.Atan2, ops.Cot),
+    *(ops.Exp, ops.Ln, ops.Log, ops.Log2, ops.Log10, ops.Sqrt, ops.Degrees, ops.Radians),
+):
+    _of_floats(_operation)
+
+
+@rule(ops.Clip)
+def clip(op: ops.Clip, **kw: Any) -> pl.Expr:
+    """Bring values into bounds, which may lie outside of what their type holds."""
+    value: pl.Expr = translate(op.arg, **kw)
+    bounds = []
+    for bound in (op.lower, op.upper):
+        if bound is not None and not isinstance(bound, ops.Literal):
+            raise com.UnsupportedOperationError("clip takes literals as its bounds")
+        found = None if bound is None else bound.value
+        if found is not None and op.dtype.is_integer():
+            limits = op.dtype.bounds
+            found = min(max(found, limits.lower), limits.upper)
+        bounds.append(found)
+    return value.clip(*bounds)
+
+
+def _pairs(op: ops.Correlation, kw: dict[str, Any]) -> tuple[pl.Expr, pl.Expr]:
+    """Return two columns of numbers, null in the rows that do not count."""
+    sides = []
+    for side in (op.left, op.right):
+        value = ops.Cast(side, dt.float64) if not side.dtype.is_floating() else side
+        sides.append(translate(value, **kw))
+    counted = sides[0].is_not_null() & sides[1].is_not_null()
+    if op.where is not None:
+        counted &= translate(op.where, **kw)
+    return sides[0].filter(counted), sides[1].filter(counted)
+
+
+@rule(ops.Correlation)
+def correlation(op: ops.Correlation, **kw: Any) -> pl.Expr:
+    """Correlate two columns; without a row that has both it is null."""
+    left, right = _pairs(op, kw)
+    return pl.when(left.len() > 0).then(pl.corr(left, right))
+
+
+@rule(ops.Covariance)
+def covariance(op: ops.Covariance, **kw: Any) -> pl.Expr:
+    """Take the covariance; null where too few rows have both values."""
+    left, right = _pairs(op, kw)
+    ddof = 0 if op.how == "pop" else 1
+    return pl.when(left.len() > ddof).then(pl.cov(left, right, ddof=ddof))
 
 
 @rule(ops.Power)
 def power(op: ops.Power, **kw: Any) -> pl.Expr:
     """Raise to a power; of whole numbers as floating-point numbers."""
     base: pl.Expr = translate(op.left, **kw)
-    if op.dtype.is_floating():
-        base = base.cast(PolarsType.from_ibis(op.dtype))
+    if op.dtype.is_floating() or op.left.dtype.is_decimal():
+        base = base.cast(pl.Float64 if op.dtype.is_decimal() else PolarsType.from_ibis(op.dtype))
     return base.pow(translate(op.right, **kw))
 
 
@@ -85,9 +167,16 @@ def power(op: ops.Power, **kw: Any) -> pl.Expr:
 def rounded(op: ops.Round, **kw: Any) -> pl.Expr:
     """Round; a decimal that lies in the middle goes away from zero, as in SQL."""
     digits = getattr(op.digits, "value", None)
-    if not op.arg.dtype.is_decimal() or digits is None or digits < 0:
-        found: pl.Expr = _round(op, **kw)
-        return found
+    if digits is not None and digits < 0:
+        # Polars takes no digits in front of the point
+        step = 10**-digits
+        mode: Any = "half_to_even" if op.arg.dtype.is_floating() else "half_away_from_zero"
+        parts: pl.Expr = translate(op.arg, **kw).cast(pl.Float64) / step
+        tens: pl.Expr = parts.round(mode=mode) * step
+        return tens.cast(PolarsType.from_ibis(op.dtype))
+    if not op.arg.dtype.is_decimal() or digits is None:
+        plain: pl.Expr = _round(op, **kw)
+        return plain
     value: pl.Expr = translate(op.arg, **kw)
     return value.round(digits, mode="half_away_from_zero").cast(PolarsType.from_ibis(op.dtype))
 

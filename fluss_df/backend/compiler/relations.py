@@ -14,9 +14,8 @@ from typing import Any
 import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import polars as pl
-from ibis.formats.polars import PolarsType
 
-from fluss_df.backend.translation import rule, translate
+from fluss_df.backend.translation import PolarsType, rule, translate
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact, exact, exact_fields
 

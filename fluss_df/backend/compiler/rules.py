@@ -5,19 +5,19 @@ Window functions have a module of their own, :mod:`fluss_df.backend.compiler.win
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ibis.common.exceptions as com
 import ibis.expr.operations as ops
 import polars as pl
 from ibis.backends.polars.rewrites import PandasJoin
-from ibis.formats.polars import PolarsType
 from ibis.util import gen_name
 
 from fluss_df.backend.compiler.patterns import like_parts, regex_of
 from fluss_df.backend.compiler.subqueries import attach
 from fluss_df.backend.key_lookups import JoinSide, common_type, joined_sides, keyed_leaf
-from fluss_df.backend.translation import rule, translate
+from fluss_df.backend.translation import PolarsType, rule, translate
 from fluss_df.io.base.names import all_exact, exact
 
 _MONTHS = {"Y": 12, "Q": 3, "M": 1}
@@ -174,6 +174,89 @@ def string_join(op: ops.StringJoin, **kw: Any) -> pl.Expr:
     return pl.concat_str(texts, separator=op.sep.value, ignore_nulls=True)
 
 
+@rule(ops.ArrayIndex)
+def array_index(op: ops.ArrayIndex, **kw: Any) -> pl.Expr:
+    """Take a value of a list; null behind its end."""
+    value: pl.Expr = translate(op.arg, **kw)
+    return value.list.get(translate(op.index, **kw), null_on_oob=True)
+
+
+_collect = translate.dispatch(ops.ArrayCollect)
+_pads = {pad: translate.dispatch(pad) for pad in (ops.LPad, ops.RPad)}
+
+
+@rule(ops.LPad, ops.RPad)
+def pad_text(op: ops.LPad, **kw: Any) -> pl.Expr:
+    """Fill texts with a character."""
+    if not isinstance(op.pad, ops.Literal) or len(op.pad.value or "") != 1:
+        raise com.UnsupportedOperationError("lpad and rpad fill with one character, a literal")
+    found: pl.Expr = _pads[type(op)](op, **kw)
+    return found
+
+
+@rule(ops.StringReplace)
+def string_replace(op: ops.StringReplace, **kw: Any) -> pl.Expr:
+    """Replace a text wherever it stands; Ibis's rule for Polars replaces the first one."""
+    if not isinstance(op.pattern, ops.Literal):
+        raise com.UnsupportedOperationError("replace takes a literal to be replaced")
+    value: pl.Expr = translate(op.arg, **kw)
+    new: pl.Expr = translate(op.replacement, **kw)
+    if not op.pattern.value:
+        known = new.is_not_null() if op.pattern.value is not None else pl.lit(value=False)
+        return pl.when(known).then(value)
+    if isinstance(op.replacement, ops.Literal):
+        return value.str.replace_all(op.pattern.value, new, literal=True)
+    # Polars takes no column for what stands in the place of each
+    return pl.when(value.is_not_null() & new.is_not_null()).then(
+        value.str.split(op.pattern.value).list.join(new)
+    )
+
+
+@rule(ops.RegexReplace)
+def regex_replace(op: ops.RegexReplace, **kw: Any) -> pl.Expr:
+    r"""Replace matches of a pattern; ``\1`` is what its first group found, and ``$`` a dollar."""
+    if not isinstance(op.pattern, ops.Literal) or not isinstance(op.replacement, ops.Literal):
+        raise com.UnsupportedOperationError("re_replace takes literals")
+    if op.pattern.value is None or op.replacement.value is None:
+        return pl.lit(None, pl.String)
+    new = re.sub(r"\\(\\|\d)", _group, op.replacement.value.replace("$", "$$"))
+    value: pl.Expr = translate(op.arg, **kw)
+    return value.str.replace_all(op.pattern.value, new)
+
+
+def _group(found: re.Match[str]) -> str:
+    return "\\" if found[1] == "\\" else f"${{{found[1]}}}"
+
+
+@rule(ops.ArrayCollect)
+def array_collect(op: ops.ArrayCollect, *, in_group_by: bool = False, **kw: Any) -> pl.Expr:
+    """Collect values into a list; without a value it is null, as in SQL."""
+    found: pl.Expr = _collect(op, in_group_by=False, **kw)
+    return pl.when(found.list.len() > 0).then(found)
+
+
+@rule(ops.Repeat)
+def repeat(op: ops.Repeat, **kw: Any) -> pl.Expr:
+    """Repeat texts; no times, or fewer, is the empty text."""
+    if not isinstance(op.times, ops.Literal):
+        raise com.UnsupportedOperationError("repeat takes a literal number of times")
+    value: pl.Expr = translate(op.arg, **kw)
+    if op.times.value is None:
+        return pl.lit(None, pl.String)
+    if op.times.value <= 0:
+        return pl.when(value.is_not_null()).then(pl.lit(""))
+    return pl.concat_str([value] * op.times.value)
+
+
+@rule(ops.ArrayStringJoin)
+def array_string_join(op: ops.ArrayStringJoin, **kw: Any) -> pl.Expr:
+    """Join the texts of a list, and pass over nulls; of none but nulls it is null."""
+    if not isinstance(op.sep, ops.Literal):
+        raise com.UnsupportedOperationError("texts are joined by a literal")
+    texts: pl.Expr = translate(op.arg, **kw).list.drop_nulls()
+    return pl.when(texts.list.len() > 0).then(texts.list.join(op.sep.value))
+
+
 @rule(ops.ArrayContains)
 def array_contains(op: ops.ArrayContains, **kw: Any) -> pl.Expr:
     """Say whether a list has a value; of null that is not known."""
@@ -219,8 +302,9 @@ def project(op: ops.Project, **kw: Any) -> pl.LazyFrame:
         elif isinstance(value, ops.Value):
             made = translate(value, **kw).alias(name)
             if value.shape.is_scalar():
-                # beside no other column a constant would be one row
-                constant.append(made)
+                # beside no other column a constant would be one row, and so would one of a function
+                of_function = value.find(ops.RegexSplit, filter=ops.Value)
+                constant.append(made.first() if of_function else made)
                 made = exact(name)
             selected.append(made)
         else:

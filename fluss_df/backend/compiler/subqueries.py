@@ -170,6 +170,23 @@ def _pair(predicate: ops.Equals, outer: ops.Relation) -> tuple[ops.Value, ops.Va
     return None
 
 
+def _alike(
+    frame: pl.LazyFrame, keys: list[pl.Expr], rows: pl.LazyFrame, inner_keys: list[pl.Expr]
+) -> tuple[list[pl.Expr], list[pl.Expr]]:
+    """Return the keys of two frames in types in which they can be joined."""
+    kinds = zip(
+        frame.select(k.alias(f"{at}") for at, k in enumerate(keys)).collect_schema().dtypes(),
+        rows.select(k.alias(f"{at}") for at, k in enumerate(inner_keys)).collect_schema().dtypes(),
+        strict=True,
+    )
+    types = [common_type(*pair) for pair in kinds]
+    one, other = (
+        [k if to is None else k.cast(to) for k, to in zip(side, types, strict=True)]
+        for side in (keys, inner_keys)
+    )
+    return one, other
+
+
 def _flagged(
     frame: pl.LazyFrame,
     keys: list[pl.Expr],
@@ -196,6 +213,7 @@ def _attach_exists(
         return frame.join(any_row, how="cross"), exact(name)
     keys = [translate(key, **kw) for key, _ in found.keys]
     inner_keys = [translate(key, **kw) for _, key in found.keys]
+    keys, inner_keys = _alike(frame, keys, rows, inner_keys)
     if not found.residual:
         return _flagged(frame, keys, rows, inner_keys, name), exact(name)
     # pairs of rows with equal keys, of which one at least must pass the other conditions
@@ -228,10 +246,7 @@ def _attach_in(
     rows: pl.LazyFrame = translate(op.rel, **kw)
     (column,) = op.rel.schema
     value = exact(column)
-    (kind,) = frame.select(needle).collect_schema().dtypes()
-    common = common_type(kind, rows.collect_schema()[column])
-    if common is not None:
-        needle, value = needle.cast(common), value.cast(common)
+    (needle,), (value,) = _alike(frame, [needle], rows, [value])
     found = _flagged(frame, [needle], rows, [value], name)
     if not (op.needle.dtype.nullable or op.rel.schema[column].nullable):
         return found, exact(name)
@@ -264,18 +279,21 @@ def _attach_scalar(
             "a value of a subquery can depend on the rows around it by equal columns only"
         )
     names = [gen_name("key") for _ in found.keys]
-    rows = found.rows(kw).with_columns(
-        translate(key, **kw).alias(n) for (_, key), n in zip(found.keys, names, strict=True)
+    rows = found.rows(kw)
+    keys, inner_keys = _alike(
+        frame,
+        [translate(key, **kw) for key, _ in found.keys],
+        rows,
+        [translate(key, **kw) for _, key in found.keys],
     )
+    rows = rows.with_columns(k.alias(n) for k, n in zip(inner_keys, names, strict=True))
     metrics = [translate(m, in_group_by=True, **kw).alias(n) for n, m in value.metrics.items()]
     values = rows.group_by(names).agg(metrics)
     for projection in reversed(projections):
         made = [translate(v, **kw).alias(n) for n, v in projection.values.items()]
         values = values.select(*names, *made)
     values = values.rename({next(iter(op.rel.schema)): name})
-    frame = frame.with_columns(
-        translate(key, **kw).alias(n) for (key, _), n in zip(found.keys, names, strict=True)
-    )
+    frame = frame.with_columns(k.alias(n) for k, n in zip(keys, names, strict=True))
     joined = frame.join(values, on=names, how="left", maintain_order="left").drop(names)
     result = exact(name)
     if any(isinstance(m, (ops.Count, ops.CountStar)) for m in value.metrics.values()):

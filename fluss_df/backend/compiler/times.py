@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ibis.common.exceptions as com
+import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import polars as pl
-from ibis.formats.polars import PolarsType
 
-from fluss_df.backend.translation import rule, translate
+from fluss_df.backend.translation import PolarsType, rule, translate
 
 #: Units of times, the coarsest first.
 UNITS = ("ms", "us", "ns")
@@ -28,6 +29,15 @@ _COMPARISONS: dict[type, str] = {
     ops.GreaterEqual: "ge",
 }
 
+_MIRRORED: dict[type, type] = {
+    ops.Equals: ops.Equals,
+    ops.NotEquals: ops.NotEquals,
+    ops.Less: ops.Greater,
+    ops.LessEqual: ops.GreaterEqual,
+    ops.Greater: ops.Less,
+    ops.GreaterEqual: ops.LessEqual,
+}
+
 
 def _unit(value: ops.Value) -> int:
     """Return which unit a time is in; of a literal, which it needs."""
@@ -38,26 +48,78 @@ def _unit(value: ops.Value) -> int:
         if getattr(moment, "nanosecond", 0) and FIRST_YEAR <= moment.year <= LAST_YEAR:
             return 2
         return 1 if moment.microsecond % 1000 else 0
-    return UNITS.index(PolarsType.from_ibis(value.dtype).time_unit)
+    return _kind(value)[0]
+
+
+def _of_mixed(operation: type[ops.Value]) -> None:
+    """Have an operation choose among times in the finest unit of them, all with a zone or none."""
+    found = translate.dispatch(operation)
+
+    @rule(operation)
+    def of_mixed(op: Any, **kw: Any) -> pl.Expr:
+        times = [
+            value
+            for argument in op.args
+            for value in (argument if isinstance(argument, tuple) else (argument,))
+            if isinstance(value, ops.Value) and value.dtype.is_timestamp()
+        ]
+        if not op.dtype.is_timestamp() or len({(_kind(value)) for value in times}) < 2:
+            plain: pl.Expr = found(op, **kw)
+            return plain
+        finest, zone = _common(times)
+        common = dt.Timestamp(timezone=zone, scale=3 * (finest + 1))
+
+        def same(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(same, value))
+            is_time = isinstance(value, ops.Value) and value.dtype.is_timestamp()
+            return ops.Cast(value, common) if is_time and value.dtype != common else value
+
+        names = zip(op.argnames, op.args, strict=True)
+        made: pl.Expr = found(op.copy(**{name: same(value) for name, value in names}), **kw)
+        return made.cast(PolarsType.from_ibis(op.dtype))
+
+
+def _kind(value: ops.Value) -> tuple[int, str | None]:
+    kind = PolarsType.from_ibis(value.dtype)
+    assert isinstance(kind, pl.Datetime)
+    return UNITS.index(kind.time_unit), kind.time_zone
+
+
+def _common(values: Sequence[ops.Value]) -> tuple[int, str | None]:
+    """Return the finest unit of times, and their zone: UTC where some have one and some none."""
+    zones = {value.dtype.timezone for value in values}
+    return max(map(_unit, values)), zones.pop() if len(zones) == 1 else "UTC"
+
+
+for _operation in (
+    *(ops.IfElse, ops.SearchedCase, ops.SimpleCase),
+    *(ops.Coalesce, ops.Greatest, ops.Least, ops.NullIf),
+):
+    _of_mixed(_operation)
+
+
+def _null(value: ops.Value, values: Sequence[ops.Value]) -> ops.Value:
+    """Return a null without a type as one of a time, where a time is among the values."""
+    time = next((v.dtype for v in values if v.dtype.is_timestamp()), None)
+    return ops.Literal(None, time) if value.dtype.is_null() and time is not None else value
 
 
 def _aligned(values: Sequence[ops.Value], kw: dict[str, Any]) -> list[pl.Expr] | None:
     """Return times in the finest unit of them; None where others than times are among them."""
+    values = [_null(value, values) for value in values]
     if not all(value.dtype.is_timestamp() for value in values):
         return None
     if all(isinstance(value, ops.Literal) for value in values):
         return None
-    finest = max(map(_unit, values))
-    zone = next(
-        (value.dtype.timezone for value in values if not isinstance(value, ops.Literal)), None
-    )
+    finest, zone = _common(values)
     made = []
     for value in values:
         kind = pl.Datetime(UNITS[finest], zone)  # type: ignore[arg-type]
         if isinstance(value, ops.Literal) and value.value is not None:
-            if value.dtype.timezone != zone:
-                return None
             moment = pl.lit(value.value)
+            if value.dtype.timezone != zone:
+                moment = moment.cast(pl.Datetime("us", zone))
             if finest == 2 and not FIRST_YEAR <= value.value.year <= LAST_YEAR:
                 # far from all that it is compared with, whose nanoseconds do not matter then
                 made.append(moment)
@@ -65,13 +127,21 @@ def _aligned(values: Sequence[ops.Value], kw: dict[str, Any]) -> list[pl.Expr] |
                 made.append(moment.cast(kind))
         else:
             expression: pl.Expr = translate(value, **kw)
-            made.append(expression if _unit(value) == finest else expression.cast(kind))
+            same = _unit(value) == finest and value.dtype.timezone == zone
+            made.append(expression if same else expression.cast(kind))
     return made
 
 
 @rule(ops.Comparison)
 def compare(op: ops.Comparison, **kw: Any) -> pl.Expr:
-    """Compare two values."""
+    """Compare two values; a literal stands behind what it is compared with.
+
+    In front of a column of texts, bytes or floating-point numbers whose first chunk has one row,
+    Polars 2.1 compares it with this row alone.
+    """
+    mirrored = _MIRRORED.get(type(op))
+    if mirrored is not None and isinstance(op.left, ops.Literal):
+        op = mirrored(op.right, op.left)
     sides = _aligned((op.left, op.right), kw) if type(op) in _COMPARISONS else None
     if sides is None:
         found: pl.Expr = _compared(op, **kw)
@@ -86,6 +156,54 @@ def identical(op: ops.IdenticalTo, **kw: Any) -> pl.Expr:
     sides = _aligned((op.left, op.right), kw)
     found: pl.Expr = _identical(op, **kw) if sides is None else sides[0].eq_missing(sides[1])
     return found
+
+
+_bucket = translate.dispatch(ops.TimestampBucket)
+_truncate = translate.dispatch(ops.TimestampTruncate)
+_strftime = translate.dispatch(ops.Strftime)
+
+
+@rule(ops.TimestampTruncate, ops.TimestampBucket)
+def truncate(op: ops.TimestampTruncate, **kw: Any) -> pl.Expr:
+    """Cut off what is less than a unit; the result has the type that Ibis says, without a zone."""
+    rule_of = _bucket if isinstance(op, ops.TimestampBucket) else _truncate
+    found: pl.Expr = rule_of(op, **kw)
+    return found.cast(PolarsType.from_ibis(op.dtype))
+
+
+@rule(ops.Strftime)
+def strftime(op: ops.Strftime, **kw: Any) -> pl.Expr:
+    """Write a time; a date is its midnight."""
+    if op.arg.dtype.is_date():
+        op = op.copy(arg=ops.Cast(op.arg, dt.timestamp))
+    found: pl.Expr = _strftime(op, **kw)
+    return found
+
+
+_MONTHS = {"year": 12, "quarter": 3, "month": 1}
+_STEPS = {"week": "1w", "day": "1d", "hour": "1h", "minute": "1m", "second": "1s"}
+
+
+@rule(ops.DateDelta, ops.TimestampDelta)
+def delta(op: ops.DateDelta, **kw: Any) -> pl.Expr:
+    """Count the beginnings of a unit that lie between two times."""
+    if not isinstance(op.part, ops.Literal):
+        raise com.UnsupportedOperationError("delta takes a literal unit")
+    unit = str(op.part.value)
+    sides: list[pl.Expr] = [translate(side, **kw) for side in (op.left, op.right)]
+    months = _MONTHS.get(unit)
+    if months is not None:
+        one, other = (
+            (side.dt.year().cast(pl.Int64) * 12 + side.dt.month() - 1) // months for side in sides
+        )
+        return one - other
+    if unit not in _STEPS:
+        raise com.UnsupportedOperationError(
+            f"delta counts no {unit}: take {', '.join([*_MONTHS, *_STEPS])}"
+        )
+    one, other = (side.cast(pl.Datetime("us")).dt.truncate(_STEPS[unit]) for side in sides)
+    apart = one - other
+    return apart.dt.total_days() // 7 if unit == "week" else getattr(apart.dt, f"total_{unit}s")()
 
 
 @rule(ops.InValues)

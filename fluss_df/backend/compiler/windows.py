@@ -16,9 +16,8 @@ import ibis.common.exceptions as com
 import ibis.expr.operations as ops
 import numpy as np
 import polars as pl
-from ibis.formats.polars import PolarsType
 
-from fluss_df.backend.translation import rule, translate
+from fluss_df.backend.translation import PolarsType, rule, translate
 from fluss_df.io.base.names import exact
 
 _ROW = pl.int_range(pl.len(), dtype=pl.Int64)
@@ -56,7 +55,7 @@ class _Window:
         keys = self.op.order_by
         # one number for all keys, because `over` takes one direction for all of them
         return pl.arg_sort_by(
-            [self.value(key.arg) for key in keys],
+            self.keys(),
             descending=[key.descending for key in keys],
             nulls_last=[not key.nulls_first for key in keys],
             maintain_order=True,
@@ -72,7 +71,12 @@ class _Window:
         return translated
 
     def keys(self) -> list[pl.Expr]:
-        return [self.value(key.arg) for key in self.op.order_by]
+        return [self.column(key.arg) for key in self.op.order_by]
+
+    def column(self, node: ops.Value) -> pl.Expr:
+        """Return a value of each row, where it is the same in all rows too."""
+        value = self.value(node)
+        return pl.when(_ROW >= 0).then(value) if node.shape.is_scalar() else value
 
     def starts_peers(self) -> pl.Expr:
         """Whether a row's keys differ from those of the row before it."""
@@ -282,8 +286,10 @@ def _framed(window: _Window, func: ops.Reduction) -> pl.Expr:
     values = None if not hasattr(func, "arg") else _kept(window, func)
     dtype = PolarsType.from_ibis(func.dtype)
     ended = window.op.start is not None and window.op.end is not None
-    if dtype.is_decimal() and ended:
-        # NumPy, which reduces frames with two ends, has no whole numbers of 128 bits
+    if ended and not (
+        dtype.is_integer() or dtype.is_float() or dtype.is_temporal() or dtype == pl.Boolean
+    ):
+        # NumPy, which reduces frames with two ends, has no whole numbers of 128 bits, and no texts
         return _each_frame(window, func)
     if values is not None and isinstance(func, ops.Sum):
         return _reduced(values, "cum_sum", window, dtype)

@@ -14,6 +14,7 @@ written                   handed to Polars
 ``COALESCE(day, '...')``  ``COALESCE(day, CAST('...' AS DATE))``
 ``f IN (0.1, 0.5)``        ``f IN (0.10000000149011612, 0.5)``, where f is FLOAT
 ``a IS DISTINCT FROM 1``  ``NOT (a <=> 1)``
+``'a' = s``               ``s = 'a'``
 ``NOT a = b AND c``       ``(NOT (a = b)) AND c``
 ``STRPOS(s, 'a')``        null where ``s`` is, of which Polars says 0
 ``LEFT(s, 0)``            null where ``s`` is, of which Polars says ``''``
@@ -48,6 +49,14 @@ from fluss_df.errors import FlussError
 _LIKES = (exp.Like, exp.ILike)
 # those whose operands are of one type, which Polars takes to be text where one is a text
 _MIXED = (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.NullSafeEQ, exp.NullSafeNEQ)
+_MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {
+    exp.EQ: exp.EQ,
+    exp.NEQ: exp.NEQ,
+    exp.LT: exp.GT,
+    exp.LTE: exp.GTE,
+    exp.GT: exp.LT,
+    exp.GTE: exp.LTE,
+}
 _COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 # operators, and what sqlglot has under the same classes
 _OPERATORS = (exp.Binary, exp.Not, exp.Neg, exp.BitwiseNot, exp.In, exp.Between)
@@ -108,6 +117,13 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
             node.replace(_null())
     for node in _from_within(tree, exp.StrPosition, exp.Left, exp.Right):
         node.replace(_of_texts(node))
+    for node in _from_within(tree, *_MIRRORED):
+        left, right = node.this, node.expression
+        value = left.this if isinstance(left, (exp.Cast, exp.Neg)) else left
+        many = isinstance(right, (exp.Any, exp.All))
+        if isinstance(value, (exp.Literal, exp.Boolean)) and right.find(exp.Column) and not many:
+            # in front of a column Polars 2.1 may compare a literal with the first row alone
+            node.replace(_MIRRORED[type(node)](this=right.copy(), expression=left.copy()))
     _widen(tree, frames)
     _type_texts(tree, frames)
     for node in _from_within(tree, *_ORDERED):

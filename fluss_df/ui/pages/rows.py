@@ -225,16 +225,34 @@ def _columns(info: TableInfo, names: list[str]) -> list[Column]:
 
 
 def _looked_up(state: State, info: TableInfo, given: Mapping[str, str]) -> pl.DataFrame:
-    """Return the row with a key, if there is one."""
-    key = {
-        column.name: value_of(column, given[column.name])
+    """Return the row with a key, if there is one.
+
+    As Arrow has it: moments of Python have no nanoseconds.
+    """
+    keys = {
+        column.name: _key_of(column, info.schema.arrow_schema.field(column.name).type, given)
         for column in _columns(info, info.get_primary_keys())
     }
-    found = state.connection.get_table(info.table_path).new_lookup().lookup(key)
-    empty = _empty(info)
-    if found is None:
-        return empty
-    return pl.DataFrame([dict(found)], schema=empty.schema, orient="row")
+    lookup = state.connection.get_table(info.table_path).new_lookup()
+    found = lookup.lookup_arrow(pa.table(keys), found_column=_FOUND)
+    return to_polars(found.filter(found[_FOUND]).drop_columns(_FOUND))
+
+
+def _key_of(column: Column, kind: pa.DataType, given: Mapping[str, str]) -> pa.Array:
+    text = given[column.name]
+    more = _NANOSECONDS.search(text)
+    if more is not None and pa.types.is_timestamp(kind) and kind.unit == "ns":
+        moment = value_of(column, text[: more.start(2)] + text[more.end(2) :])
+        whole = pa.array([moment], pa.timestamp("us", kind.tz)).cast(pa.int64())[0].as_py()
+        number = whole * 1000 + int(more[2].ljust(3, "0"))
+        if -(2**63) <= number < 2**63:
+            return pa.array([number], kind)
+        raise _no_value(column, text)
+    value = value_of(column, text)
+    try:
+        return pa.array([value], kind)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        raise _no_value(column, text) from None
 
 
 def value_of(column: Column, text: str) -> Any:
@@ -250,11 +268,15 @@ def value_of(column: Column, text: str) -> Any:
     try:
         return _value(root, text)
     except (ValueError, KeyError, ArithmeticError):
-        example = _EXAMPLES.get(root)
-        how = f": write it as in {example}" if example else ""
-        raise FlussError(
-            f"column '{column.name}' is {column.type}, and {text[:80]!r} is no such value{how}"
-        ) from None
+        raise _no_value(column, text) from None
+
+
+def _no_value(column: Column, text: str) -> FlussError:
+    example = _EXAMPLES.get(column.type.root)
+    how = f": write it as in {example}" if example else ""
+    return FlussError(
+        f"column '{column.name}' is {column.type}, and {text[:80]!r} is no such value{how}"
+    )
 
 
 _EXAMPLES: Final = {
@@ -274,6 +296,10 @@ _EXAMPLES: Final = {
 
 # zeros are nothing that is lost
 _MORE_DIGITS: Final = re.compile(r"[.,]\d{6}\d*[1-9]")
+# of a second, behind the sixth digit
+_NANOSECONDS: Final = re.compile(r"[.,](\d{6})(\d{1,3})(?!\d)")
+# no column may have a name with this character
+_FOUND: Final = "\0found"
 _BOOLEANS: Final = {"true": True, "false": False}
 
 

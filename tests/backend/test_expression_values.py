@@ -1,0 +1,206 @@
+"""Expressions over awkward values: the rows of Ibis's DuckDB backend, or a refusal by name."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import ibis
+import ibis.common.exceptions as com
+import polars as pl
+import pytest
+
+from fluss_df.backend import Backend
+
+FIRST, LAST = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59)
+T = pl.DataFrame(
+    {
+        "k": [1, 2, 3, 4],
+        "i1": [-7, 127, 1, None],
+        "f4": [0.1, -14.5, 1e30, None],
+        "n": [Decimal("-7.50"), Decimal("2.25"), Decimal("0.00"), None],
+        "s": ["aaa", "aXbXa", "", None],
+        "s2": ["$1", None, "b", "c"],
+        "d": [dt.date(2024, 1, 31), dt.date(2024, 1, 7), dt.date(9999, 12, 31), None],
+        "d2": [dt.date(2024, 2, 1), dt.date(2024, 1, 8), dt.date(1, 1, 1), None],
+        "m3": [FIRST, LAST, dt.datetime(2024, 1, 1), None],
+        "m6": [dt.datetime(2024, 1, 1, 0, 0, 0, 5), dt.datetime(2024, 1, 1), LAST, None],
+        "z": [dt.datetime(2024, 1, 1, tzinfo=dt.UTC), None, FIRST.replace(tzinfo=dt.UTC), None],
+        "b": [True, False, None, True],
+    },
+    schema={
+        "k": pl.Int32,
+        "i1": pl.Int8,
+        "f4": pl.Float32,
+        "n": pl.Decimal(10, 2),
+        "s": pl.String,
+        "s2": pl.String,
+        "d": pl.Date,
+        "d2": pl.Date,
+        "m3": pl.Datetime("ms"),
+        "m6": pl.Datetime("us"),
+        "z": pl.Datetime("us", "UTC"),
+        "b": pl.Boolean,
+    },
+)
+U = pl.DataFrame(
+    {"u": [Decimal("2.25000"), Decimal("-7.50001")], "at": [dt.datetime(2024, 1, 1)] * 2},
+    schema={"u": pl.Decimal(20, 5), "at": pl.Datetime("us")},
+)
+
+VALUES = """
+t.i1 % 3
+t.i1 % -3
+t.n % 2
+t.f4 % -4.0
+t.i1.clip(-1000, 1000)
+t.i1.clip(0, 1000)
+t.n.cos()
+t.n.atan()
+t.n.abs().sqrt()
+(t.n.abs() + 1).ln()
+t.n ** 2
+t.f4.radians()
+t.f4.round(-1)
+(t.i1 // 2 + 70).round(-1)
+t.n // 2
+t.z.truncate('W') == t.m6.bucket(hours=1)
+t.s.replace("a", "zz")
+t.s.replace("a", t.s2)
+t.s.replace("X", "$1")
+t.s.replace("", "z")
+t.s.re_replace("a(X)?", r"<\\1>")
+t.s.re_replace("a", "$0")
+t.s.repeat(0)
+t.s.split("X")[1]
+ibis.array([t.s, t.s2]).join("-")
+ibis.array([t.s.nullif(t.s), t.s.nullif(t.s)]).join("-")
+t.m3 != ibis.timestamp("0001-01-01")
+t.m3.isin([ibis.timestamp("0001-01-01"), ibis.timestamp("2024-01-01")])
+t.z != ibis.timestamp("0001-01-01")
+t.z.isin([ibis.timestamp("0001-01-01"), None])
+t.z >= t.m6
+t.m3 < t.z
+t.z.between(t.m3, t.m6)
+t.d <= ibis.timestamp("0001-01-01")
+t.d.cast("timestamp")
+t.m3.truncate("D").cast("timestamp(0)")
+ibis.ifelse(t.b, t.m3, t.m6)
+ibis.coalesce(t.m3.nullif(t.m3), t.m6)
+ibis.greatest(t.m3, t.m6)
+ibis.coalesce(t.z, t.m3.cast("timestamp('UTC', 6)"))
+ibis.cases((t.b, t.m3), else_=t.m6)
+t.d2.delta(t.d, unit="month")
+t.d2.delta(t.d, unit="year")
+t.d2.delta(t.d, unit="day")
+t.m6.delta(t.m3, unit="hour")
+t.m6.delta(t.m3, unit="quarter")
+t.d.strftime("%H:%M %d")
+ibis.literal('a_b').re_split('_')[0]
+t.s.max().over(ibis.window(order_by=t.k, rows=(-1, 0)))
+t.k.sum().over(ibis.window(order_by=ibis.literal(1), range=(None, 0)))
+ibis.rank().over(order_by=ibis.literal(1))
+ibis.cume_dist().over(order_by=ibis.literal(dt.date(2024, 1, 1)))
+t.s.collect(where=t.k > 9).over(group_by=t.b)
+"""
+TABLES = """
+t.filter(t.k > 9).aggregate(x=t.s.collect())
+t.group_by("b").agg(x=t.s2.collect(order_by=t.k), y=t.s2.collect(where=t.k == 1))
+t.filter(t.k > 9).aggregate(x=t.k.corr(t.i1, how="pop"), y=t.k.cov(t.i1))
+t.group_by("b").agg(x=t.k.cov(t.i1, how="pop"), y=t.k.cov(t.i1), z=t.k.cov(t.i1, where=t.b))
+t.join(u, t.n == u.u).select("k")
+t.join(u, t.z == u["at"]).select("k", "u")
+t.filter((t.n == u.u).any())
+t.filter((t.z == u["at"]).any())
+t.filter(t.n.isin(u.u))
+t.mutate(x=u.filter(u.u == t.n).count())
+"""
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.replace("\\\\", "\\").splitlines() if line]
+
+
+@pytest.fixture(scope="module")
+def con() -> Iterator[Backend]:
+    backend = Backend()
+    backend.do_connect(":memory:")
+    backend.create_table("t", T)
+    backend.create_table("u", U)
+    yield backend
+    backend.disconnect()
+
+
+@pytest.fixture(scope="module")
+def duck() -> Any:
+    backend = ibis.duckdb.connect()
+    backend.raw_sql("SET TimeZone = 'UTC'")
+    for name, frame in (("t", T), ("u", U)):
+        backend.con.register("frame", frame.to_arrow())
+        backend.con.execute(f"CREATE TABLE {name} AS SELECT * FROM frame")
+        backend.con.unregister("frame")
+    return backend
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else float(f"{value:.12g}")
+    return [plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def found(backend: Any, text: str) -> list[str]:
+    scope = {"t": backend.table("t"), "u": backend.table("u"), "ibis": ibis, "dt": dt}
+    rows = eval(text, scope).to_pyarrow().to_pylist()
+    return sorted(repr(plain(tuple(row.values()))) for row in rows)
+
+
+# of Ibis, about the release of DuckDB
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+@pytest.mark.parametrize(
+    "text", [*(f"t.select('k', x={value})" for value in lines(VALUES)), *lines(TABLES)]
+)
+def test_an_expression_is_that_of_duckdb(con: Backend, duck: Any, text: str) -> None:
+    assert found(con, text) == found(duck, text)
+
+
+@pytest.mark.parametrize("form", ["execute", "to_polars", "to_pyarrow"])
+def test_far_times_come_in_every_form(con: Backend, form: str) -> None:
+    t = con.table("t")
+    for value in (t.m3.truncate("D"), t.m3.cast("timestamp"), t.d.cast("timestamp")):
+        assert len(getattr(t.select(x=value), form)()) == 4
+        assert len(getattr(value, form)()) == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["t.s.lpad(5, 'ab')", "t.s.replace(t.s2, 'x')", "t.m6.delta(t.m3, unit='nanosecond')"],
+)
+def test_what_is_not_there_is_refused_by_name(con: Backend, text: str) -> None:
+    with pytest.raises(com.UnsupportedOperationError, match=r"one character|literal|counts no"):
+        found(con, f"t.select(x={text})")
+
+
+def test_weeks_begin_on_mondays(con: Backend) -> None:
+    t = con.table("t").order_by("k").limit(2)
+    assert t.select(x=t.d2.delta(t.d, unit="week")).to_polars()["x"].to_list() == [0, 1]
+
+
+def test_a_literal_in_front_of_a_column_is_compared_with_all_rows(con: Backend) -> None:
+    con.create_table(
+        "parts",
+        pl.DataFrame(
+            {"p": ["a", "a", "b", "b"], "id": range(4), "s": list("xyxy"), "n": [1, 2] * 2}
+        ),
+        primary_key=["id", "p"],
+        partition_by="p",
+        buckets=2,
+    )
+    t = con.table("parts")
+    t = t.filter(t.n + 0 == 1)
+    expression = t.select(c=ibis.literal("x") == t.s)
+    query = con.sql("SELECT 'x' = s AS c FROM parts WHERE n + 0 = 1")
+    for asked in (expression, query):
+        assert asked.to_polars(engine="in-memory")["c"].to_list() == [True, True]
