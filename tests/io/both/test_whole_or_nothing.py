@@ -16,6 +16,7 @@ from fluss_df.metadata import TablePath
 from tests.io.conftest import MakeTable
 
 ROWS = 1000
+CREATE = {"create_partitions": True}
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +27,8 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("column", "good", "bad", "options"),
     [
-        ("p", "a", "a/b", {"partition_keys": ["p"], "create_partitions": True}),
-        ("p", "a", "a/b", {"partition_keys": "p", "primary_keys": ["id", "p"], "create_partitions": True}),
+        ("p", "a", "a/b", {"partition_keys": ["p"], **CREATE}),
+        ("p", "a", "a/b", {"partition_keys": "p", "primary_keys": ["id", "p"], **CREATE}),
         ("op", "+I", "??", {"primary_keys": ["id"], "change_type_column": "op"}),
         ("op", "+I", None, {"primary_keys": ["id"], "change_type_column": "op"}),
         ("t", dt.time(1), dt.time(1, 1, 1, 1), {"primary_keys": ["id"]}),
