@@ -25,6 +25,7 @@ from fluss_df.pushdown.plan import ScanPlan, bind_columns
 
 if TYPE_CHECKING:
     from fluss_df.schema import TableInfo
+from fluss_df.types import TypeRoot
 
 JoinHow: TypeAlias = Literal["left", "inner", "semi", "anti"]
 _HOWS: Final = ("left", "inner", "semi", "anti")
@@ -222,7 +223,8 @@ class LookupJoin:
         rows = [pl.DataFrame(schema=self._types)]
         if lookuper is not None:
             keys = left.select(exact(side).alias(key) for key, side in sides.items())
-            rows += self._found(lookuper, _with_both_zeros(keys.unique().drop_nulls()))
+            keys = self._possible(keys.unique().drop_nulls())
+            rows += self._found(lookuper, _with_both_zeros(keys))
         right = pl.concat(rows).select(
             *(exact(key).alias(side) for key, side in sides.items()), *all_exact(self._added)
         )
@@ -234,6 +236,19 @@ class LookupJoin:
             maintain_order="left" if self._how in ("left", "inner") else None,
         )
         return joined.drop(list(sides.values()))
+
+    def _possible(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """Leave out keys whose texts or bytes are of a length that their column does not hold."""
+        info = self._connection.get_table(self._source.table).get_table_info()
+        for column in info.schema.columns:
+            length = column.type.length
+            if column.name not in self._keys or length is None:
+                continue
+            if column.type.root is TypeRoot.CHAR:
+                keys = keys.filter(exact(column.name).str.len_chars() <= length)
+            elif column.type.root is TypeRoot.BINARY:
+                keys = keys.filter(exact(column.name).bin.size() == length)
+        return keys
 
     def _found(self, lookuper: Lookuper, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
         run = ScanRun(self.plan, ScanMetrics())

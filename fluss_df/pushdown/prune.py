@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fluss_df.errors import FlussError, ProtocolError
 from fluss_df.metadata import (
@@ -347,6 +348,11 @@ def selected_keys(
         if found is None or by_name[name].type.root in _FLOATS:
             return None
         # what is equal to null is never true, and no key has one
-        values[name] = found.drop_null().unique()
+        found = found.drop_null().unique()
+        kind = by_name[name].type
+        if kind.root is TypeRoot.CHAR:
+            # no key has a longer one, and a lookup refuses it
+            found = found.filter(pc.less_equal(pc.utf8_length(found), kind.length))
+        values[name] = found
     columns = combinations(list(values.values()), MAX_LOOKUPS)
     return None if columns is None else pa.table(dict(zip(values, columns, strict=True)))

@@ -93,7 +93,7 @@ class PartitionRouter:
         """As :meth:`split`, without the rows of partitions that do not exist."""
         if not self._info.is_partitioned():
             return [(None, None, data)]
-        parts = self._parts(data)
+        parts = self._parts(data, any_text=True)
         if any(part.name not in self._ids for part in parts):
             self._refresh()
         ids = self._ids
@@ -116,10 +116,11 @@ class PartitionRouter:
         """Have a partition asked for again, which may have been dropped."""
         self._ids = {name: known for name, known in self._ids.items() if known != partition_id}
 
-    def _parts(self, data: pa.Table) -> list[PartitionData]:
+    def _parts(self, data: pa.Table, *, any_text: bool = False) -> list[PartitionData]:
         keys = self._info.get_partition_keys()
         columns = [c for key in keys for c in self._info.schema.columns if c.name == key]
-        return split_by_partition(data, columns, table=str(self._info.table_path))
+        path = str(self._info.table_path)
+        return split_by_partition(data, columns, table=path, any_text=any_text)
 
     def _find(self, missing: dict[str, dict[str, str]]) -> None:
         path = self._info.table_path

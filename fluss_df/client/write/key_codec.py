@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,8 +60,7 @@ class KeyCodec(RowCodec):
         self._name = str(info.table_path)
         self.columns = [by_name[name] for name in names]
         self._key_columns = [by_name[name] for name in info.get_primary_keys()]
-        # rows that are deleted have nothing but their key
-        self._relaxed = [c if c.name in keys else _nullable(c) for c in self.columns]
+        self._keys = keys
         flag = "_delete"
         while flag in by_name:
             flag += "_"
@@ -97,30 +96,8 @@ class KeyCodec(RowCodec):
 
     def frame_of_changes(self, table: pa.Table, name: str) -> pa.Table:
         """Return a changelog as a frame; a column of this name says what each row does."""
-        require_columns([name], table.schema.names, f"changes of table {self._name}:")
-        kinds = _change_codes(table.column(name), f"table {self._name}, column '{name}'")
-        own = {column.name for column in self.columns}
-        metadata = {name, *METADATA_COLUMNS, *CHANGELOG_COLUMNS} - own
-        drop = [c for c in table.schema.names if c in metadata]
-        wanted = kinds != ChangeType.UpdateBefore.value
-        deletes = kinds == ChangeType.Delete.value
-        self._require_values(table, deletes | ~wanted)
-        data = coerce(table.drop_columns(drop), self._relaxed, table=self._name)
-        if not wanted.all():
-            data, deletes = data.filter(pa.array(wanted)), deletes[wanted]
+        data, deletes = changed_rows(table, name, self.columns, self._keys, self._name)
         return self._frame(data, pa.array(deletes))
-
-    def _require_values(self, table: pa.Table, unneeded: npt.NDArray[np.bool_]) -> None:
-        """Refuse nulls in NOT NULL columns of rows that are upserted."""
-        for column, relaxed in zip(self.columns, self._relaxed, strict=True):
-            if relaxed is column or column.type.nullable or column.name not in table.schema.names:
-                continue
-            nulls = table.column(column.name).is_null().to_numpy() & ~unneeded
-            if nulls.any():
-                raise SchemaMismatchError(
-                    f"table {self._name}, column '{column.name}' ({column.type}): null in row"
-                    f" {int(np.flatnonzero(nulls)[0])}"
-                )
 
     def _frame(self, data: pa.Table, deletes: pa.Array) -> pa.Table:
         require_milliseconds(data, self.columns, self._name)
@@ -170,6 +147,50 @@ class KeyCodec(RowCodec):
         rows = pa.Table.from_batches([frame.select([c.name for c in self._encoder.columns])])
         deletes = flags.to_numpy(zero_copy_only=False) if flags.true_count else None
         return self._encoder.encode(rows, deletes=deletes)
+
+
+def changed_rows(
+    rows: pa.Table, name: str, columns: Sequence[Column], keys: Collection[str], table: str
+) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+    """Return the rows of a changelog that do something, and which of them are deletes.
+
+    Parameters
+    ----------
+    rows, name
+        The changelog, and its column that says what each row does.
+    columns, keys
+        The columns that are written, and the names of those of the primary key.
+    table
+        The table's name, for errors.
+
+    Raises
+    ------
+    SchemaMismatchError
+        For rows that do not fit.
+    """
+    require_columns([name], rows.schema.names, f"changes of table {table}:")
+    kinds = _change_codes(rows.column(name), f"table {table}, column '{name}'")
+    own = {column.name for column in columns}
+    metadata = {name, *METADATA_COLUMNS, *CHANGELOG_COLUMNS} - own
+    drop = [c for c in rows.schema.names if c in metadata]
+    wanted = kinds != ChangeType.UpdateBefore.value
+    deletes = kinds == ChangeType.Delete.value
+    for column in columns:
+        if column.name in keys or column.type.nullable or column.name not in rows.schema.names:
+            continue
+        nulls = rows.column(column.name).is_null().to_numpy() & ~deletes & wanted
+        if nulls.any():
+            raise SchemaMismatchError(
+                f"table {table}, column '{column.name}' ({column.type}): null in row"
+                f" {int(np.flatnonzero(nulls)[0])}"
+            )
+    # rows that are deleted have nothing but their key
+    relaxed = [c if c.name in keys else _nullable(c) for c in columns]
+    data = coerce(rows.drop_columns(drop), relaxed, table=table)
+    if not wanted.all():
+        data, deletes = data.filter(pa.array(wanted)), deletes[wanted]
+    require_milliseconds(data, columns, table)
+    return data, deletes
 
 
 def _nullable(column: Column) -> Column:

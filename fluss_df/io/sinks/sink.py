@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from fluss_df.client.connection import resolve_connection
 from fluss_df.client.send.batch import BucketResult
+from fluss_df.client.write.key_codec import changed_rows
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.io.sinks.writing import SHOWN, Progress, Writing
@@ -18,7 +19,9 @@ from fluss_df.metadata import TablePath
 from fluss_df.polars_adapter.plans import run_into
 from fluss_df.polars_adapter.scans import lazy_frames
 from fluss_df.record.keys.partition_names import names_of_rows
+from fluss_df.record.log.row_log import ROW_LOG_FORMATS
 from fluss_df.record.python.coerce import coerce
+from fluss_df.record.rows.row_formats import require_milliseconds
 from fluss_df.texts.html_tables import pairs, table
 
 if TYPE_CHECKING:
@@ -326,13 +329,34 @@ partition_keys, bucket_keys, bucket_count, properties, change_type_column, progr
     )
     arrow_types(table.path, frame.schema)
     rows = frame.to_arrow()
+    whole = _checked(table, rows)
     if table.change_type_column is None:
-        rows = coerce(rows, table.columns, table=str(table.path), allow_missing=table.merges)
-    if not create_partitions:
-        require_partitions(table, rows)
+        rows = whole
+    if create_partitions:
+        names_of_partitions(table, whole)
+    else:
+        require_partitions(table, whole)
     with Writing(table, create_partitions=create_partitions, progress=progress) as writing:
         writing.write_arrow(rows)
     return _result(table, writing)
+
+
+def _checked(target: Target, rows: pa.Table) -> pa.Table:
+    """Return rows as the table has them; of changes those that do something."""
+    path = str(target.path)
+    if target.change_type_column is not None:
+        columns = target.columns
+        if target.merges:
+            there = frozenset(rows.column_names)
+            columns = tuple(c for c in columns if c.name in there or not c.type.nullable)
+        keys = target.descriptor.schema.primary_keys
+        return changed_rows(rows, target.change_type_column, columns, keys, path)[0]
+    rows = coerce(rows, target.columns, table=path, allow_missing=target.merges)
+    descriptor = target.descriptor
+    log_format = descriptor.properties.get("table.log.format", "arrow").lower()
+    if descriptor.schema.primary_keys or log_format in ROW_LOG_FORMATS:
+        require_milliseconds(rows, target.columns, path)
+    return rows
 
 
 def polars_frame(rows: Any) -> pl.DataFrame:
@@ -362,6 +386,20 @@ def polars_frame(rows: Any) -> pl.DataFrame:
     )
 
 
+def names_of_partitions(target: Target, rows: pa.Table) -> list[str]:
+    """Return the names of the partitions of rows; none where there are none.
+
+    Raises
+    ------
+    SchemaMismatchError
+        For a value that can name no partition.
+    """
+    columns = target.partition_columns()
+    if not columns or not rows.num_rows:
+        return []
+    return names_of_rows(rows, columns, table=str(target.path))
+
+
 def require_partitions(
     target: Target,
     rows: pa.Table,
@@ -379,10 +417,9 @@ def require_partitions(
     there
         The partitions, where they are known.
     """
-    columns = target.partition_columns()
-    if not columns or not rows.num_rows:
+    wanted = names_of_partitions(target, rows)
+    if not wanted:
         return
-    wanted = names_of_rows(rows, columns, table=str(target.path))
     missing = sorted(set(wanted) - set(target.partitions() if there is None else there))
     if missing:
         shown = ", ".join(f"'{name}'" for name in missing[:SHOWN])

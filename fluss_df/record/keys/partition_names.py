@@ -87,7 +87,7 @@ class _Groups:
 
 
 def split_by_partition(
-    data: pa.Table, keys: Sequence[Column], *, table: str
+    data: pa.Table, keys: Sequence[Column], *, table: str, any_text: bool = False
 ) -> list[PartitionData]:
     """Split rows by their partition.
 
@@ -99,6 +99,9 @@ def split_by_partition(
         The partition columns, in order.
     table
         The table's name, for errors.
+    any_text
+        Whether a value may be one that can name no partition: its rows are then those of a name
+        that no partition has.
 
     Returns
     -------
@@ -113,7 +116,8 @@ def split_by_partition(
     if not data.num_rows:
         return []
     names = [key.name for key in keys]
-    groups = _group([data.column(n) for n in names], [k.type for k in keys], names, table)
+    columns = [data.column(n) for n in names]
+    groups = _group(columns, [k.type for k in keys], names, table, any_text=any_text)
     if len(groups.texts) == 1:
         parts = [data]
     else:
@@ -165,6 +169,8 @@ def _group(
     types: Sequence[DataType],
     names: Sequence[str],
     table: str,
+    *,
+    any_text: bool = False,
 ) -> _Groups:
     combined: npt.NDArray[np.int64] | None = None
     texts: list[list[str]] = []
@@ -181,7 +187,7 @@ def _group(
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         values = _texts(encoded.dictionary, t)
         for code, value in enumerate(values):
-            why = invalid_value(value)
+            why = None if any_text else invalid_value(value)
             if why is not None:
                 row = int(np.flatnonzero(codes == code)[0])
                 raise SchemaMismatchError(

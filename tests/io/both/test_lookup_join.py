@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any, Literal
 
+import ibis
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -177,3 +178,46 @@ def test_key_prefixes_are_looked_up(make_table: MakeTable, connection: FlussConn
 def test_a_read_of_all_is_a_scan(users: TablePath, connection: FlussConnection) -> None:
     with pytest.raises(Exception, match="a scan"):
         read_fluss(users, connection=connection)
+
+
+def test_keys_that_no_row_can_have_find_nothing(
+    make_table: MakeTable, connection: FlussConnection
+) -> None:
+    schema = pa.schema({"p": pa.string(), "id": pa.int32(), "v": pa.string()})
+    path = make_table(schema, primary_keys=["p", "id"], partition_keys=["p"], bucket_count=2)
+    row = pl.DataFrame({"p": ["a"], "id": [1], "v": ["x"]}, schema_overrides={"id": pl.Int32})
+    write_fluss(row, path, connection=connection, create_partitions=True)
+    # none of these names a partition
+    odd = ["a/b", "", "__a", "ä", "a$", "x" * 300]
+    left = pl.DataFrame({"p": ["a", *odd], "id": [1] * 7}, schema_overrides={"id": pl.Int32})
+    found = lookup_join(left.lazy(), path, connection=connection).collect()
+    assert found["v"].to_list() == ["x", *[None] * 6]
+    table = scan_fluss(path, connection=connection)
+    for text in odd:
+        assert table.filter(p=text, id=1).collect().is_empty()
+    assert table.filter(pl.col("p").is_in([*odd, "a"]), id=1).collect().height == 1
+    lookuper = connection.get_table(path).new_lookup().create_lookuper()
+    assert lookuper.lookup({"p": "a/b", "id": 1}) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "there", "others"),
+    [("CHAR(3)", "abc", ["abcd", "é" * 4, ""]), ("BINARY(2)", b"\0\1", [b"\0", b"\0\1\2", b""])],
+)
+def test_keys_of_another_length_find_nothing(
+    make_table: MakeTable, connection: FlussConnection, kind: str, there: Any, others: list[Any]
+) -> None:
+    path = make_table(pa.schema({"other": pa.int32()}))  # a name of its own
+    path = TablePath(path.database_name, f"{path.table_name}_{kind[:4].lower()}")
+    ibis.fluss.connect(connection).raw_sql(
+        f"CREATE TABLE {path} (c {kind}, v INT, PRIMARY KEY (c) NOT ENFORCED)"
+        " WITH ('bucket.num' = '1')"
+    )
+    row = pl.DataFrame({"c": [there], "v": [1]}, schema_overrides={"v": pl.Int32})
+    write_fluss(row, path, connection=connection)
+    left = pl.LazyFrame({"c": [there, *others]})
+    found = lookup_join(left, path, connection=connection).collect()
+    assert found["v"].to_list() == [1, *[None] * 3]
+    table = scan_fluss(path, connection=connection)
+    for value in others if kind == "CHAR(3)" else []:
+        assert table.filter(pl.col("c") == value).collect().is_empty()
