@@ -114,6 +114,7 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.kv_scan
 	@"$(BIN)/python" -m tests.campaigns.console_attacks
 	@"$(BIN)/python" -m tests.campaigns.console_live
+	@"$(BIN)/python" -m tests.campaigns.console_pages
 	@"$(BIN)/python" -m tests.campaigns.embedded_kill
 	@"$(BIN)/python" -m tests.campaigns.embedded_power
 	@"$(BIN)/python" -m tests.campaigns.embedded_fuzz

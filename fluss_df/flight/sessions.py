@@ -15,11 +15,14 @@ from sqlglot import exp
 
 from fluss_df.backend.backend import Backend
 from fluss_df.backend.query_run import QueryRun
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.flight.access import Access, Way
 from fluss_df.flight.options import FlightLimits
 from fluss_df.flight.refusals import exhausted, invalid, unauthenticated
 
 _HANDLE_BYTES: Final = 24
+# for how long a password that comes with each call is taken for what it was
+_CHECKED_S: Final = 60.0
 
 
 @dataclass
@@ -60,7 +63,8 @@ class Session:
     def __init__(self, way: Way, limits: FlightLimits, *, shared: bool) -> None:
         self.connection = way.connection
         self.shared = shared
-        self._used = time.monotonic()
+        #: when its password was compared last, by the monotonic clock
+        self.checked = self._used = time.monotonic()
         self._calls = 0
         self.backend: Backend = Backend().connect(way.connection)
         self._way = way
@@ -299,7 +303,13 @@ class Sessions:
         return found
 
     def of_password(self, user: str, password: str, address: str) -> Session:
-        """Return the client that sends its password with each call; a call begins."""
+        """Return the client that sends its password with each call; a call begins.
+
+        Raises
+        ------
+        FlussError
+            For a wrong password, also for one that was right a minute ago.
+        """
         key = self._digest(f"{address}\0{user}\0{password}")
         with self._lock:
             found = self._by_password.get(key)
@@ -308,7 +318,23 @@ class Sessions:
         if found is None:
             found = self._entered(self._by_password, key, self._opened(user, password, address))
             found.enter()
+        elif found.checked + _CHECKED_S < time.monotonic():
+            try:
+                self._check(found, user, password, address)
+            except BaseException:
+                found.leave()
+                raise
         return found
+
+    def _check(self, session: Session, user: str, password: str, address: str) -> None:
+        """Have the password compared again: it may have been changed."""
+        try:
+            self._access.open(user, password, address).close()
+        except FlussError as error:
+            if error.error_code == ErrorCode.AUTHENTICATE_EXCEPTION:
+                self.close_one(session)
+            raise
+        session.checked = time.monotonic()
 
     def anonymous(self, address: str) -> Session:
         """Return what all have in common who gave no name, from one address; a call begins.

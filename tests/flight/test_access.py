@@ -26,7 +26,7 @@ from fluss_df.flight import ClusterAccess, FlightLimits, FlightSqlServer, Folder
 from fluss_df.flight import flight_messages_pb2 as pb
 from fluss_df.flight.sessions import Session, Sessions
 from fluss_df.flight.wire import packed
-from fluss_df.protocol.acl import AclBinding, OperationType, Resource
+from fluss_df.protocol.acl import AclBinding, AclBindingFilter, OperationType, Resource
 from tests.certificates import Authority
 from tests.flight.peers import REFUSED, Peer, basic, peer, signed_in
 from tests.flight.test_hostile import wait_for
@@ -269,6 +269,39 @@ def test_a_client_whose_statement_takes_longer_is_not_idle(engine: EmbeddedFluss
         session._used -= 1
         server._sessions.sweep()
         assert not list(server._sessions.all())
+
+
+def test_a_password_that_was_changed_is_refused_a_minute_later(tmp_path: Path) -> None:
+    with EmbeddedFluss(tmp_path, port=0, sasl={"bob": "old"}) as engine:
+        address = engine.address
+        server = FlightSqlServer(ClusterAccess(address, needs_password=True))
+        old = Peer(server, (basic("bob", "old"),))
+        assert old.query("SELECT 1 AS a") == [{"a": 1}]
+    (session,) = server._sessions.all()
+    port = int(address.rpartition(":")[2])
+    with server, EmbeddedFluss(tmp_path, port=port, sasl={"bob": "new"}):
+        assert Peer(server, (basic("bob", "new"),)).query("SHOW TABLES") == []
+        session.checked -= 61
+        with pytest.raises(fl.FlightUnauthenticatedError):
+            old.query("SELECT 1 AS a")
+        assert session not in list(server._sessions.all())
+
+
+def test_a_right_that_was_withdrawn_is_gone_with_the_next_statement(
+    engine: EmbeddedFluss, guarded: FlightSqlServer
+) -> None:
+    right = AclBinding.allow("bob", OperationType.READ, Resource.table("shop", "closed"))
+    with engine.connection() as connection, signed_in(guarded, "bob", USERS["bob"]) as bob:
+        for wanted in ("a", "a + 0 AS a"):
+            asked = f"SELECT {wanted} FROM shop.closed"
+            allow(connection, "bob", "shop.closed", "READ")
+            assert len(bob.query(asked)) == 2
+            planned = bob.info(Statement(query=asked)).endpoints[0].ticket
+            connection.get_admin().drop_acls([AclBindingFilter.of(right)])
+            with pytest.raises(REFUSED, match="closed"):
+                bob.get(planned)
+            with pytest.raises(REFUSED, match="closed"):
+                bob.query(asked)
 
 
 def test_callers_without_a_name_are_not_put_out_while_they_ask() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import polars as pl
@@ -57,6 +58,38 @@ def test_values_of_every_type(alone: Visitor, folder: FlussConnection) -> None:
     assert alone.page(f"/sql/run/{run}/result.parquet").body.startswith(b"PAR1")
     for axis in ("i", "d", "ts", "f", "bo", "*", "^x$", "c", "nothing"):
         alone.page(f"/sql/run/{run}?x={axis}&y=*")
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "TIMESTAMP_LTZ"])
+def test_rows_are_looked_up_to_the_nanosecond(
+    alone: Visitor, folder: FlussConnection, kind: str
+) -> None:
+    name = f"moments_{kind.lower()}"
+    alone.sql(
+        f"CREATE TABLE {name} (at {kind}(9), n INT, seen {kind}(9), day DATE, PRIMARY KEY (at, n))"
+    )
+    zone = "UTC" if kind == "TIMESTAMP_LTZ" else None
+    moments = pl.Series([-1, 123_456_789_123_456_789, 2**62]).cast(pl.Datetime("ns", zone))
+    rows = pl.DataFrame({"at": moments}).with_columns(
+        n=pl.lit(1, pl.Int32),
+        seen=pl.col("at") + pl.duration(nanoseconds=1, time_unit="ns"),
+        # Python has no such year
+        day=pl.lit(10_000_000, pl.Int32).cast(pl.Date),
+    )
+    fluss_df.write_fluss(rows, name, connection=folder)
+    page = f"/table/fluss/{name}/rows?which=key&key.n=1&key.at="
+    end = "Z" if zone else ""
+    for at, seen in (
+        ("1969-12-31 23:59:59.999999999", "1970-01-01 00:00:00"),
+        ("1973-11-29 21:33:09.123456789", "1973-11-29 21:33:09.123456790"),
+        ("2116-02-20 23:53:38.427387904", "2116-02-20 23:53:38.427387905"),
+    ):
+        found = alone.page(page + quote(at + end)).words
+        assert f"{at}{end} 1 {seen}{end} 29349-01-26" in found
+    assert "1 row" not in alone.page(page + quote("1973-11-29 21:33:09.123456788")).words
+    for wrong in ("2026-01-01 00:00:00.1234567891", "9999-01-01 00:00:00.1234567"):
+        assert "is no such value: write it as in" in alone.page(page + quote(wrong)).words
+    assert "is no such value" in alone.page(page.replace("n=1", "n=3000000000") + quote(at)).words
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 import polars as pl
+import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response
 
