@@ -127,6 +127,7 @@ def main(
     buckets: Annotated[int, typer.Option(help="Of each table.")] = 2,
     only: Annotated[str, typer.Option(help="Numbers of queries, with commas between.")] = "",
     lake: Annotated[bool, typer.Option(help="Tier the tables into the lake first.")] = False,
+    lake_codec: Annotated[str, typer.Option(help="Of the lake's files: zstd, lz4, ...")] = "zstd",
     data: Annotated[str, typer.Option(help="A folder that keeps the data.")] = "",
 ) -> None:
     """Compare the 22 queries on Fluss tables with the same on Parquet files."""
@@ -148,12 +149,14 @@ def main(
             with fluss.connect(address) as connection:
                 console.print("writing the tables ...")
                 database = f"tpch_{time.time_ns()}"
-                tables = load(connection, files, database, buckets, codec, lake=lake)
+                tables = load(
+                    connection, files, database, buckets, codec, lake=lake, lake_codec=lake_codec
+                )
                 if engine != "embedded":
                     os.sync()
                     time.sleep(SETTLE_S)
                 race = Race(connection, on_files(files), on_fluss(connection, tables))
-                about = f"{engine}, {codec}{', lake' if lake else ''}"
+                about = f"{engine}, {codec}{f', lake ({lake_codec})' if lake else ''}"
                 ratio = report(race, numbers, rounds, console, about)
         finally:
             if cluster is not None:

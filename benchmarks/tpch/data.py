@@ -13,6 +13,7 @@ from benchmarks.lake import LAKE, tier_now
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io import scan_fluss, sink_fluss
 from fluss_df.metadata import TablePath
+from fluss_df.schema import Schema, TableDescriptor
 
 NAMES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 
@@ -35,6 +36,7 @@ def load(
     codec: str = "ZSTD",
     *,
     lake: bool = False,
+    lake_codec: str = "zstd",
 ) -> dict[str, TablePath]:
     """Make a log table of each file, tiered into a lake where asked; return the tables by name."""
     properties = {"table.log.arrow.compression.type": codec}
@@ -44,13 +46,18 @@ def load(
     tables = {}
     for name, file in files.items():
         tables[name] = TablePath(database, name)
+        columns = pl.DataFrame(schema=pl.scan_parquet(file).collect_schema()).to_arrow().schema
+        descriptor = TableDescriptor(
+            Schema(columns),
+            bucket_count=buckets,
+            properties=properties,
+            custom_properties={"iceberg.write.parquet.compression-codec": lake_codec},
+        )
+        connection.get_admin().create_table(tables[name], descriptor)
         sink_fluss(
             pl.scan_parquet(file),
             tables[name],
             connection=connection,
-            create_if_not_exists=True,
-            bucket_count=buckets,
-            properties=properties,
         )
         if lake:
             tier_now(connection, tables[name])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fluss_df.client.connection import FlussConnection, uncounted
-from fluss_df.embedded.lake_layout import field_name, layout, match_columns
+from fluss_df.embedded.lake_layout import field_name, lake_properties, layout, match_columns
 from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, catalog_rows, lacking
 from fluss_df.embedded.lake_summing import LakeSumming
 from fluss_df.engine.files.files import read_bytes, write_atomically
@@ -273,6 +273,7 @@ class FolderLake:
 
         name = (path.database_name, path.table_name)
         schema, fields = layout(path, descriptor)
+        given = lake_properties(path, descriptor)
         with contextlib.closing(self._catalog()) as catalog:
             catalog.create_namespace_if_not_exists(path.database_name)
             with contextlib.suppress(NoSuchTableError):
@@ -287,7 +288,7 @@ class FolderLake:
                 self.drop(path)
             # metadata of before is of no use to anybody
             tidy = {"write.metadata.delete-after-commit.enabled": "true"}
-            marks = {_MARK: "true", "format-version": "2", **tidy}
+            marks = {**given, _MARK: "true", "format-version": "2", **tidy}
             table = catalog.create_table(name, schema, properties=marks)
             with table.update_spec() as update:
                 for column, transform in fields:

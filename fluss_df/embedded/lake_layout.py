@@ -16,6 +16,26 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
 
 _SYSTEM: Final = ("__bucket", "__offset", "__timestamp")
+# custom properties of a table that Fluss gives its Iceberg table, without this
+_OF_LAKE: Final = "iceberg."
+_CODEC: Final = "write.parquet.compression-codec"
+_CODECS: Final = ("zstd", "lz4", "snappy", "gzip", "brotli", "uncompressed")
+
+
+def lake_properties(path: TablePath, descriptor: TableDescriptor) -> dict[str, str]:
+    """Return the properties of the Iceberg table that a table says, as Fluss takes them from it."""
+    given = {
+        name.removeprefix(_OF_LAKE): value
+        for name, value in descriptor.custom_properties.items()
+        if name.startswith(_OF_LAKE)
+    }
+    codec = given.get(_CODEC, _CODECS[0])
+    if codec not in _CODECS:
+        raise FlussError(
+            f"table {path}: {_OF_LAKE}{_CODEC}={codec!r}: expected one of {', '.join(_CODECS)}",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        )
+    return given
 
 
 def layout(path: TablePath, descriptor: TableDescriptor) -> tuple[Any, list[tuple[str, Any]]]:

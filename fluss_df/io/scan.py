@@ -18,6 +18,7 @@ from fluss_df.io.scans.changes import changes_schema, check_changes, table_colum
 from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.planning import check_offset_partitions, frame_schema
 from fluss_df.io.scans.report import ScanReports, planned_in
+from fluss_df.io.scans.union import damage_named
 from fluss_df.io.snapshot import FlussSnapshot
 from fluss_df.io.source import (
     BucketBounds,
@@ -348,7 +349,7 @@ follow, max_rows, duration, lake
     --------
     >>> pl.read_fluss("flights", columns=["carrier", "origin"])  # doctest: +SKIP
     """
-    return scan_fluss(
+    node = scan_node(
         source,
         connection=connection,
         mode=mode,
@@ -362,7 +363,10 @@ follow, max_rows, duration, lake
         max_rows=max_rows,
         duration=duration,
         lake=lake,
-    ).collect()
+    )
+    frame = with_known_schema(node.lazy(), node.source.schema.names)
+    with damage_named(node.source.connection, node.source.table):
+        return frame.collect()
 
 
 def explain(frame: pl.LazyFrame) -> Explanation:

@@ -83,24 +83,40 @@ class LakeSnapshotFiles(ABC, Generic[F]):
         """Return the files of these paths."""
         return [file for file in self.files if file.path in paths]
 
-    def require_there(self, files: Iterable[DataFile], deletes: Iterable[str] = ()) -> None:
-        """Look whether local files are still there, which Polars would not name a table for.
+    def require_there(
+        self, files: Iterable[DataFile], deletes: Iterable[tuple[str, int]] = ()
+    ) -> None:
+        """Look whether local files are there as a whole: Polars names neither table nor file.
 
         Parameters
         ----------
         files
             Those with rows.
         deletes
-            The paths of those that say which rows are deleted.
+            The paths of those that say which rows are deleted, and how many bytes they have.
 
         Raises
         ------
         FlussError
-            ``LAKE_SNAPSHOT_NOT_EXIST``, with the table and the file.
+            ``LAKE_SNAPSHOT_NOT_EXIST`` for one that is gone, ``CORRUPT_MESSAGE`` for one that is
+            cut off; with the table and the file.
         """
-        for path in (*(file.path for file in files), *deletes):
-            if path.startswith("/") and not os.path.exists(path):
-                raise file_gone(self.path, path)
+        for path, size in (*((file.path, file.size) for file in files), *deletes):
+            if not path.startswith("/"):
+                continue
+            try:
+                there = os.stat(path).st_size
+            except FileNotFoundError as error:
+                raise file_gone(self.path, path) from error
+            except OSError:
+                continue  # Polars says why it cannot be read
+            if there != size:
+                raise FlussError(
+                    f"lake table {self.path}: the file {path} of its snapshot is damaged: it has"
+                    f" {there:,} bytes, and had {size:,}; put the file back, from a backup for"
+                    " example; lake=False reads what Fluss itself has",
+                    ErrorCode.CORRUPT_MESSAGE,
+                )
 
 
 def file_gone(path: TablePath, file: str, cause: Any = None) -> FlussError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -44,6 +44,24 @@ def scan_by_ids(
         _row_count=None if rows is None else (rows, 0),
         **options,
     )
+
+
+def is_of_parquet(error: Exception) -> bool:
+    """Whether an error of Polars is about a Parquet file; of damage, it does not say which."""
+    if isinstance(error, FileNotFoundError):
+        return ".parquet" in str(error)
+    return isinstance(error, pl.exceptions.ComputeError) and str(error).startswith("parquet:")
+
+
+def first_unreadable(paths: Iterable[str]) -> tuple[str, str] | None:
+    """Return the first of some Parquet files that cannot be read, and why; None where all can."""
+    for path in paths:
+        try:
+            for _ in pl.scan_parquet(path, glob=False).collect_batches(maintain_order=False):
+                pass
+        except (pl.exceptions.PolarsError, OSError) as error:
+            return path, str(error)
+    return None
 
 
 def retyped(column: pl.Expr, there: pl.DataType, wanted: pl.DataType) -> pl.Expr:

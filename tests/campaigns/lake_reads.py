@@ -25,6 +25,7 @@ from rich.progress import track
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from tests.lake_tables import create_lake_table
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
 COLUMNS = pa.schema([("id", pa.int64()), ("version", pa.int64()), ("text", pa.string())])
@@ -80,7 +81,7 @@ def state(frame: pl.LazyFrame) -> pl.LazyFrame:
 
 
 @contextlib.contextmanager
-def server(engine: str) -> Iterator[str]:
+def server(engine: str) -> Iterator[tuple[str, LocalCluster | None]]:
     """Start a server whose tables are tiered, and stop it in the end."""
     if engine == "embedded":
         options = EngineOptions(lake_snapshots_s=KEEP_S)
@@ -88,7 +89,7 @@ def server(engine: str) -> Iterator[str]:
             tempfile.TemporaryDirectory() as folder,
             EmbeddedFluss(folder, port=0, options=options) as embedded,
         ):
-            yield embedded.address
+            yield embedded.address, None
         return
     with LocalCluster(datalake="iceberg") as cluster:
         program = "from fluss_df.cli import app; app()"
@@ -96,7 +97,7 @@ def server(engine: str) -> Iterator[str]:
         arguments += ["--keep-snapshots", f"{KEEP_S}s"]
         service = subprocess.Popen([sys.executable, "-c", program, *arguments])
         try:
-            yield cluster.bootstrap_servers
+            yield cluster.bootstrap_servers, cluster
         finally:
             service.terminate()
             service.wait()
@@ -104,11 +105,13 @@ def server(engine: str) -> Iterator[str]:
 
 def run(reads: int, engine: str) -> None:
     """Read, and say what was read."""
-    with server(engine) as address, tempfile.TemporaryDirectory() as folder:
+    with server(engine) as (address, cluster), tempfile.TemporaryDirectory() as folder:
         with fluss.connect(address) as connection:
             for kind in ("log", "keys"):
                 schema = fluss.Schema(COLUMNS, ["id"] if kind == "keys" else None)
-                connection.get_admin().create_table(
+                create_lake_table(
+                    cluster,
+                    connection,
                     fluss.TablePath("fluss", kind),
                     fluss.TableDescriptor(schema, bucket_count=1, properties=LAKE),
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import polars as pl
@@ -20,6 +21,7 @@ from fluss_df.lake.iceberg.pruning import file_filter
 from fluss_df.lake.options import LakeOptions
 from fluss_df.lake.paimon import manifests
 from fluss_df.lake.paimon.storage import TableFiles
+from fluss_df.lake.snapshot import LakeSnapshotFiles
 from fluss_df.lake.upkeep import orphans
 from fluss_df.lake.upkeep.orphans import remove_orphans
 from fluss_df.pushdown.predicate import Comparison, Op
@@ -59,6 +61,44 @@ def test_damaged_manifests_are_told_with_their_table(tmp_path: Path) -> None:
         assert all("table fluss.log" in text and "lake=False" in text for text in refused)
         union._opened.cache_clear()
         assert fluss.scan_fluss("log", connection=engine.address).collect().height == 10
+
+
+def test_damaged_data_files_are_told_with_their_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = LakeSnapshotFiles.require_there
+    with EmbeddedFluss(tmp_path, port=0, options=BY_HAND) as engine:
+        history = table(engine, "log")
+        history.write(list(range(500)), 1)
+        tier(engine)
+        files = sorted(tmp_path.glob("lake/warehouse/**/*.parquet"))
+        assert files
+        whole = fluss.read_fluss("log", connection=engine.address)
+        for file in files:
+            good = file.read_bytes()
+            said = rf"lake table fluss\.log: the file {file} of its snapshot is "
+            for cut in (b"", good[: len(good) // 2], good + b"x"):
+                file.write_bytes(cut)
+                query = fluss.scan_fluss("log", connection=engine.address)
+                with pytest.raises(FlussError, match=f"{said}damaged: it has {len(cut):,} bytes"):
+                    query.collect()
+            # of what is in a file of the right size, Polars names neither
+            for content in (bytes(len(good)), good[:-12] + b"1234" + good[-8:]):
+                file.write_bytes(content)
+                with pytest.raises(FlussError, match=f"{said}damaged: .*lake=False"):
+                    fluss.read_fluss("log", connection=engine.address)
+            file.write_bytes(good)
+
+            def and_then_it_goes(self: Any, *of: Any, file: Path = file, **more: Any) -> None:
+                look(self, *of, **more)
+                file.unlink()
+
+            with monkeypatch.context() as patched:
+                patched.setattr(LakeSnapshotFiles, "require_there", and_then_it_goes)
+                with pytest.raises(FlussError, match=f"{said}gone .*Run the query again"):
+                    fluss.read_fluss("log", connection=engine.address)
+            file.write_bytes(good)
+        assert fluss.read_fluss("log", connection=engine.address).equals(whole)
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "zstandard"])

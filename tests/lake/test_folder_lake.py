@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.tiering.coordinator import Coordinator
-from tests.lake.folders import BY_HAND, Server, assert_reads, table, tier
+from tests.lake.folders import BY_HAND, Server, assert_reads, catalog, table, tier
 from tests.lake.tiering.support import KINDS, LakeTable
 
 
@@ -218,3 +220,33 @@ def test_a_folder_of_any_other_name_has_a_lake(tmp_path: Path, name: str) -> Non
         tier(engine)
         lake_table.write([3, 4], 2)
         assert_reads(engine, lake_table)
+
+
+def test_the_lake_table_has_the_properties_that_its_table_says(tmp_path: Path) -> None:
+    codec = "iceberg.write.parquet.compression-codec"
+    path = fluss.TablePath("fluss", "said")
+    schema = fluss.Schema(pa.schema([("id", pa.int64())]))
+    lake = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
+
+    def descriptor(of: dict[str, str]) -> fluss.TableDescriptor:
+        return fluss.TableDescriptor(schema, properties=lake, custom_properties=of)
+
+    with (
+        EmbeddedFluss(tmp_path, port=0, options=BY_HAND) as engine,
+        engine.connection() as connection,
+    ):
+        admin = connection.get_admin()
+        with pytest.raises(
+            FlussError, match=rf"fluss\.said: {codec}='lz5': expected one of zstd, "
+        ):
+            admin.create_table(path, descriptor({codec: "lz5"}))
+        assert not admin.table_exists(path)
+        admin.create_table(path, descriptor({codec: "lz4", "iceberg.own": "x", "other": "y"}))
+        fluss.write_fluss(pl.DataFrame({"id": range(1000)}), path, connection=connection)
+        tier(engine)
+        assert fluss.read_fluss(path, connection=connection).height == 1000
+    properties = catalog(tmp_path).load_table(("fluss", "said")).properties
+    assert properties["own"] == "x"
+    assert "other" not in properties
+    (file,) = tmp_path.glob("lake/warehouse/**/*.parquet")
+    assert pq.read_metadata(file).row_group(0).column(0).compression == "LZ4"

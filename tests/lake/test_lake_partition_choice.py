@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
+import fluss_df as fluss
+from fluss_df.cluster import LocalCluster
+from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
 from fluss_df.io.scans.union import _is_named
 from fluss_df.record.keys.partition_names import partition_names
 from fluss_df.schema import Schema
+from tests.lake_tables import create_lake_table
 
 UTC = dt.UTC
 CASES = [
@@ -39,3 +44,78 @@ def test_a_name_chooses_its_rows(kind: pa.DataType, values: list[object]) -> Non
     for row, name in enumerate(names):
         chosen = _is_named(exact("p.x"), column, name, frame.schema["p.x"])
         assert frame.filter(chosen)["row"].to_list() == [row]
+
+
+PARTS = {
+    "flag": (pa.bool_(), [True, False, True]),
+    "i8": (pa.int8(), [5, -7, 0]),
+    "i64": (pa.int64(), [2**63 - 1, -(2**63), 0]),
+    "f": (pa.float64(), [1.5, float("nan"), -2.0]),
+    "b": (pa.binary(), [b"ab", b"\x00", b"c"]),
+    "d": (pa.date32(), [dt.date(2026, 11, 21), dt.date(1969, 1, 2), dt.date(1970, 1, 1)]),
+    "t": (pa.time32("ms"), [dt.time(1, 2, 3, 4000), dt.time(0), dt.time(23, 59)]),
+    "ts": (
+        pa.timestamp("us"),
+        [dt.datetime(2026, 11, 21, 12, 34, 56, 789012), dt.datetime(1969, 1, 1)] * 2,
+    ),
+    "tz": (
+        pa.timestamp("ms", "UTC"),
+        [dt.datetime(2026, 11, n, 12, tzinfo=UTC) for n in (1, 2, 3)],
+    ),
+    "f4": (pa.float32(), [0.5, 1e20, -2.0]),
+    "s": (pa.string(), ["a", "a-b", "c"]),
+}
+
+
+def test_partitions_of_every_type_are_chosen_on_a_real_lake(paimon_tiering: LocalCluster) -> None:
+    # Fluss refuses those of an Iceberg lake that are no texts
+    count = 3
+    columns = {name: pa.array(values[:count], kind) for name, (kind, values) in PARTS.items()}
+    rows = pa.table({"id": pa.array(range(count), pa.int64()), **columns})
+    path = fluss.TablePath("fluss", "parts_of_every_type")
+    with fluss.connect(paimon_tiering.bootstrap_servers) as connection:
+        create_lake_table(
+            paimon_tiering,
+            connection,
+            path,
+            fluss.TableDescriptor(
+                Schema(rows.schema),
+                bucket_count=1,
+                partition_keys=list(PARTS),
+                properties={"table.datalake.enabled": "true", "table.datalake.freshness": "1s"},
+            ),
+        )
+        fluss.write_fluss(rows, path, connection=connection, create_partitions=True)
+        admin = connection.get_admin()
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                tiered = admin.get_latest_lake_snapshot(path).table_buckets_offset
+                if sum(tiered.values()) == count:
+                    break
+            except FlussError:
+                pass  # no snapshot yet
+            assert time.monotonic() < deadline, "nothing was tiered in two minutes"
+            time.sleep(0.2)
+        for table in (str(path), f"{path}$lake"):
+            whole = fluss.read_fluss(table, connection=connection).sort("id")
+            assert whole.equals(pl.DataFrame(rows)), table
+            for name, (_, values) in PARTS.items():
+                for value in values[:count]:
+                    same = [
+                        i for i, other in enumerate(values[:count]) if repr(other) == repr(value)
+                    ]
+                    chosen = fluss.scan_fluss(
+                        table, connection=connection, partitions={name: value}
+                    ).collect()
+                    assert sorted(chosen["id"]) == same, (table, name, value)
+                    kept = fluss.scan_fluss(table, connection=connection).filter(
+                        exact(name).eq(pl.lit(pl.DataFrame(rows)[name][same[0]]))
+                        if value == value
+                        else exact(name).is_nan()
+                    )
+                    assert sorted(kept.collect()["id"]) == same, (table, name, value)
+            names = [p.partition_name for p in admin.list_partition_infos(path)]
+            for number, partition in enumerate(names):
+                one = fluss.scan_fluss(table, connection=connection, partitions=partition)
+                assert one.collect().height == 1, (table, number, partition)

@@ -75,6 +75,9 @@ def lake_options(folder: Folder, datalake: str | None) -> dict[str, str]:
             "uri": f"jdbc:sqlite:{folder.lake / 'catalog.db'}",
             "warehouse": str(folder.lake / "warehouse"),
             "jdbc.schema-version": "V1",
+            # of SQLite's driver: by default it waits three seconds for another process, and the
+            # coordinator then says "Unknown failure" of a table to be created on a busy machine
+            "jdbc.busy_timeout": "60000",
         },
         "paimon": {"metastore": "filesystem", "warehouse": str(folder.lake / "warehouse")},
     }[datalake]

@@ -7,15 +7,17 @@ the log. Facts: ``LakeSplitGenerator`` of Fluss, which plans the same for Flink.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
+from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import polars_schema
 from fluss_df.io.base.names import exact
@@ -24,7 +26,7 @@ from fluss_df.io.scans.planning import ask_bounds, check_schema, chosen_buckets,
 from fluss_df.io.source import Halves, PartitionChoice, ScanSource, choose_partitions
 from fluss_df.lake.formats import open_snapshot
 from fluss_df.lake.options import BUCKET, OFFSET, TIMESTAMP, is_lake_table
-from fluss_df.lake.snapshot import DataFile, LakeSnapshotFiles
+from fluss_df.lake.snapshot import DataFile, LakeSnapshotFiles, file_gone
 from fluss_df.metadata import (
     BUCKET_COLUMN,
     COMMIT_TIMESTAMP_COLUMN,
@@ -33,8 +35,9 @@ from fluss_df.metadata import (
     LakeSnapshot,
     PartitionInfo,
     TableBucket,
+    TablePath,
 )
-from fluss_df.polars_adapter.lake_files import retyped
+from fluss_df.polars_adapter.lake_files import first_unreadable, is_of_parquet, retyped
 from fluss_df.pushdown.plan import LakePlan, ScanPlan, Split
 from fluss_df.pushdown.prune import Conjunct
 from fluss_df.record.keys.partition_names import partition_scalars
@@ -199,6 +202,33 @@ def halves_of(
         # a later snapshot may have come meanwhile, and the log expired up to it
         tried, lake = lake.snapshot, pin_lake(source, known.info)
     return source, None, known
+
+
+@contextlib.contextmanager
+def damage_named(connection: FlussConnection, path: TablePath) -> Iterator[None]:
+    """Have an error of Polars about a file of a lake name the table, the file and the way out.
+
+    Which file that is, is looked for when there was one: it costs a query nothing that succeeds.
+    """
+    try:
+        yield
+    except (pl.exceptions.PolarsError, FileNotFoundError) as error:
+        if not is_of_parquet(error):
+            raise
+        admin = connection.get_admin()
+        snapshot = admin.get_latest_lake_snapshot(path)
+        files = opened_lake(admin.get_table_info(path), snapshot.snapshot_id).files
+        found = first_unreadable(file.path for file in files if file.path.startswith("/"))
+        file, why = found or ("", str(error))
+        if isinstance(error, FileNotFoundError):
+            # it went between the look whether it is there, and its reading
+            raise file_gone(path, file, why) from error
+        raise FlussError(
+            f"lake table {path}: {f'the file {file}' if found else 'a file'} of its snapshot is"
+            f" damaged: {why}; put the file back, from a backup for example; lake=False reads what"
+            " Fluss itself has",
+            ErrorCode.CORRUPT_MESSAGE,
+        ) from error
 
 
 def tiered_meanwhile(source: ScanSource, info: TableInfo, plan: ScanPlan) -> bool:

@@ -67,7 +67,8 @@ class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
 
     def frame(self, files: Sequence[IcebergFile]) -> pl.LazyFrame:  # noqa: D102
         deletes = (*self._parts.positions, *self._parts.equalities) if files else ()
-        self.require_there(files, [local_path(str(entry.file.file_path)) for entry in deletes])
+        sizes = [(e.file.file_path, e.file.file_size_in_bytes) for e in deletes]
+        self.require_there(files, [(local_path(str(path)), int(size)) for path, size in sizes])
         parts = replace(self._parts, rows=tuple(file.entry for file in files))
         return lake_frame(self._table, parts, access=self._access, columns_of=self._columns)[0]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -12,17 +11,13 @@ from typing import Any, Final, TypeVar
 import fastavro
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.lake.paimon.binary_rows import TEXTS, value_at
+from fluss_df.lake.paimon.partitions import Partitions
 from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon.types import LakeSchema, read_schema
 from fluss_df.lake.snapshot import DataFile
 
 T = TypeVar("T")
 _DELETE: Final = 1
-# as Paimon escapes names and values of partitions in paths
-_ESCAPED: Final = re.compile(r'["#%\'*/:=?\\{}\[\]^\x00-\x1f\x7f]')
-_NO_VALUE: Final = "__DEFAULT_PARTITION__"
-_WHOLE: Final = frozenset({"TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT"})
 # of what a damaged file may raise
 NOT_UNDERSTOOD: Final = (ValueError, KeyError, TypeError, IndexError, EOFError, StopIteration)
 
@@ -105,12 +100,13 @@ def read_snapshot(table: TableFiles, number: int) -> Snapshot:
     said: dict[str, Any] = _understood(table, name, json.loads)
     schema = schema_of(table, int(said["schemaId"]))
     _require_known(table, schema)
+    partitions = Partitions(table, schema)
     found: dict[tuple[Any, ...], PaimonFile] = {}
     for key in ("baseManifestList", "deltaManifestList"):
         for manifest in _avro(table, f"manifest/{said[key]}"):
             place = f"manifest/{manifest['_FILE_NAME']}"
             for entry in _avro(table, place):
-                _apply(table, schema, place, entry, found)
+                _apply(table, partitions, place, entry, found)
     vectors = _vectors(table, said.get("indexManifest"))
     return Snapshot(schema, tuple(found.values()), vectors)
 
@@ -167,7 +163,7 @@ def _require_known(table: TableFiles, schema: LakeSchema) -> None:
 
 def _apply(
     table: TableFiles,
-    schema: LakeSchema,
+    partitions: Partitions,
     place: str,
     entry: dict[str, Any],
     found: dict[tuple[Any, ...], PaimonFile],
@@ -179,18 +175,16 @@ def _apply(
         if entry["_KIND"] == _DELETE:
             found.pop(key, None)
         else:
-            found[key] = _file(table, schema, entry)
+            found[key] = _file(table, partitions, entry)
     except NOT_UNDERSTOOD as error:
         raise table.damaged(place, error) from error
 
 
-def _file(table: TableFiles, schema: LakeSchema, entry: dict[str, Any]) -> PaimonFile:
+def _file(table: TableFiles, partitions: Partitions, entry: dict[str, Any]) -> PaimonFile:
     said = entry["_FILE"]
     name = said["_FILE_NAME"]
-    partition, folder = _partition(table, schema, entry["_PARTITION"])
-    top = schema.options.get("data-file.path-directory", "").strip("/")
-    place = f"{top}/" if top else ""
-    path = said.get("_EXTERNAL_PATH") or f"{place}{folder}bucket-{entry['_BUCKET']}/{name}"
+    row, bucket = entry["_PARTITION"], entry["_BUCKET"]
+    path = said.get("_EXTERNAL_PATH") or partitions.path(row, bucket, name)
     kind = name.rsplit(".", 1)[-1]
     if kind != "parquet":
         raise FlussError(
@@ -205,9 +199,9 @@ def _file(table: TableFiles, schema: LakeSchema, entry: dict[str, Any]) -> Paimo
         path=table.at(path),
         rows=said["_ROW_COUNT"],
         size=said["_FILE_SIZE"],
-        partition=partition,
+        partition=partitions.texts(row),
         name=name,
-        bucket=entry["_BUCKET"],
+        bucket=bucket,
         level=said["_LEVEL"],
         schema_id=said["_SCHEMA_ID"],
         # an old writer does not say
@@ -220,36 +214,6 @@ def _file(table: TableFiles, schema: LakeSchema, entry: dict[str, Any]) -> Paimo
         nulls=tuple(stats["_NULL_COUNTS"] or ()),
         stats_columns=None if columns is None else tuple(columns),
     )
-
-
-def _partition(table: TableFiles, schema: LakeSchema, row: bytes) -> tuple[dict[str, str], str]:
-    """Return the texts of a file's partition values, and its folder."""
-    texts, folder = {}, ""
-    for position, key in enumerate(schema.partition_keys):
-        kind = schema.field(key).type
-        value = value_at(row, position, kind)
-        if value is None:
-            text = schema.options.get("partition.default-name", _NO_VALUE)
-        elif kind.root in TEXTS:
-            text = value
-        elif kind.root in _WHOLE:
-            text = str(value)
-        elif kind.root == "BOOLEAN":
-            text = "true" if value else "false"
-        else:
-            raise FlussError(
-                f"lake table {table.path}: the partition column {key!r} is of type {kind.root}, and"
-                " only texts, whole numbers and booleans are read; lake=False reads what Fluss"
-                " itself has",
-                ErrorCode.UNSUPPORTED_VERSION,
-            )
-        texts[key] = text
-        folder += f"{_escaped(key)}={_escaped(text)}/"
-    return texts, folder
-
-
-def _escaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def _vectors(table: TableFiles, manifest: str | None) -> dict[str, DeletionVector]:
