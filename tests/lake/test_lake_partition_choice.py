@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -46,7 +47,7 @@ def test_a_name_chooses_its_rows(kind: pa.DataType, values: list[object]) -> Non
         assert frame.filter(chosen)["row"].to_list() == [row]
 
 
-PARTS = {
+PARTS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "flag": (pa.bool_(), [True, False, True]),
     "i8": (pa.int8(), [5, -7, 0]),
     "i64": (pa.int64(), [2**63 - 1, -(2**63), 0]),
