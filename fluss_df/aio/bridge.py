@@ -117,7 +117,7 @@ def on_io(
     """Make a coroutine method of a blocking method of the core, without a thread."""
     coroutine = method.coroutine  # type: ignore[attr-defined]
 
-    @_like(method)
+    @like(method)
     async def call(self: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
         result: T = await io_coroutine(coroutine(self._core, *args, **kwargs))
         return result
@@ -130,7 +130,7 @@ def on_thread(
 ) -> Callable[Concatenate[Facade[C], P], Coroutine[Any, Any, T]]:
     """Make a coroutine method of a method of the core that blocks."""
 
-    @_like(method)
+    @like(method)
     async def call(self: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await in_thread(method, self._core, *args, **kwargs)
 
@@ -142,7 +142,7 @@ def plain(
 ) -> Callable[Concatenate[Facade[C], P], T]:
     """Make a method of one of the core that does not block."""
 
-    @_like(method)
+    @like(method)
     def call(self: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(self._core, *args, **kwargs)
 
@@ -154,14 +154,14 @@ def giving(
 ) -> Callable[Concatenate[Facade[C], P], F]:
     """Like :func:`plain`, for a method that returns what has a façade of its own."""
 
-    @_like(method)
+    @like(method)
     def call(self: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> F:
         return facade(method(self._core, *args, **kwargs))
 
     return call
 
 
-def _like(method: Callable[..., Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def like(method: Callable[..., Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Give a function the name, docstring and signature of a method."""
 
     def decorate(call: Callable[P, T]) -> Callable[P, T]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +16,7 @@ import pyarrow as pa
 import fluss_df.client.scan.batch_scanner as core_batch
 import fluss_df.client.scan.log_scanner as core_scanner
 import fluss_df.client.scan.snapshot_scanner as core_snapshot
-from fluss_df.aio.bridge import Facade, in_thread, on_thread, watched
+from fluss_df.aio.bridge import Facade, in_thread, like, on_thread, submit, watched
 from fluss_df.client.fetch.row_filter import part_of
 from fluss_df.client.scan.records import (
     RecordBatch,
@@ -23,6 +24,7 @@ from fluss_df.client.scan.records import (
     ScanRecords,
     record_batches,
 )
+from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
 
 if TYPE_CHECKING:
@@ -239,13 +241,42 @@ def _keep_result(keep: Callable[[Any], None], future: Future[Any]) -> None:
         keep(future.result())
 
 
+def _again_if_cancelled(
+    method: Callable[[core_batch.BatchScanner], T],
+) -> Callable[[BatchScanner], Coroutine[Any, Any, T]]:
+    """Make a coroutine of a method that reads; when it is cancelled the next one reads again."""
+
+    async def call(self: BatchScanner) -> T:
+        return await self._read(method)
+
+    return like(method)(call)
+
+
 class BatchScanner(Facade[core_batch.BatchScanner]):
     """Reads the last rows of one bucket. It can be read once."""
 
-    next_batch = on_thread(core_batch.BatchScanner.next_batch)
-    collect_all_batches = on_thread(core_batch.BatchScanner.collect_all_batches)
-    to_arrow = on_thread(core_batch.BatchScanner.to_arrow)
-    to_pandas = on_thread(core_batch.BatchScanner.to_pandas)
+    next_batch = _again_if_cancelled(core_batch.BatchScanner.next_batch)
+    collect_all_batches = _again_if_cancelled(core_batch.BatchScanner.collect_all_batches)
+    to_arrow = _again_if_cancelled(core_batch.BatchScanner.to_arrow)
+    to_pandas = _again_if_cancelled(core_batch.BatchScanner.to_pandas)
+
+    def __init__(self, core: core_batch.BatchScanner) -> None:
+        super().__init__(core)
+        # a call that was cancelled: nobody got its rows
+        self._lost: Future[Any] | None = None
+
+    async def _read(self, method: Callable[..., T]) -> T:
+        if self._lost is not None:
+            with contextlib.suppress(FlussError):
+                await watched(self._lost)
+            self._lost = None
+            self._core._reopen()
+        future = submit(method, self._core)
+        try:
+            return await watched(future)
+        except asyncio.CancelledError:
+            self._lost = future
+            raise
 
     @property
     def bucket(self) -> TableBucket:

@@ -102,3 +102,41 @@ def test_a_subscription_that_failed_does_not_keep_sockets_open(table: core.Fluss
             await scanner.poll(10)
 
     run(table, True, work)
+
+
+@pytest.mark.parametrize("first", ["next_batch", "to_arrow", "collect_all_batches"])
+def test_the_last_rows_of_a_bucket_are_read_again_after_a_cancelled_call(
+    table: core.FlussTable, first: str
+) -> None:
+    bucket = core.TableBucket(table.get_table_info().table_id, 0)
+    scanner = fluss.BatchScanner(table.new_scan().limit(7).create_bucket_batch_scanner(bucket))
+
+    async def main() -> None:
+        for _ in range(3):
+            call = asyncio.ensure_future(getattr(scanner, first)())
+            await asyncio.sleep(0)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        batch = await scanner.next_batch()
+        assert batch is not None
+        assert batch.batch.num_rows == 7
+        assert await scanner.next_batch() is None
+
+    asyncio.run(main())
+
+
+def test_the_last_rows_of_a_bucket_are_read_again_after_an_error(
+    table: core.FlussTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = core.TableBucket(table.get_table_info().table_id, 0)
+    scanner = table.new_scan().limit(7).create_bucket_batch_scanner(bucket)
+
+    def fail(*_: object) -> None:
+        raise core.FlussError("no server answers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(scanner), "_offset", fail)
+        with pytest.raises(core.FlussError, match="no server answers"):
+            scanner.next_batch()
+    assert scanner.to_arrow().num_rows == 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -72,6 +73,7 @@ class BatchScanner(Ready):
         self._bucket = bucket
         self._limit = limit
         self._spent = False
+        self._lock = threading.Lock()
         self.metrics = ScanMetrics(parent=connection.metrics)
 
     @property
@@ -106,9 +108,20 @@ class BatchScanner(Ready):
 
     def _read(self) -> tuple[int, pa.Table] | None:
         """Return the offset of the first row, and the rows; None after the first time."""
-        if self._spent:
-            return None
-        self._spent = True
+        with self._lock:
+            if self._spent:
+                return None
+            found = self._rows()
+            # what failed may be tried again
+            self._spent = True
+            return found
+
+    def _reopen(self) -> None:
+        """Have the rows be read again, which nobody got."""
+        with self._lock:
+            self._spent = False
+
+    def _rows(self) -> tuple[int, pa.Table]:
         first = self._offset(OffsetSpec.earliest())
         end = self._offset(OffsetSpec.latest())
         start = max(first, end - self._limit)
