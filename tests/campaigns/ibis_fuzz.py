@@ -2,12 +2,10 @@
 
 ``python -m tests.campaigns.ibis_fuzz [EXPRESSIONS=2000] [SEED=0] [-v]``
 
-Expressions filter, compute, group, join, number, order, nest and unite columns of every type. What one
-of the two backends refuses is counted, not compared. Prints each expression whose rows or types are
-others, cut down to the smallest part that differs, and ends with 1 where there was one.
+Expressions filter, compute, group, join, number, order, nest and unite columns of every type. What
+one of the two backends refuses is counted, not compared. Prints each expression whose rows or types
+are others, cut down to the smallest part that differs, and ends with 1 where there was one.
 """
-
-# ruff: noqa: E501 - a form of an expression is read best on one line
 
 from __future__ import annotations
 
@@ -33,12 +31,36 @@ from tests.campaigns.sql_fuzz import plain
 _FAR = [dt.date(1, 1, 1), dt.date(1582, 10, 15), dt.date(1900, 2, 28), dt.date(9999, 12, 31)]
 _MORE: list[tuple[str, str, str, Any, list[Any]]] = [
     ("d3", "DATE", "DATE", pl.Date, _FAR),
-    ("m3", "TIMESTAMP(3)", "TIMESTAMP_MS", pl.Datetime("ms"),
-     [dt.datetime(1, 1, 1), dt.datetime(1969, 12, 31, 23, 59, 59, 999000), dt.datetime(2024, 2, 29, 1, 2, 3, 4000), dt.datetime(9999, 12, 31, 23, 59, 59)]),
-    ("n5", "DECIMAL(20, 5)", "DECIMAL(20, 5)", pl.Decimal(20, 5),
-     [pl.Series([v]).cast(pl.Decimal(20, 5)).item() for v in ("-1.00001", "0", "2.5", "99999999999.99999", "0.005")]),
-    ("e", "STRING", "VARCHAR", pl.String, ["", " ", " a ", "aXbXc", "ß", "ǆ", "😀b", "%", "2024-02-29", "-7", "a\\b", "aaa"]),
-]  # fmt: skip
+    (
+        "m3",
+        "TIMESTAMP(3)",
+        "TIMESTAMP_MS",
+        pl.Datetime("ms"),
+        [
+            dt.datetime(1, 1, 1),
+            dt.datetime(1969, 12, 31, 23, 59, 59, 999000),
+            dt.datetime(2024, 2, 29, 1, 2, 3, 4000),
+            dt.datetime(9999, 12, 31, 23, 59, 59),
+        ],
+    ),
+    (
+        "n5",
+        "DECIMAL(20, 5)",
+        "DECIMAL(20, 5)",
+        pl.Decimal(20, 5),
+        [
+            pl.Series([v]).cast(pl.Decimal(20, 5)).item()
+            for v in ("-1.00001", "0", "2.5", "99999999999.99999", "0.005")
+        ],
+    ),
+    (
+        "e",
+        "STRING",
+        "VARCHAR",
+        pl.String,
+        ["", " ", " a ", "aXbXc", "ß", "ǆ", "😀b", "%", "2024-02-29", "-7", "a\\b", "aaa"],
+    ),
+]
 ALL = [*COLUMNS, *_MORE]
 
 _HANDED_ON = re.compile(
@@ -46,8 +68,12 @@ _HANDED_ON = re.compile(
 )
 # how Ibis says that it has no such expression
 _NOT_OF_IBIS = (
-    com.IbisError, ibis.common.annotations.ValidationError, TypeError, AttributeError, ValueError,
-)  # fmt: skip
+    com.IbisError,
+    ibis.common.annotations.ValidationError,
+    TypeError,
+    AttributeError,
+    ValueError,
+)
 
 
 def rows(count: int, seed: str) -> pl.DataFrame:
@@ -149,10 +175,16 @@ class Expressions:
             return t
         one, two = t[rng.choice(mine)], other[rng.choice(theirs)]
         forms: list[Callable[[], Any]] = [
-            lambda: one.isin(two), lambda: one.notin(two), lambda: (one == two).any(), lambda: ~(one == two).any(),
-            lambda: one > two.max(), lambda: one <= two.min(), lambda: one.isin(two) | self.values.of("boolean", t, 1),
-            lambda: other.filter(one == two).count() > 1, lambda: ((one == two) & self.values.of("boolean", other, 0)).any(),
-        ]  # fmt: skip
+            lambda: one.isin(two),
+            lambda: one.notin(two),
+            lambda: (one == two).any(),
+            lambda: ~(one == two).any(),
+            lambda: one > two.max(),
+            lambda: one <= two.min(),
+            lambda: one.isin(two) | self.values.of("boolean", t, 1),
+            lambda: other.filter(one == two).count() > 1,
+            lambda: ((one == two) & self.values.of("boolean", other, 0)).any(),
+        ]
         condition = rng.choice(forms)()
         return t.filter(condition) if rng.random() < 0.6 else t.mutate(**{self.name(): condition})
 
@@ -191,11 +223,15 @@ class Expressions:
             return self.subquery(t)
         if kind == 20:
             forms: list[Callable[[], Any]] = [
-                lambda: t.drop_null(rng.sample(list(t.columns), 1)), lambda: self.few(t, 3).drop_null(how=rng.choice(["any", "all"])),
-                lambda: t.fill_null(dict.fromkeys(v.columns(t, "int")[:2], 1)), lambda: self.few(t, 4).select(**{self.name(): ibis.literal(1)}),
-                lambda: t.count().as_table(), lambda: self.few(t, 1).value_counts(),
-                lambda: t.select(v.columns(t, "int")[:3]).pivot_longer("c"), lambda: t.drop(*rng.sample(list(t.columns), 1)) if len(t.columns) > 1 else t,
-            ]  # fmt: skip
+                lambda: t.drop_null(rng.sample(list(t.columns), 1)),
+                lambda: self.few(t, 3).drop_null(how=rng.choice(["any", "all"])),
+                lambda: t.fill_null(dict.fromkeys(v.columns(t, "int")[:2], 1)),
+                lambda: self.few(t, 4).select(**{self.name(): ibis.literal(1)}),
+                lambda: t.count().as_table(),
+                lambda: self.few(t, 1).value_counts(),
+                lambda: t.select(v.columns(t, "int")[:3]).pivot_longer("c"),
+                lambda: t.drop(*rng.sample(list(t.columns), 1)) if len(t.columns) > 1 else t,
+            ]
             return rng.choice(forms)()
         name = rng.choice(list(t.columns))
         value = v.any(t, 1)
@@ -293,7 +329,8 @@ def report(name: str, con: Any, duck: Any, steps: list[Any]) -> None:
     missing = collections.Counter(want) - collections.Counter(rows_found)
     extra = collections.Counter(rows_found) - collections.Counter(want)
     print(
-        f"  expected {len(want)}: {sorted(missing)[:3]}\n  found {len(rows_found)}: {sorted(extra)[:3]}"
+        f"  expected {len(want)}: {sorted(missing)[:3]}\n"
+        f"  found {len(rows_found)}: {sorted(extra)[:3]}"
     )
     if kinds != kinds_found:
         print(f"  types {kinds}\n  found {kinds_found}", flush=True)
