@@ -20,6 +20,8 @@ from pathlib import Path
 import pyspark
 
 from fluss_df.cluster import LocalCluster
+from fluss_df.cluster.processes.launcher import Launcher
+from fluss_df.cluster.processes.processes import ProcessId, wait_until_gone
 
 _ROOT = Path(__file__).parents[2]
 _WORKERS = 2
@@ -51,21 +53,25 @@ def main() -> None:
 
 @contextlib.contextmanager
 def spark_cluster(folder: Path, cores: int = 1) -> Iterator[str]:
-    """Start a master and workers, each on a host of its own to Spark; give the master's address."""
+    """Start a master and workers, each on a host of its own to Spark; give the master's address.
+
+    They end with this process, however it ends.
+    """
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     address = f"spark://127.0.0.1:{port}"
     log = folder / "spark.log"
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[ProcessId] = []
+    launcher = Launcher(folder / "supervisor.log", detach=False)
     try:
-        started.append(_start(log, "master.Master", *_place(0), "--port", str(port)))
+        started.append(_start(launcher, log, "master.Master", *_place(0), "--port", str(port)))
         for number in range(_WORKERS):
             folders = ("--work-dir", str(folder / f"worker{number}"))
             size = ("--cores", str(cores), "--memory", "1g", *folders)
-            started.append(_start(log, "worker.Worker", *_place(number), *size, address))
+            started.append(_start(launcher, log, "worker.Worker", *_place(number), *size, address))
         deadline = time.monotonic() + _START_S
         while log.read_text().count("Registering worker") < _WORKERS:
-            if time.monotonic() > deadline or any(p.poll() is not None for p in started):
+            if time.monotonic() > deadline or not all(p.is_alive for p in started):
                 raise SystemExit(f"the Spark cluster did not start:\n{log.read_text()[-3000:]}")
             time.sleep(0.2)
         yield address
@@ -74,25 +80,23 @@ def spark_cluster(folder: Path, cores: int = 1) -> Iterator[str]:
             # a group of its own: executors are in it
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
-            process.wait(30)
+        wait_until_gone(started, 30)
+        launcher.close()
 
 
 def _place(number: int) -> tuple[str, ...]:
     return ("--host", f"127.0.0.{1 + number}", "--webui-port", "0")
 
 
-def _start(log: Path, what: str, *arguments: str) -> subprocess.Popen[bytes]:
+def _start(launcher: Launcher, log: Path, what: str, *arguments: str) -> ProcessId:
     home = Path(pyspark.__file__).parent
     command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}", *arguments]
-    environment = os.environ | {
+    environment = {
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
     }
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            command, env=environment, stdout=file, stderr=file, start_new_session=True
-        )
+    return launcher.start(command, log, log.parent, environment)
 
 
 if __name__ == "__main__":
