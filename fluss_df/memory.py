@@ -62,6 +62,26 @@ def allocate_request(size: int) -> pa.Buffer:
     return allocate(size)
 
 
+# of glibc's mallopt
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+@functools.cache
+def reuse_large_blocks() -> None:
+    """Have the system's allocator keep freed blocks of some MB, up to 16 MB, for the next ones.
+
+    For processes that make such blocks all the time. By itself glibc gives each back to the system:
+    the messages of a stream of 1 GB had 120,000 pages made for them, a fifth of the server's
+    processor time. Counts for the whole process. Where there is no glibc, nothing happens.
+    """
+    try:
+        mallopt: Callable[[int, int], int] = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, 8 << 20)
+    mallopt(_M_TRIM_THRESHOLD, 16 << 20)
+
+
 @functools.cache
 def _trim() -> Callable[[int], int] | None:
     """Return glibc's function that gives freed memory back; None where there is none."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -24,3 +26,22 @@ def test_memory_is_used_again(size: int) -> None:
 
     fill(3)
     assert fill(10) < 10 * size / _PAGE / 4
+
+
+def test_blocks_of_some_megabytes_are_used_again() -> None:
+    program = (
+        "import resource\n"
+        "from fluss_df.memory import reuse_large_blocks\n"
+        "reuse_large_blocks()\n"
+        "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "kept = [bytes(2 << 20) for _ in range(3)]\n"
+        "before = faults()\n"
+        "for _ in range(200):\n"
+        "    kept = [b''.join([bytes(1), bytes(2 << 20)]) for _ in range(3)]\n"
+        "print(faults() - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    # each block has 512 pages
+    assert int(done.stdout) < 100 * 512

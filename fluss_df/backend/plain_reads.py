@@ -40,7 +40,7 @@ class PlainQuery:
 
 
 def plain_query(tree: exp.Expr, backend: Backend) -> PlainQuery | None:
-    """Return what a statement wants; None where it has a condition, an expression or the like."""
+    """Return what a statement wants; None where anything is computed."""
     source = from_of(tree) if isinstance(tree, exp.Select) else None
     if source is None or _has_more(tree, "expressions", "from_", "kind"):
         return None

@@ -20,6 +20,7 @@ from fluss_df.flight.service import Service
 from fluss_df.flight.sessions import Sessions
 from fluss_df.flight.statements import Statements
 from fluss_df.hooks import Closing
+from fluss_df.memory import reuse_large_blocks
 
 _SWEEP_S: Final = 5.0
 _END_S: Final = 2.0
@@ -83,6 +84,7 @@ class FlightSqlServer(Closing):
         self._calls = Calls()
         self._statements = Statements(self._limits)
         service = Service(self._sessions, self._statements, self._calls, self._limits)
+        reuse_large_blocks()
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(
                 self._limits.calls, thread_name_prefix="fluss-df-flight"

@@ -15,8 +15,8 @@ from fluss_df.io.scans.report import ScanReport, ScanRun, watching
 
 # the longest wait without giving Polars a chance to end the query
 _WAIT_S: Final = 0.2
-# of what Polars gets at once
-_PART_BYTES: Final = 1 << 19
+# of what Polars gets at once: half as much takes a quarter more processor time, twice as much 20 MB
+_PART_BYTES: Final = 1 << 20
 
 
 class RunningQuery:
