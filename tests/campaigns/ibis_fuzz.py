@@ -46,7 +46,7 @@ _HANDED_ON = re.compile(
 )
 # how Ibis says that it has no such expression
 _NOT_OF_IBIS = (
-    com.IbisError, ibis.common.annotations.ValidationError, TypeError, AttributeError, ValueError,
+    com.IbisError, ibis.common.annotations.ValidationError, TypeError, AttributeError, ValueError, ArithmeticError,
 )  # fmt: skip
 
 
