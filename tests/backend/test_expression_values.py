@@ -107,6 +107,10 @@ ibis.cume_dist().over(order_by=ibis.literal(dt.date(2024, 1, 1)))
 t.s.collect(where=t.k > 9).over(group_by=t.b)
 """
 TABLES = """
+t.aggregate(x=t.i1.count() - t.k.count(), y=t.i1.nunique() - t.k.nunique(), z=-t.count())
+t.group_by("b").agg(x=t.i1.count() - t.count(), y=t.i1.nunique() - t.k.nunique() - 1)
+t.aggregate(x=t.i1.approx_nunique() - t.k.approx_nunique(), y=1 - t.nunique())
+t.select(x=t.s.split("X").length() - 9, y=~t.s.split("X").length())
 t.filter(t.k > 9).aggregate(x=t.s.collect())
 t.group_by("b").agg(x=t.s2.collect(order_by=t.k), y=t.s2.collect(where=t.k == 1))
 t.filter(t.k > 9).aggregate(x=t.k.corr(t.i1, how="pop"), y=t.k.cov(t.i1))

@@ -73,6 +73,7 @@ _NOT_OF_IBIS = (
     TypeError,
     AttributeError,
     ValueError,
+    ArithmeticError,
 )
 
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 from ibis.common.patterns import replace
 from ibis.expr.datatypes import DataType
 from ibis.expr.schema import Schema
+from ibis.formats.polars import PolarsType
 from ibis.formats.pyarrow import PyArrowType
 
-from fluss_df.backend.translation import PolarsType
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.record.change_tables import split_name
 

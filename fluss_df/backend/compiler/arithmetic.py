@@ -218,3 +218,17 @@ def spread(op: ops.Variance, **kw: Any) -> pl.Expr:
     """Take the variance, or the standard deviation."""
     found: pl.Expr = _spread(_wide(op), **kw)
     return found
+
+
+def _signed(operation: type[ops.Value]) -> None:
+    found = translate.dispatch(operation)
+
+    @rule(operation)
+    def signed(op: Any, **kw: Any) -> pl.Expr:
+        """Count in the type that Ibis says: differences of Polars' UInt32 are never negative."""
+        counted: pl.Expr = found(op, **kw)
+        return counted.cast(PolarsType.from_ibis(op.dtype))
+
+
+for _operation in (ops.ArrayLength, ops.Count):
+    _signed(_operation)

@@ -121,7 +121,10 @@ def count_distinct(op: ops.CountDistinct | ops.ApproxCountDistinct, **kw: Any) -
     if op.where is not None:
         value = value.filter(translate(op.where, **kw))
     value = value.drop_nulls()
-    return value.n_unique() if isinstance(op, ops.CountDistinct) else value.approx_n_unique()
+    exactly = isinstance(op, ops.CountDistinct)
+    found = value.n_unique() if exactly else value.approx_n_unique()
+    # of Polars' UInt32 a difference is never negative
+    return found.cast(PolarsType.from_ibis(op.dtype))
 
 
 @rule(ops.CountDistinctStar)
@@ -130,7 +133,7 @@ def count_distinct_rows(op: ops.CountDistinctStar, **kw: Any) -> pl.Expr:
     row = pl.struct(exact(name).alias(f"f{at}") for at, name in enumerate(op.arg.schema))
     if op.where is not None:
         row = row.filter(translate(op.where, **kw))
-    return row.n_unique()
+    return row.n_unique().cast(PolarsType.from_ibis(op.dtype))
 
 
 @rule(ops.StructField)

@@ -36,6 +36,7 @@ _IS_LOCKED = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDE
 
 # a disk, or a share of it, that takes no more
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NUMBER = re.compile(r"(?:os error|errno) (\d+)", re.IGNORECASE)
 
 
@@ -94,6 +95,21 @@ class BatchOffsets:
         }
 
 
+def local_folder(what: str, folder: str | os.PathLike[str]) -> Path:
+    """Return the path of a folder of this machine.
+
+    Raises
+    ------
+    FlussError
+        For a URL: as a path it would be a folder here with an odd name.
+    """
+    if _URL.match(os.fspath(folder)):
+        raise FlussError(
+            f"{what}={os.fspath(folder)!r} is a URL: expected the path of a folder of this machine"
+        )
+    return Path(folder)
+
+
 class Checkpoint:
     """A checkpoint folder, owned by one run at a time; use it in a ``with`` statement.
 
@@ -118,7 +134,7 @@ class Checkpoint:
     """
 
     def __init__(self, folder: str | os.PathLike[str], table: TablePath) -> None:
-        self.folder = Path(folder)
+        self.folder = local_folder("checkpoint", folder)
         self._table = table
         self._lock: IO[str] | None = None
         self.run_id = ""

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.runs.checkpoint import (
     BatchOffsets,
+    local_folder,
     lock_file,
     storing,
     storing_output,
@@ -57,14 +58,20 @@ class ParquetFolder:
     """
 
     def __init__(self, folder: str | os.PathLike[str], run_id: str, losses: Losses) -> None:
-        self._folder = Path(folder).resolve()
+        self._folder = local_folder("to", folder).resolve()
         self._run_id = run_id
         self._losses = losses
         self._lock: IO[str] | int | None = None
         self.link: Link | None = None
         if self._folder.exists() and not self._folder.is_dir():
             raise FlussError(f"to={str(folder)!r} is a file: expected a folder for Parquet files")
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FlussError(
+                f"to={str(folder)!r} cannot be made as a folder: {error}",
+                ErrorCode.STORAGE_EXCEPTION,
+            ) from None
         # of a long name the beginning: with the rest it has to be a name, too
         self._prefix = f".{self._folder.name[:_PREFIX]}-{run_id}-"
 

@@ -1,0 +1,50 @@
+"""Where runs write: folders of this machine, and nothing that only looks like one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.errors import FlussError
+from fluss_df.io import run, scan_fluss
+from fluss_df.metadata import TablePath
+from tests.io.conftest import MakeTable, write
+
+
+@pytest.fixture
+def log(make_table: MakeTable, connection: FlussConnection) -> TablePath:
+    path = make_table(pa.schema({"x": pa.int64()}))
+    write(connection, path, pl.DataFrame({"x": [1, 2]}))
+    return path
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/out", "file:///tmp/out", "fluss://host:9123/out"])
+def test_a_url_is_no_folder(
+    log: TablePath,
+    connection: FlussConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    query = scan_fluss(log, connection=connection)
+    with pytest.raises(FlussError, match=r"to=.* is a URL: expected the path of a folder"):
+        run(query, to=url, checkpoint="cp")
+    with pytest.raises(FlussError, match=r"checkpoint=.* is a URL: expected the path"):
+        run(query, to="out", checkpoint=url)
+    assert {path.name for path in tmp_path.iterdir()} <= {"cp"}
+    # what stands in the way is gone: the same checkpoint goes on
+    assert run(query, to="out", checkpoint="cp").rows_written == 2
+
+
+def test_a_folder_that_cannot_be_made(
+    log: TablePath, connection: FlussConnection, tmp_path: Path
+) -> None:
+    query = scan_fluss(log, connection=connection)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FlussError, match=r"to=.* cannot be made as a folder"):
+        run(query, to=str(tmp_path / "file" / "out"), checkpoint=str(tmp_path / "cp"))
