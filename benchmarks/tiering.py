@@ -1,7 +1,7 @@
 """Our tiering service beside Flink's: ``python -m benchmarks.tiering``; see ``--help``.
 
-Rows for each second of processor time from the start of the process, and its largest resident
-memory, until all rows of a log table are in the lake of a local cluster.
+Rows for each second of processor time, and the largest resident memory of the process, until all
+rows of a log table are in the lake of a local cluster: from the start, and of as many more rows.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main(
 ) -> None:
     """Measure both on a table each, of the same rows."""
     console = Console(highlight=False)
-    found: dict[str, tuple[float, int]] = {}
+    found: dict[str, list[tuple[float, int]]] = {"ours": [], "flink": []}
     for name in ("ours", "flink"):
         with (
             LocalCluster(datalake="iceberg") as cluster,
@@ -93,18 +93,26 @@ def main(
                     if int(place.name) not in before
                     and "FlinkTiering" in (place / "cmdline").read_text()
                 )
-            until_tiered(connection, name, rows)
-            seconds, peak = used(pid)
+            before_s = 0.0
+            for part in (1, 2):
+                until_tiered(connection, name, part * rows)
+                seconds, peak = used(pid)
+                found[name].append((rows / (seconds - before_s), peak))
+                rate = f"{found[name][-1][0]:,.0f} rows/s of processors"
+                console.print(f"{name}, part {part}: {rate}, {peak >> 20} MB")
+                if part == 1:
+                    # it tiers while this is written
+                    before_s = seconds
+                    written(connection, name, rows, buckets)
             if name == "ours":
                 service.terminate()
                 service.wait()
             else:
                 cluster.stop_flink_tiering()
-        found[name] = rows / seconds, peak
-        console.print(f"{name}: {rows / seconds:,.0f} rows/s of processors, {peak >> 20} MB")
-    (rate, peak), (flinks, its_peak) = found["ours"], found["flink"]
-    console.print(f"{rate / flinks:.1f} times the rows, {peak / its_peak:.2f} of the memory")
-    if rate < _RATE_AIM * flinks or peak > _MEMORY_AIM * its_peak:
+    times = [our / its for (our, _), (its, _) in zip(*found.values(), strict=True)]
+    memory = found["ours"][-1][1] / found["flink"][-1][1]
+    console.print(f"{times[0]:.1f} and {times[1]:.1f} times the rows, {memory:.2f} of the memory")
+    if min(times) < _RATE_AIM or memory > _MEMORY_AIM:
         console.print("an aim was missed")
         raise typer.Exit(1)
 

@@ -6,6 +6,7 @@ import datetime as dt
 import struct
 import time
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -67,7 +68,7 @@ def test_folders_of_dates(tmp_path: Path, legacy: str | None, folder: str) -> No
     assert partitions.path(row, 0, "f.parquet") == f"d={folder}/bucket-0/f.parquet"
 
 
-PARTS = {
+PARTS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "flag": (pa.bool_(), [True, False, True]),
     "i8": (pa.int8(), [5, -7, 0]),
     "i64": (pa.int64(), [2**63 - 1, -(2**63), 0]),
