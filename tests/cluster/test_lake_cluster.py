@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -42,6 +43,23 @@ def test_a_lake_table_is_made_in_the_iceberg_catalog(fluss_lake_cluster: LocalCl
             ["made_in_iceberg"],
         ).fetchall()
     assert rows == [("fluss-iceberg-catalog", "fluss")]
+
+
+def test_a_lake_table_is_made_although_another_writes_the_catalog(
+    fluss_lake_cluster: LocalCluster,
+) -> None:
+    catalog = fluss_lake_cluster.dir / "lake" / "catalog.db"
+    with closing(sqlite3.connect(catalog, check_same_thread=False)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        # longer than SQLite's driver waits where nobody says otherwise
+        end = threading.Timer(4.0, other.rollback)
+        end.start()
+        try:
+            lake_table(fluss_lake_cluster, "made_while_locked")
+        finally:
+            end.join()
+    with fluss.connect(fluss_lake_cluster.bootstrap_servers) as connection:
+        assert connection.get_admin().table_exists(fluss.TablePath("fluss", "made_while_locked"))
 
 
 def test_paimon_keeps_its_tables_in_files(fluss_cluster_factory: ClusterFactory) -> None:

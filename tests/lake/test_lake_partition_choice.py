@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import struct
 import time
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -15,6 +17,10 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
 from fluss_df.io.scans.union import _is_named
+from fluss_df.lake.options import LakeOptions
+from fluss_df.lake.paimon.partitions import Partitions
+from fluss_df.lake.paimon.storage import TableFiles
+from fluss_df.lake.paimon.types import Field, FieldType, LakeSchema
 from fluss_df.record.keys.partition_names import partition_names
 from fluss_df.schema import Schema
 from tests.lake_tables import create_lake_table
@@ -45,6 +51,21 @@ def test_a_name_chooses_its_rows(kind: pa.DataType, values: list[object]) -> Non
     for row, name in enumerate(names):
         chosen = _is_named(exact("p.x"), column, name, frame.schema["p.x"])
         assert frame.filter(chosen)["row"].to_list() == [row]
+
+
+@pytest.mark.parametrize(("legacy", "folder"), [(None, "20778"), ("false", "2026-11-21")])
+def test_folders_of_dates(tmp_path: Path, legacy: str | None, folder: str) -> None:
+    (tmp_path / "fluss.db" / "t").mkdir(parents=True)
+    path = fluss.TablePath("fluss", "t")
+    table = TableFiles(LakeOptions(path, "paimon", {"warehouse": str(tmp_path)}))
+    day = FieldType("DATE", 0, 0, pl.Date())
+    options = {} if legacy is None else {"partition.legacy-name": legacy}
+    schema = LakeSchema(0, (Field(0, "d", day),), ("d",), (), options)
+    # one field: its count, the kind and the nulls, the days since 1970
+    row = struct.pack(">i", 1) + bytes(8) + struct.pack("<q", 20778)
+    partitions = Partitions(table, schema)
+    assert partitions.texts(row) == {"d": "2026-11-21"}
+    assert partitions.path(row, 0, "f.parquet") == f"d={folder}/bucket-0/f.parquet"
 
 
 PARTS: dict[str, tuple[pa.DataType, list[Any]]] = {
