@@ -160,7 +160,7 @@ class Values:
             lambda: c()[n : n + m], lambda: c()[-1], lambda: c()[n], lambda: c()[-n - 1 :], lambda: c()[: -n - 1], lambda: c().left(n), lambda: c().right(n), lambda: c().replace(text, v()), lambda: c().replace(text, "zz"), lambda: c().replace(v(), "z"),
             lambda: c().re_replace("[ab]", "q"), lambda: c() + v(), lambda: c().concat(v(), c()), lambda: c().lpad(n, text), lambda: c().rpad(n, text), lambda: c().repeat(rng.randrange(3)),
             lambda: c().split(text)[rng.choice([0, 1, -1])], lambda: ibis.literal(text).join([c(), v()]), lambda: c("int").cast("string"), lambda: c("boolean").cast("string"), lambda: c("date").cast("string"), lambda: c("decimal").cast("string"),
-            lambda: c("time").cast("string"), lambda: c("float").cast("string"), lambda: c(when).strftime(rng.choice(["%Y/%m", "%d.%m.%Y", "%j", "%H:%M:%S", "%B %a", "%y"])), lambda: c(when).day_of_week.full_name(),
+            lambda: c("time").cast("string"), lambda: c(when).strftime(rng.choice(["%Y/%m", "%d.%m.%Y", "%j", "%H:%M:%S", "%B %a", "%y"])), lambda: c(when).day_of_week.full_name(),
             lambda: c().translate("ab", "xy"), lambda: ibis.array([c(), v()]).join(","), lambda: c().split("_").join("+"), lambda: c().re_split("[_X]")[0], lambda: ibis.struct({"a": c(), "b": v()})["b"], lambda: c().substr(c("int").abs(), m),
         ]  # fmt: skip
 
@@ -221,7 +221,7 @@ class Values:
             forms += [
                 lambda: c(any_kind).nunique(where=where), lambda: c("int").median(where=where), lambda: c("int").quantile(rng.choice([0, 0.25, 0.9, 1]), where=where),
                 lambda: c("int").bit_and(where=where), lambda: c("int").bit_or(where=where), lambda: c("int").bit_xor(where=where), lambda: c("int").cov(c("int"), where=where, how=rng.choice(["pop", "sample"])), lambda: c("int").corr(c("int"), where=where, how="pop"),
-                lambda: c("int").sum(where=where) + c("int").max(), lambda: ibis.ifelse(t.count() > 3, c("int").max(), None), lambda: c(any_kind).collect(where=where).length(), lambda: c("float").nunique(where=where), lambda: c("int").kurtosis(where=where),
+                lambda: c("int").sum(where=where) + c("int").max(), lambda: ibis.ifelse(t.count() > 3, c("int").max(), None), lambda: c(any_kind).collect(where=where).length(), lambda: c("float").nunique(where=where),
                 lambda: c("string").group_concat(",", where=where).length(), lambda: c("decimal").median(where=where), lambda: c("boolean").sum() / t.count(),
             ]  # fmt: skip
             if "k" in t.columns:
