@@ -296,7 +296,6 @@ class Values:
             lambda: c("date").cast("string"),
             lambda: c("decimal").cast("string"),
             lambda: c("time").cast("string"),
-            lambda: c("float").cast("string"),
             lambda: c(when).strftime(
                 rng.choice(["%Y/%m", "%d.%m.%Y", "%j", "%H:%M:%S", "%B %a", "%y"])
             ),
@@ -405,7 +404,6 @@ class Values:
                 lambda: ibis.ifelse(t.count() > 3, c("int").max(), None),
                 lambda: c(any_kind).collect(where=where).length(),
                 lambda: c("float").nunique(where=where),
-                lambda: c("int").kurtosis(where=where),
                 lambda: c("string").group_concat(",", where=where).length(),
                 lambda: c("decimal").median(where=where),
                 lambda: c("boolean").sum() / t.count(),
