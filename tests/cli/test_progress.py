@@ -63,7 +63,8 @@ def test_an_error_ends_it(terminal: io.StringIO) -> None:
         assert len(watchers()) == 1
         raise ValueError("wrong")
 
-    with pytest.raises(ValueError, match="wrong"), progress("a"):
+    # with something to ask, the watcher stays until it is told to end
+    with pytest.raises(ValueError, match="wrong"), progress("a", poll=lambda: 0):
         fail()
     assert not watchers()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,11 @@ class Server:
     """Where a :class:`LakeTable` is."""
 
     bootstrap_servers: str
+
+
+def tiering_threads() -> set[threading.Thread]:
+    """Return the threads that tier folders, also those of engines that other tests left open."""
+    return {thread for thread in threading.enumerate() if thread.name == "fluss-df-folder-lake"}
 
 
 def table(

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.tiering.coordinator import Coordinator
-from tests.lake.folders import BY_HAND, Server, assert_reads, catalog, table, tier
+from tests.lake.folders import BY_HAND, Server, assert_reads, catalog, table, tier, tiering_threads
 from tests.lake.tiering.support import KINDS, LakeTable
 
 
@@ -49,11 +48,13 @@ def test_nothing_a_part_and_everything_tiered(by_hand: EmbeddedFluss, kind: str)
 
 @pytest.mark.parametrize("kind", ["log", "partitioned_keys"])
 def test_the_owner_tiers_and_goes_on_after_it_is_opened_again(tmp_path: Path, kind: str) -> None:
+    others = tiering_threads()
     with EmbeddedFluss(tmp_path, port=0) as engine:
         lake_table = table(engine, kind)
         lake_table.write(list(range(100)), 1)
         wait_for_rows(lake_table, 100)
-    assert not [t for t in threading.enumerate() if t.name == "fluss-df-folder-lake"]
+        assert tiering_threads() - others
+    assert not tiering_threads() - others
     with EmbeddedFluss(tmp_path, port=0) as engine:
         lake_table.cluster = Server(engine.address)  # type: ignore[assignment]
         assert_reads(engine, lake_table)
@@ -101,12 +102,13 @@ def wait_for_rows(lake_table: LakeTable, rows: int) -> None:
 
 
 def test_no_lake_table_costs_no_thread_and_no_file(tmp_path: Path) -> None:
+    others = tiering_threads()
     with EmbeddedFluss(tmp_path, port=0) as engine, engine.connection() as connection:
         schema = fluss.Schema(pl.DataFrame({"a": [1]}).to_arrow().schema)
         connection.get_admin().create_table(
             fluss.TablePath("fluss", "plain"), fluss.TableDescriptor(schema)
         )
-        assert not [t for t in threading.enumerate() if t.name == "fluss-df-folder-lake"]
+        assert not tiering_threads() - others
         assert not (tmp_path / "lake").exists()
 
 

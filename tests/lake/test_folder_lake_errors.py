@@ -33,7 +33,7 @@ from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 from fluss_df.lake import TieringService
 from fluss_df.lake.tiering.offsets import OFFSETS_PROPERTY
-from tests.lake.folders import BY_HAND, assert_reads, at, catalog, table, tier
+from tests.lake.folders import BY_HAND, assert_reads, at, catalog, table, tier, tiering_threads
 
 LOG = fluss.TablePath("fluss", "log")
 MORE = pa.schema([("word", pa.string())])
@@ -215,12 +215,12 @@ def test_a_tiering_that_ends_is_said(
         raise ValueError("no such luck")
 
     monkeypatch.setattr(TieringService, "run", fail)
+    others = tiering_threads()
     with EmbeddedFluss(tmp_path / "d", port=0) as engine:
         table(engine, "log").write([1], 1)
         assert ran.wait(30)
-        for thread in threading.enumerate():
-            if thread.name == "fluss-df-folder-lake":
-                thread.join(30)
+        for thread in tiering_threads() - others:
+            thread.join(30)
         assert fluss.read_fluss("log", connection=engine.address).height == 1
     assert "the tiering of" in caplog.text
     assert "no such luck" in caplog.text
