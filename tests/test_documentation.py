@@ -19,6 +19,7 @@ from fluss_df.cli import app
 from fluss_df.cluster import LocalCluster
 from fluss_df.engine.tables import options
 from tests.run_page import blocks_of
+from tests.stderr import unexpected
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -74,7 +75,7 @@ def test_each_block_of_the_readme_runs_alone(
             text=True,
             timeout=120,
         )
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, unexpected(done.stderr)) == (0, "")
         assert done.stdout.strip()
 
 

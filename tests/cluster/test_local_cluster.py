@@ -23,6 +23,7 @@ from fluss_df.cluster.servers import servers
 from fluss_df.cluster.servers.probe import TabletServerNode, tablet_server_nodes
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol.handshake import Credentials
+from tests.stderr import unexpected
 
 
 def nodes(cluster: LocalCluster, credentials: Credentials | None = None) -> set[int]:
@@ -321,7 +322,7 @@ def test_what_a_program_forgets_is_written_before_its_servers_end(
     ended = subprocess.run(
         [sys.executable, "-c", FORGETFUL, folder], capture_output=True, text=True, timeout=120
     )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (ended.returncode, unexpected(ended.stderr)) == (0, "")
     with LocalCluster(folder) as cluster:
         rows = fluss_df.read_fluss("fluss.forgotten", connection=cluster.bootstrap_servers)
     assert sorted(rows["n"].to_list()) == list(range(1000))
