@@ -23,15 +23,14 @@ import polars as pl
 from ibis.backends.polars.rewrites import PandasRename
 
 from fluss_df.backend.catalog.leaves import FlussLeaf, require_types
-from fluss_df.backend.translation import rule, translate
+from fluss_df.backend.translation import UNITS, rule, translate
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io.base.names import all_exact, exact
 from fluss_df.io.lookup_join import lookup_join
 from fluss_df.io.scans.offsets import bucket_offsets
-from fluss_df.io.scans.report import planned_in
+from fluss_df.io.scans.report import planned_alone
 from fluss_df.io.snapshot import CURRENT_ROWS
 from fluss_df.metadata import TablePath
-from fluss_df.polars_adapter.plans import reads_fluss_alone
 from fluss_df.polars_adapter.scans import Query, ScanNode, with_known_schema
 from fluss_df.pushdown.prune import MAX_LOOKUPS
 from fluss_df.record.change_tables import split_name
@@ -81,8 +80,7 @@ def common_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
         return None
     if isinstance(one, pl.Datetime) and isinstance(other, pl.Datetime):
         # a time without a zone is one in UTC beside one that has a zone
-        units: list[Any] = ["ms", "us", "ns"]
-        unit = max(one.time_unit, other.time_unit, key=units.index)
+        unit = max(one.time_unit, other.time_unit, key=UNITS.index)
         return pl.Datetime(unit, one.time_zone if one.time_zone == other.time_zone else "UTC")
     try:
         frames = [pl.DataFrame(schema={"": kind}) for kind in (one, other)]
@@ -187,10 +185,11 @@ class KeyedScan(ScanNode):
 
 def is_small(frame: pl.LazyFrame, connection: FlussConnection) -> bool:
     """Whether a frame reads little: what is in memory, and few rows of Fluss."""
-    if not reads_fluss_alone(frame):
+    found = planned_alone(frame)
+    if found is None:
         return False
     rows = 0
-    for plan in (planned.plan for planned in planned_in(frame)):
+    for plan in (planned.plan for planned in found):
         rows += plan.rows
         if plan.reads == CURRENT_ROWS:
             info = connection.get_table(plan.table).get_table_info()

@@ -17,6 +17,9 @@ import polars as pl
 from ibis.expr.datatypes import DataType
 from ibis.formats.polars import PolarsType as _PolarsType
 
+#: Units of times, the coarsest first.
+UNITS = ("ms", "us", "ns")
+
 _ORIGINAL = "ibis.backends.polars.compiler"
 _COPY = "fluss_df.backend._polars_compiler"
 

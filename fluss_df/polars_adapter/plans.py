@@ -81,19 +81,16 @@ def plan_text(frame: pl.LazyFrame) -> str:
     return frame.explain()
 
 
-def shown_numbers(frame: pl.LazyFrame, key: str) -> list[int]:
+def shown_numbers(frame: pl.LazyFrame, key: str) -> tuple[list[int], bool]:
     """Return the numbers that sources of a query show as ``key: #number`` in its plan, each once.
 
-    In the order of the plan.
+    In the order of the plan. And whether every source, but for frames in memory, is a Fluss scan.
+    The plan is made once for both, because that asks servers.
     """
-    found = re.findall(rf"^\s+{key}: #(\d+)$", frame.explain(), re.MULTILINE)
-    return [int(number) for number in dict.fromkeys(found)]
-
-
-def reads_fluss_alone(frame: pl.LazyFrame) -> bool:
-    """Whether every source that a query reads, but for frames in memory, is a Fluss scan."""
     plan = frame.explain()
-    return len(_SOURCE.findall(plan)) == len(_OURS.findall(plan))
+    found = re.findall(rf"^\s+{key}: #(\d+)$", plan, re.MULTILINE)
+    alone = len(_SOURCE.findall(plan)) == len(_OURS.findall(plan))
+    return [int(number) for number in dict.fromkeys(found)], alone
 
 
 def counts_node(counted: pl.LazyFrame, node: str) -> bool:

@@ -10,10 +10,8 @@ import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import polars as pl
 
-from fluss_df.backend.translation import PolarsType, rule, translate
+from fluss_df.backend.translation import UNITS, PolarsType, rule, translate
 
-#: Units of times, the coarsest first.
-UNITS = ("ms", "us", "ns")
 #: Years of which 64 bits hold the nanoseconds.
 FIRST_YEAR, LAST_YEAR = 1678, 2261
 
@@ -63,7 +61,7 @@ def _of_mixed(operation: type[ops.Value]) -> None:
             for value in (argument if isinstance(argument, tuple) else (argument,))
             if isinstance(value, ops.Value) and value.dtype.is_timestamp()
         ]
-        if not op.dtype.is_timestamp() or len({(_kind(value)) for value in times}) < 2:
+        if not op.dtype.is_timestamp() or len({_kind(value) for value in times}) < 2:
             plain: pl.Expr = found(op, **kw)
             return plain
         finest, zone = _common(times)

@@ -189,7 +189,6 @@ def changed_rows(
     data = coerce(rows.drop_columns(drop), relaxed, table=table)
     if not wanted.all():
         data, deletes = data.filter(pa.array(wanted)), deletes[wanted]
-    require_milliseconds(data, columns, table)
     return data, deletes
 
 

@@ -338,8 +338,22 @@ def numbered(planned: Planned) -> str:
 
 def planned_in(frame: pl.LazyFrame) -> list[Planned]:
     """Return the scans of a query as they would be read now, in the order of its plan."""
-    found = map(_plans.get, shown_numbers(frame, "scan"))
-    return [planned for planned in found if planned is not None]
+    return _planned(frame)[0]
+
+
+def planned_alone(frame: pl.LazyFrame) -> list[Planned] | None:
+    """Return the scans of a query as :func:`planned_in`; None where it reads something else, too.
+
+    Frames in memory count for nothing.
+    """
+    found, alone = _planned(frame)
+    return found if alone else None
+
+
+def _planned(frame: pl.LazyFrame) -> tuple[list[Planned], bool]:
+    numbers, alone = shown_numbers(frame, "scan")
+    found = map(_plans.get, numbers)
+    return [planned for planned in found if planned is not None], alone
 
 
 class ScanLog:

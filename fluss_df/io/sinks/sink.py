@@ -343,19 +343,18 @@ partition_keys, bucket_keys, bucket_count, properties, change_type_column, progr
 
 def _checked(target: Target, rows: pa.Table) -> pa.Table:
     """Return rows as the table has them; of changes those that do something."""
-    path = str(target.path)
-    if target.change_type_column is not None:
-        columns = target.columns
+    path, columns, descriptor = str(target.path), target.columns, target.descriptor
+    if target.change_type_column is None:
+        rows = coerce(rows, columns, table=path, allow_missing=target.merges)
+    else:
         if target.merges:
             there = frozenset(rows.column_names)
             columns = tuple(c for c in columns if c.name in there or not c.type.nullable)
-        keys = target.descriptor.schema.primary_keys
-        return changed_rows(rows, target.change_type_column, columns, keys, path)[0]
-    rows = coerce(rows, target.columns, table=path, allow_missing=target.merges)
-    descriptor = target.descriptor
+        keys = descriptor.schema.primary_keys
+        rows, _ = changed_rows(rows, target.change_type_column, columns, keys, path)
     log_format = descriptor.properties.get("table.log.format", "arrow").lower()
     if descriptor.schema.primary_keys or log_format in ROW_LOG_FORMATS:
-        require_milliseconds(rows, target.columns, path)
+        require_milliseconds(rows, columns, path)
     return rows
 
 

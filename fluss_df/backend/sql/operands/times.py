@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 from sqlglot import exp
 
-from fluss_df.backend.compiler.times import FIRST_YEAR, LAST_YEAR, UNITS
+from fluss_df.backend.compiler.times import FIRST_YEAR, LAST_YEAR
 from fluss_df.backend.sql.operands.types import asked_type
+from fluss_df.backend.translation import UNITS
 
 _DIGITS = (3, 6, 9)
 _NO_PRECISION = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ)
