@@ -118,6 +118,7 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.embedded_kill
 	@"$(BIN)/python" -m tests.campaigns.embedded_power
 	@"$(BIN)/python" -m tests.campaigns.embedded_fuzz
+	@"$(BIN)/python" -m tests.campaigns.ddl_beside
 	@"$(BIN)/python" -m tests.campaigns.embedded_damage
 	@"$(BIN)/python" -m tests.campaigns.scan_fuzz
 	@"$(BIN)/python" -m tests.campaigns.sql_fuzz

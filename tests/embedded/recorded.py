@@ -24,6 +24,7 @@ from tests.embedded.test_key_requests_beside_a_cluster import (
     A,
     B,
     schema,
+    with_function,
 )
 
 ANSWERS: Final = Path(__file__).parent / "golden" / "answers-0.9.1.json"
@@ -33,6 +34,7 @@ Answer = tuple[int, str, str]
 # Java's class of an error without a code
 _JAVA: Final = r"^(java|org\.apache)[\w.]*Exception: "
 _DECIMAL = {"name": "d", "data_type": {"type": "DECIMAL", "precision": 5, "scale": 2}, "id": 2}
+_MAP: Final = {"type": "MAP", "key_type": {"type": "INTEGER"}, "value_type": {"type": "DATE"}}
 # its field has the id 1
 _ROW: Final = {
     "name": "r",
@@ -74,8 +76,13 @@ TABLES: Final[list[dict[str, Any]]] = [
     {"schema": schema(primary_key=["a", "b"]), "partition_key": ["b", "a"]},
     {"schema": schema(primary_key=["a"]), "partition_key": ["b"], "bucket_key": ["b"]},
     {"schema": schema(A, ARRAY, primary_key=["a", "l"])},
+    _log(A, {**_ROW, "id": 7}),
+    _log({**A, "id": -1}, B),
+    {"schema": schema(highest_field_id=1)},
+    {"schema": schema(with_function(A, "sum"), B)},
     {"bucket_count": 0},
     {"bucket_count": -3},
+    _log(A, {**B, "data_type": _MAP}, bucket_key=["b"]),
     {"bucket_key": ["a", "zz"]},
     {"partition_key": ["b"], **_properties(table_auto__partition_enabled="true")},
     {
@@ -94,6 +101,13 @@ TABLES: Final[list[dict[str, Any]]] = [
             ("table.datalake.format", "delta"),
             ("table.replication.factor", "-1"),
             (f"{_AUTO}.num-precreate", "x"),
+            (f"{_AUTO}.num-precreate", " 4 "),
+            (f"{_AUTO}.num-retention", "2147483648"),
+            (f"{_AUTO}.num-retention", "1_0"),
+            ("table.log.ttl", "0"),
+            ("table.log.ttl", "100"),
+            ("table.log.ttl", "100 ms"),
+            ("table.auto-increment.cache-size", "5_000"),
             ("table.log.tiered.local-segments", "-1"),
             ("table.log.arrow.compression.zstd.level", "x"),
             ("table.merge-engine", "NOPE"),
@@ -115,6 +129,14 @@ ALTERATIONS: Final = [
     alter(config_changes=config("my.own", "1"), add_columns=[_added("c")]),
     alter(config_changes=config("my.own", "1", 2)),
     alter(config_changes=config("table.log.tiered.local-segments", "x")),
+    alter(config_changes=config("table.log.tiered.local-segments", "0")),
+    alter(config_changes=config("table.datalake.freshness", "100")),
+    alter(
+        config_changes=[
+            *config("table.datalake.freshness", "x"),
+            *config("table.datalake.freshness", None, 1),
+        ]
+    ),
     alter(drop_columns=[pb.DropColumn(column_name="b")]),
     alter(rename_columns=[pb.RenameColumn(old_column_name="b", new_column_name="c")]),
     alter(add_columns=[_added("c", place=1)]),
@@ -168,6 +190,8 @@ def asked(peer: Peer) -> dict[str, Answer]:
     found = {}
     for name, kind, request in questions():
         code, message, body = peer.ask(kind, request)
+        # a list of them in Java's words, which is left out here
+        message = message.partition(" Current columns is")[0]
         texts = (re.sub(_JAVA, "", message), body)
         message, body = (text.replace(DATABASE, "beside") for text in texts)
         found[name] = (code, message, body)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Final
 
+from fluss_df.engine.catalog.validation import as_fluss_keeps_it, check_properties
 from fluss_df.engine.tables import options
 from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import DatabaseDescriptor, reading
+from fluss_df.metadata import DatabaseDescriptor
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import Column, type_from_json
@@ -60,6 +62,9 @@ def altered(table: Table, request: pb.AlterTableRequest) -> TableDescriptor | No
     FlussError
         ``INVALID_ALTER_TABLE_EXCEPTION`` and others as Fluss has them.
     """
+    for change in request.config_changes:
+        _check_operation(change)
+    added = [_added_column(column) for column in request.add_columns]
     columns = bool(
         request.add_columns
         or request.drop_columns
@@ -74,7 +79,7 @@ def altered(table: Table, request: pb.AlterTableRequest) -> TableDescriptor | No
     if request.config_changes:
         return _with_properties(table.descriptor, request)
     if columns:
-        return _with_columns(table.descriptor, request)
+        return _with_columns(table.descriptor, request, added)
     return None
 
 
@@ -85,7 +90,6 @@ def _invalid(message: str) -> FlussError:
 def _with_properties(old: TableDescriptor, request: pb.AlterTableRequest) -> TableDescriptor | None:
     properties, custom = dict(old.properties), dict(old.custom_properties)
     for change in request.config_changes:
-        _check_operation(change)
         key = change.config_key
         ours = key.startswith("table.")
         if ours and key not in options.ALTERABLE + options.ALTERABLE_LOCAL:
@@ -93,21 +97,44 @@ def _with_properties(old: TableDescriptor, request: pb.AlterTableRequest) -> Tab
         target = properties if ours else custom
         if change.op_type == _DELETE:
             target.pop(key, None)
-            continue
-        if ours:
-            options.check_option(key, change.config_value)
-            if key == options.DATALAKE_ENABLED:
-                raise _invalid(
-                    f"The option '{key}' cannot be altered for tables that were created before the"
-                    " Fluss cluster enabled datalake."
-                )
-        target[key] = change.config_value
+        else:
+            target[key] = change.config_value
     if properties == old.properties and custom == old.custom_properties:
         return None
+    for key in properties.keys() & {change.config_key for change in request.config_changes}:
+        options.check_option(key, properties[key])
+        if key == options.DATALAKE_ENABLED:
+            raise _invalid(
+                f"The option '{key}' cannot be altered for tables that were created before the"
+                " Fluss cluster enabled datalake."
+            )
+    check_properties(properties, bool(old.schema.primary_keys))
     return _copy(old, old.schema, properties, custom)
 
 
-def _with_columns(old: TableDescriptor, request: pb.AlterTableRequest) -> TableDescriptor:
+def _added_column(added: pb.AddColumn) -> Column:
+    """Return a new column, without an id."""
+    if added.column_position_type != _LAST:
+        raise FlussError(
+            f"Unsupported ColumnPositionType: {added.column_position_type}",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
+    try:
+        value = json.loads(added.data_type_json)
+        as_fluss_keeps_it(value, added=True)
+        kind = type_from_json(value)
+    except (ValueError, TypeError, AttributeError, RecursionError, FlussError) as error:
+        raise FlussError(
+            f"The type of the column {added.column_name} cannot be read: {error}",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        ) from None
+    comment = added.comment if added.HasField("comment") else None
+    return Column(added.column_name, kind, comment, None)
+
+
+def _with_columns(
+    old: TableDescriptor, request: pb.AlterTableRequest, added: Sequence[Column]
+) -> TableDescriptor:
     for kind, changes in (
         ("drop", request.drop_columns),
         ("rename", request.rename_columns),
@@ -116,22 +143,12 @@ def _with_columns(old: TableDescriptor, request: pb.AlterTableRequest) -> TableD
         if changes:
             raise FlussError(f"Not support {kind} column now.", ErrorCode.UNKNOWN_SERVER_ERROR)
     columns = list(old.schema.columns)
-    for added in request.add_columns:
-        if added.column_position_type != _LAST:
-            raise FlussError(
-                f"Unsupported ColumnPositionType: {added.column_position_type}",
-                ErrorCode.UNKNOWN_SERVER_ERROR,
-            )
-        if any(column.name == added.column_name for column in columns):
-            raise _invalid(f"Column {added.column_name} already exists.")
-        with reading("the type of a column"):
-            kind_of = type_from_json(json.loads(added.data_type_json))
-        if not kind_of.nullable:
-            raise FlussError(
-                f"Column {added.column_name} must be nullable.", ErrorCode.UNKNOWN_SERVER_ERROR
-            )
-        comment = added.comment if added.HasField("comment") else None
-        columns.append(Column(added.column_name, kind_of, comment, None))
+    for new in added:
+        if any(column.name == new.name for column in columns):
+            raise _invalid(f"Column {new.name} already exists.")
+        if not new.type.nullable:
+            raise FlussError(f"Column {new.name} must be nullable.", ErrorCode.UNKNOWN_SERVER_ERROR)
+        columns.append(new)
     value = old.schema.to_json()
     schema = Schema.from_columns(
         columns,

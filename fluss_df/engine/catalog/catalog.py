@@ -495,4 +495,4 @@ def _undoing(undo: Callable[[], object]) -> Iterator[None]:
 
 
 def _shown(keys: tuple[str, ...], values: list[str]) -> str:
-    return "$".join(f"{key}={value}" for key, value in zip(keys, values, strict=True))
+    return "/".join(f"{key}={value}" for key, value in zip(keys, values, strict=True))

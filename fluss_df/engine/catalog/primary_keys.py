@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from fluss_df.engine.merge.merge_engines import DELETE_BEHAVIOR, MERGE_ENGINE, V
 from fluss_df.engine.tables.options import FORMAT_VERSION, invalid_config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.schema import Schema, TableDescriptor
-from fluss_df.types import Column, TypeRoot
+from fluss_df.types import Column, DataType, TypeRoot
 
 _NO_KEYS: Final = ("ARRAY", "MAP", "ROW")
 _NEWEST_FORMAT: Final = 2
@@ -28,6 +29,11 @@ def _refused(message: str) -> FlussError:
 
 def _shown(names: Iterable[str]) -> str:
     return f"[{', '.join(names)}]"
+
+
+def shown_type(kind: DataType) -> str:
+    """Return a type as Java's Fluss prints it."""
+    return re.sub(r",(?! )", ", ", str(kind)).upper()
 
 
 def check_keys(value: Mapping[str, Any]) -> None:
@@ -49,6 +55,14 @@ def check_keys(value: Mapping[str, Any]) -> None:
         raise _refused(
             f"Table column {_shown(names)} should include all primary key constraint {_shown(keys)}"
         )
+    if set(schema.get("auto_increment_column") or []) & set(keys):
+        raise _refused("Auto increment column can not be used as the primary key.")
+    for column in schema["columns"]:
+        if column.get("agg_function") and column["name"] in keys:
+            raise _refused(
+                f"Cannot set aggregation function for primary key column '{column['name']}'."
+                " Primary key columns automatically use 'primary-key' aggregation."
+            )
     partitions = value.get("partition_key") or []
     if not set(partitions) <= set(keys):
         raise _refused(
@@ -115,12 +129,10 @@ def check_primary_key_table(descriptor: TableDescriptor) -> None:
     for key in schema.primary_keys:
         if types[key].root.name in _NO_KEYS:
             raise _refused(
-                f"Primary key column '{key}' has unsupported data type {str(types[key]).upper()}."
+                f"Primary key column '{key}' has unsupported data type {shown_type(types[key])}."
                 " Currently, primary key column does not support types: [ARRAY, MAP, ROW]."
             )
     for name in schema.auto_increment:
-        if name in schema.primary_keys:
-            raise _refused("Auto increment column can not be used as the primary key.")
         if types[name].root not in (TypeRoot.INTEGER, TypeRoot.BIGINT):
             raise _refused("The data type of auto increment column must be INT or BIGINT.")
     version = properties.get(FORMAT_VERSION, "1")
@@ -173,7 +185,7 @@ def _check_version_column(schema: Schema, name: str | None) -> None:
     if found.type.root not in _VERSIONS:
         raise invalid_config(
             f"The version column '{name}' for versioned merge engine must be one type of [INT,"
-            f" BIGINT, TIMESTAMP, TIMESTAMP_LTZ], but got {str(found.type).upper()}."
+            f" BIGINT, TIMESTAMP, TIMESTAMP_LTZ], but got {shown_type(found.type)}."
         )
 
 
@@ -194,5 +206,5 @@ def check_aggregates(schema: Schema) -> None:
             raise invalid_config(
                 f"{where} Data type for {name} column must be part of"
                 f" [{', '.join(root.name for root in taken)}] but was"
-                f" '{str(column.type).upper()}'."
+                f" '{shown_type(column.type)}'."
             )

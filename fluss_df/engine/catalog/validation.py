@@ -8,14 +8,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from fluss_df.engine.catalog.primary_keys import check_keys, check_primary_key_table, with_defaults
+from fluss_df.engine.catalog.primary_keys import (
+    check_keys,
+    check_primary_key_table,
+    shown_type,
+    with_defaults,
+)
+from fluss_df.engine.merge import aggregates
 from fluss_df.engine.merge.merge_engines import DELETE_BEHAVIOR, MERGE_ENGINE
 from fluss_df.engine.tables import options
 from fluss_df.engine.tables.options import invalid_config
 from fluss_df.engine.tables.tables import MAX_BUCKETS
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.schema import Schema, TableDescriptor
-from fluss_df.types import DataType, TypeRoot
+from fluss_df.types import DataType
 
 MAX_PARTITIONS: Final = 1000
 _MAX_NAME: Final = 200
@@ -28,6 +34,10 @@ _RESERVED_COLUMNS: Final = (
     "_log_offset",
     "_commit_timestamp",
 )
+# what a column or field has that is not numbered yet
+_NO_ID: Final = -1
+# aggregate functions that Fluss has, and this engine does not
+_BITMAPS: Final = ("rbm32", "rbm64")
 _NO_KEYS: Final = ("ARRAY", "MAP", "ROW")
 _PARTITION_TYPES: Final = (
     "CHAR, STRING, BOOLEAN, BINARY, BYTES, TINYINT, SMALLINT, INTEGER, DATE, "
@@ -136,11 +146,15 @@ def read_descriptor(text: bytes, default_buckets: int, *, lake: bool = False) ->
     return descriptor
 
 
-def _check_keys(value: Mapping[str, Any]) -> None:
+def _check_keys(value: dict[str, Any]) -> None:
     """Check the names of columns and keys, before they are put together to a schema."""
     try:
         names = [column["name"] for column in value["schema"]["columns"]]
-        _check_ids(value["schema"]["columns"])
+        engine = str((value.get("properties") or {}).get(MERGE_ENGINE)).upper()
+        for column in value["schema"]["columns"]:
+            as_fluss_keeps_it(column["data_type"], added=False)
+            _name_function(column, engine == "AGGREGATION")
+        _number_columns(value["schema"])
     except (TypeError, LookupError, AttributeError, RecursionError) as error:
         raise invalid_table(f"Failed to parse table descriptor: {error!r}") from None
     twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
@@ -170,22 +184,62 @@ def _check_keys(value: Mapping[str, Any]) -> None:
     check_keys(value)
 
 
-def _check_ids(columns: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse columns, and fields in them, of which two have the same id: rows go by ids."""
+def _number_columns(schema: dict[str, Any]) -> None:
+    """Give columns without ids those of their places, and refuse ids that cannot be."""
+    columns = schema["columns"]
+    without = [column.setdefault("id", _NO_ID) == _NO_ID for column in columns]
+    if all(without):
+        for place, column in enumerate(columns):
+            column["id"] = place
+    elif any(without):
+        raise invalid_table("All columns must have columnId or none of them must have columnId.")
     ids = list(_field_ids(columns, "id", "data_type"))
-    # what has no id yet is given one
-    if all(isinstance(number, int) and number >= 0 for number in ids):
-        unique = len(set(ids))
-        if unique < len(ids):
-            raise invalid_table(
-                "All field IDs (including nested fields) must be unique. Found"
-                f" {unique} unique IDs but expected {len(ids)}."
-            )
+    # rows go by ids
+    unique = len(set(ids))
+    if unique < len(ids):
+        raise invalid_table(
+            "All field IDs (including nested fields) must be unique. Found"
+            f" {unique} unique IDs but expected {len(ids)}."
+        )
+    largest = max(ids, default=_NO_ID)
+    if schema.setdefault("highest_field_id", largest) < largest:
+        raise invalid_table(
+            f"Highest field ID ({schema['highest_field_id']}) must be greater than or equal to the"
+            f" maximum field ID ({largest}) including nested fields."
+        )
+
+
+def as_fluss_keeps_it(kind: Any, *, added: bool) -> None:
+    """Change the JSON of a type to what Fluss keeps of it: the keys of maps are NOT NULL.
+
+    The fields of rows of a column that is ``added`` to a table are numbered by the server.
+    """
+    if not isinstance(kind, dict):
+        return
+    if isinstance(kind.get("key_type"), dict):
+        kind["key_type"]["nullable"] = False
+    for inner in ("element_type", "key_type", "value_type"):
+        as_fluss_keeps_it(kind.get(inner), added=added)
+    for field in kind.get("fields") or ():
+        if added:
+            field["field_id"] = _NO_ID
+        as_fluss_keeps_it(field.get("field_type"), added=added)
+
+
+def _name_function(column: dict[str, Any], aggregates_rows: bool) -> None:
+    """Write an aggregate function as Fluss does, which forgets one that it does not have."""
+    function = column.get("agg_function")
+    if not function:
+        return
+    function["type"] = name = aggregates.function_name(function["type"])
+    # a table that aggregates rows is refused with such a function: it would be another one
+    if name not in (*aggregates.FUNCTIONS, *_BITMAPS) and not aggregates_rows:
+        del column["agg_function"]
 
 
 def _field_ids(entries: Any, number: str, kind: str) -> Iterator[Any]:
     for entry in entries:
-        yield entry.get(number)
+        yield entry.get(number, _NO_ID)
         yield from _nested_ids(entry.get(kind))
 
 
@@ -210,7 +264,7 @@ def check_descriptor(descriptor: TableDescriptor) -> None:
     for key in descriptor.bucket_keys:
         if types[key].root.name in _NO_KEYS:
             raise invalid_table(
-                f"Bucket key column '{key}' has unsupported data type {_sql(types[key])}."
+                f"Bucket key column '{key}' has unsupported data type {shown_type(types[key])}."
                 " Currently, bucket key column does not support types: [ARRAY, MAP, ROW]."
             )
     factor = options.integer(properties, options.REPLICATION_FACTOR, 1)
@@ -221,7 +275,7 @@ def check_descriptor(descriptor: TableDescriptor) -> None:
             else f"Replication factor: {factor} larger than available tablet servers: 1.",
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
-    _check_properties(properties, bool(schema.primary_keys))
+    check_properties(properties, bool(schema.primary_keys))
     if schema.primary_keys:
         check_primary_key_table(descriptor)
     _check_partitions(descriptor, types)
@@ -229,7 +283,8 @@ def check_descriptor(descriptor: TableDescriptor) -> None:
     _check_statistics(descriptor, types)
 
 
-def _check_properties(properties: Mapping[str, str], has_primary_key: bool) -> None:
+def check_properties(properties: Mapping[str, str], has_primary_key: bool) -> None:
+    """Refuse properties that do not go together, or with the kind of the table."""
     level = options.integer(properties, "table.log.arrow.compression.zstd.level", 3)
     if not 1 <= level <= 22:
         raise invalid_config(
@@ -258,7 +313,7 @@ def _check_partitions(descriptor: TableDescriptor, types: Mapping[str, DataType]
             raise invalid_table(
                 f"Currently, partitioned table supported partition key type are"
                 f" [{_PARTITION_TYPES}], but got partition key '{key}' with data type"
-                f" {_sql(types[key])}."
+                f" {shown_type(types[key])}."
             )
     if not automatic or len(keys) < 2:
         return
@@ -305,17 +360,10 @@ def _check_statistics(descriptor: TableDescriptor, types: Mapping[str, DataType]
             )
         if types[name].root.name in (*_NO_KEYS, "BINARY", "BYTES"):
             raise invalid_config(
-                f"Column '{name}' of type '{_sql(types[name])}' is not supported for statistics"
-                " collection. Supported types are: BOOLEAN, TINYINT, SMALLINT, INTEGER, BIGINT,"
-                " FLOAT, DOUBLE, STRING, CHAR, DECIMAL, DATE, TIME, TIMESTAMP, and TIMESTAMP_LTZ."
+                f"Column '{name}' of type '{shown_type(types[name])}' is not supported for"
+                " statistics collection. Supported types are: BOOLEAN, TINYINT, SMALLINT, INTEGER,"
+                " BIGINT, FLOAT, DOUBLE, STRING, CHAR, DECIMAL, DATE, TIME, TIMESTAMP, and TIMESTAMP_LTZ."
             )
-
-
-def _sql(kind: DataType) -> str:
-    """Return a type as Java's Fluss prints it."""
-    if kind.root is TypeRoot.DECIMAL:
-        return f"DECIMAL({kind.precision}, {kind.scale})"
-    return str(kind).upper()
 
 
 def check_columns(schema: Schema) -> None:

@@ -35,6 +35,7 @@ MAX_NUMBER: Final = 2**63 - 1
 
 # as Java has them beside the names of the IANA database
 _GMT_OFFSET = re.compile(r"GMT([+-])(\d{1,2})(?::?([0-5]\d))?")
+_WHOLE = re.compile(r"[+-]?\d+")
 _DURATION = re.compile(r"(\d+)\s*([a-zA-Zµ]*)")
 _UNITS: Final = {
     "": 1,
@@ -49,11 +50,37 @@ _UNITS: Final = {
 
 
 def duration_ms(text: str) -> int:
-    """Return the milliseconds of ``"7d"``, ``"3 min"`` or ``"500"``; ValueError for others."""
+    """Return the milliseconds of ``"7d"``, ``"3 min"`` or ``"500"``; ValueError for others.
+
+    New tables need a unit (:func:`check_option`), as in Fluss; older ones may have none.
+    """
     found = _DURATION.fullmatch(text.strip())
     if found is None or found[2].lower() not in _UNITS:
         raise ValueError(text)
     return int(found[1]) * _UNITS[found[2].lower()]
+
+
+def _duration(text: str) -> object:
+    if text.strip().isdecimal():
+        # Fluss refuses a number without a unit
+        raise ValueError(text)
+    return duration_ms(text)
+
+
+def _whole_number(bits: int) -> Callable[[str], int]:
+    """Return what reads an integer of ``bits`` bits as Java does: no spaces, no underscores."""
+
+    def parse(text: str) -> int:
+        number = int(text)
+        if _WHOLE.fullmatch(text) is None or not -(1 << bits - 1) <= number < 1 << bits - 1:
+            raise ValueError(text)
+        return number
+
+    return parse
+
+
+_int32: Final = _whole_number(32)
+_int64: Final = _whole_number(64)
 
 
 def time_zone(name: str) -> datetime.tzinfo:
@@ -80,7 +107,7 @@ def _time_zone(text: str) -> object:
 
 
 def _sequence_cache(text: str) -> object:
-    size = int(text)
+    size = _int64(text)
     if not 1 <= size <= _MOST_SEQUENCE_CACHE:
         raise invalid_config(
             f"Invalid value for config '{SEQUENCE_CACHE}'. Reason: {size} is not between 1 and"
@@ -115,23 +142,23 @@ def _one_of(*values: str) -> Callable[[str], object]:
 
 
 _PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
-    REPLICATION_FACTOR: int,
+    REPLICATION_FACTOR: _int32,
     "table.log.format": _one_of("ARROW", "INDEXED", "COMPACTED"),
     "table.log.arrow.compression.type": _one_of("NONE", "LZ4_FRAME", "ZSTD"),
-    "table.log.arrow.compression.zstd.level": int,
+    "table.log.arrow.compression.zstd.level": _int32,
     "table.kv.format": _one_of("COMPACTED", "INDEXED"),
-    FORMAT_VERSION: int,
+    FORMAT_VERSION: _int32,
     AUTO_PARTITION: _boolean,
     AUTO_PARTITION_KEY: str,
     AUTO_PARTITION_UNIT: _one_of("YEAR", "QUARTER", "MONTH", "DAY", "HOUR"),
     AUTO_PARTITION_ZONE: _time_zone,
-    AUTO_PARTITION_PRECREATE: int,
-    AUTO_PARTITION_RETENTION: int,
-    LOG_TTL: duration_ms,
-    "table.log.tiered.local-segments": int,
+    AUTO_PARTITION_PRECREATE: _int32,
+    AUTO_PARTITION_RETENTION: _int32,
+    LOG_TTL: _duration,
+    "table.log.tiered.local-segments": _int32,
     DATALAKE_ENABLED: _boolean,
     "table.datalake.format": _one_of("PAIMON", "LANCE", "ICEBERG"),
-    "table.datalake.freshness": duration_ms,
+    "table.datalake.freshness": _duration,
     "table.datalake.auto-compaction": _boolean,
     "table.datalake.auto-expire-snapshot": _boolean,
     "table.merge-engine": _one_of(*MERGE_ENGINES),
