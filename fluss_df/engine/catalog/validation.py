@@ -362,7 +362,8 @@ def _check_statistics(descriptor: TableDescriptor, types: Mapping[str, DataType]
             raise invalid_config(
                 f"Column '{name}' of type '{shown_type(types[name])}' is not supported for"
                 " statistics collection. Supported types are: BOOLEAN, TINYINT, SMALLINT, INTEGER,"
-                " BIGINT, FLOAT, DOUBLE, STRING, CHAR, DECIMAL, DATE, TIME, TIMESTAMP, and TIMESTAMP_LTZ."
+                " BIGINT, FLOAT, DOUBLE, STRING, CHAR, DECIMAL, DATE, TIME, TIMESTAMP,"
+                " and TIMESTAMP_LTZ."
             )
 
 
