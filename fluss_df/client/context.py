@@ -6,7 +6,8 @@ import threading
 import weakref
 from typing import Protocol
 
-from fluss_df.client.cluster.metadata import Cluster, release
+from fluss_df.client.cluster.metadata import Cluster
+from fluss_df.client.cluster.open_clusters import open_cluster, release
 from fluss_df.client.runtime.io_thread import IOThread, io_thread, reset_after_fork
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.config import Config
@@ -73,7 +74,7 @@ class ClientContext:
             raise FlussError("the connection is closed: open a new one")
         with self._lock:
             if self._cluster is None:
-                self._cluster = Cluster(self.config, io_thread(), self.metrics)
+                self._cluster = open_cluster(self.config, self.metrics)
                 weakref.finalize(self, release, self._cluster).atexit = False
                 clients.enter(self, self.metrics)
             return self._cluster

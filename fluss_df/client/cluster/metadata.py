@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import logging
 import time
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,8 +16,7 @@ from fluss_df.client.runtime.io_thread import IOThread
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.runtime.retry import retrying
 from fluss_df.client.transport.endpoint import Endpoint, credentials_of
-from fluss_df.client.transport.folders import close_engines, engine_here, is_attached
-from fluss_df.client.transport.lane_pool import lane_pool
+from fluss_df.client.transport.folders import engine_here, is_attached
 from fluss_df.client.transport.multiplexed import CountedConnection
 from fluss_df.client.transport.pool import ConnectionPool
 from fluss_df.client.transport.tls import tls_of
@@ -29,7 +27,6 @@ from fluss_df.errors import (
     FlussError,
     NetworkError,
 )
-from fluss_df.hooks import ExitStep, at_exit
 from fluss_df.metadata import PartitionInfo, ServerNode, TableBucket, TablePath
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_METADATA, TABLE_EXISTS, Api, RequestT, ResponseT
@@ -47,6 +44,7 @@ TABLET_SERVER = "TabletServer"
 # A connection that is opened this long after its server was named the leader is a new one to a
 # server that was away; sooner, it is the first one. A server takes longer to end and to come back.
 _CONNECT_S: Final = 1.0
+_COORDINATOR_S: Final = 2.0
 
 _user_ids = itertools.count()
 
@@ -90,7 +88,6 @@ class Cluster:
         self.bucket_counts: dict[int | None, int] = {}
         # the ids of partitioned tables of which the coordinator is known to have taken note
         self.noted_tables: set[int] = set()
-        _open_clusters.add(self)
 
     @property
     def engine(self) -> LocalEngine | None:
@@ -289,8 +286,8 @@ class Cluster:
     async def server_nodes(self) -> list[ServerNode]:
         """Return the servers that are alive, the coordinator first."""
         await self.refresh()
-        coordinator = [] if self._coordinator is None else [self._coordinator]
-        return coordinator + list(self._tablet_servers.values())
+        nodes = [self._coordinator, *self._tablet_servers.values()]
+        return [node for node in nodes if node is not None]
 
     async def refresh(
         self, paths: Sequence[TablePath] = (), partition_ids: Sequence[int] = ()
@@ -307,13 +304,16 @@ class Cluster:
         return await self._refresh_once((path,), ())
 
     async def _refresh_once(
-        self, paths: tuple[TablePath, ...], partition_ids: tuple[int, ...]
+        self,
+        paths: tuple[TablePath, ...],
+        partition_ids: tuple[int, ...],
+        coordinator: ServerNode | None = None,
     ) -> pb.MetadataResponse:
         # callers that ask for the same at the same time share one request
-        key = (paths, partition_ids)
+        key = (paths, partition_ids, coordinator)
         task = self._refreshing.get(key)
         if task is None:
-            task = asyncio.ensure_future(self._ask_metadata(paths, partition_ids))
+            task = asyncio.ensure_future(self._ask_metadata(*key))
             self._refreshing[key] = task
             task.add_done_callback(lambda done: self._refreshed(key, done))
         return await asyncio.shield(task)
@@ -324,9 +324,13 @@ class Cluster:
             task.exception()  # seen, also where nobody waits any more
 
     async def _ask_metadata(
-        self, paths: tuple[TablePath, ...], partition_ids: tuple[int, ...]
+        self,
+        paths: tuple[TablePath, ...],
+        partition_ids: tuple[int, ...],
+        coordinator: ServerNode | None,
     ) -> pb.MetadataResponse:
-        connection = await self._any_connection()
+        whom = self._any_connection() if coordinator is None else self.connection_to(coordinator)
+        connection = await whom
         request = pb.MetadataRequest(
             table_path=[path_message(path) for path in paths], partitions_id=partition_ids
         )
@@ -341,13 +345,12 @@ class Cluster:
                 await self._require_table(connection, path)
             if not partition_ids or '"tablePath" is null' not in error.message:
                 raise
-            # And tablet servers of 0.9.1 for a partition that is so new that they do not know its
-            # table yet, now and then for minutes. The coordinator knows.
+            # And tablet servers of 0.9.1 for a partition whose table they do not know yet, now and
+            # then for minutes. The coordinator knows.
             try:
-                if self._coordinator is None:
+                if self._coordinator is None or coordinator is not None:
                     raise error
-                connection = await self.connection_to(self._coordinator)
-                response = await connection.request(GET_METADATA, request, timeout_ms)
+                return await self._ask_metadata(paths, partition_ids, self._coordinator)
             except FlussError as again:
                 raise FlussError(
                     f"a new partition of {', '.join(map(str, paths)) or 'a table'} is not known"
@@ -439,11 +442,28 @@ class Cluster:
             node = self.known_leader(bucket)
             if node is None:
                 self._check_still_there(path, bucket, response)
+                node = await self._asked_leader(path, bucket)
+            if node is None:
                 raise FlussError(
-                    f"bucket {bucket.bucket_id} of table {path} has no leader at the moment",
+                    f"bucket {bucket.bucket_id} of table {path} has no leader at the moment: is its"
+                    " tablet server up, and what does its log say? It tries again when restarted",
                     ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
                 )
         return node
+
+    async def _asked_leader(self, path: TablePath, bucket: TableBucket) -> ServerNode | None:
+        """Return the leader of a bucket that the coordinator names, if any.
+
+        A tablet server of 0.9.1 that is asked for a new table reads it in ZooKeeper, and keeps that
+        for good, also where the coordinator told it meanwhile of leaders that it had not read yet.
+        """
+        partitions = () if bucket.partition_id is None else (bucket.partition_id,)
+        try:
+            asked = self._refresh_once((path,), partitions, self._coordinator)
+            await asyncio.wait_for(asked, _COORDINATOR_S)
+        except (FlussError, TimeoutError) as error:
+            logger.debug("the coordinator names no leader of table %s: %r", path, error)
+        return self.known_leader(bucket)
 
     async def require_partition(self, path: TablePath, bucket: TableBucket) -> pb.MetadataResponse:
         """Ask once for the leaders of the partition of a bucket.
@@ -478,23 +498,3 @@ class Cluster:
                     f" (table id {bucket.table_id}, now {table.table_id}): open it again",
                     ErrorCode.TABLE_NOT_EXIST,
                 )
-
-
-def release(cluster: Cluster) -> None:
-    """Give up the sockets of a cluster that was never closed, from any thread."""
-    lane_pool().release(cluster)
-    cluster.io.call_unless_closed(cluster.close)
-
-
-_open_clusters: weakref.WeakSet[Cluster] = weakref.WeakSet()
-
-
-# Not a finalizer's own hook, which would come before the writers' one, which flushes.
-def _release_at_exit() -> None:
-    for cluster in list(_open_clusters):
-        if not cluster.closed:
-            release(cluster)
-    close_engines()
-
-
-at_exit(ExitStep.CLUSTERS, _release_at_exit)

@@ -74,6 +74,26 @@ def _refuse_ambiguous(connection: FlussConnection, to: str) -> None:
         )
 
 
+def refuse_nested(to: Destination, checkpoint: str | os.PathLike[str]) -> None:
+    """Refuse a checkpoint within the folder of Parquet files: who reads the folder would read it.
+
+    One that is in use is told of alone: its run goes on.
+    """
+    if callable(to) or isinstance(to, TablePath):
+        return
+    folder, inner = Path(to).resolve(), Path(checkpoint).resolve()
+    named = isinstance(to, str) and os.sep not in to and "." in to.strip(".")
+    if folder not in (inner, *inner.parents) or (named and not folder.is_dir()):
+        return
+    text = (
+        f"checkpoint {inner} lies in {folder}, the folder of Parquet files that the run writes:"
+        " programs that read the folder as a whole find the checkpoint's files among them"
+    )
+    if not (inner / "metadata.json").exists():
+        raise FlussError(f"{text}; name a folder outside, such as {folder}.checkpoint")
+    logger.warning("%s; end the run and move the checkpoint out", text)
+
+
 def describe(to: Destination, info: TableInfo | None) -> dict[str, Any]:
     """Return a destination in the form in which a checkpoint keeps it."""
     if info is not None:

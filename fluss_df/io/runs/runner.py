@@ -19,7 +19,13 @@ from fluss_df.errors import FlussError
 from fluss_df.io.base.durations import parse_duration
 from fluss_df.io.polars_reader import plan_digest
 from fluss_df.io.runs.claims import Claims
-from fluss_df.io.runs.destination import Destination, check_destination, describe, table_of
+from fluss_df.io.runs.destination import (
+    Destination,
+    check_destination,
+    describe,
+    refuse_nested,
+    table_of,
+)
 from fluss_df.io.runs.ledger import TableLedger
 from fluss_df.io.runs.losses import OnDataLoss
 from fluss_df.io.runs.micro_batches import MicroBatch, MicroBatches
@@ -117,7 +123,7 @@ def run(
         its batch. A name with a dot and without a slash is that of a table, unless only a folder
         of that name exists.
     checkpoint
-        A folder of this run alone, for one query and one destination.
+        A folder of this run alone, for one query and one destination, and outside a folder ``to``.
     trigger
         ``"available-now"`` ends when nothing is left; ``"1s"``, ``"500ms"``, ``"5m"``, a timedelta
         or a number of seconds looks for new rows at that interval, until ``stop`` is set or Ctrl-C.
@@ -152,10 +158,10 @@ def run(
     Raises
     ------
     FlussError
-        For a checkpoint of another table or destination, in use, put back or copied; a table that
-        was made again; rows that were lost before they were read; an aggregate that would replace
-        what earlier batches gave; and what the query raises. The batch at hand is not committed
-        then.
+        For a checkpoint of another table or destination, in use, put back or copied, or in the
+        folder that is written; a table that was made again; rows that were lost before they were
+        read; an aggregate that would replace what earlier batches gave; and what the query raises.
+        The batch at hand is not committed then.
 
     Examples
     --------
@@ -163,6 +169,7 @@ def run(
     >>> late.fluss.run(to="late/", checkpoint="late.checkpoint")  # doctest: +SKIP
     RunResult(fluss.flights: 1 batches, 336,776 rows read, 26,581 written)
     """
+    refuse_nested(to, checkpoint)
     batches = MicroBatches(
         frame,
         checkpoint,

@@ -48,3 +48,36 @@ def test_a_folder_that_cannot_be_made(
     (tmp_path / "file").write_text("")
     with pytest.raises(FlussError, match=r"to=.* cannot be made as a folder"):
         run(query, to=str(tmp_path / "file" / "out"), checkpoint=str(tmp_path / "cp"))
+
+
+@pytest.mark.parametrize("inner", ["out/cp", "out", "link"])
+def test_a_checkpoint_lies_outside_the_folder_that_is_written(
+    log: TablePath,
+    connection: FlussConnection,
+    tmp_path: Path,
+    inner: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    query = scan_fluss(log, connection=connection)
+    out = tmp_path / "out"
+    (out / "real").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(out / "real")
+    with pytest.raises(FlussError, match=r"name a folder outside, such as .*out\.checkpoint"):
+        run(query, to=out, checkpoint=tmp_path / inner)
+    assert [path.name for path in out.rglob("*")] == ["real"]
+    (out / "real").rmdir()
+    (tmp_path / "link").unlink()
+    # one of an earlier release goes on
+    assert run(query, to=out, checkpoint=tmp_path / "cp").rows_written == 2
+    (tmp_path / "cp").rename(out / "cp")
+    assert run(query, to=out, checkpoint=out / "cp").batches == 0
+    assert [("move the checkpoint out" in r.getMessage()) for r in caplog.records] == [True]
+
+
+def test_the_files_may_lie_in_the_checkpoint(
+    log: TablePath, connection: FlussConnection, tmp_path: Path
+) -> None:
+    query = scan_fluss(log, connection=connection)
+    for _ in range(2):
+        run(query, to=tmp_path / "cp" / "out", checkpoint=tmp_path / "cp")
+    assert pl.read_parquet(tmp_path / "cp" / "out").height == 2
