@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import types
+import warnings
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -90,7 +91,10 @@ def _serve(listener: socket.socket) -> types.CodeType | str:
             elif key.fileobj is listener:
                 asked, _ = listener.accept()
                 streams, request = _asked(asked)
-                program = os.fork()
+                with warnings.catch_warnings():
+                    # libraries have threads of their own, which this process uses for nothing
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    program = os.fork()
                 if not program:
                     waiting.close()
                     for other in (listener, asked, *running):
@@ -158,6 +162,7 @@ if __name__ == "__main__":
     import pyarrow.compute  # noqa: F401
 
     import fluss_df.aio
+    import fluss_df.cli
     import fluss_df.embedded  # noqa: F401
 
     gc.collect()
