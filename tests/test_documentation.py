@@ -18,6 +18,7 @@ import fluss_df
 from fluss_df.cli import app
 from fluss_df.cluster import LocalCluster
 from fluss_df.engine.tables import options
+from tests.programs import command
 from tests.run_page import blocks_of
 from tests.stderr import unexpected
 
@@ -68,7 +69,7 @@ def test_each_block_of_the_readme_runs_alone(
     source = source.replace("tablet_servers=3", "tablet_servers=1")
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", source],
+            [*command("-W", "error"), "-c", source],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
@@ -142,7 +143,7 @@ def run_page(page: Path, folder: Path) -> None:
     }
     warnings = ["-W", "error", "-W", "ignore:The 'future.infer_string' option is deprecated"]
     done = subprocess.run(
-        [sys.executable, *warnings, "-m", "tests.run_page", str(page)],
+        [*command(*warnings), "-m", "tests.run_page", str(page)],
         cwd=folder,
         env={**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -190,14 +191,14 @@ def test_blocks_that_are_shown_hold_to_the_rule(page: Path) -> None:
 
 def problem_of(words: list[str]) -> str | None:
     """Return what of a command of fluss-df does not exist: its name, or an option."""
-    command: Any = typer.main.get_command(app)
-    while words and hasattr(command, "list_commands"):
+    program: Any = typer.main.get_command(app)
+    while words and hasattr(program, "list_commands"):
         name, *words = words
-        if name not in command.list_commands(None):
+        if name not in program.list_commands(None):
             return name
-        command = command.get_command(None, name)
-    options = {name for parameter in command.params for name in parameter.opts}
-    options |= {name for parameter in command.params for name in parameter.secondary_opts}
+        program = program.get_command(None, name)
+    options = {name for parameter in program.params for name in parameter.opts}
+    options |= {name for parameter in program.params for name in parameter.secondary_opts}
     wrong = (word.split("=")[0] for word in words if word.startswith("-"))
     return next((word for word in wrong if word not in options), None)
 

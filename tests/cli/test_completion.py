@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -13,12 +12,13 @@ import pytest
 
 import fluss_df
 from tests.cli.conftest import Run
+from tests.programs import command
 
 
 def complete(*words: str) -> list[str]:
     """Return what bash is given for the last word; what was typed of it is part of the words."""
     done = subprocess.run(
-        [sys.executable, "-c", "from fluss_df.cli import app; app(prog_name='fluss-df')"],
+        [*command(), "-c", "from fluss_df.cli import app; app(prog_name='fluss-df')"],
         env=os.environ
         | {
             "_FLUSS_DF_COMPLETE": "complete_bash",

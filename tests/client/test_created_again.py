@@ -24,8 +24,28 @@ from tests.client.support import Tables
 
 SCHEMA = pa.schema([("p", pa.string()), ("b", pa.int64()), ("id", pa.int64()), ("v", pa.int64())])
 GONE = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.TABLE_NOT_EXIST)
-# a server goes on with what is dropped for a moment
+# a real server goes on with what is dropped for a moment
 SETTLE_S = 0.3
+
+
+class Settle:
+    """Waits until what was dropped is gone."""
+
+    seconds = SETTLE_S
+
+    def __call__(self) -> None:
+        time.sleep(self.seconds)
+
+
+settle = Settle()
+
+
+@pytest.fixture(autouse=True)
+def embedded_engines_settle_at_once(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if request.node.callspec.params["address"] == "embedded":
+        monkeypatch.setattr(settle, "seconds", 0.0)
 
 
 def rows(value: int) -> pa.Table:
@@ -72,7 +92,7 @@ class Case:
         else:
             self.admin.drop_partition(self.path, {"p": "a"})
         self.admin.create_partition(self.path, {"p": "a"})
-        time.sleep(SETTLE_S)
+        settle()
         self.fill(2)
 
     def values(self) -> list[int]:
@@ -142,7 +162,7 @@ def test_a_partition_that_is_gone_has_nothing(tables: Tables, other: fluss.Fluss
     lookuper = case.table.new_lookup().create_lookuper()
     assert lookuper.lookup(["a", 1, 1])
     case.admin.drop_partition(case.path, {"p": "a"})
-    time.sleep(SETTLE_S)
+    settle()
     assert lookuper.lookup(["a", 1, 1]) is None
     assert lookuper.lookup_arrow(rows(1).select(["p", "b", "id"])).column("v").null_count == 4
 
@@ -237,7 +257,7 @@ def test_rows_on_their_way_are_written_or_reported(
         case.admin.create_partition(case.path, {"p": "a"})
         for i in range(300):
             writer.upsert(("a", i % 50, turn * 1000 + 500 + i, i))
-    time.sleep(SETTLE_S)
+    settle()
     try:
         writer.flush()
     except FlussError as error:  # rows that were sent while there was none
@@ -261,7 +281,7 @@ def test_a_writer_without_a_partition(
     writer.write_arrow(rows(1))
     writer.flush()
     case.admin.drop_partition(case.path, {"p": "a"})
-    time.sleep(SETTLE_S)
+    settle()
     writer.write_arrow(rows(3))
     with pytest.raises(FlussError, match=r"partition 'a' of table .* was dropped") as raised:
         writer.flush()
@@ -281,7 +301,7 @@ def test_a_writer_that_creates_partitions_does_so_again(
     writer.write_arrow(rows(1))
     writer.flush()
     case.admin.drop_partition(case.path, {"p": "a"})
-    time.sleep(SETTLE_S)
+    settle()
     writer.write_arrow(rows(3))
     writer.close()
     assert case.values() == [3] * 4
@@ -362,7 +382,7 @@ def test_a_partition_goes_during_a_key_scan(
         case.admin.drop_partition(case.path, {"p": "b"})
         if again:
             case.admin.create_partition(case.path, {"p": "b"})
-        time.sleep(SETTLE_S)
+        settle()
 
     async def listed(self: TableQuestions, *args: Any) -> list[fluss.PartitionInfo]:
         found = await original(self, *args)

@@ -16,6 +16,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from tests.client.support import Tables
+from tests.programs import command
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 ROOT = Path(fluss.__file__).parent.parent
@@ -41,7 +42,7 @@ def scanner():
 def start(code: str, address: str, table: fluss.FlussTable) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
-            *(sys.executable, "-X", "dev", "-W", "error", "-c", PROLOGUE + textwrap.dedent(code)),
+            *(*command("-X", "dev", "-W", "error"), "-c", PROLOGUE + textwrap.dedent(code)),
             *(address, str(table.get_table_path())),
         ],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

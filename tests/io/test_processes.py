@@ -20,6 +20,7 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.io import read_fluss, scan_fluss
 from fluss_df.metadata import TablePath
 from tests.io.conftest import MakeTable
+from tests.programs import command
 
 SCHEMA = pa.schema({"x": pa.int64(), "text": pa.string()})
 ROWS = pl.DataFrame({"x": range(200_000)}).with_columns(text=pl.col("x").cast(pl.String))
@@ -35,9 +36,13 @@ def address(connection: FlussConnection) -> str:
     return connection.config.bootstrap_servers
 
 
-def run(code: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run(
+    code: str, *arguments: str, timeout: float = 60, fresh: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run a program; a fresh one has imported nothing."""
+    python = [sys.executable] if fresh else command("-X", "faulthandler")
     return subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), *arguments],
+        [*python, "-c", textwrap.dedent(code), *arguments],
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -185,7 +190,7 @@ def test_a_frame_travels_to_another_process(table: TablePath, connection: FlussC
     import pickle, sys
     print(pickle.loads(bytes.fromhex(sys.argv[1])).collect().item())
     """
-    done = run(code, data.hex())
+    done = run(code, data.hex(), fresh=True)
     assert done.stdout.strip() == str(ROWS["x"].sum()), done.stderr
 
 
@@ -247,7 +252,7 @@ def test_a_streaming_query_keeps_memory_bounded(
         found = query.collect(engine="streaming")
     print(found["len"].item(), memory.grown)
     """
-    done = run(code, str(path), connection.config.bootstrap_servers, timeout=120)
+    done = run(code, str(path), connection.config.bootstrap_servers, timeout=120, fresh=True)
     assert done.returncode == 0, done.stderr
     count, growth = map(int, done.stdout.split())
     assert count == copies * rows.filter(pl.col("y") < 0.5).height
