@@ -37,9 +37,7 @@ _ROW = (
 _WHERE = ("", " WHERE id >= 1200", " WHERE `day` = 'd1'", " WHERE name LIKE 'v1%'")
 
 
-def sql(
-    cluster: LocalCluster, queries: Sequence[str], datalake: str
-) -> dict[int, list[str] | str]:
+def sql(cluster: LocalCluster, queries: Sequence[str], datalake: str) -> dict[int, list[str] | str]:
     """Return the rows of queries by their places, or why Flink refuses one."""
 
     def fill(folder: Path) -> None:
