@@ -23,8 +23,8 @@ from rich.table import Table
 
 import fluss_df as fluss
 from fluss_df.lake.iceberg.catalog import open_table
+from fluss_df.lake.rounds.tasks import InThreads
 from fluss_df.lake.tiering.table_round import TableRound
-from fluss_df.lake.writing.tasks import InThreads
 
 #: Properties of a table that is tiered when :func:`tier_now` says so.
 LAKE: Final = {"table.datalake.enabled": "true", "table.datalake.freshness": "1000h"}

@@ -69,13 +69,14 @@ def until_tiered(connection: fluss.FlussConnection, name: str, rows: int) -> Non
 def main(
     rows: Annotated[int, typer.Option(help="Of the table.")] = 2_000_000,
     buckets: Annotated[int, typer.Option(help="Of the table.")] = 4,
+    lake: Annotated[str, typer.Option(help="Its format: iceberg or paimon.")] = "iceberg",
 ) -> None:
     """Measure both on a table each, of the same rows."""
     console = Console(highlight=False)
     found: dict[str, list[tuple[float, int]]] = {"ours": [], "flink": []}
     for name in ("ours", "flink"):
         with (
-            LocalCluster(datalake="iceberg") as cluster,
+            LocalCluster(datalake=lake) as cluster,
             fluss.connect(cluster.bootstrap_servers) as connection,
         ):
             written(connection, name, rows, buckets)

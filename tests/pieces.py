@@ -18,7 +18,10 @@ from typing import Final
 #: Pieces that are no files, by the tests that they have. A test belongs to the first that fits.
 TOGETHER: Final[Mapping[str, str]] = {
     # a cluster whose tables Flink tiers into Paimon
-    "Paimon": r"tests/lake/(test_paimon\.py|test_(union|lake_types|random_unions)\.py::.*\[paimon)",
+    "Paimon": (
+        r"tests/lake/(test_paimon\.py|tiering/test_paimon_tiering\.py"
+        r"|test_(union|lake_types|random_unions)\.py::.*\[paimon)"
+    ),
     # a cluster whose tables Flink tiers into Iceberg
     "Iceberg": (
         r"tests/(lake/(test_union\.py|test_lake_types\.py::.*\[flink)|cluster/test_lake_cluster\.py)"

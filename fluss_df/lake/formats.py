@@ -1,13 +1,17 @@
-"""Which package reads a lake of which format."""
+"""Which package reads, and writes, a lake of which format."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.options import LakeOptions, lake_options
 from fluss_df.lake.snapshot import LakeSnapshotFiles
 from fluss_df.schema import TableInfo
+
+if TYPE_CHECKING:
+    from fluss_df.lake.rounds.lake_upkeep import LakeUpkeep
+    from fluss_df.lake.rounds.tiered_lake import TieredLake
 
 
 def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
@@ -49,3 +53,43 @@ def _opened(options: LakeOptions, snapshot_id: int) -> LakeSnapshotFiles[Any]:
     from fluss_df.lake.iceberg.snapshot import IcebergSnapshot
 
     return IcebergSnapshot(options.path, table, snapshot_id, lambda: open_lake_table(options))
+
+
+def open_tiered(info: TableInfo) -> TieredLake:
+    """Return the lake table of a table as what a round of tiering is planned with.
+
+    Raises
+    ------
+    FlussError
+        Where the format is not written, its extra is not installed, the lake cannot be reached, or
+        the table is not in it.
+    """
+    options = lake_options(info)
+    if options.format == "paimon":
+        from fluss_df.lake.paimon_writing.tiered_table import open_paimon_lake
+
+        return open_paimon_lake(info, options)
+    from fluss_df.lake.iceberg.catalog import open_lake_table
+
+    table = open_lake_table(options)
+    from fluss_df.lake.writing.tiered_table import IcebergLake
+
+    return IcebergLake(info, table)
+
+
+def open_upkeep(info: TableInfo) -> LakeUpkeep:
+    """Return the lake table of a table as what is looked after.
+
+    Raises
+    ------
+    FlussError
+        As of :func:`open_tiered`.
+    """
+    options = lake_options(info)
+    if options.format == "paimon":
+        from fluss_df.lake.paimon_writing.upkeep import PaimonUpkeep
+
+        return PaimonUpkeep(options)
+    from fluss_df.lake.upkeep.upkeep import IcebergUpkeep
+
+    return IcebergUpkeep(info)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fluss_df.lake import TieringRound
-    from fluss_df.lake.writing.tasks import TaskWriter, WriteTask, Written
+    from fluss_df.lake.rounds.tasks import TaskWriter, WriteTask, Written
     from fluss_df.metadata import TablePath
 
 _ROWS_PER_TASK: Final = 5_000_000
@@ -54,7 +54,7 @@ def tier(
     ----------
     spark
         The session, classic or of Spark Connect. Its executors need fluss_df with the extra
-        ``lake``, and must reach the cluster, the lake's catalog and its storage.
+        ``lake`` or ``paimon``, and must reach the cluster, the lake's catalog and its storage.
     connection
         The cluster (``host:port`` or a URL), as executors reach it, too; None where ``properties``
         say it.
@@ -88,12 +88,8 @@ def tier(
     """
     if rows_per_task < 1:
         raise FlussError(f"rows_per_task must be at least 1, not {rows_per_task}")
-    try:
-        from fluss_df.lake import TieringService
-    except ImportError as error:
-        raise FlussError(
-            f"tiering needs pyiceberg: pip install 'fluss-df[lake]' ({error})"
-        ) from error
+    from fluss_df.lake import TieringService
+
     reached = Connection(connection, tuple(sorted((properties or {}).items())))
     with TieringService(
         reached.open(),
@@ -192,12 +188,11 @@ class _Run:
                 yield pa.RecordBatch.from_arrays([made], ["written"])
 
     def _write(self, task: WriteTask) -> Written:
-        from fluss_df.lake.iceberg.catalog import open_table
-        from fluss_df.lake.writing.tasks import TaskWriter
+        from fluss_df.lake.formats import open_tiered
         from fluss_df.metadata import TablePath
 
         connection = self.connection.open()
         info = TableQuestions(connection).get_table_info(TablePath(self.database, self.table))
         if info.table_id != self.table_id:
             raise FlussError(f"table {info.table_path} was dropped and created again meanwhile")
-        return TaskWriter(connection, info, open_table(info), self.snapshot_id).write(task)
+        return open_tiered(info).writer_at(connection, self.snapshot_id).write(task)

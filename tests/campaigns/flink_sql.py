@@ -3,7 +3,7 @@
 A part of the rows is in the lake, the rest in the log. Flink 1.20 runs in one JVM, with Fluss's
 connector, from Maven Central. Of primary-key tables in Iceberg it refuses the union. Reads of logs
 do not end at times, of tables that either service tiered; they are cancelled after a minute.
-``--by flink`` has Flink's own service tier the tables.
+``--by flink`` has Flink's own service tier the tables; ``--lake paimon`` has them in Paimon.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _ROW = (
 _WHERE = ("", " WHERE id >= 1200", " WHERE `day` = 'd1'", " WHERE name LIKE 'v1%'")
 
 
-def sql(cluster: LocalCluster, queries: Sequence[str]) -> dict[int, list[str] | str]:
+def sql(cluster: LocalCluster, queries: Sequence[str], datalake: str) -> dict[int, list[str] | str]:
     """Return the rows of queries by their places, or why Flink refuses one."""
 
     def fill(folder: Path) -> None:
         copy_artifact(_PLANNER, "fetch the planner of Flink SQL", folder)
 
     planner = sorted(made_once("flink-planner-1.20.3", fill).glob("*.jar"))
-    jars = [*lake._flink_jars(), *lake.lake_jars("iceberg"), *planner]
+    jars = [*lake._flink_jars(), *lake.lake_jars(datalake), *planner]
     command = [str(find_java()), *lake._TIERING_JVM, "-cp", os.pathsep.join(map(str, jars))]
     done = subprocess.run(
         [*command, str(_MAIN), cluster.bootstrap_servers, *queries],
@@ -102,10 +102,10 @@ def texts(frame: pl.DataFrame) -> list[str]:
     return sorted(frame.select(row).to_series().to_list())
 
 
-def main(service: str, kinds: Sequence[str]) -> None:
+def main(service: str, kinds: Sequence[str], datalake: str) -> None:
     """Compare, and say what was compared."""
     with (
-        LocalCluster(datalake="iceberg") as cluster,
+        LocalCluster(datalake=datalake) as cluster,
         fluss.connect(cluster.bootstrap_servers) as connection,
     ):
         tables = [LakeTable(cluster, kind, f"sql_{kind}").create() for kind in kinds]
@@ -128,7 +128,7 @@ def main(service: str, kinds: Sequence[str]) -> None:
         asked = [(table, where) for table in tables for where in _WHERE]
         queries = [f"SELECT {_ROW} FROM fluss.`{t.name}`{where}" for t, where in asked]
         began = time.monotonic()
-        answers = sql(cluster, queries)
+        answers = sql(cluster, queries, datalake)
         print(f"{len(queries)} queries of Flink in {time.monotonic() - began:.0f} s")
         equal = 0
         for number, (table, where) in enumerate(asked):
@@ -155,5 +155,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--by", choices=["ours", "flink"], default="ours", help="who tiers")
     parser.add_argument("--kinds", default=",".join(KINDS), help="of tables")
+    parser.add_argument("--lake", choices=["iceberg", "paimon"], default="iceberg", help="format")
     given = parser.parse_args()
-    main(given.by, given.kinds.split(","))
+    main(given.by, given.kinds.split(","), given.lake)

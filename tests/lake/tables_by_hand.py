@@ -10,9 +10,9 @@ import polars as pl
 import pyarrow as pa
 
 import fluss_df as fluss
+from fluss_df.lake.rounds.tasks import InThreads
 from fluss_df.lake.tiering import TieringRound
 from fluss_df.lake.tiering.table_round import TableRound
-from fluss_df.lake.writing.tasks import InThreads
 
 MANY = 10**6
 

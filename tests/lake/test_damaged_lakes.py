@@ -120,13 +120,13 @@ def test_damaged_manifests_of_paimon(tmp_path: Path, codec: str) -> None:
     for _ in range(300):
         (place / "m").write_bytes(damaged(stream.getvalue(), choose))
         try:
-            manifests._avro(files, "manifest/m")
+            manifests.read_avro(files, "manifest/m")
         except FlussError as error:
             refused.append(str(error))
     assert len(refused) > 100
     assert all("lake table db.t" in text and "m cannot be understood" in text for text in refused)
     (place / "m").write_bytes(stream.getvalue())
-    assert manifests._avro(files, "manifest/m") == entries
+    assert manifests.read_avro(files, "manifest/m") == entries
 
 
 def test_files_that_another_writer_names_otherwise_are_no_orphans(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 from fluss_df.lake import TieringService
-from fluss_df.lake.writing.tasks import TaskWriter
+from fluss_df.lake.rounds.split_reader import SplitReader
 from tests.lake.folders import (
     BY_HAND,
     Server,
@@ -187,7 +187,7 @@ def test_a_partition_that_is_made_again_with_more_rows_than_a_round_takes(
     lake_table = table(by_hand, "partitioned_keys", {"table.datalake.freshness": "1ms"})
     lake_table.write(list(range(90)), 1)
     tier(by_hand)
-    real = TaskWriter._current_rows
+    real = SplitReader.current_rows
     called: list[int] = []
 
     def later(*arguments: Any, **more: Any) -> Any:
@@ -201,7 +201,7 @@ def test_a_partition_that_is_made_again_with_more_rows_than_a_round_takes(
     with by_hand.connection() as connection:
         connection.get_admin().drop_partition(lake_table.path, {"day": "d1"})
         lake_table.write([*range(31, 91, 3), *range(94, 190, 3)], 2)
-        monkeypatch.setattr(TaskWriter, "_current_rows", later)
+        monkeypatch.setattr(SplitReader, "current_rows", later)
         with TieringService(connection, max_changes=5) as service:
             until = time.monotonic() + 60
             while not any(done.rows for done in service.run_due()):

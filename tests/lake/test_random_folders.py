@@ -23,8 +23,8 @@ from fluss_df.engine.upkeep.backup import back_up
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import FlussError
+from fluss_df.lake.rounds.tasks import InThreads
 from fluss_df.lake.tiering.table_round import TableRound
-from fluss_df.lake.writing.tasks import InThreads
 from tests.lake.folders import catalog
 
 CASES = int(os.environ.get("FLUSS_TEST_CASES", "60"))

@@ -18,9 +18,8 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
 from fluss_df.lake import TieringService
-from fluss_df.lake.tiering import table_round
 from fluss_df.lake.tiering.coordinator import Coordinator
-from fluss_df.lake.writing import commit, tasks
+from fluss_df.lake.writing import commit, tasks, tiered_table
 from fluss_df.spark import tier
 from tests.lake.folders import BY_HAND, assert_elsewhere, assert_reads, table
 from tests.lake.tiering.support import KINDS, LakeTable
@@ -103,7 +102,7 @@ def test_of_a_job_and_a_service_one_commits(
             real(other, *arguments, **more)
         return real(table, *arguments, **more)
 
-    monkeypatch.setattr(table_round, "commit_snapshot", late)
+    monkeypatch.setattr(tiered_table, "commit_snapshot", late)
     with pytest.raises(FlussError, match="another service or writer committed"):
         tiered(spark, engine, lake_table)
 
@@ -127,7 +126,7 @@ def test_a_table_that_is_made_again_meanwhile(
     spark: SparkSession, engine: EmbeddedFluss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake_table = made(engine, "log", "again")
-    real = tasks.TaskWriter
+    real = tasks.IcebergTaskWriter
 
     def replaced(*arguments: Any) -> Any:
         monkeypatch.undo()
@@ -136,7 +135,7 @@ def test_a_table_that_is_made_again_meanwhile(
         lake_table.create()
         return real(*arguments)
 
-    monkeypatch.setattr(table_round, "TaskWriter", replaced)
+    monkeypatch.setattr(tiered_table, "IcebergTaskWriter", replaced)
     with pytest.raises(FlussError, match="dropped and created again"):
         tiered(spark, engine, lake_table)
     lake_table.written.clear()

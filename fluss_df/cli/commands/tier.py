@@ -54,14 +54,10 @@ def tier(
         ),
     ] = None,
 ) -> None:
-    """Move tables into their Iceberg tables, as Flink's tiering service does; Ctrl-C ends it."""
+    """Move tables into their lake tables, as Flink's tiering service does; Ctrl-C ends it."""
     with errors_as_messages():
-        try:
-            from fluss_df.lake import TieringService
-        except ImportError as error:
-            raise FlussError(
-                f"tiering needs pyiceberg: pip install 'fluss-df[lake]' ({error})"
-            ) from error
+        from fluss_df.lake import TieringService
+
         keep_s = None
         if keep_snapshots is not None:
             keep_s = parse_duration("--keep-snapshots", keep_snapshots)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -99,16 +99,16 @@ def read_snapshot(table: TableFiles, number: int) -> Snapshot:
         )
     said: dict[str, Any] = _understood(table, name, json.loads)
     schema = schema_of(table, int(said["schemaId"]))
-    _require_known(table, schema)
+    require_known(table, schema)
     partitions = Partitions(table, schema)
-    found: dict[tuple[Any, ...], PaimonFile] = {}
-    for key in ("baseManifestList", "deltaManifestList"):
-        for manifest in _avro(table, f"manifest/{said[key]}"):
-            place = f"manifest/{manifest['_FILE_NAME']}"
-            for entry in _avro(table, place):
-                _apply(table, partitions, place, entry, found)
+    found = []
+    for place, entry in live_entries(table, said):
+        try:
+            found.append(_file(table, partitions, entry))
+        except NOT_UNDERSTOOD as error:
+            raise table.damaged(place, error) from error
     vectors = _vectors(table, said.get("indexManifest"))
-    return Snapshot(schema, tuple(found.values()), vectors)
+    return Snapshot(schema, tuple(found), vectors)
 
 
 def schema_of(table: TableFiles, number: int) -> LakeSchema:
@@ -125,14 +125,22 @@ def _understood(table: TableFiles, name: str, read: Callable[[bytes], T]) -> T:
         raise table.damaged(name, error) from error
 
 
-def _avro(table: TableFiles, name: str) -> list[dict[str, Any]]:
+def read_avro(table: TableFiles, name: str) -> list[dict[str, Any]]:
+    """Return the records of a manifest, or of a list of them.
+
+    Raises
+    ------
+    FlussError
+        Where it is not there, or damaged.
+    """
+
     def read(content: bytes) -> list[Any]:
         return list(fastavro.reader(io.BytesIO(content)))
 
     return _understood(table, name, read)
 
 
-def _require_known(table: TableFiles, schema: LakeSchema) -> None:
+def require_known(table: TableFiles, schema: LakeSchema) -> None:
     """Refuse a table whose rows are not what its files say, for a reason that is not known here."""
     options = schema.options
     engine = options.get("merge-engine", "deduplicate")
@@ -161,23 +169,37 @@ def _require_known(table: TableFiles, schema: LakeSchema) -> None:
         )
 
 
-def _apply(
-    table: TableFiles,
-    partitions: Partitions,
-    place: str,
-    entry: dict[str, Any],
-    found: dict[tuple[Any, ...], PaimonFile],
-) -> None:
-    """Add a file of a manifest to those found, or remove it."""
-    try:
-        said = entry["_FILE"]
-        key = (entry["_PARTITION"], entry["_BUCKET"], said["_LEVEL"], said["_FILE_NAME"])
-        if entry["_KIND"] == _DELETE:
-            found.pop(key, None)
-        else:
-            found[key] = _file(table, partitions, entry)
-    except NOT_UNDERSTOOD as error:
-        raise table.damaged(place, error) from error
+def live_entries(table: TableFiles, said: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return what manifests say of the files of a snapshot, each with the manifest.
+
+    Parameters
+    ----------
+    table
+        The table.
+    said
+        What the snapshot says of itself.
+
+    Raises
+    ------
+    FlussError
+        Where a manifest is not there, or damaged.
+    """
+    found: dict[tuple[Any, ...], tuple[str, dict[str, Any]]] = {}
+    for name in ("baseManifestList", "deltaManifestList"):
+        for manifest in read_avro(table, f"manifest/{said[name]}"):
+            place = f"manifest/{manifest['_FILE_NAME']}"
+            for entry in read_avro(table, place):
+                try:
+                    file = entry["_FILE"]
+                    place_of = entry["_PARTITION"], entry["_BUCKET"]
+                    key = (*place_of, file["_LEVEL"], file["_FILE_NAME"])
+                    if entry["_KIND"] == _DELETE:
+                        found.pop(key, None)
+                    else:
+                        found[key] = place, entry
+                except NOT_UNDERSTOOD as error:
+                    raise table.damaged(place, error) from error
+    return list(found.values())
 
 
 def _file(table: TableFiles, partitions: Partitions, entry: dict[str, Any]) -> PaimonFile:
@@ -221,7 +243,7 @@ def _vectors(table: TableFiles, manifest: str | None) -> dict[str, DeletionVecto
         return {}
     place = f"manifest/{manifest}"
     try:
-        return dict(_vectors_of(_avro(table, place)))
+        return dict(_vectors_of(read_avro(table, place)))
     except NOT_UNDERSTOOD as error:
         raise table.damaged(place, error) from error
 

@@ -96,14 +96,21 @@ def read_schema(content: bytes) -> LakeSchema:
     found = json.loads(content)
     return LakeSchema(
         int(found["id"]),
-        tuple(Field(f["id"], f["name"], _type(f["type"])) for f in found["fields"]),
+        tuple(Field(f["id"], f["name"], field_type(f["type"])) for f in found["fields"]),
         tuple(found["partitionKeys"]),
         tuple(found["primaryKeys"]),
         dict(found["options"]),
     )
 
 
-def _type(given: Any) -> FieldType:
+def field_type(given: Any) -> FieldType:
+    """Return a type as a schema file has it: a text, or an object for nested ones.
+
+    Raises
+    ------
+    ValueError
+        For one that is not known.
+    """
     if isinstance(given, dict):
         root = str(given["type"]).removesuffix(" NOT NULL")
         return FieldType(root, 0, 0, _nested(root, given))
@@ -128,10 +135,10 @@ def _type(given: Any) -> FieldType:
 
 def _nested(root: str, given: dict[str, Any]) -> pl.DataType:
     if root == "ARRAY":
-        return pl.List(_type(given["element"]).polars)
+        return pl.List(field_type(given["element"]).polars)
     if root == "MAP":
-        entry = {"key": _type(given["key"]).polars, "value": _type(given["value"]).polars}
+        entry = {"key": field_type(given["key"]).polars, "value": field_type(given["value"]).polars}
         return pl.List(pl.Struct(entry))
     if root == "ROW":
-        return pl.Struct({f["name"]: _type(f["type"]).polars for f in given["fields"]})
+        return pl.Struct({f["name"]: field_type(f["type"]).polars for f in given["fields"]})
     raise ValueError(f"the type {root!r} is not known")

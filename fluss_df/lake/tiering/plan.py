@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING
 
 from fluss_df.client.context import ClientContext
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
+from fluss_df.lake.rounds.offsets import TieredSnapshot
+from fluss_df.lake.rounds.split import Offsets, Split, where
 from fluss_df.lake.tiering.coordinator import Coordinator
-from fluss_df.lake.tiering.offsets import newest_tiered
-from fluss_df.lake.writing.split import Offsets, Split, where
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.schema import TableInfo
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
@@ -42,13 +38,17 @@ class RoundPlan:
         self._coordinator = Coordinator(connection)
         self._max = most
 
-    def known_offsets(self, table: Table) -> Offsets:
+    def known_offsets(self, newest: TieredSnapshot | None) -> Offsets:
         """Return the lake's offsets, after telling Fluss of a snapshot that it does not know.
 
         A service that ended between its commit in the lake and the word to the coordinator left
         such a snapshot: its rows are in the lake, and must not be read again.
+
+        Parameters
+        ----------
+        newest
+            The newest tiered snapshot of the lake table; None where there is none.
         """
-        newest = newest_tiered(table)
         try:
             known = self._coordinator.known_snapshot(self._path)
         except FlussError as error:

@@ -14,11 +14,11 @@ from fluss_df.client.runtime.processors import processors
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError
 from fluss_df.hooks import Closing
+from fluss_df.lake.rounds.tasks import InThreads, RunTasks
 from fluss_df.lake.tiering.coordinator import Coordinator, Lease
 from fluss_df.lake.tiering.leases import Leases
 from fluss_df.lake.tiering.table_round import TableRound, TieringRound
-from fluss_df.lake.upkeep.upkeep import Upkeep
-from fluss_df.lake.writing.tasks import InThreads, RunTasks
+from fluss_df.lake.tiering.upkeep import Upkeep
 from fluss_df.metadata import TablePath
 
 logger = logging.getLogger("fluss_df.lake.tiering")
@@ -29,7 +29,7 @@ _MAX_CHANGES = 1_000_000
 
 
 class TieringService(Closing):
-    """Moves tables with ``table.datalake.enabled`` from Fluss into their Iceberg tables.
+    """Moves tables with ``table.datalake.enabled`` from Fluss into their lake tables.
 
     It does what Flink's tiering service does, beside it or instead of it, without Flink. The
     coordinator gives each table to one service at a time, when its freshness
@@ -37,8 +37,10 @@ class TieringService(Closing):
     tiered stands in the lake's own snapshot, which is committed only on top of the one that the
     round was planned with. A service may be killed at any time, and others may run beside it.
 
-    Primary-key tables are written by copy-on-write: a round writes files that have rows of changed
-    keys again, so that every reader of Iceberg reads the table at the speed of its Parquet files.
+    In Iceberg (extra ``lake``), primary-key tables are written by copy-on-write: a round writes
+    files that have rows of changed keys again, so that every reader reads the table at the speed of
+    its Parquet files. In Paimon (extra ``paimon``), a round adds files of changes, which readers
+    merge.
 
     Parameters
     ----------

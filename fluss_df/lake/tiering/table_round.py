@@ -6,38 +6,20 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table import StaticTable
 
 from fluss_df.client.context import ClientContext
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError
-from fluss_df.lake.iceberg.catalog import open_table
+from fluss_df.lake.formats import open_tiered
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
+from fluss_df.lake.rounds.offsets import OFFSETS_PROPERTY, offsets_to_text
+from fluss_df.lake.rounds.split import Offsets
+from fluss_df.lake.rounds.tasks import RunTasks, Written
+from fluss_df.lake.rounds.tiered_lake import LakeMovedError, TieredLake
 from fluss_df.lake.tiering.coordinator import Coordinator
-from fluss_df.lake.tiering.offsets import (
-    COMMIT_USER,
-    COMMIT_USER_PROPERTY,
-    OFFSETS_PROPERTY,
-    newest_tiered,
-    offsets_to_text,
-)
 from fluss_df.lake.tiering.plan import RoundPlan
-from fluss_df.lake.writing.commit import commit_snapshot
-from fluss_df.lake.writing.compaction import compact
-from fluss_df.lake.writing.lake_rows import SYSTEM_COLUMNS
-from fluss_df.lake.writing.live_rows import files_by_partition
-from fluss_df.lake.writing.split import Offsets, lake_partition
-from fluss_df.lake.writing.tasks import RunTasks, TaskWriter, WriteTask, Written
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
@@ -118,45 +100,31 @@ class TableRound:
             became of the commit: the next round finds out.
         """
         started = time.monotonic()
-        table = open_table(self._info)
-        if isinstance(table, StaticTable):
-            raise FlussError(
-                f"table {self._path}: its Iceberg catalog is Hadoop's, in which only Java commits;"
-                " tier it with Flink's service, or give the cluster a JDBC or REST catalog"
-            )
+        lake = open_tiered(self._info)
         plan = RoundPlan(self._connection, self._info, self._max)
-        base = plan.known_offsets(table)
+        base = plan.known_offsets(lake.newest_tiered())
         splits, complete = plan.splits(base)
-        keyed = self._info.has_primary_key()
-        files = files_by_partition(table) if keyed else {}
-        tasks = [WriteTask(lake_partition(split), split) for split in splits]
-        dirty = {partition for partition, found in files.items() if found.deletes}
-        busy = {task.partition for task in tasks}
-        tasks += [WriteTask(partition, None) for partition in dirty - busy]
+        tasks = lake.tasks(splits)
         if not tasks:
             return TieringRound(self._path, None, 0, 0, True, time.monotonic() - started)
-        current = table.metadata.current_snapshot_id
-        writer = TaskWriter(self._connection, self._info, table, current, files)
-        lake = writer.lake
-        self._check_columns(lake.arrow_schema)
+        writer = lake.writer(self._connection)
         written: list[Written] = []
         try:
             self._run_tasks(writer, tasks, written)
         except BaseException:
-            lake.delete(file for part in written for file in part.added)
+            lake.discard(written)
             raise
         try:
-            deletes = [delete for found in files.values() for delete in found.deletes]
-            snapshot_id = self._commit(table, base, written, deletes, may_commit)
-        except CommitFailedException as error:
-            lake.delete(file for part in written for file in part.added)
+            snapshot_id = self._commit(lake, base, written, may_commit)
+        except LakeMovedError as error:
+            lake.discard(written)
             raise FlussError(
                 f"table {self._path}: another service or writer committed to the lake table while"
                 " this round was written; nothing of it was committed, the next round begins"
                 " where that one ended"
             ) from error
         except _NotCommittedError:
-            lake.delete(file for part in written for file in part.added)
+            lake.discard(written)
             raise
         return TieringRound(
             self._path,
@@ -167,27 +135,13 @@ class TableRound:
             time.monotonic() - started,
         )
 
-    def _check_columns(self, schema: pa.Schema) -> None:
-        missing = set(self._info.get_column_names()) - set(schema.names)
-        if missing:
-            raise FlussError(
-                f"table {self._path} has the columns {sorted(missing)}, which its lake table lacks:"
-                " add them to the lake table"
-            )
-        if not set(SYSTEM_COLUMNS) <= set(schema.names):
-            raise FlussError(
-                f"the lake table of {self._path} has no columns {', '.join(SYSTEM_COLUMNS)}: it is"
-                " not one that Fluss made"
-            )
-
     # ---- committing
 
     def _commit(
         self,
-        table: Table,
+        lake: TieredLake,
         base: Offsets,
         written: Sequence[Written],
-        deletes: Sequence[DataFile],
         may_commit: Callable[[], None],
     ) -> int:
         moved: Offsets = {}
@@ -208,16 +162,10 @@ class TableRound:
             may_commit()
         except Exception as error:
             raise _NotCommittedError(str(error)) from error
-        properties = {
-            COMMIT_USER_PROPERTY: COMMIT_USER,
-            OFFSETS_PATH_PROPERTY: path,
-            OFFSETS_PROPERTY: offsets_to_text(offsets),
-        }
-        added = [file for part in written for file in part.added]
-        removed = [file for part in written for file in part.removed]
+        properties = {OFFSETS_PATH_PROPERTY: path, OFFSETS_PROPERTY: offsets_to_text(offsets)}
         try:
-            snapshot_id = commit_snapshot(table, added, removed, deletes, properties)
-        except CommitFailedException:
+            snapshot_id = lake.commit(written, properties)
+        except LakeMovedError:
             raise
         except Exception as error:
             # the files stay: they may be in the lake
@@ -225,20 +173,19 @@ class TableRound:
                 f"table {self._path}: the lake's catalog did not say what became of the commit:"
                 f" {type(error).__name__}: {error}; the next round finds out"
             ) from error
-        if not self._info.has_primary_key():
-            snapshot_id = self._compacted(table, properties) or snapshot_id
+        snapshot_id = self._compacted(lake, properties) or snapshot_id
         self._coordinator.commit(
             self._info.table_id, self._path, snapshot_id, path, moved, timestamps
         )
         return snapshot_id
 
-    def _compacted(self, table: Table, properties: Mapping[str, str]) -> int | None:
+    def _compacted(self, lake: TieredLake, properties: Mapping[str, str]) -> int | None:
         """Merge small files: a failure leaves what was committed, and the files, as they are."""
         try:
-            return compact(table, properties)
+            return lake.compacted(properties)
         except Exception as error:
             logger.warning("table %s: small files were not merged: %s", self._path, error)
-            newest = newest_tiered(open_table(self._info))
+            newest = open_tiered(self._info).newest_tiered()
             return None if newest is None else newest.snapshot_id
 
 

@@ -29,8 +29,6 @@ logger = logging.getLogger("fluss_df.lake.tiering")
 # Iceberg's own names, for a table that wants it otherwise
 _AGE_PROPERTY: Final = "history.expire.max-snapshot-age-ms"
 _LEAST_PROPERTY: Final = "history.expire.min-snapshots-to-keep"
-#: Iceberg's own default.
-DEFAULT_AGE_S: Final = 5 * 86400.0
 # the snapshots of these newest rounds may be what Fluss knows
 _ROUNDS: Final = 2
 _BRANCH: Final = "main"

@@ -14,15 +14,14 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg.frames import columns as exactly
-from fluss_df.lake.writing.lake_rows import FIELD_ID, named_by_ids, viewed
+from fluss_df.lake.rounds.lake_rows import FIELD_ID, named_by_ids, viewed
+from fluss_df.lake.rounds.split import Partition
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
 _BATCH_ROWS = 1 << 16
-
-Partition = tuple[Any, ...]
 
 
 @dataclass(slots=True)

@@ -1,72 +1,35 @@
-"""The tasks of a round: each writes the files of one part of one bucket, wherever it runs."""
+"""Writes the tasks of a round into an Iceberg table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fluss_df.client.context import ClientContext
-from fluss_df.client.fetch.parallel import ParallelRead
-from fluss_df.client.fetch.position import Position
-from fluss_df.client.runtime.metrics import ScanMetrics
-from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import FlussError
+from fluss_df.lake.rounds.lake_rows import lake_cast, to_lake
+from fluss_df.lake.rounds.split import Partition, Split, where
+from fluss_df.lake.rounds.split_reader import SplitReader
+from fluss_df.lake.rounds.tasks import WriteTask, Written
 from fluss_df.lake.writing.files import LakeFiles
 from fluss_df.lake.writing.keyed import last_changes, replace_rows
-from fluss_df.lake.writing.lake_rows import lake_cast, to_lake
-from fluss_df.lake.writing.live_rows import Partition, PartitionFiles, files_by_partition
-from fluss_df.lake.writing.split import Offsets, Split, where
+from fluss_df.lake.writing.live_rows import PartitionFiles, files_by_partition
 from fluss_df.metadata import CHANGELOG_COLUMNS, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-_AHEAD_BYTES: Final = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class WriteTask:
-    """What is written by itself; plain values that pickle.
-
-    Parameters
-    ----------
-    partition
-        Where the rows are in the lake: the values of the fields by which it is partitioned.
-    split
-        The part of the log; None to write the partition's rows again without delete files.
-    """
-
-    partition: Partition
-    split: Split | None
+_LOG_METADATA = (LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
 
 
 @dataclass(slots=True)
-class Written:
-    """What a task wrote; it pickles.
-
-    Attributes
-    ----------
-    added, removed
-        Data files that come, and those whose rows are in them.
-    rows
-        Rows, or changes, that were read from Fluss.
-    offsets, timestamps
-        The end of the bucket, and its newest timestamp in milliseconds.
-    """
-
-    added: list[DataFile] = field(default_factory=list)
-    removed: list[DataFile] = field(default_factory=list)
-    rows: int = 0
-    offsets: Offsets = field(default_factory=dict)
-    timestamps: dict[tuple[int | None, int], int] = field(default_factory=dict)
+class IcebergWritten(Written):
+    """What a task wrote, with all that files of pyiceberg know."""
 
     def __getstate__(self) -> Any:
         # which their own pickles do not have; files that are new have none yet
@@ -82,50 +45,7 @@ class Written:
                     file.spec_id = spec_id
 
 
-class RunTasks(Protocol):
-    """How the tasks of a round are run."""
-
-    def __call__(
-        self, writer: TaskWriter, tasks: Sequence[WriteTask], written: list[Written]
-    ) -> None:
-        """Run tasks; ``written`` has what was written also where one fails.
-
-        Raises
-        ------
-        Exception
-            Of the first task that failed.
-        """
-
-
-class InThreads:
-    """Runs tasks side by side in threads of this process.
-
-    Parameters
-    ----------
-    workers
-        How many at once.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-
-    def __call__(
-        self, writer: TaskWriter, tasks: Sequence[WriteTask], written: list[Written]
-    ) -> None:
-        """Run tasks; see :class:`RunTasks`."""
-        failure: BaseException | None = None
-        with ThreadPoolExecutor(self._workers, "fluss-df-tier") as pool:
-            for future in [pool.submit(writer.write, task) for task in tasks]:
-                try:
-                    written.append(future.result())
-                except BaseException as error:
-                    failure = failure or error
-                    pool.shutdown(wait=False, cancel_futures=True)
-        if failure is not None:
-            raise failure
-
-
-class TaskWriter:
+class IcebergTaskWriter:
     """Writes the tasks of one table's round.
 
     Parameters
@@ -155,7 +75,7 @@ class TaskWriter:
         self.snapshot_id = snapshot_id
         self._path = info.table_path
         self._lake = LakeFiles(table)
-        self._metrics = ScanMetrics(parent=connection.metrics)
+        self._reader = SplitReader(connection, info)
         if files is None:
             snapshot = None if snapshot_id is None else table.snapshot_by_id(snapshot_id)
             if snapshot_id is not None and snapshot is None:
@@ -199,11 +119,11 @@ class TaskWriter:
             ) from error
 
     def _append(self, split: Split, partition: Partition) -> Written:
-        result = Written(offsets={split.key: split.stop})
+        result = IcebergWritten(offsets={split.key: split.stop})
         writer = self._lake.writer(partition)
         schema = self._lake.arrow_schema
         try:
-            for rows in self._read(split, (LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN), result):
+            for rows in self._reader.log(split, _LOG_METADATA, result):
                 writer.write(to_lake(rows, schema, split.bucket.bucket_id, self._path))
             result.added = writer.close()
         except BaseException:
@@ -213,13 +133,15 @@ class TaskWriter:
 
     def _replace(self, split: Split, partition: Partition, existing: PartitionFiles) -> Written:
         keys = self.info.get_primary_keys()
-        result = Written(offsets={split.key: split.stop})
+        result = IcebergWritten(offsets={split.key: split.stop})
         rows: Iterator[pa.Table]
         if split.snapshot:
             touched = self._touched(split, existing, result)
-            rows = self._current_rows(split, result, ends=not existing.data)
+            current = self._reader.current_rows(split, result, ends=not existing.data)
+            schema, bucket = self._lake.arrow_schema, split.bucket.bucket_id
+            rows = (to_lake(table, schema, bucket, self._path) for table in current)
         else:
-            changes = list(self._read(split, CHANGELOG_COLUMNS, result))
+            changes = list(self._reader.log(split, CHANGELOG_COLUMNS, result))
             lake = self._lake
             touched, new = last_changes(changes, keys, lambda rows: _as_lake_keys(lake, keys, rows))
             del changes
@@ -247,7 +169,7 @@ class TaskWriter:
                 " has rows of a bucket of which Fluss knows no offset; the lake table belongs"
                 " to an older table of that name. Drop it first"
             )
-        scanner = self._scanner(split, keys)
+        scanner = self._reader.scanner(split, keys)
         found = [
             _as_lake_keys(self._lake, keys, pa.Table.from_batches([batch]))
             for batch in scanner.batches()
@@ -260,54 +182,7 @@ class TaskWriter:
         keys = self.info.get_primary_keys()
         nothing = _empty_keys(self._lake, keys)
         done = replace_rows(self._lake, partition, existing, keys, nothing, ())
-        return Written(list(done.added), list(done.removed))
-
-    def _read(self, split: Split, metadata: Sequence[str], result: Written) -> Iterator[pa.Table]:
-        """Yield the log of a split, in its order."""
-        position = Position(split.bucket, split.partition_name, split.start, split.stop)
-        read = ParallelRead[pa.Table](
-            self.connection,
-            self.info,
-            self.info.get_column_names(),
-            metadata,
-            [position],
-            self._metrics,
-            lambda table: table,
-            ahead_bytes=_AHEAD_BYTES,
-        )
-        newest = -1
-        with read:
-            yield pa.Table.from_batches([], read.schema)
-            for table in read:
-                if table is None or not table.num_rows:
-                    continue
-                result.rows += table.num_rows
-                moment = pc.max(table.column(COMMIT_TIMESTAMP_COLUMN)).cast(
-                    pa.timestamp("ms", "UTC")
-                )
-                newest = max(newest, moment.value)
-                result.timestamps[split.key] = newest
-                yield table
-
-    def _scanner(self, split: Split, columns: list[str] | None = None) -> SnapshotScanner:
-        name = split.partition_name
-        return SnapshotScanner(
-            self.connection,
-            self.info,
-            columns,
-            partitions=None if name is None else [name],
-            buckets=[split.bucket.bucket_id],
-        )
-
-    def _current_rows(self, split: Split, result: Written, *, ends: bool) -> Iterator[pa.Table]:
-        """Yield the rows of a primary-key bucket as they are at one offset, which it may end at."""
-        scanner = self._scanner(split)
-        for batch in scanner.batches():
-            rows = pa.Table.from_batches([batch])
-            result.rows += rows.num_rows
-            yield to_lake(rows, self._lake.arrow_schema, split.bucket.bucket_id, self._path)
-        if ends:
-            result.offsets[split.key] = scanner.offsets[split.bucket]
+        return IcebergWritten(list(done.added), list(done.removed))
 
 
 def _as_lake_keys(lake: LakeFiles, keys: Sequence[str], rows: pa.Table) -> pl.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -14,6 +15,8 @@ from pyiceberg.table import Table
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.lake.iceberg.catalog import open_table
+from fluss_df.lake.options import LakeOptions
+from fluss_df.lake.paimon.catalog import open_paimon
 from fluss_df.lake.tiering import TieringService
 from tests.lake_tables import create_lake_table
 
@@ -53,6 +56,7 @@ class LakeTable:
     kind: str
     name: str
     properties: Mapping[str, str] = field(default_factory=dict)
+    custom: Mapping[str, str] = field(default_factory=dict)
     written: list[pl.DataFrame] = field(default_factory=list)
 
     @property
@@ -81,7 +85,11 @@ class LakeTable:
                 connection,
                 self.path,
                 fluss.TableDescriptor(
-                    schema, bucket_count=2, properties={**LAKE, **self.properties}, **options
+                    schema,
+                    bucket_count=2,
+                    properties={**LAKE, **self.properties},
+                    custom_properties=dict(self.custom),
+                    **options,
                 ),
             )
         return self
@@ -146,10 +154,23 @@ class LakeTable:
         with fluss.connect(self.cluster.bootstrap_servers) as connection:
             return open_table(connection.get_admin().get_table_info(self.path))
 
+    def paimon(self) -> Path:
+        """Return the folder of the lake table."""
+        return self.cluster.dir / "lake" / "warehouse" / "fluss.db" / self.name
+
+    def lake_rows(self) -> pl.DataFrame:
+        """Return the rows of the lake; those of Iceberg are read by pyiceberg."""
+        if not self.paimon().is_dir():
+            return pl.DataFrame(pl.from_arrow(self.iceberg().scan().to_arrow()))
+        numbers = [int(file.name[9:]) for file in self.paimon().glob("snapshot/snapshot-*")]
+        options = {"warehouse": str(self.paimon().parent.parent)}
+        snapshot = open_paimon(LakeOptions(self.path, "paimon", options), max(numbers))
+        return snapshot.frame(snapshot.files).collect()
+
     def check(self) -> None:
-        """Hold the lake, read by pyiceberg, against the model: rows, and the offsets of rows."""
+        """Hold the lake against the model: rows, and the offsets of rows."""
         assert self.tiered() == self.ends()
-        found = pl.DataFrame(pl.from_arrow(self.iceberg().scan().to_arrow()))
+        found = self.lake_rows()
         table = found.with_columns(pl.col("small").cast(pl.Int16)).select(COLUMNS.names)
         assert table.sort(COLUMNS.names).equals(self.expected())
         offsets = found.filter(pl.col("__offset") >= 0).select("day", "__bucket", "__offset")

@@ -13,6 +13,7 @@ from fluss_df.lake.iceberg.catalog import open_table
 from fluss_df.lake.tiering import TieringService
 from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.lake.tiering.plan import RoundPlan
+from fluss_df.lake.writing.tiered_table import newest_tiered
 from tests.lake.folders import BY_HAND, assert_reads, table, tier
 from tests.lake.tiering.support import tier_until_done
 
@@ -28,7 +29,7 @@ def test_a_log_that_ends_before_the_lake_is_not_passed_over(tmp_path: Path, kind
         tier(engine)
         info = connection.get_table(lake_table.path).get_table_info()
         plan = RoundPlan(connection, info, 100)
-        known = plan.known_offsets(open_table(info))
+        known = plan.known_offsets(newest_tiered(open_table(info)))
         assert plan.splits(known) == ([], True)
         with pytest.raises(
             FlussError, match=r"the lake ends at offset 17 and the log at \d+: .*back"
@@ -55,8 +56,8 @@ def test_the_lake_of_a_cluster_that_began_again_is_not_taken_for_the_new_one(
         assert snapshot is not None
         later = dataclasses.replace(info, created_time=snapshot.timestamp_ms + 1)
         with pytest.raises(FlussError, match="was tiered before the table was created"):
-            RoundPlan(connection, later, 100).known_offsets(lake)
-        known = RoundPlan(connection, info, 100).known_offsets(lake)
+            RoundPlan(connection, later, 100).known_offsets(newest_tiered(lake))
+        known = RoundPlan(connection, info, 100).known_offsets(newest_tiered(lake))
         assert sum(known.values()) == 10
         assert_reads(engine, lake_table)
 

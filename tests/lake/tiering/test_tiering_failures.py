@@ -20,10 +20,10 @@ from pyiceberg.table import Table
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
+from fluss_df.lake.rounds.tasks import InThreads
 from fluss_df.lake.tiering import TieringService
 from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.lake.tiering.table_round import TableRound, TieringRound
-from fluss_df.lake.writing.tasks import InThreads
 from tests.lake.tiering.support import KINDS, LakeTable, tier_until_done
 
 _KILLS = int(os.environ.get("FLUSS_TIERING_KILLS", "3"))

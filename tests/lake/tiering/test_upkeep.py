@@ -269,7 +269,7 @@ def by_hand(tmp_path: Path) -> Iterator[EmbeddedFluss]:
 def test_a_table_that_says_so_on_a_cluster(
     tiering_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fluss_df.lake.upkeep import upkeep
+    from fluss_df.lake.tiering import upkeep
 
     monkeypatch.setattr(upkeep, "DEFAULT_AGE_S", 0.0)
     properties = {"table.datalake.freshness": "1ms"}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from fluss_df.lake.writing.live_rows import Partition
 from fluss_df.metadata import TableBucket
+
+# the values of the fields by which a lake table is partitioned
+Partition = tuple[Any, ...]
 
 # (partition id, bucket) -> the offset behind the last one that is tiered
 Offsets = dict[tuple[int | None, int], int]

@@ -5,17 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fluss_df.errors import FlussError
-from fluss_df.lake.iceberg.files import ancestors
-from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
-from fluss_df.lake.writing.split import Offsets
+from fluss_df.lake.rounds.split import Offsets
 
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-
-COMMIT_USER_PROPERTY = "commit-user"
+# who commits, in every lake
 COMMIT_USER = "__fluss_lake_tiering"
 # The offsets themselves: Fluss deletes the file of a snapshot when it learns of a later one, and
 # the lake has to say alone how far it is.
@@ -42,22 +36,6 @@ class TieredSnapshot:
     offsets_path: str | None
     offsets: Offsets | None
     committed_ms: int
-
-
-def newest_tiered(table: Table) -> TieredSnapshot | None:
-    """Return the newest tiered snapshot that the table is made of; None where there is none."""
-    for snapshot in ancestors(table):
-        summary = snapshot.summary
-        if summary is None or summary.get(COMMIT_USER_PROPERTY) != COMMIT_USER:
-            continue
-        text = summary.get(OFFSETS_PROPERTY)
-        return TieredSnapshot(
-            snapshot.snapshot_id,
-            summary.get(OFFSETS_PATH_PROPERTY),
-            None if text is None else offsets_from_text(text),
-            snapshot.timestamp_ms,
-        )
-    return None
 
 
 def offsets_to_text(offsets: Mapping[tuple[int | None, int], int]) -> str:

@@ -1,0 +1,1 @@
+"""Writing Paimon tables: data files, manifests, and the commit."""

@@ -1,0 +1,213 @@
+"""The commit of a snapshot: a file with the next number, there as a whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.lake.paimon.manifests import read_avro
+from fluss_df.lake.paimon.storage import TableFiles
+from fluss_df.lake.paimon_writing.files import NewFile
+from fluss_df.lake.paimon_writing.manifests import ManifestWriter
+from fluss_df.lake.paimon_writing.schema import WriteSchema
+from fluss_df.lake.rounds.offsets import COMMIT_USER
+from fluss_df.lake.rounds.tiered_lake import LakeMovedError
+
+_NAME: Final = re.compile(r"snapshot-([1-9]\d*)")
+_VERSION: Final = 3
+# of every commit of Fluss's: that of a batch
+_IDENTIFIER: Final = (1 << 63) - 1
+# what others may have done since a round was planned, without a change of rows
+_SAME_ROWS: Final = ("COMPACT", "ANALYZE")
+_ATTEMPTS: Final = 10
+# of the last snapshot, what stays true of the next one
+_KEPT: Final = ("indexManifest", "watermark", "statistics", "nextRowId")
+
+Said = dict[str, Any]
+
+
+def latest_snapshot(table: TableFiles) -> int:
+    """Return the number of the newest snapshot; 0 where there is none."""
+    return max(snapshot_numbers(table), default=0)
+
+
+def snapshot_numbers(table: TableFiles) -> Iterator[int]:
+    """Yield the numbers of the snapshots that there are, in no order."""
+    try:
+        names = os.listdir(table.at("snapshot"))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise FlussError(
+            f"lake table {table.path}: its snapshots cannot be listed: {error}",
+            ErrorCode.NETWORK_EXCEPTION,
+        ) from error
+    for name in names:
+        if (found := _NAME.fullmatch(name)) is not None:
+            yield int(found[1])
+
+
+def read_said(table: TableFiles, number: int) -> Said:
+    """Return what a snapshot says of itself.
+
+    Raises
+    ------
+    FlussError
+        Where it is not there, or damaged.
+    """
+    name = f"snapshot/snapshot-{number}"
+    try:
+        said: Said = json.loads(table.read(name))
+        if int(said["id"]) != number:
+            raise ValueError(f"it is of the snapshot {said['id']}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise table.damaged(name, error) from error
+    return said
+
+
+def commit_snapshot(
+    table: TableFiles,
+    schema: WriteSchema,
+    base: int,
+    files: Sequence[NewFile],
+    properties: Mapping[str, str],
+) -> int:
+    """Commit new files on top of the snapshot that a round was planned with; return its number.
+
+    Compactions by others since then change no rows: the snapshot comes on top of them.
+
+    Parameters
+    ----------
+    table, schema
+        The table.
+    base
+        The snapshot of the plan; 0 where there was none.
+    files
+        The files that come.
+    properties
+        For the snapshot.
+
+    Raises
+    ------
+    LakeMovedError
+        When rows were committed meanwhile; nothing was committed.
+    FlussError
+        Of the storage, which does not say what became of the commit.
+    """
+    for _ in range(_ATTEMPTS):
+        latest = latest_snapshot(table)
+        _require_same_rows(table, base, latest)
+        manifests = ManifestWriter(table, schema)
+        committed = False
+        try:
+            last = read_said(table, latest) if latest else None
+            said = _next(table, schema, manifests, last, files, properties)
+            committed = _put(table, latest + 1, json.dumps(said, indent=2))
+        finally:
+            if not committed:
+                for path in manifests.made:
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+        if committed:
+            hint(table, "LATEST", latest + 1)
+            return latest + 1
+    raise LakeMovedError(f"others committed {_ATTEMPTS} times meanwhile")
+
+
+def _require_same_rows(table: TableFiles, base: int, latest: int) -> None:
+    if latest < base:
+        raise LakeMovedError(f"the snapshot {base} is gone: the table was put back by hand")
+    for number in range(base + 1, latest + 1):
+        said = read_said(table, number)
+        if said.get("commitKind") not in _SAME_ROWS or said.get("commitUser") == COMMIT_USER:
+            raise LakeMovedError(
+                f"{said.get('commitUser')!r} committed the snapshot {number} meanwhile"
+            )
+
+
+def _next(
+    table: TableFiles,
+    schema: WriteSchema,
+    manifests: ManifestWriter,
+    last: Said | None,
+    files: Sequence[NewFile],
+    properties: Mapping[str, str],
+) -> Said:
+    """Write the manifests of the next snapshot; return what it says."""
+    before: list[Any] = []
+    if last is not None:
+        for key in ("baseManifestList", "deltaManifestList"):
+            before += read_avro(table, f"manifest/{last[key]}")
+    rows = [file for file in files if not file.changelog]
+    changes = [file for file in files if file.changelog]
+    base, base_size = manifests.list_of(manifests.merged(before))
+    delta, delta_size = manifests.list_of(manifests.added(rows))
+    count = sum(file.rows for file in rows)
+    said: Said = {
+        "version": _VERSION,
+        "id": 1 if last is None else last["id"] + 1,
+        "schemaId": max(schema.lake.id, 0 if last is None else last["schemaId"]),
+        "baseManifestList": base,
+        "baseManifestListSize": base_size,
+        "deltaManifestList": delta,
+        "deltaManifestListSize": delta_size,
+        "changelogManifestList": None,
+    }
+    if changes:
+        name, size = manifests.list_of(manifests.added(changes))
+        said |= {"changelogManifestList": name, "changelogManifestListSize": size}
+    kept = {} if last is None else {key: last[key] for key in _KEPT if last.get(key) is not None}
+    return {
+        **said,
+        "commitUser": COMMIT_USER,
+        "commitIdentifier": _IDENTIFIER,
+        "commitKind": "APPEND",
+        "timeMillis": int(time.time() * 1000),
+        "logOffsets": {},
+        "totalRecordCount": count + (0 if last is None else last["totalRecordCount"]),
+        "deltaRecordCount": count,
+        "changelogRecordCount": sum(file.rows for file in changes),
+        "properties": dict(properties),
+        **kept,
+    }
+
+
+def _put(table: TableFiles, number: int, text: str) -> bool:
+    """Make the file of a snapshot; return whether there was none.
+
+    A link is made where there is no file, and only there: of two that commit the same number one
+    is refused, whatever others do between a look and a rename.
+    """
+    path = Path(table.at(f"snapshot/snapshot-{number}"))
+    path.parent.mkdir(exist_ok=True)
+    whole = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
+    try:
+        with whole.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.link(whole, path)
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            whole.unlink()
+    return True
+
+
+def hint(table: TableFiles, name: str, number: int) -> None:
+    """Note the newest snapshot or the first one, for readers that look before they list all."""
+    path = Path(table.at(f"snapshot/{name}"))
+    made = path.with_name(f".{name}.{uuid.uuid4()}.tmp")
+    # they list the folder where the note is old
+    with contextlib.suppress(OSError):
+        made.write_text(str(number), encoding="utf-8")
+        made.replace(path)

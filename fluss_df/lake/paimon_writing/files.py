@@ -1,0 +1,382 @@
+"""Writes Parquet files of a Paimon table, of a bounded size, in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fluss_df.errors import FlussError
+from fluss_df.lake.paimon.partitions import Partitions
+from fluss_df.lake.paimon.storage import TableFiles
+from fluss_df.lake.paimon_writing.rows import binary_row
+from fluss_df.lake.paimon_writing.schema import WriteSchema
+from fluss_df.lake.paimon_writing.statistics import Statistics, row_value
+from fluss_df.lake.rounds.lake_rows import viewed
+
+_TARGET_OPTION: Final = "target-file-size"
+# Paimon's own defaults: of primary-key tables and of others
+_TARGETS: Final = {True: 128 << 20, False: 256 << 20}
+_SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+# a row group is written when it has this number of rows, or of bytes
+_GROUP_ROWS: Final = 1 << 17
+_GROUP_BYTES: Final = 16 << 20
+# changes of keys are sorted, and written, when they take this number of bytes
+_SORTED_BYTES: Final = 96 << 20
+_UPDATE_BEFORE: Final = 1
+_DELETE: Final = 3
+# columns beside keys, which are numbered
+_ROW: Final = "row"
+_ORDER: Final = "sequence"
+_BEFORE: Final = "before"
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that is in no snapshot yet; it pickles.
+
+    Attributes
+    ----------
+    path
+        Where it is.
+    partition, bucket
+        Where its rows are in the table: a binary row, and a number.
+    changelog
+        Whether it has changes for readers of streams, rather than rows.
+    rows
+        How many rows it has.
+    entry
+        What its manifest says of it.
+    """
+
+    path: str
+    partition: bytes
+    bucket: int
+    changelog: bool
+    rows: int
+    entry: dict[str, Any]
+
+
+class PaimonFiles:
+    """Makes data files of one table.
+
+    Parameters
+    ----------
+    table
+        Where its files are.
+    schema
+        How they are written.
+
+    Raises
+    ------
+    FlussError
+        For an option that says no size.
+    """
+
+    def __init__(self, table: TableFiles, schema: WriteSchema) -> None:
+        self.schema = schema
+        self.table = table
+        self._partitions = Partitions(table, schema.lake)
+        self.target = self._size()
+        options = schema.lake.options
+        self.codec = options.get("file.compression", "zstd").lower()
+        self.level: int | None = None
+        if self.codec == "zstd":
+            self.level = int(options.get("file.compression.zstd-level", "1"))
+
+    def path(self, partition: bytes, bucket: int, name: str) -> str:
+        """Return where a file of a bucket is; its folder is made."""
+        path = self.table.at(self._partitions.path(partition, bucket, name))
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _size(self) -> int:
+        given = self.schema.lake.options.get(_TARGET_OPTION)
+        if given is None:
+            return _TARGETS[self.schema.keyed]
+        text = given.replace(" ", "").lower()
+        number = text.rstrip("bytesikmg")
+        unit = text[len(number) :][:1]
+        if not number.isdigit() or unit not in _SIZE_UNITS:
+            raise FlussError(
+                f"lake table {self.table.path}: its option {_TARGET_OPTION} is {given!r}, and not"
+                " a number of bytes"
+            )
+        return int(number) * _SIZE_UNITS[unit]
+
+
+def discard(files: Sequence[NewFile]) -> None:
+    """Delete files that no snapshot has; what cannot be deleted is left."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            os.unlink(file.path)
+
+
+class _File:
+    """One Parquet file that is being written."""
+
+    def __init__(
+        self, files: PaimonFiles, partition: bytes, bucket: int, *, changelog: bool = False
+    ) -> None:
+        kind = "changelog" if changelog else "data"
+        self._files = files
+        self._place = partition, bucket
+        self._changelog = changelog
+        self.name = f"{kind}-{uuid.uuid4()}-0.parquet"
+        self.path = files.path(partition, bucket, self.name)
+        self.rows = 0
+        self._statistics = Statistics(files.schema)
+        self._stream = open(self.path, "xb")  # noqa: SIM115 - it is closed with the file
+        try:
+            self._parquet = pq.ParquetWriter(
+                self._stream,
+                files.schema.file,
+                compression=files.codec,
+                compression_level=files.level,
+                store_decimal_as_integer=True,
+                # as Paimon has moments of more digits than six
+                use_deprecated_int96_timestamps=_has_nanoseconds(files.schema.rows),
+            )
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def write(self, rows: pa.Table, groups: int = 1) -> None:
+        """Write rows with the columns of files, in a number of row groups."""
+        schema = self._files.schema.file
+        self.rows += rows.num_rows
+        self._statistics.add(rows)
+        columns = [viewed(rows.column(at), field.type) for at, field in enumerate(schema)]
+        self._parquet.write_table(
+            pa.Table.from_arrays(columns, schema=schema), row_group_size=-(-len(rows) // groups)
+        )
+
+    @property
+    def size(self) -> int:
+        return self._stream.tell()
+
+    def close(
+        self,
+        sequences: tuple[int, int],
+        keys: tuple[bytes, bytes] | None = None,
+        deletes: int = 0,
+    ) -> NewFile:
+        self._parquet.close()
+        size = self._stream.tell()
+        self._stream.close()
+        schema = self._files.schema
+        empty = binary_row([], [])
+        least, greatest = keys or (empty, empty)
+        stats, columns = self._statistics.of_all()
+        entry = {
+            "_FILE_NAME": self.name,
+            "_FILE_SIZE": size,
+            "_ROW_COUNT": self.rows,
+            "_MIN_KEY": least,
+            "_MAX_KEY": greatest,
+            "_KEY_STATS": self._statistics.of(schema.keys),
+            "_VALUE_STATS": stats,
+            "_MIN_SEQUENCE_NUMBER": sequences[0],
+            "_MAX_SEQUENCE_NUMBER": sequences[1],
+            "_SCHEMA_ID": schema.lake.id,
+            "_LEVEL": 0,
+            "_EXTRA_FILES": [],
+            # of the clock on the wall here, as Java has it
+            "_CREATION_TIME": int((time.time() + time.localtime().tm_gmtoff) * 1000),
+            "_DELETE_ROW_COUNT": deletes,
+            "_EMBEDDED_FILE_INDEX": None,
+            "_FILE_SOURCE": 0,
+            "_VALUE_STATS_COLS": columns,
+            "_EXTERNAL_PATH": None,
+            "_FIRST_ROW_ID": None,
+            "_WRITE_COLS": None,
+        }
+        return NewFile(self.path, *self._place, self._changelog, self.rows, entry)
+
+    def abort(self) -> None:
+        """Delete it."""
+        with contextlib.suppress(Exception):
+            self._parquet.close()
+        with contextlib.suppress(OSError):
+            self._stream.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+
+def _has_nanoseconds(schema: pa.Schema) -> bool:
+    kinds = [field.type for field in schema]
+    while kinds:
+        kind = kinds.pop()
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            return True
+        kinds += [kind.field(at).type for at in range(kind.num_fields)]
+    return False
+
+
+class LogWriter:
+    """Writes the rows of a bucket of a log table, file after file; close it to have the files.
+
+    Parameters
+    ----------
+    files
+        Of the table.
+    partition, bucket
+        Where the rows are.
+    """
+
+    def __init__(self, files: PaimonFiles, partition: bytes, bucket: int) -> None:
+        self._files = files
+        self._place = partition, bucket
+        self._waiting: list[pa.Table] = []
+        self._rows = self._bytes = 0
+        self._file: _File | None = None
+        self._first = self._last = 0
+        self.done: list[NewFile] = []
+
+    def write(self, rows: pa.Table, first: int, last: int) -> None:
+        """Write rows of the table; ``first`` and ``last`` are their offsets."""
+        if not rows.num_rows:
+            return
+        if self._file is None and not self._waiting:
+            self._first = first
+        self._last = last
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        self._bytes += rows.nbytes
+        if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> list[NewFile]:
+        """Finish the last file; return all files."""
+        self._flush()
+        self._finish()
+        return self.done
+
+    def abort(self) -> None:
+        """Give up: delete what was written."""
+        self._waiting = []
+        if self._file is not None:
+            self._file.abort()
+        discard(self.done)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        groups = max(-(-self._rows // _GROUP_ROWS), -(-self._bytes // _GROUP_BYTES), 1)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        if self._file is None:
+            self._file = _File(self._files, *self._place)
+        self._file.write(rows, groups)
+        if self._file.size >= self._files.target:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._file is not None:
+            self.done.append(self._file.close((self._first, self._last)))
+            self._file = None
+
+
+class KeyedWriter:
+    """Writes the changes of a bucket of a primary-key table; close it to have the files.
+
+    Changes are sorted by key in parts that memory holds. Each part is a file of the newest change
+    of each key, and a file of all changes where the table has a changelog.
+
+    Parameters
+    ----------
+    files
+        Of the table.
+    partition, bucket
+        Where the rows are.
+    """
+
+    def __init__(self, files: PaimonFiles, partition: bytes, bucket: int) -> None:
+        self._files = files
+        self._place = partition, bucket
+        self._waiting: list[pa.Table] = []
+        self._bytes = 0
+        self.done: list[NewFile] = []
+
+    def write(self, rows: pa.Table, kinds: pa.Array, sequences: pa.Array) -> None:
+        """Write changes.
+
+        Parameters
+        ----------
+        rows
+            With the columns of the table.
+        kinds
+            What each is: 0 for an insert, 1 and 2 for before and after an update, 3 for a delete.
+        sequences
+            Their sequence numbers, which rise.
+        """
+        if not rows.num_rows:
+            return
+        schema = self._files.schema
+        columns = [rows.column(key) for key in schema.keys]
+        own = [*columns, sequences, kinds]
+        self._waiting.append(pa.Table.from_arrays([*own, *rows.columns], schema=schema.file))
+        self._bytes += self._waiting[-1].nbytes
+        if self._bytes >= _SORTED_BYTES:
+            self._flush()
+
+    def close(self) -> list[NewFile]:
+        """Write what waits; return all files."""
+        self._flush()
+        return self.done
+
+    def abort(self) -> None:
+        """Give up: delete what was written."""
+        self._waiting = []
+        discard(self.done)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self._bytes = [], 0
+        count = len(self._files.schema.keys)
+        # names of columns are anything, and some are patterns
+        names = [str(at) for at in range(count)]
+        keys = pl.DataFrame(pl.from_arrow(rows.select(list(range(count))).rename_columns(names)))
+        kinds = pl.Series(pl.from_arrow(rows.column(count + 1)))
+        order = keys.with_columns(
+            pl.Series(_ORDER, pl.from_arrow(rows.column(count))),
+            (kinds == _UPDATE_BEFORE).alias(_BEFORE),
+        ).with_row_index(_ROW)
+        order = order.sort([*names, _ORDER], maintain_order=True)
+        newest = order.filter(~pl.col(_BEFORE)).unique(names, keep="last", maintain_order=True)
+        if newest.height:
+            self._write(rows.take(newest[_ROW].to_arrow()), changelog=False)
+        if self._files.schema.changelog:
+            self._write(rows.take(order[_ROW].to_arrow()), changelog=True)
+
+    def _write(self, rows: pa.Table, *, changelog: bool) -> None:
+        """Write rows that are sorted by key."""
+        schema = self._files.schema
+        count = len(schema.keys)
+        kinds = schema.kinds(schema.keys)
+        ends = [
+            binary_row([row_value(rows.column(at)[place]) for at in range(count)], kinds)
+            for place in (0, rows.num_rows - 1)
+        ]
+        sequences = pl.Series(pl.from_arrow(rows.column(count)))
+        deletes = int((pl.Series(pl.from_arrow(rows.column(count + 1))) == _DELETE).sum())
+        file = _File(self._files, *self._place, changelog=changelog)
+        try:
+            groups = max(-(-rows.num_rows // _GROUP_ROWS), -(-rows.nbytes // _GROUP_BYTES))
+            file.write(rows, groups)
+            span: Any = (sequences.min(), sequences.max())
+            self.done.append(file.close(span, (ends[0], ends[1]), deletes))
+        except BaseException:
+            file.abort()
+            raise

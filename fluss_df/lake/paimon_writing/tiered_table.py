@@ -1,0 +1,137 @@
+"""A Paimon table as what a round of tiering is planned with, and committed to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from fluss_df.client.context import ClientContext
+from fluss_df.errors import FlussError
+from fluss_df.lake.options import OFFSETS_PATH_PROPERTY, LakeOptions
+from fluss_df.lake.paimon.manifests import live_entries
+from fluss_df.lake.paimon.storage import TableFiles
+from fluss_df.lake.paimon_writing.commit import (
+    commit_snapshot,
+    latest_snapshot,
+    read_said,
+    snapshot_numbers,
+)
+from fluss_df.lake.paimon_writing.files import discard
+from fluss_df.lake.paimon_writing.schema import WriteSchema, write_schema
+from fluss_df.lake.paimon_writing.tasks import PaimonTaskWriter
+from fluss_df.lake.rounds.offsets import (
+    COMMIT_USER,
+    OFFSETS_PROPERTY,
+    TieredSnapshot,
+    offsets_from_text,
+)
+from fluss_df.lake.rounds.split import Split, lake_partition
+from fluss_df.lake.rounds.tasks import TaskWriter, WriteTask, Written
+from fluss_df.lake.rounds.tiered_lake import TieredLake
+from fluss_df.schema import TableInfo
+
+_SCHEMA_NAME: Final = re.compile(r"schema-(\d+)")
+
+
+class PaimonLake(TieredLake):
+    """A Paimon table that is tiered into.
+
+    Parameters
+    ----------
+    info
+        The table.
+    table
+        Where its lake table is.
+
+    Raises
+    ------
+    FlussError
+        For a table that is not written here.
+    """
+
+    def __init__(self, info: TableInfo, table: TableFiles) -> None:
+        super().__init__(info)
+        self._table = table
+        self._base = latest_snapshot(table)
+        self._schema = newest_schema(table)
+
+    def newest_tiered(self) -> TieredSnapshot | None:  # noqa: D102
+        for number in sorted(snapshot_numbers(self._table), reverse=True):
+            if number > self._base:
+                continue
+            said = read_said(self._table, number)
+            properties = said.get("properties") or {}
+            if said.get("commitUser") != COMMIT_USER:
+                continue
+            text = properties.get(OFFSETS_PROPERTY)
+            return TieredSnapshot(
+                number,
+                properties.get(OFFSETS_PATH_PROPERTY),
+                None if text is None else offsets_from_text(text),
+                int(said["timeMillis"]),
+            )
+        return None
+
+    def tasks(self, splits: Sequence[Split]) -> list[WriteTask]:  # noqa: D102
+        return [WriteTask(lake_partition(split), split) for split in splits]
+
+    def writer(self, connection: ClientContext) -> TaskWriter:  # noqa: D102
+        # newer clusters make lake tables without columns of their own
+        self.require_columns(self._schema.rows.names, system=False)
+        return self.writer_at(connection, self._base or None)
+
+    def writer_at(  # noqa: D102
+        self, connection: ClientContext, snapshot_id: int | None
+    ) -> TaskWriter:
+        sequences: dict[tuple[bytes, int], int] = {}
+        if self._schema.keyed and snapshot_id is not None:
+            said = read_said(self._table, snapshot_id)
+            for _, entry in live_entries(self._table, said):
+                place = entry["_PARTITION"], entry["_BUCKET"]
+                last = entry["_FILE"]["_MAX_SEQUENCE_NUMBER"]
+                sequences[place] = max(last, sequences.get(place, -1))
+        return PaimonTaskWriter(
+            connection, self.info, self._table, self._schema, snapshot_id, sequences
+        )
+
+    def commit(  # noqa: D102
+        self, written: Sequence[Written], properties: Mapping[str, str]
+    ) -> int:
+        files = [file for part in written for file in part.added]
+        return commit_snapshot(self._table, self._schema, self._base, files, properties)
+
+    def discard(self, written: Iterable[Written]) -> None:  # noqa: D102
+        discard([file for part in written for file in part.added])
+
+
+def newest_schema(table: TableFiles) -> WriteSchema:
+    """Return the newest version of a table's schema.
+
+    Raises
+    ------
+    FlussError
+        Where there is none, it is damaged, or the table is not written here.
+    """
+    found = [_SCHEMA_NAME.fullmatch(path.name) for path in Path(table.at("schema")).glob("*")]
+    numbers = [int(one[1]) for one in found if one is not None]
+    name = f"schema/schema-{max(numbers, default=0)}"
+    content = table.read(name)
+    try:
+        return write_schema(table, content)
+    except FlussError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise table.damaged(name, error) from error
+
+
+def open_paimon_lake(info: TableInfo, options: LakeOptions) -> PaimonLake:
+    """Return the Paimon table of a table.
+
+    Raises
+    ------
+    FlussError
+        Where it cannot be reached, or is not written here.
+    """
+    return PaimonLake(info, TableFiles(options))

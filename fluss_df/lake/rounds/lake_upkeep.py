@@ -1,0 +1,26 @@
+"""What the upkeep wants of a lake table, whatever its format."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class LakeUpkeep(Protocol):
+    """A lake table whose old snapshots go, and files that no snapshot has."""
+
+    def expire(self, age_s: float) -> tuple[int, int] | None:
+        """Expire the snapshots that are older; return how many, and how many files were deleted.
+
+        Parameters
+        ----------
+        age_s
+            For how many seconds a snapshot stays after queries began to read a newer one.
+
+        Returns
+        -------
+        tuple or None
+            None where there is nothing to expire.
+        """
+
+    def remove_orphans(self, age_s: float) -> int:
+        """Delete files that no snapshot has, of this age at the least; return how many."""

@@ -1,0 +1,112 @@
+"""The tasks of a round: each writes the files of one part of one bucket, wherever it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fluss_df.lake.rounds.split import Offsets, Partition, Split
+from fluss_df.schema import TableInfo
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """What is written by itself; plain values that pickle.
+
+    Parameters
+    ----------
+    partition
+        Where the rows are in the lake: the values of the fields by which it is partitioned.
+    split
+        The part of the log; None to write the partition's rows again without delete files.
+    """
+
+    partition: Partition
+    split: Split | None
+
+
+@dataclass(slots=True)
+class Written:
+    """What a task wrote; it pickles.
+
+    Attributes
+    ----------
+    added, removed
+        Data files that come, and those whose rows are in them, as the lake's format has them.
+    rows
+        Rows, or changes, that were read from Fluss.
+    offsets, timestamps
+        The end of the bucket, and its newest timestamp in milliseconds.
+    """
+
+    added: list[Any] = field(default_factory=list)
+    removed: list[Any] = field(default_factory=list)
+    rows: int = 0
+    offsets: Offsets = field(default_factory=dict)
+    timestamps: dict[tuple[int | None, int], int] = field(default_factory=dict)
+
+
+class TaskWriter(Protocol):
+    """Writes the tasks of one table's round, whatever the format of the lake."""
+
+    @property
+    def info(self) -> TableInfo:
+        """The table."""
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The lake snapshot that the round was planned with; None where there was none."""
+
+    def write(self, task: WriteTask) -> Written:
+        """Write a task's files.
+
+        Raises
+        ------
+        FlussError
+            Nothing of the task is left then.
+        """
+
+
+class RunTasks(Protocol):
+    """How the tasks of a round are run."""
+
+    def __call__(
+        self, writer: TaskWriter, tasks: Sequence[WriteTask], written: list[Written]
+    ) -> None:
+        """Run tasks; ``written`` has what was written also where one fails.
+
+        Raises
+        ------
+        Exception
+            Of the first task that failed.
+        """
+
+
+class InThreads:
+    """Runs tasks side by side in threads of this process.
+
+    Parameters
+    ----------
+    workers
+        How many at once.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+
+    def __call__(
+        self, writer: TaskWriter, tasks: Sequence[WriteTask], written: list[Written]
+    ) -> None:
+        """Run tasks; see :class:`RunTasks`."""
+        failure: BaseException | None = None
+        with ThreadPoolExecutor(self._workers, "fluss-df-tier") as pool:
+            for future in [pool.submit(writer.write, task) for task in tasks]:
+                try:
+                    written.append(future.result())
+                except BaseException as error:
+                    failure = failure or error
+                    pool.shutdown(wait=False, cancel_futures=True)
+        if failure is not None:
+            raise failure

@@ -1,0 +1,125 @@
+"""What a round of tiering wants of a lake table, whatever its format."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+
+from fluss_df.client.context import ClientContext
+from fluss_df.errors import FlussError
+from fluss_df.lake.rounds.lake_rows import SYSTEM_COLUMNS
+from fluss_df.lake.rounds.offsets import TieredSnapshot
+from fluss_df.lake.rounds.split import Split
+from fluss_df.lake.rounds.tasks import TaskWriter, WriteTask, Written
+from fluss_df.metadata import TablePath
+from fluss_df.schema import TableInfo
+
+
+class LakeMovedError(FlussError):
+    """Somebody committed to the lake table since the round was planned: nothing was committed."""
+
+
+class TieredLake(ABC):
+    """The lake table of a table, as it was when it was opened: what a round is planned with.
+
+    Parameters
+    ----------
+    info
+        The table.
+    """
+
+    def __init__(self, info: TableInfo) -> None:
+        self.info = info
+
+    @property
+    def path(self) -> TablePath:
+        """The table."""
+        return self.info.table_path
+
+    @abstractmethod
+    def newest_tiered(self) -> TieredSnapshot | None:
+        """Return the newest snapshot that a tiering service made; None where there is none."""
+
+    @abstractmethod
+    def tasks(self, splits: Sequence[Split]) -> list[WriteTask]:
+        """Return what is to be written for parts of the log, and what the lake needs besides."""
+
+    @abstractmethod
+    def writer(self, connection: ClientContext) -> TaskWriter:
+        """Return what writes these tasks.
+
+        Raises
+        ------
+        FlussError
+            Where the columns of the lake table are not those of the table.
+        """
+
+    @abstractmethod
+    def writer_at(self, connection: ClientContext, snapshot_id: int | None) -> TaskWriter:
+        """Return what writes tasks of a round that another process planned with a snapshot."""
+
+    @abstractmethod
+    def commit(self, written: Sequence[Written], properties: Mapping[str, str]) -> int:
+        """Commit what was written as one snapshot, on top of what the round was planned with.
+
+        Parameters
+        ----------
+        written
+            All that the tasks wrote.
+        properties
+            For the snapshot: how far the table is tiered.
+
+        Returns
+        -------
+        int
+            The id of the snapshot.
+
+        Raises
+        ------
+        LakeMovedError
+            When the table is another by now; nothing was committed.
+        Exception
+            Of the catalog, which does not say what became of the commit.
+        """
+
+    def compacted(self, properties: Mapping[str, str]) -> int | None:
+        """Merge small files after a commit; return the snapshot that has the merged ones, if any.
+
+        Parameters
+        ----------
+        properties
+            Those of the commit: how far the table is tiered does not change.
+        """
+        return None
+
+    @abstractmethod
+    def discard(self, written: Iterable[Written]) -> None:
+        """Delete files that no snapshot has; what cannot be deleted is left."""
+
+    def require_columns(self, names: Iterable[str], *, system: bool = True) -> None:
+        """Look whether the lake table has the columns of the table.
+
+        Parameters
+        ----------
+        names
+            Those that it has.
+        system
+            Whether it must have those that tiering services add.
+
+        Raises
+        ------
+        FlussError
+            With what it lacks.
+        """
+        there = set(names)
+        missing = set(self.info.get_column_names()) - there
+        if missing:
+            raise FlussError(
+                f"table {self.path} has the columns {sorted(missing)}, which its lake table lacks:"
+                " add them to the lake table"
+            )
+        if system and not set(SYSTEM_COLUMNS) <= there:
+            raise FlussError(
+                f"the lake table of {self.path} has no columns {', '.join(SYSTEM_COLUMNS)}: it is"
+                " not one that Fluss made"
+            )

@@ -1,0 +1,306 @@
+"""Tiering into Paimon on a real cluster, on which Flink's service tiers, too."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import fluss_df as fluss
+from fluss_df.cluster import LocalCluster
+from fluss_df.errors import FlussError
+from fluss_df.lake.paimon_writing import commit
+from fluss_df.lake.rounds.tasks import InThreads
+from fluss_df.lake.tiering.coordinator import Coordinator
+from fluss_df.lake.tiering.table_round import TableRound, TieringRound
+from tests.lake.tiering.support import KINDS, LakeTable
+
+# not due by itself, for Flink's service neither: the tests say when
+LATER = {"table.datalake.freshness": "1h"}
+
+
+@pytest.fixture
+def connection(paimon_tiering: LocalCluster) -> Iterator[fluss.FlussConnection]:
+    with fluss.connect(paimon_tiering.bootstrap_servers) as opened:
+        yield opened
+
+
+def table_of(cluster: LocalCluster, kind: str, name: str) -> LakeTable:
+    return LakeTable(cluster, kind, f"{name}_{kind}", LATER).create()
+
+
+def one_round(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TableRound:
+    info = connection.get_admin().get_table_info(table.path)
+    given: dict[str, Any] = {"max_rows": 10_000, "max_changes": 10_000, **options}
+    return TableRound(connection, info, run_tasks=InThreads(2), **given)
+
+
+def run(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TieringRound:
+    return one_round(connection, table, **options).run(lambda: None)
+
+
+def said(table: LakeTable) -> dict[str, Any]:
+    """Return what the newest snapshot says of itself."""
+    files = table.paimon().glob("snapshot/snapshot-*")
+    newest = max(files, key=lambda file: int(file.name[9:]))
+    found: dict[str, Any] = json.loads(newest.read_bytes())
+    return found
+
+
+def parquet_files(table: LakeTable) -> set[Path]:
+    return set(table.paimon().rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounds_of_writes_updates_and_deletes(
+    connection: fluss.FlussConnection, paimon_tiering: LocalCluster, kind: str
+) -> None:
+    table = table_of(paimon_tiering, kind, "rounds")
+    for version in range(3):
+        start = version * 500
+        table.write(list(range(start, start + 1000)), version)
+        if table.keyed:
+            table.delete(list(range(start, start + 1000, 7)))
+        run(connection, table)
+        table.check()
+    # what is in the log alone is read, too
+    table.write([1, 2, 5000], 4)
+    expected = table.expected()
+    union = fluss.read_fluss(table.name, connection=connection).select(expected.columns)
+    assert_frame_equal(union.sort(expected.columns), expected)
+    last = said(table)
+    assert (last["id"], last["commitUser"], last["commitKind"]) == (
+        3,
+        "__fluss_lake_tiering",
+        "APPEND",
+    )
+    assert (table.paimon() / "snapshot" / "LATEST").read_text() == "3"
+    assert (last["changelogRecordCount"] > 0) == table.keyed
+
+
+@pytest.mark.parametrize("kind", ["partitioned", "keys"])
+def test_rounds_that_take_a_part(
+    connection: fluss.FlussConnection, paimon_tiering: LocalCluster, kind: str
+) -> None:
+    table = table_of(paimon_tiering, kind, "parts")
+    # a first round of a table with keys is of few changes: else its rows are read as they are
+    table.write(list(range(10)), 0)
+    run(connection, table)
+    table.write(list(range(100)), 1)
+    rounds = 0
+    while not (done := run(connection, table, max_rows=12, max_changes=12)).complete:
+        rounds += 1
+        assert done.rows
+    assert rounds > 1
+    table.check()
+
+
+@pytest.mark.parametrize("kind", ["keys", "partitioned_keys"])
+def test_a_table_with_keys_that_is_large_is_read_as_it_is_first(
+    connection: fluss.FlussConnection, paimon_tiering: LocalCluster, kind: str
+) -> None:
+    table = table_of(paimon_tiering, kind, "large")
+    table.write(list(range(500)), 0)
+    table.delete(list(range(0, 500, 3)))
+    run(connection, table, max_changes=50)
+    table.check()
+    assert table.lake_rows().filter(pl.col("__offset") >= 0).is_empty()
+    table.write(list(range(490, 510)), 1)
+    table.delete([1, 2, 4])
+    run(connection, table)
+    table.check()
+
+
+def test_a_partition_that_is_made_again_overrides_what_the_lake_has(
+    connection: fluss.FlussConnection, paimon_tiering: LocalCluster
+) -> None:
+    table = table_of(paimon_tiering, "partitioned_keys", "again")
+    table.write(list(range(90)), 1)
+    run(connection, table)
+    connection.get_admin().drop_partition(table.path, {"day": "d1"})
+    # fewer than there were: their offsets begin again
+    table.write(list(range(1, 30, 3)), 2)
+    run(connection, table)
+    expected = table.expected()
+    assert_frame_equal(table.lake_rows().select(expected.columns).sort(expected.columns), expected)
+
+
+@pytest.mark.parametrize("kind", ["log", "keys"])
+def test_a_service_that_ends_between_the_commits_is_resumed(
+    connection: fluss.FlussConnection,
+    paimon_tiering: LocalCluster,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = table_of(paimon_tiering, kind, "between")
+    table.write(list(range(1000)), 0)
+
+    def end(*_: object) -> None:
+        raise InterruptedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Coordinator, "commit", end)
+        with pytest.raises(InterruptedError):
+            run(connection, table)
+    assert said(table)["id"] == 1
+    assert table.tiered() == {}
+    assert run(connection, table).snapshot_id is None  # nothing is left to tier
+    table.check()
+    table.write(list(range(500, 1500)), 1)
+    run(connection, table)
+    table.check()
+
+
+@pytest.mark.parametrize("kind", ["log", "keys"])
+def test_a_commit_whose_answer_was_lost_counts_once(
+    connection: fluss.FlussConnection,
+    paimon_tiering: LocalCluster,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = table_of(paimon_tiering, kind, "lost_answer")
+    table.write(list(range(1000)), 0)
+
+    def lose(*_: object) -> None:
+        raise ConnectionResetError("the answer is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "hint", lose)
+        with pytest.raises(FlussError, match="did not say what became of the commit"):
+            run(connection, table)
+    table.write(list(range(500, 1500)), 1)
+    run(connection, table)
+    table.check()
+
+
+@pytest.mark.parametrize("kind", ["log", "keys"])
+def test_of_two_that_tier_the_same_rows_one_is_refused(
+    connection: fluss.FlussConnection, paimon_tiering: LocalCluster, kind: str
+) -> None:
+    table = table_of(paimon_tiering, kind, "refused")
+    table.write(list(range(1000)), 0)
+    late = one_round(connection, table)
+    left: set[Path] = set()
+
+    def first() -> None:
+        run(connection, table)
+        left.update(parquet_files(table))
+
+    with pytest.raises(FlussError, match="another service or writer committed to the lake table"):
+        late.run(first)
+    table.check()
+    # those of the one that was refused are gone
+    assert len(parquet_files(table)) == len(left) // 2
+    assert not list(table.paimon().glob("snapshot/*.tmp"))
+
+
+def test_services_side_by_side_without_leases(
+    connection: fluss.FlussConnection, paimon_tiering: LocalCluster
+) -> None:
+    tables = [table_of(paimon_tiering, kind, "side_by_side") for kind in ("log", "keys")]
+    ended = threading.Event()
+    committed: list[TieringRound] = []
+
+    def tier() -> None:
+        with fluss.connect(paimon_tiering.bootstrap_servers) as own:
+            while not ended.is_set():
+                for table in tables:
+                    try:
+                        done = run(own, table, max_rows=300, max_changes=300)
+                    except FlussError:
+                        continue  # the other one was first
+                    if done.snapshot_id is not None:
+                        committed.append(done)
+
+    for table in tables:
+        table.write(list(range(10)), 0)
+        run(connection, table)
+    threads = [threading.Thread(target=tier) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for version in range(1, 4):
+            for table in tables:
+                table.write(list(range(version * 300, version * 300 + 600)), version)
+        deadline = time.monotonic() + 60
+        while len(committed) <= 3 * len(tables):
+            assert time.monotonic() < deadline, "too few rounds for the services to meet"
+            time.sleep(0.1)
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    for table in tables:
+        while run(connection, table).snapshot_id is not None:
+            pass
+        table.check()
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        ({"paimon.deletion-vectors.enabled": "true"}, "'deletion-vectors.enabled'"),
+        ({"paimon.sequence.field": "at"}, "the option 'sequence.field'"),
+        ({"paimon.file.format": "orc"}, "'file.format' with the value 'orc'"),
+    ],
+    ids=["deletion vectors", "sequence", "format"],
+)
+def test_a_table_that_is_not_written_is_left_to_flink(
+    connection: fluss.FlussConnection,
+    paimon_tiering: LocalCluster,
+    properties: dict[str, str],
+    says: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    name = f"left_{request.node.callspec.id.replace(' ', '_')}"
+    table = LakeTable(paimon_tiering, "keys", name, LATER, properties).create()
+    table.write([1, 2], 0)
+    with pytest.raises(FlussError, match=says):
+        run(connection, table)
+    assert not parquet_files(table)
+
+
+def test_hand_overs_to_and_from_flink(
+    connection: fluss.FlussConnection, paimon_tiering: LocalCluster
+) -> None:
+    # Flink's service, which runs all the time, is given a table when it is this old, and again
+    # after as long: what is tiered between is ours
+    soon = {"table.datalake.freshness": "8s"}
+    tables = [
+        LakeTable(paimon_tiering, kind, f"handed_{kind}", soon).create()
+        for kind in ("log", "partitioned_keys")
+    ]
+
+    def written(version: int) -> None:
+        start = version * 300
+        for table in tables:
+            table.write(list(range(start, start + 1000)), version)
+            if table.keyed:
+                table.delete(list(range(start, start + 1000, 13)))
+
+    def by_us() -> None:
+        for table in tables:
+            assert run(connection, table).snapshot_id is not None
+        for table in tables:
+            table.check()
+
+    written(0)
+    by_us()
+    written(1)
+    deadline = time.monotonic() + 120
+    while any(table.tiered() != table.ends() for table in tables):
+        assert time.monotonic() < deadline, "Flink did not tier in time"
+        time.sleep(0.1)
+    for table in tables:
+        table.check()
+        # of Flink's service, which does not write the offsets themselves
+        assert set(said(table)["properties"]) == {"fluss-offsets"}
+    written(2)
+    by_us()
