@@ -30,6 +30,7 @@ from fluss_df.pushdown.predicate import (
     and_,
     compare,
     in_,
+    literal_text,
     or_,
 )
 
@@ -264,7 +265,7 @@ def _exactly(values: pa.Array, wanted: pa.DataType, column: str) -> pa.Array:
             problem = f" ({error})"
     raise UnsupportedExpression(
         f"column '{column}' is {wanted} and cannot be compared with"
-        f" {values[0] if len(values) else 'a value'} of type {given}{problem}:"
+        f" {literal_text(values[0]) if len(values) else 'a value'} of type {given}{problem}:"
         " give a value of the column's type"
     )
 

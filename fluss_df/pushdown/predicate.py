@@ -371,10 +371,10 @@ class _Columns(PredicateVisitor[frozenset[str]]):
 
 class _Text(PredicateVisitor[str]):
     def comparison(self, node: Comparison) -> str:
-        return f"{node.column} {node.op.value} {_show(node.literal)}"
+        return f"{node.column} {node.op.value} {literal_text(node.literal)}"
 
     def in_(self, node: In) -> str:
-        shown = [_show(value) for value in node.values[:_SHOWN_VALUES]]
+        shown = [literal_text(value) for value in node.values[:_SHOWN_VALUES]]
         more = len(node.values) - len(shown)
         if more > 0:
             shown.append(f"... {more} more")
@@ -405,13 +405,14 @@ class _Text(PredicateVisitor[str]):
         return f"not ({inner})" if isinstance(node.operand, And | Or) else f"not {inner}"
 
 
-def _show(value: pa.Scalar) -> str:
+def literal_text(value: pa.Scalar) -> str:
+    """Return a literal as messages show it."""
     if pa.types.is_string(value.type) or pa.types.is_binary(value.type):
         return repr(value.as_py())
     try:
         return str(value).lower() if pa.types.is_boolean(value.type) else str(value)
-    except OverflowError:
-        # Python's own dates and times do not reach as far
+    except (OverflowError, ValueError):
+        # Python's own dates and times do not reach as far, and have no nanoseconds
         return f"{value.type}({value.value})"
 
 

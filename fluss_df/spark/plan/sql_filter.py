@@ -7,6 +7,7 @@ everything else is :class:`UnsupportedExpression`.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 import zoneinfo
 from collections.abc import Callable
@@ -107,6 +108,8 @@ def parse_filter(text: str, schema: pa.Schema, timezone: str, where: str) -> Pre
         tree = sqlglot.parse_one(text, dialect="spark")
     except sqlglot.errors.SqlglotError as error:
         raise _invalid(f"filter {text!r} is no condition in SQL: {parse_message(error)}") from None
+    except RecursionError:
+        raise _too_deep(text, where) from None
     try:
         if _ESCAPES.search(re.sub(r"\\\\", "", text)):
             raise UnsupportedExpression("it has escapes other than \\\\, \\', \\n, \\r and \\t")
@@ -116,6 +119,15 @@ def parse_filter(text: str, schema: pa.Schema, timezone: str, where: str) -> Pre
             f"{where}: filter {text!r} cannot be evaluated by the scan: {error.message}; use"
             " .where() or fluss_df.spark.sql() for it, which push what they can"
         ) from None
+    except RecursionError:
+        raise _too_deep(text, where) from None
+
+
+def _too_deep(text: str, where: str) -> FlussError:
+    return _invalid(
+        f"{where}: filter '{text[:60]}...' of {len(text)} characters is nested too deeply: name"
+        " many values by IN, and give the rest of the condition by .where()"
+    )
 
 
 def parse_message(error: sqlglot.errors.SqlglotError) -> str:
@@ -273,6 +285,9 @@ class SqlConditions:
         tree = tree.unnest()
         if not isinstance(tree, exp.Column) or len(tree.parts) > 2:
             raise UnsupportedExpression(f"'{_sql(tree)}' is no column")
+        if tree.table.lower() in self._names:
+            # to Spark the field of a ROW, where no table has this name
+            raise UnsupportedExpression(f"'{_sql(tree)}' may be a field of column '{tree.table}'")
         names = self._names.get(tree.name.lower(), [])
         if not names:
             raise UnsupportedExpression(
@@ -372,7 +387,10 @@ def _value(tree: exp.Expr) -> Any:
         if "e" not in tree.this.lower():
             number = Decimal(tree.this)
             return int(number) if "." not in tree.this else number
-        return float(tree.this)
+        wide = float(tree.this)
+        if math.isinf(wide):
+            raise UnsupportedExpression(f"{tree.this} is larger than every DOUBLE")
+        return wide
     elif isinstance(tree, exp.Boolean):
         return bool(tree.this)
     elif isinstance(tree, exp.Null):

@@ -165,7 +165,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         scan = self._scan()
         begun = self._not_put_back(scan, start, from_json(scan, start))
-        ends = _ends(scan, _buckets(scan)) if self._target is None else self._target
+        ends = _ends(scan, _buckets(scan)) if self._target is None else self._aimed(scan, begun)
         without_dropped(self._losses, scan.path, begun, ends)
         # partitions that came later are read from their beginning
         splits = [
@@ -182,6 +182,18 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         more = {"began": start["offsets"]} if initial else {}
         clock = moment_after(scan.connection, scan.info, stops)
         return to_json(scan, stops, clock=clock, **more)
+
+    def _aimed(self, scan: TableScan, begun: Offsets) -> Offsets:
+        """Return the ends that trigger ``AvailableNow`` reads up to.
+
+        Spark asks for them before it asks where a new query starts. A partition that comes between
+        the two has a start and no end: it is read by the next trigger, and was not dropped.
+        """
+        target = self._target or {}
+        later = begun.keys() - target.keys()
+        if not later:
+            return target
+        return {**target, **{b: begun[b] for b in _buckets(scan) if b in later}}
 
     def _not_put_back(self, scan: TableScan, found: Mapping[str, Any], offsets: Offsets) -> Offsets:
         """Return from where to read on; raise where the log has other rows than were read."""

@@ -1,0 +1,88 @@
+"""Texts of filters at their edges, and what happens between two questions of Spark.
+
+They need no JVM: the source is asked as Spark asks it, in this process, on an embedded engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from fluss_df.client.connection import FlussConnection
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.errors import FlussError
+from fluss_df.metadata import TablePath
+from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.spark.plan.sql_filter import parse_filter
+from fluss_df.spark.read.streaming import FlussStreamReader
+from fluss_df.spark.source import FlussDataSource
+
+SCHEMA = pa.schema(
+    {
+        "a": pa.int64(),
+        "x": pa.struct([("a", pa.int64())]),
+        "f": pa.float64(),
+        "day": pa.date32(),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("day > TIMESTAMP_LTZ '0001-01-01 00:00:00+02:00'", "cannot be compared with timestamp"),
+        ("x.a = 1", "may be a field of column 'x'"),
+        ("`X`.a = 1", "may be a field of column 'X'"),
+        ("f < 1e400", "larger than every DOUBLE"),
+        ("f > -1e999", "larger than every DOUBLE"),
+        pytest.param("(" * 3000 + "a = 1" + ")" * 3000, "nested too deeply", id="brackets"),
+        pytest.param("a = 1" + " AND a = 1" * 5000, "nested too deeply", id="and"),
+    ],
+)
+def test_what_a_filter_cannot_say_is_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(FlussError, match=message):
+        parse_filter(text, SCHEMA, "America/New_York", "table d.t")
+
+
+def test_a_qualified_column_of_the_table_is_taken() -> None:
+    assert str(parse_filter("t.a = 1", SCHEMA, "UTC", "table d.t")) == "a == 1"
+
+
+@pytest.fixture
+def engine() -> Iterator[FlussConnection]:
+    with EmbeddedFluss(None) as served, served.connection() as connection:
+        yield connection
+
+
+def test_a_partition_that_comes_while_a_trigger_begins(engine: FlussConnection) -> None:
+    """Spark asks for the ends of ``AvailableNow`` before it asks where a new query starts."""
+    fields = pa.schema({"p": pa.string(), "id": pa.int64()})
+    path = TablePath("fluss", "later")
+    engine.get_admin().create_table(
+        path, TableDescriptor(Schema(fields), partition_keys=["p"], bucket_count=2)
+    )
+
+    def write(place: str, number: int) -> None:
+        row = pa.table({"p": [place], "id": [number]}, fields)
+        with engine.get_table(path).new_append().create_writer(create_partitions=True) as writer:
+            writer.write_arrow(row)
+
+    write("old", 1)
+    source = FlussDataSource({"path": str(path), "connection": engine.config.bootstrap_servers})
+    ids = []
+    stored = None
+    for _ in range(2):
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, FlussStreamReader)
+        reader.prepareForTriggerAvailableNow()
+        if stored is None:
+            write("new", 2)
+        start = reader.initialOffset() if stored is None else stored
+        stored = reader.latestOffset(start, ReadAllAvailable())
+        tasks = reader.partitions(start, stored)
+        ids.append([row["id"] for t in tasks for b in reader.read(t) for row in b.to_pylist()])
+        assert reader.latestOffset(stored, ReadAllAvailable()) == stored
+    assert ids == [[1], [2]]
