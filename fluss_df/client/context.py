@@ -32,11 +32,6 @@ class ClientContext:
 
     :class:`~fluss_df.client.connection.FlussConnection` is one, with what users call.
 
-    Parameters
-    ----------
-    config
-        Its settings.
-
     Attributes
     ----------
     config

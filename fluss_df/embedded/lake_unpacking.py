@@ -23,12 +23,8 @@ _CODEC: Final = b"avro.codec"
 def unpacked(data: bytes, below: str) -> bytes:
     """Return what was compressed by gzip.
 
-    Raises
-    ------
-    DamagedError
-        Where it is larger than it may be.
-    OSError, EOFError, zlib.error
-        Where it is not what was written.
+    Raises DamagedError where it is larger than it may be. Raises OSError, EOFError, zlib.error
+    where it is not what was written.
     """
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
         text = file.read(_MOST_BYTES + 1)
@@ -40,10 +36,7 @@ def unpacked(data: bytes, below: str) -> bytes:
 def require_size(data: bytes, below: str) -> None:
     """Raise where the blocks of an Avro file become larger together than they may be.
 
-    Raises
-    ------
-    DamagedError
-        There, and where it is no Avro file.
+    Raises DamagedError there, and where it is no Avro file.
     """
     try:
         codec, at = _header(data)

@@ -46,10 +46,7 @@ def parse(kind: type[MessageT], data: bytes) -> MessageT:
 def unpacked(data: bytes) -> Message:
     """Return the command of Flight SQL in a descriptor, ticket or action.
 
-    Raises
-    ------
-    RefusalError
-        For what is none.
+    Raises RefusalError for what is none.
     """
     packed = parse(pb.Packed, data)
     name = packed.type_url.removeprefix(_SQL)
@@ -192,15 +189,12 @@ class _Table:
 class Upload:
     """The batches that a client sends behind the first message.
 
+    Raises RefusalError for what is no stream of Arrow's IPC.
+
     Attributes
     ----------
     schema
         Their columns.
-
-    Raises
-    ------
-    RefusalError
-        For what is no stream of Arrow's IPC.
     """
 
     def __init__(self, first: pb.FlightData, messages: Iterator[bytes]) -> None:

@@ -160,10 +160,7 @@ def _joined(parts: Sequence[Buffer]) -> pa.Buffer | None:
 def parse_fetch_response(body: pa.Buffer) -> list[FetchedBucket]:
     """Return the buckets of a ``FetchLogResponse``.
 
-    Raises
-    ------
-    ProtocolError
-        When the bytes are not such a response.
+    Raises ProtocolError when the bytes are not such a response.
     """
     data = memoryview(body).cast("B")
     buckets: list[FetchedBucket] = []

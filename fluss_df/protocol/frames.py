@@ -136,10 +136,7 @@ class ResponseReader:
     def received(self, count: int) -> Response | None:
         """Take note of ``count`` bytes written to :meth:`buffer`; return the response they end.
 
-        Raises
-        ------
-        ProtocolError
-            When the frame cannot be one; the connection is then of no more use.
+        Raises ProtocolError when the frame cannot be one; the connection is then of no more use.
         """
         self._rest = self._rest[count:]
         if len(self._rest):
@@ -231,10 +228,8 @@ class RequestReader:
     def received(self, count: int) -> Request | None:
         """Take note of ``count`` bytes written to :meth:`buffer`; return the request they end.
 
-        Raises
-        ------
-        ProtocolError
-            When the frame cannot be one, or is too large; the connection is then of no more use.
+        Raises ProtocolError when the frame cannot be one, or is too large; the connection is then
+        of no more use.
         """
         self._rest = self._rest[count:]
         if len(self._rest):
@@ -292,12 +287,8 @@ def encode_response(kind: int, request_id: int, body: Sequence[Buffer]) -> list[
 def parse_response(api: Api[RequestT, ResponseT], response: Response, peer: str) -> ResponseT:
     """Return the message of a response.
 
-    Raises
-    ------
-    FlussError
-        With the server's code, when it is an error response.
-    ProtocolError
-        When the body is not the message.
+    Raises FlussError with the server's code, when it is an error response. Raises ProtocolError
+    when the body is not the message.
     """
     raise_error_response(api, response, peer)
     try:

@@ -16,10 +16,7 @@ from fluss_df.protocol.wire import Buffer
 def parse_request(api: Api[RequestT, Any], body: Buffer) -> RequestT:
     """Return the message of a request.
 
-    Raises
-    ------
-    ProtocolError
-        When the body is not the message.
+    Raises ProtocolError when the body is not the message.
     """
     try:
         message = api.request.FromString(bytes(body))

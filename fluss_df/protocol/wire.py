@@ -54,10 +54,8 @@ def signed(value: int) -> int:
 def int32(value: int) -> int:
     """Return the int32 that a varint stands for.
 
-    Raises
-    ------
-    ProtocolError
-        For a number that an int32 cannot hold, of which protobuf would drop the upper bits.
+    Raises ProtocolError for a number that an int32 cannot hold, of which protobuf would drop the
+    upper bits.
     """
     number = signed(value)
     if not -(2**31) <= number < 2**31:
@@ -80,16 +78,13 @@ def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
 def fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Walk the fields of the message in ``data[start:end]``.
 
+    Raises ProtocolError where the bytes are not a message or reach beyond ``end``.
+
     Yields
     ------
     tuple
         ``(field, wire type, value, length)``: of a varint or fixed field the value and 0, of a
         bytes field the position of its first byte and its length.
-
-    Raises
-    ------
-    ProtocolError
-        Where the bytes are not a message or reach beyond ``end``.
     """
     position = start
     while position < end:
@@ -100,10 +95,7 @@ def fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, i
 def next_field(data: memoryview, position: int, end: int) -> tuple[int, int, int, int, int]:
     """Return one of what :func:`fields` yields, and where the next one begins.
 
-    Raises
-    ------
-    ProtocolError
-        As :func:`fields`.
+    Raises ProtocolError as :func:`fields`.
     """
     key, position = _varint(data, position, end)
     field, wire_type = key >> 3, key & 7

@@ -53,27 +53,7 @@ _LARGEST_REQUEST = 100 << 20
 
 
 class Sender:
-    """Sends the batches of one writer.
-
-    Parameters
-    ----------
-    cluster
-        Where to.
-    info
-        The table.
-    config
-        Acks, retries, limits.
-    metrics
-        What is counted.
-    memory
-        Given back as batches are done with.
-    api
-        The request that carries batches, and what its answers mean.
-    create_partitions
-        Whether to create partitions again that were dropped.
-    partition_moved
-        Called with the name of a partition and its new id, or None where it is gone.
-    """
+    """Sends the batches of one writer."""
 
     def __init__(
         self,

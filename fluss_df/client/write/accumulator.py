@@ -36,17 +36,6 @@ class Accumulator:
     Ctrl-C may come between any two steps of the main thread. So one list says which rows and frames
     wait, and each of them enters it by a single step. They are sent on threads without Ctrl-C.
 
-    Parameters
-    ----------
-    connection
-        The connection.
-    batcher
-        Sends the rows.
-    codec
-        The row codec of the table.
-    name
-        The name of the table, for errors.
-
     Attributes
     ----------
     lock

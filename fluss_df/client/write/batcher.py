@@ -176,6 +176,8 @@ class Batcher:
     def take_room(self, size: int, rows: int, *, wait: bool) -> None:
         """Take bytes of the writer's buffer for rows.
 
+        Raises ``REQUEST_TIME_OUT`` when there is no room within ``writer.buffer.wait-timeout``.
+
         Parameters
         ----------
         size
@@ -184,11 +186,6 @@ class Batcher:
             How many rows they are, for the error.
         wait
             Whether to wait for room. Without it, or after Ctrl-C, the limit is exceeded instead.
-
-        Raises
-        ------
-        FlussError
-            ``REQUEST_TIME_OUT`` when there is no room within ``writer.buffer.wait-timeout``.
         """
         if wait and self._memory.take(size, self._config.writer_buffer_wait_timeout_ms):
             return
@@ -294,10 +291,7 @@ class Batcher:
     def wait_acknowledged(self, timeout_ms: float | None) -> None:
         """Wait until everything is acknowledged or has failed.
 
-        Raises
-        ------
-        TimeoutError
-            When acknowledgements are outstanding after ``timeout_ms``.
+        Raises TimeoutError when acknowledgements are outstanding after ``timeout_ms``.
         """
         sender = self._sender
         if sender is None:

@@ -46,10 +46,7 @@ class Flushable(Protocol):
     def wait_acknowledged(self, timeout_ms: float | None) -> FlussError | None:
         """Send all rows, wait until each is acknowledged or has failed, return the first failure.
 
-        Raises
-        ------
-        TimeoutError
-            When acknowledgements are outstanding after ``timeout_ms``.
+        Raises TimeoutError when acknowledgements are outstanding after ``timeout_ms``.
         """
         ...
 

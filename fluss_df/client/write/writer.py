@@ -36,17 +36,6 @@ class TableWriter(Ready, Closing):
     Rows and small frames wait up to ``writer.batch-timeout`` for more; :meth:`flush` waits until
     all is acknowledged. When ``writer.buffer.memory-size`` bytes are on their way, the caller
     waits. For any number of threads.
-
-    Parameters
-    ----------
-    connection
-        The connection.
-    info
-        The table.
-    codec
-        The form of its rows.
-    create_partitions
-        Whether to create the partitions of the rows where they do not exist.
     """
 
     def __init__(
@@ -304,10 +293,7 @@ class TableWriter(Ready, Closing):
     def wait_acknowledged(self, timeout_ms: float | None) -> FlussError | None:
         """Send everything, and wait as :meth:`flush` does; return what it would raise first.
 
-        Raises
-        ------
-        TimeoutError
-            When acknowledgements are outstanding after ``timeout_ms``.
+        Raises TimeoutError when acknowledgements are outstanding after ``timeout_ms``.
         """
         shielded(self._accumulator.drain)
         self._batcher.wait_acknowledged(timeout_ms)

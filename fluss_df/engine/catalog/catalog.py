@@ -44,18 +44,15 @@ DEFAULT_DATABASE: Final = "fluss"
 class Catalog:
     """All databases and tables of an engine; thread safe.
 
+    Raises :class:`~fluss_df.engine.files.files.DamagedError` for files that are damaged and cannot
+    be made again from their copies.
+
     Parameters
     ----------
     files
         Where its files are; created where they are missing.
     default_buckets
         Buckets of tables that do not say.
-
-    Raises
-    ------
-    FlussError
-        :class:`~fluss_df.engine.files.files.DamagedError` for files that are damaged and cannot be
-        made again from their copies.
     """
 
     def __init__(self, files: CatalogFiles, default_buckets: int = 1) -> None:

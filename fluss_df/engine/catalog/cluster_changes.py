@@ -78,16 +78,13 @@ class ClusterChanges:
     def read(self, epoch: int) -> tuple[list[Change], list[str]]:
         """Return the changes that go on from a state's file, and what is wrong; change nothing.
 
+        Raises :class:`~fluss_df.engine.files.files.DamagedError` where one of them is in neither
+        file, or the state's file is missing.
+
         Parameters
         ----------
         epoch
             The one that the file names; 0 where there is no file.
-
-        Raises
-        ------
-        FlussError
-            :class:`~fluss_df.engine.files.files.DamagedError` where one of them is in neither file,
-            or the state's file is missing.
         """
         problems: list[str] = []
         found: list[dict[int, Change]] = []
@@ -146,11 +143,8 @@ class ClusterChanges:
     def add(self, change: Change) -> None:
         """Add a change; it is on the disk then.
 
-        Raises
-        ------
-        FlussError
-            See :func:`~fluss_df.engine.files.files.disk_refused`; then the state's file is to be
-            written before the next one.
+        Raises FlussError, see :func:`~fluss_df.engine.files.files.disk_refused`; then the state's
+        file is to be written before the next one.
         """
         self._before_change()
         ids = _IDS.pack(self._epoch, self._number + 1)

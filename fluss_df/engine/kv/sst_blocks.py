@@ -33,10 +33,7 @@ def verify_other_blocks(file: Path) -> None:
 
     Files of earlier versions, which have another kind of checksum, are passed over.
 
-    Raises
-    ------
-    FlussError
-        ``KV_STORAGE_EXCEPTION`` where one is damaged.
+    Raises ``KV_STORAGE_EXCEPTION`` where one is damaged.
     """
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)

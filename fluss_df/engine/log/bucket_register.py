@@ -103,11 +103,8 @@ class BucketRegister:
     def add(self, bucket: BucketIds) -> None:
         """Note that a bucket is about to have rows; on the disk then.
 
-        Raises
-        ------
-        FlussError
-            ``UNKNOWN_TABLE_OR_BUCKET_EXCEPTION`` where the table was dropped meanwhile; see
-            :func:`~fluss_df.engine.files.files.disk_refused`.
+        Raises ``UNKNOWN_TABLE_OR_BUCKET_EXCEPTION`` where the table was dropped meanwhile; see
+        :func:`~fluss_df.engine.files.files.disk_refused`.
         """
         with self._lock:
             if self._dropped:
@@ -130,10 +127,7 @@ class BucketRegister:
     def drop(self) -> None:
         """Remove the first file, as the table is dropped; nothing is noted any more.
 
-        Raises
-        ------
-        OSError
-            Where the disk refuses.
+        Raises OSError where the disk refuses.
         """
         with self._lock:
             self._dropped = True

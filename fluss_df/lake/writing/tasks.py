@@ -90,21 +90,12 @@ class RunTasks(Protocol):
     ) -> None:
         """Run tasks; ``written`` has what was written also where one fails.
 
-        Raises
-        ------
-        Exception
-            Of the first task that failed.
+        Raises Exception of the first task that failed.
         """
 
 
 class InThreads:
-    """Runs tasks side by side in threads of this process.
-
-    Parameters
-    ----------
-    workers
-        How many at once.
-    """
+    """Runs tasks side by side in threads of this process."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -174,10 +165,7 @@ class TaskWriter:
     def write(self, task: WriteTask) -> Written:
         """Write a task's files.
 
-        Raises
-        ------
-        FlussError
-            Nothing of the task is left then.
+        Raises FlussError: nothing of the task is left then.
         """
         fields = self._lake.table.spec().fields
         if len(task.partition) != len(fields):

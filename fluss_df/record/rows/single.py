@@ -128,13 +128,6 @@ def key_encoder(
 ) -> Callable[[Sequence[Any]], bytes | None] | None:
     r"""Return what encodes one key; None where that takes ``keys.encode_keys``.
 
-    Parameters
-    ----------
-    columns
-        The columns of the key.
-    lake_format
-        As there.
-
     Examples
     --------
     >>> encode = key_encoder([Column("id", DataType(TypeRoot.BIGINT))], None)
@@ -208,13 +201,6 @@ def row_encoder(
     columns: Sequence[Column], row_format: str
 ) -> Callable[[Sequence[Any]], bytes | None] | None:
     r"""Return what encodes one compacted row; None where that takes a ``RowEncoder``.
-
-    Parameters
-    ----------
-    columns
-        The columns of the row.
-    row_format
-        ``compacted``; other formats are not for this.
 
     Returns
     -------
@@ -413,13 +399,6 @@ def row_decoder(
     columns: Sequence[Column], row_format: str
 ) -> Callable[[bytes, int], dict[str, Any] | None] | None:
     r"""Return what decodes one compacted row; None where that takes a ``RowDecoder``.
-
-    Parameters
-    ----------
-    columns
-        The columns of the row.
-    row_format
-        ``compacted``; other formats are not for this.
 
     Returns
     -------

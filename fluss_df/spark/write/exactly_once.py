@@ -50,17 +50,7 @@ class StagedMessage(WriterCommitMessage):
 
 
 class ExactlyOnceWriter(DataSourceStreamArrowWriter):
-    """Stages a batch in its tasks, and publishes it in the driver, once it is decided.
-
-    Parameters
-    ----------
-    options
-        The options of the write.
-    schema
-        The columns of the stream.
-    overwrite
-        Whether Spark's output mode is ``complete``.
-    """
+    """Stages a batch in its tasks, and publishes it in the driver, once it is decided."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         self._options = options
