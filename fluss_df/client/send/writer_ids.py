@@ -31,7 +31,10 @@ class WriterIds:
         return self._fixed is not None
 
     def fix(self, writer_id: int, sequences: Mapping[TableBucket, int]) -> None:
-        """Use this writer id alone, from these sequences on; before the first batch."""
+        """Use this writer id alone, from these sequences on; before the first batch.
+
+        What the server does not take under it fails, rather than going under another one.
+        """
         self._fixed = (writer_id, sequences)
 
     def prepare(self, queue: BucketQueue) -> asyncio.Task[int] | None:

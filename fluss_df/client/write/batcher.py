@@ -267,7 +267,7 @@ class Batcher:
 
     def ask_writer_id(self) -> int:
         """Ask a server for a new writer id."""
-        return self._connection.io.run(self._started_sender().ask_writer_id())
+        return self._connection.io.run(self._started_sender().ids.ask())
 
     def send_as(
         self,
@@ -276,7 +276,7 @@ class Batcher:
         batches: Iterable[RoutedBatch],
     ) -> None:
         """Send batches as they are, in order; see :meth:`TableWriter.send_as`."""
-        self._connection.io.call(self._started_sender().fix_writer, writer_id, sequences)
+        self._connection.io.call(self._started_sender().ids.fix, writer_id, sequences)
         handle = WriteResultHandle()
         for batch in batches:
             self._enqueue(batch, handle, wait_for_room=True)
