@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from fluss_df.engine.files.files import DamagedError
+from fluss_df.record.layout.unaligned import read_varint
 
 # of the metadata of a table, as JSON, or of a list of its files
 _MOST_BYTES: Final = 256 << 20
@@ -86,15 +87,8 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
     """Return a number as Avro writes it, and where it ends."""
-    value = shift = 0
-    while shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value >> 1 ^ -(value & 1), at
-        shift += 7
-    raise ValueError("a number does not end")
+    value, at = read_varint(data, at)
+    return value >> 1 ^ -(value & 1), at
 
 
 def _size(codec: bytes, block: bytes, most: int) -> int:

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from fluss_df.flight import flight_messages_pb2 as pb
 from fluss_df.flight.refusals import invalid
+from fluss_df.protocol.wire import encode_varint
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -72,19 +73,10 @@ def flight_data(message: Any) -> bytes:
     view = memoryview(message)
     (length,) = struct.unpack_from("<i", view, 4)
     header, body = view[8 : 8 + length], view[8 + length :]
-    parts: list[Any] = [_HEADER, _varint(length), header]
+    parts: list[Any] = [_HEADER, encode_varint(length), header]
     if len(body):
-        parts += [_BODY, _varint(len(body)), body]
+        parts += [_BODY, encode_varint(len(body)), body]
     return b"".join(parts)
-
-
-def _varint(number: int) -> bytes:
-    made = bytearray()
-    while number > 127:
-        made.append(number & 127 | 128)
-        number >>= 7
-    made.append(number)
-    return bytes(made)
 
 
 def stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:

@@ -7,8 +7,12 @@ produce request. These few functions walk tags and lengths and leave the records
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from fluss_df.errors import ProtocolError
+from fluss_df.record.layout.unaligned import varint
 
 VARINT = 0
 FIXED64 = 1
@@ -20,15 +24,24 @@ Buffer = bytes | bytearray | memoryview
 _SIGN_BIT = 1 << 63
 
 
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+def parsed(kind: type[MessageT], data: Buffer, what: str) -> MessageT:
+    """Return a message; raise ProtocolError, naming ``what`` it is, where the bytes are none."""
+    try:
+        message = kind.FromString(bytes(data))
+    except DecodeError as error:
+        raise ProtocolError(f"{what} cannot be read: {error}") from error
+    # not every protobuf runtime checks this while it parses
+    if not message.IsInitialized():
+        raise ProtocolError(f"{what} lacks required fields")
+    return message
+
+
 def encode_varint(value: int) -> bytes:
     """Return the varint of an int32 or int64, negative ones in ten bytes as protobuf does."""
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return varint(value & (1 << 64) - 1)
 
 
 def tag(field: int, wire_type: int) -> bytes:
