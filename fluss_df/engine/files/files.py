@@ -198,6 +198,24 @@ def sync_data(fd: int) -> None:
         os.fsync(fd)
 
 
+def add_record(path: Path, record: bytes, at: int, *, durable: bool) -> None:
+    """Write a record at a place of a file, which is created for the first; it may be durable then.
+
+    Raises OSError where the disk refuses: how much of it is there is not known.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        done = 0
+        while done < len(record):
+            done += os.pwrite(fd, record[done:], at + done)
+        if durable:
+            sync_data(fd)
+    finally:
+        os.close(fd)
+    if durable and not at:
+        sync_folder(path.parent)
+
+
 def sync_file(path: Path) -> None:
     """Make the bytes of a file durable that is not open."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
