@@ -30,10 +30,7 @@ def peer_uid(connected: socket.socket) -> int | None:
 def require_own(connected: socket.socket, path: str) -> None:
     """Make sure that the engine at a Unix socket is one of this user; root may use all.
 
-    Raises
-    ------
-    PermissionError
-        Where it is another user's, who may have taken the path.
+    Raises PermissionError where it is another user's, who may have taken the path.
     """
     found = peer_uid(connected)
     own = os.geteuid()

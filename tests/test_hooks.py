@@ -9,7 +9,7 @@ import pytest
 from fluss_df import hooks
 
 # in the order of their steps; the names are those of the modules
-EXITS = ["live", "parallel", "exit_flush", "metadata", "local"]
+EXITS = ["live", "parallel", "writer", "metadata", "local"]
 FORKS = [
     "counters", "io_thread", "lane_pool", "folders", "connection", "interrupts", "encoders",
     "remote_fs", "remote_segments", "parallel", "report", "live", "ownership", "server", "launcher",
@@ -29,7 +29,7 @@ from fluss_df.client.cluster import metadata
 from fluss_df.client.fetch import parallel, remote_fs, remote_segments
 from fluss_df.client.runtime import encoders, interrupts, io_thread
 from fluss_df.client.transport import lane_pool
-from fluss_df.client.write import exit_flush
+from fluss_df.client.write import writer
 from fluss_df.cluster import local
 from fluss_df.cluster.processes import launcher
 from fluss_df.engine.files import ownership
@@ -63,7 +63,7 @@ os.waitpid(child, 0)
     "first",
     [
         [],
-        ["fluss_df.io.scans.live", "fluss_df.client.write.exit_flush"],
+        ["fluss_df.io.scans.live", "fluss_df.client.write.writer"],
         ["fluss_df.engine.serve.server", "fluss_df.client.fetch.parallel"],
         ["fluss_df.cluster.processes.launcher", "fluss_df.client.cluster.metadata"],
     ],

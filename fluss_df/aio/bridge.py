@@ -35,13 +35,7 @@ _THREADS = 64
 
 
 class Facade(Generic[C_co]):
-    """The asynchronous counterpart of an object of the core.
-
-    Parameters
-    ----------
-    core
-        The object of ``fluss_df`` that does the work.
-    """
+    """The asynchronous counterpart of an object of the core."""
 
     def __init__(self, core: C_co) -> None:
         self._core = core

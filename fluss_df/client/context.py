@@ -33,11 +33,6 @@ class ClientContext:
 
     :class:`~fluss_df.client.connection.FlussConnection` is one, with what users call.
 
-    Parameters
-    ----------
-    config
-        Its settings.
-
     Attributes
     ----------
     config

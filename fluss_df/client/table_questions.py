@@ -29,13 +29,7 @@ from fluss_df.schema import Schema, TableInfo
 
 
 class TableQuestions(Ready):
-    """Asks a cluster about tables; coroutines run on the I/O thread, the others block.
-
-    Parameters
-    ----------
-    context
-        The connection to the cluster.
-    """
+    """Asks a cluster about tables; coroutines run on the I/O thread, the others block."""
 
     def __init__(self, context: ClientContext) -> None:
         self._context = context

@@ -48,10 +48,7 @@ _VERSION: Final = re.compile(r"(\d{1,9})-.*\.metadata\.json")
 def pending_rows(lake: Path) -> dict[Key, str] | None:
     """Return the tables that a backup put into a lake; None where there is no list of them.
 
-    Raises
-    ------
-    DamagedError
-        Where it is not one that a backup has.
+    Raises DamagedError where it is not one that a backup has.
     """
     data = read_bytes(lake / LAKE_TABLES)
     if data is None:
@@ -159,13 +156,6 @@ def mend_catalog(lake: Path, known: Mapping[TablePath, int]) -> None:
     """Make a catalog again that is lost or damaged, or lacks tables.
 
     One that is damaged gets another name: nothing is deleted.
-
-    Parameters
-    ----------
-    lake
-        The folder of the lake.
-    known
-        The tables of which something was tiered, and their snapshots.
     """
     catalog = lake / CATALOG_FILE
     rows, tables = lacking(lake, known)

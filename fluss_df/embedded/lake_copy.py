@@ -41,6 +41,8 @@ def copied_tables(
 ) -> Iterator[dict[int, LakeTableCopy]]:
     """Give the files of lake tables as they are now, by links that stay until the end.
 
+    Raises DamagedError where a file is missing or damaged.
+
     Parameters
     ----------
     lake
@@ -49,11 +51,6 @@ def copied_tables(
         The tables, and the snapshots that must be in the copies.
     there
         Whether a table, by its id, was not dropped meanwhile.
-
-    Raises
-    ------
-    DamagedError
-        Where a file is missing or damaged.
     """
     copies = Path(tempfile.mkdtemp(prefix=_COPIES, dir=lake))
     try:

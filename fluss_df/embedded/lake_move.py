@@ -56,6 +56,9 @@ def move_lake(here: Path) -> tuple[int, dict[TablePath, str]]:
 
     A table of which a file is missing or damaged stays as it was, at the other place.
 
+    Raises ``STORAGE_EXCEPTION`` where the catalog cannot be read, or the disk refuses; the lake is
+    as it was then.
+
     Parameters
     ----------
     here
@@ -65,12 +68,6 @@ def move_lake(here: Path) -> tuple[int, dict[TablePath, str]]:
     -------
     tuple
         How many tables were moved, and what is wrong with those that were not.
-
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` where the catalog cannot be read, or the disk refuses; the lake is as
-        it was then.
     """
     catalog = here / CATALOG_FILE
     if not catalog.exists():

@@ -49,13 +49,8 @@ _WRITTEN_TO: Final = ("write.data.path", "write.metadata.path", "write.object-st
 def read_file(path: Path) -> bytes:
     """Return the bytes of a file of the lake.
 
-    Raises
-    ------
-    FileNotFoundError
-        Where there is none.
-    FlussError
-        As :func:`~fluss_df.engine.files.files.read_bytes`: what cannot be opened now is not
-        damaged.
+    Raises FileNotFoundError where there is none. Raises FlussError as
+    :func:`~fluss_df.engine.files.files.read_bytes`: what cannot be opened now is not damaged.
     """
     data = read_bytes(path)
     if data is None:
@@ -64,15 +59,7 @@ def read_file(path: Path) -> bytes:
 
 
 class LakePaths:
-    """The paths of one lake table, made at one place and found at another.
-
-    Parameters
-    ----------
-    made
-        The folder of the lake when they were written.
-    here
-        The folder of the lake.
-    """
+    """The paths of one lake table, made at one place and found at another."""
 
     def __init__(self, made: str, here: Path) -> None:
         self.made = made
@@ -261,15 +248,7 @@ def read_manifest(data: bytes, below: str, manifest: Manifest) -> AvroRows:
 
 
 def used_snapshots(metadata: Mapping[str, Any], known: int | None) -> list[int]:
-    """Return the snapshots that are in use: Fluss's, the newest, those between, and named ones.
-
-    Parameters
-    ----------
-    metadata
-        Of the table.
-    known
-        The one that Fluss knows.
-    """
+    """Return the snapshots that are in use: Fluss's, the newest, those between, and named ones."""
     snapshots = {int(one["snapshot-id"]): one for one in metadata.get("snapshots", [])}
     at = metadata.get("current-snapshot-id")
     used: list[int] = []

@@ -30,13 +30,7 @@ def catalog_rows(catalog: Path) -> dict[Key, str]:
 
 @contextlib.contextmanager
 def replacing(catalog: Path) -> Iterator[Path]:
-    """Give the path of an empty file, which takes the place of a catalog at the end, as a whole.
-
-    Parameters
-    ----------
-    catalog
-        The catalog, which may be missing.
-    """
+    """Give the path of an empty file, which takes the place of a catalog at the end, as a whole."""
     new = catalog.with_name(f"{catalog.name}.tmp")
     for left in (new, new.with_name(f"{new.name}-journal")):
         left.unlink(missing_ok=True)
@@ -67,17 +61,14 @@ def lacking(
 
     The lines are None where there is no catalog, or one that is damaged.
 
+    Raises sqlite3.OperationalError where it cannot be read now.
+
     Parameters
     ----------
     lake
         The folder of the lake.
     known
         Tables, and their snapshots.
-
-    Raises
-    ------
-    sqlite3.OperationalError
-        Where it cannot be read now.
     """
     catalog = lake / CATALOG_FILE
     rows = None if not catalog.exists() or is_damaged(catalog) else catalog_rows(catalog)

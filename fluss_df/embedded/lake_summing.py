@@ -21,13 +21,6 @@ class LakeSumming:
     """Makes checksums of the files of new snapshots, whoever wrote them.
 
     They are read once more, while they are still in the memory of the operating system.
-
-    Parameters
-    ----------
-    lake
-        The folder of the lake.
-    catalog
-        The name of the catalog.
     """
 
     def __init__(self, lake: Path, catalog: str) -> None:

@@ -187,6 +187,9 @@ def live_files(manifest: AvroRows) -> Iterator[LiveFile]:
 def add_sums(lake: Path, sums: Sums, metadata_path: str, closing: Callable[[], bool]) -> None:
     """Add the checksums of all files of a table that have none yet.
 
+    Raises DamagedError where a file cannot be read; :mod:`~fluss_df.embedded.lake_check` says more
+    of it.
+
     Parameters
     ----------
     lake
@@ -197,11 +200,6 @@ def add_sums(lake: Path, sums: Sums, metadata_path: str, closing: Callable[[], b
         Where its metadata is, by the catalog.
     closing
         Whether to leave the rest for later.
-
-    Raises
-    ------
-    DamagedError
-        Where a file cannot be read; :mod:`~fluss_df.embedded.lake_check` says more of it.
     """
     found = LakePaths.of(metadata_path, lake)
     if found is None:

@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from fluss_df.engine.files.files import DamagedError
+from fluss_df.record.layout.unaligned import read_varint
 
 # of the metadata of a table, as JSON, or of a list of its files
 _MOST_BYTES: Final = 256 << 20
@@ -23,12 +24,8 @@ _CODEC: Final = b"avro.codec"
 def unpacked(data: bytes, below: str) -> bytes:
     """Return what was compressed by gzip.
 
-    Raises
-    ------
-    DamagedError
-        Where it is larger than it may be.
-    OSError, EOFError, zlib.error
-        Where it is not what was written.
+    Raises DamagedError where it is larger than it may be. Raises OSError, EOFError, zlib.error
+    where it is not what was written.
     """
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
         text = file.read(_MOST_BYTES + 1)
@@ -40,10 +37,7 @@ def unpacked(data: bytes, below: str) -> bytes:
 def require_size(data: bytes, below: str) -> None:
     """Raise where the blocks of an Avro file become larger together than they may be.
 
-    Raises
-    ------
-    DamagedError
-        There, and where it is no Avro file.
+    Raises DamagedError there, and where it is no Avro file.
     """
     try:
         codec, at = _header(data)
@@ -93,15 +87,8 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
     """Return a number as Avro writes it, and where it ends."""
-    value = shift = 0
-    while shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value >> 1 ^ -(value & 1), at
-        shift += 7
-    raise ValueError("a number does not end")
+    value, at = read_varint(data, at)
+    return value >> 1 ^ -(value & 1), at
 
 
 def _size(codec: bytes, block: bytes, most: int) -> int:

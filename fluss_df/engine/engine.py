@@ -55,17 +55,7 @@ _OPENED_AT_ONCE: Final = 4
 class Engine:
     """The owner of a folder.
 
-    Parameters
-    ----------
-    folder
-        Its data; created where it is missing.
-    settings
-        How the data is kept.
-
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` when another process has the folder, or it cannot be read.
+    Raises ``STORAGE_EXCEPTION`` when another process has the folder, or it cannot be read.
     """
 
     def __init__(self, folder: Path, settings: EngineOptions | None = None) -> None:
@@ -146,11 +136,8 @@ class Engine:
     def bucket(self, bucket: TableBucket) -> tuple[Table, Tablet]:
         """Return a bucket and its table; opens it.
 
-        Raises
-        ------
-        FlussError
-            ``UNKNOWN_TABLE_OR_BUCKET_EXCEPTION`` where there is none, ``STORAGE_EXCEPTION`` where
-            its data is damaged.
+        Raises ``UNKNOWN_TABLE_OR_BUCKET_EXCEPTION`` where there is none, ``STORAGE_EXCEPTION``
+        where its data is damaged.
         """
         return self.catalog.table_of(bucket), self._opened(bucket).tablet
 
@@ -170,10 +157,7 @@ class Engine:
         No file is opened for a bucket that is known, or that nobody has written to. Who asks for
         several gives what :meth:`having_folders` says of them all.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`bucket`.
+        Raises FlussError as :meth:`bucket`.
         """
         self.catalog.table_of(bucket)
         self._require_open()
@@ -187,6 +171,8 @@ class Engine:
     def kv_bucket(self, bucket: TableBucket, *, scans: bool = False) -> tuple[Table, KvTablet]:
         """Return a bucket of a primary-key table, and the table; opens it.
 
+        Raises FlussError as :meth:`bucket`; ``NON_PRIMARY_KEY_TABLE_EXCEPTION`` for a log table.
+
         Parameters
         ----------
         bucket
@@ -194,11 +180,6 @@ class Engine:
         scans
             Whether it is to be scanned only: one that gave its files back does not take them again
             for that where it is small.
-
-        Raises
-        ------
-        FlussError
-            As :meth:`bucket`; ``NON_PRIMARY_KEY_TABLE_EXCEPTION`` for a log table.
         """
         table = self.catalog.table_of(bucket)
         opened = self._opened(bucket, files=not scans)
@@ -372,10 +353,7 @@ class Engine:
     async def acknowledged(self, bucket: TableBucket, end_offset: int) -> None:
         """Wait until a bucket is as durable as the settings ask, up to an offset.
 
-        Raises
-        ------
-        FlussError
-            ``STORAGE_EXCEPTION`` when the disk refused.
+        Raises ``STORAGE_EXCEPTION`` when the disk refused.
         """
         opened = self._open.get(bucket)
         if opened is None:

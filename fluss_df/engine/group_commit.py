@@ -36,10 +36,7 @@ async def synced_to(bucket: Syncable, end_offset: int, run: Run) -> None:
     A sync that is under way may have begun before the write, and may not cover it. Then one more
     sync follows, which all waiting callers share.
 
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` when the disk refused.
+    Raises ``STORAGE_EXCEPTION`` when the disk refused.
     """
     while bucket.durable_offset < end_offset:
         if bucket.syncing is None:

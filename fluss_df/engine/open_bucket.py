@@ -122,21 +122,7 @@ class Opening:
 
 
 class BucketLoader:
-    """Opens buckets, each from its folder; thread safe.
-
-    Parameters
-    ----------
-    settings
-        The options of the engine.
-    catalog, used
-        The tables and partitions, and the register of buckets that have rows.
-    lock
-        The lock of the engine's folder.
-    end_scans
-        Ends the scans of all buckets for which a function is true.
-    counters
-        The counters of the engine.
-    """
+    """Opens buckets, each from its folder; thread safe."""
 
     def __init__(
         self,
@@ -159,10 +145,7 @@ class BucketLoader:
     def open(self, bucket: TableBucket, folder: Path) -> OpenBucket:
         """Open a bucket.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`Engine.bucket`.
+        Raises FlussError as :meth:`Engine.bucket`.
         """
         try:
             return self._load(bucket, folder)

@@ -24,13 +24,7 @@ _LOOKED_AT_EACH: Final = 16
 
 
 class UsedBuckets:
-    """The registers of all tables, each read when it is first asked for; thread safe.
-
-    Parameters
-    ----------
-    files, catalog
-        The files of the folder's catalog, and the catalog.
-    """
+    """The registers of all tables, each read when it is first asked for; thread safe."""
 
     def __init__(self, files: CatalogFiles, catalog: Catalog) -> None:
         self._files = files
@@ -48,17 +42,7 @@ class UsedBuckets:
     ) -> set[TableBucket]:
         """Return the buckets that have a folder, or should have one.
 
-        Parameters
-        ----------
-        buckets
-            Any buckets.
-        folder_of
-            Returns the folder that the folder of a bucket is in.
-
-        Raises
-        ------
-        FlussError
-            See :func:`~fluss_df.engine.files.files.disk_refused`.
+        Raises FlussError, see :func:`~fluss_df.engine.files.files.disk_refused`.
         """
         found = set()
         parts: dict[tuple[int, int | None], list[TableBucket]] = defaultdict(list)
@@ -84,10 +68,7 @@ class UsedBuckets:
     def note(self, bucket: BucketIds) -> None:
         """Note that a bucket is about to have rows; on the disk then.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`BucketRegister.add`.
+        Raises FlussError as :meth:`BucketRegister.add`.
         """
         register = self._of(bucket.table)
         if register is None:

@@ -27,11 +27,8 @@ _OPTIONS: Final = ("primary_key", "partition_by", "bucket_by", "buckets")
 def ingest(session: Session, asked: pb.CommandStatementIngest, upload: Upload) -> int:
     """Write the rows of a client; return how many there were.
 
-    Raises
-    ------
-    FlussError
-        Before anything is written, for what the table or the client's wish does not allow; later,
-        with how many rows are written by then.
+    Raises FlussError before anything is written, for what the table or the client's wish does not
+    allow; later, with how many rows are written by then.
     """
     path = _path(session, asked)
     _prepare_table(session, path, asked, upload.schema)

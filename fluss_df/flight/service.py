@@ -61,11 +61,6 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     All of them are streams to gRPC, so that none waits for its first message on a thread that
     nobody looks after.
-
-    Parameters
-    ----------
-    sessions, statements, calls, limits
-        What calls work on.
     """
 
     def __init__(

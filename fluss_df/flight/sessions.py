@@ -96,10 +96,7 @@ class Session:
     def prepare(self, prepared: Prepared) -> bytes:
         """Keep a prepared statement; return its handle.
 
-        Raises
-        ------
-        RefusalError
-            When there are too many.
+        Raises RefusalError when there are too many.
         """
         with self._lock:
             if len(self._prepared) >= self._limits.prepared:
@@ -209,15 +206,7 @@ class Session:
 
 
 class Sessions:
-    """All clients that are signed in.
-
-    Parameters
-    ----------
-    access
-        Who may come in.
-    limits
-        How many.
-    """
+    """All clients that are signed in."""
 
     def __init__(self, access: Access, limits: FlightLimits) -> None:
         self._access = access
@@ -289,10 +278,7 @@ class Sessions:
     def of_token(self, token: str) -> Session:
         """Return the client with a token; its call begins.
 
-        Raises
-        ------
-        RefusalError
-            When there is none.
+        Raises RefusalError when there is none.
         """
         with self._lock:
             found = self._by_token.get(self._digest(token))
@@ -305,10 +291,7 @@ class Sessions:
     def of_password(self, user: str, password: str, address: str) -> Session:
         """Return the client that sends its password with each call; a call begins.
 
-        Raises
-        ------
-        FlussError
-            For a wrong password, also for one that was right a minute ago.
+        Raises FlussError for a wrong password, also for one that was right a minute ago.
         """
         key = self._digest(f"{address}\0{user}\0{password}")
         with self._lock:
@@ -339,10 +322,8 @@ class Sessions:
     def anonymous(self, address: str) -> Session:
         """Return what all have in common who gave no name, from one address; a call begins.
 
-        Raises
-        ------
-        RefusalError
-            When everybody has to sign in, and when there are calls from too many addresses.
+        Raises RefusalError when everybody has to sign in, and when there are calls from too many
+        addresses.
         """
         if self._access.needs_password:
             raise unauthenticated("user and password are needed here")

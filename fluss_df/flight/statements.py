@@ -52,10 +52,7 @@ class Turns:
     def take(self, run: QueryRun) -> None:
         """Count a statement in.
 
-        Raises
-        ------
-        RefusalError
-            When too many run.
+        Raises RefusalError when too many run.
         """
         with self._lock:
             self._late = {run for run in self._late if run.is_running}
@@ -72,13 +69,7 @@ class Turns:
 
 
 class Statements:
-    """Runs the statements of clients.
-
-    Parameters
-    ----------
-    limits
-        How many, and for how long.
-    """
+    """Runs the statements of clients."""
 
     def __init__(self, limits: FlightLimits) -> None:
         self._limits = limits
@@ -281,10 +272,7 @@ _ROWS_TOGETHER: Final = 1000
 def bound_rows(prepared: Prepared, batches: Iterator[pa.RecordBatch], most: int) -> None:
     """Keep the values that a client binds.
 
-    Raises
-    ------
-    RefusalError
-        For another number of columns, and too many rows.
+    Raises RefusalError for another number of columns, and too many rows.
     """
     rows: list[tuple[Any, ...]] = []
     wanted = 0 if prepared.tree is None else len(placeholders(prepared.tree))

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from fluss_df.flight import flight_messages_pb2 as pb
 from fluss_df.flight.refusals import invalid
+from fluss_df.protocol.wire import encode_varint
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -46,10 +47,7 @@ def parse(kind: type[MessageT], data: bytes) -> MessageT:
 def unpacked(data: bytes) -> Message:
     """Return the command of Flight SQL in a descriptor, ticket or action.
 
-    Raises
-    ------
-    RefusalError
-        For what is none.
+    Raises RefusalError for what is none.
     """
     packed = parse(pb.Packed, data)
     name = packed.type_url.removeprefix(_SQL)
@@ -75,19 +73,10 @@ def flight_data(message: Any) -> bytes:
     view = memoryview(message)
     (length,) = struct.unpack_from("<i", view, 4)
     header, body = view[8 : 8 + length], view[8 + length :]
-    parts: list[Any] = [_HEADER, _varint(length), header]
+    parts: list[Any] = [_HEADER, encode_varint(length), header]
     if len(body):
-        parts += [_BODY, _varint(len(body)), body]
+        parts += [_BODY, encode_varint(len(body)), body]
     return b"".join(parts)
-
-
-def _varint(number: int) -> bytes:
-    made = bytearray()
-    while number > 127:
-        made.append(number & 127 | 128)
-        number >>= 7
-    made.append(number)
-    return bytes(made)
 
 
 def stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
@@ -192,15 +181,12 @@ class _Table:
 class Upload:
     """The batches that a client sends behind the first message.
 
+    Raises RefusalError for what is no stream of Arrow's IPC.
+
     Attributes
     ----------
     schema
         Their columns.
-
-    Raises
-    ------
-    RefusalError
-        For what is no stream of Arrow's IPC.
     """
 
     def __init__(self, first: pb.FlightData, messages: Iterator[bytes]) -> None:

@@ -65,15 +65,7 @@ class FollowOptions:
 
 
 class FlussFollow(ScanNode):
-    """A scan that follows a log table, as a node of a Polars plan; it can be pickled.
-
-    Parameters
-    ----------
-    source
-        What is read; its stop does not count.
-    options
-        When it ends.
-    """
+    """A scan that follows a log table, as a node of a Polars plan; it can be pickled."""
 
     def __init__(self, source: ScanSource, options: FollowOptions) -> None:
         super().__init__(polars_schema(source.schema))

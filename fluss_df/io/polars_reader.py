@@ -44,15 +44,7 @@ _PLANNED_COLUMNS = frozenset({PARTITION_COLUMN, BUCKET_COLUMN, LOG_OFFSET_COLUMN
 
 
 class FlussScan(ScanNode):
-    """A scan of a Fluss table as a node of a Polars plan; it can be pickled.
-
-    Parameters
-    ----------
-    source
-        What is scanned.
-    known
-        The table as it was last looked up.
-    """
+    """A scan of a Fluss table as a node of a Polars plan; it can be pickled."""
 
     def __init__(self, source: ScanSource, known: KnownTable | None = None) -> None:
         super().__init__(polars_schema(source.schema))
@@ -117,10 +109,7 @@ _copying = threading.local()
 def copy_with_scans(frame: pl.LazyFrame) -> tuple[pl.LazyFrame, list[FlussScan]]:
     """Return a copy of a query, and the Fluss scans in it, which no other query has.
 
-    Raises
-    ------
-    FlussError
-        For a query that cannot be copied, as with a lambda that cannot be pickled.
+    Raises FlussError for a query that cannot be copied, as with a lambda that cannot be pickled.
     """
     _copying.scans = []
     try:
@@ -151,13 +140,7 @@ def plan_digest(frame: pl.LazyFrame) -> str | None:
 
 
 class LogRead(PlannedRead):
-    """A planned scan of a log.
-
-    Parameters
-    ----------
-    scan, info, plan
-        The scan, the table, and what is read of it.
-    """
+    """A planned scan of a log."""
 
     def __init__(self, scan: FlussScan, info: TableInfo, plan: ScanPlan) -> None:
         super().__init__(plan, scan.polars_schema, scan.runs)

@@ -35,15 +35,7 @@ CURRENT_ROWS = "scan of the current rows"
 
 
 class FlussSnapshot(ScanNode):
-    """The current rows of a primary-key table, as a node of a Polars plan; it can be pickled.
-
-    Parameters
-    ----------
-    source
-        What is read.
-    known
-        The table as it was last looked up.
-    """
+    """The current rows of a primary-key table, as a node of a Polars plan; it can be pickled."""
 
     def __init__(self, source: ScanSource, known: KnownTable | None = None) -> None:
         super().__init__(polars_schema(source.schema))
@@ -55,10 +47,7 @@ class FlussSnapshot(ScanNode):
     def table_info(self) -> TableInfo:
         """Return what the table is, or was a moment ago: many lookups ask for it once.
 
-        Raises
-        ------
-        SchemaMismatchError
-            When its columns are no longer those of the frame.
+        Raises SchemaMismatchError when its columns are no longer those of the frame.
         """
         known = self._known
         if known is None or not known.fresh:
@@ -71,10 +60,8 @@ class FlussSnapshot(ScanNode):
     def replaced_table(self, info: TableInfo) -> TableInfo | None:
         """Return the table that is there in the place of one that is gone; None where none is.
 
-        Raises
-        ------
-        FlussError
-            When there is no such table now, or one that the query was not planned for.
+        Raises FlussError when there is no such table now, or one that the query was not planned
+        for.
         """
         self._known = None
         now = self.table_info()

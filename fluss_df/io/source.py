@@ -108,11 +108,8 @@ def parse_partitions(
 ) -> tuple[PartitionChoice, ...] | None:
     """Return the argument ``partitions`` as choices.
 
-    Raises
-    ------
-    FlussError
-        ``TABLE_NOT_PARTITIONED_EXCEPTION`` for a table without partitions,
-        ``PARTITION_SPEC_INVALID_EXCEPTION`` for what names no partition.
+    Raises ``TABLE_NOT_PARTITIONED_EXCEPTION`` for a table without partitions,
+    ``PARTITION_SPEC_INVALID_EXCEPTION`` for what names no partition.
     """
     if argument is None:
         return None
@@ -167,10 +164,7 @@ def choose_partitions(
 ) -> list[PartitionInfo]:
     """Return the partitions that are chosen, each once, in their order.
 
-    Raises
-    ------
-    FlussError
-        ``PARTITION_NOT_EXISTS`` for a choice without a partition, naming what there is.
+    Raises ``PARTITION_NOT_EXISTS`` for a choice without a partition, naming what there is.
     """
     there = list(partitions)
     if choices is None:
@@ -263,10 +257,8 @@ def parse_offset(
 ) -> OffsetChoice:
     """Return the argument ``start`` or ``stop``.
 
-    Raises
-    ------
-    FlussError
-        For what is no offset, a datetime without time zone, or a bucket that does not exist.
+    Raises FlussError for what is no offset, a datetime without time zone, or a bucket that does not
+    exist.
     """
     if isinstance(argument, str):
         if argument in ("earliest", "latest"):

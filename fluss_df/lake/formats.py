@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
     """Return the files of a snapshot of the lake table of a table.
 
-    Raises
-    ------
-    FlussError
-        Where the format is not read, its extra is not installed, the lake cannot be reached, or
-        the snapshot is not there.
+    Raises FlussError where the format is not read, its extra is not installed, the lake cannot be
+    reached, or the snapshot is not there.
     """
     options = lake_options(info)
     try:

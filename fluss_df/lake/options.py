@@ -63,18 +63,15 @@ def is_lake_table(info: TableInfo) -> bool:
 def lake_options(info: TableInfo, readable: Sequence[str] = READABLE) -> LakeOptions:
     """Return where the lake half of a table is.
 
+    Raises ``INVALID_TABLE_EXCEPTION`` for a table without a lake; ``UNSUPPORTED_VERSION`` for a
+    format that is not read.
+
     Parameters
     ----------
     info
         The table.
     readable
         The formats that whoever asks can read.
-
-    Raises
-    ------
-    FlussError
-        ``INVALID_TABLE_EXCEPTION`` for a table without a lake; ``UNSUPPORTED_VERSION`` for a format
-        that is not read.
     """
     name = info.lake_format
     if name is None or not is_lake_table(info):

@@ -88,18 +88,15 @@ class LakeSnapshotFiles(ABC, Generic[F]):
     ) -> None:
         """Look whether local files are there as a whole: Polars names neither table nor file.
 
+        Raises ``LAKE_SNAPSHOT_NOT_EXIST`` for one that is gone, ``CORRUPT_MESSAGE`` for one that is
+        cut off; with the table and the file.
+
         Parameters
         ----------
         files
             Those with rows.
         deletes
             The paths of those that say which rows are deleted, and how many bytes they have.
-
-        Raises
-        ------
-        FlussError
-            ``LAKE_SNAPSHOT_NOT_EXIST`` for one that is gone, ``CORRUPT_MESSAGE`` for one that is
-            cut off; with the table and the file.
         """
         for path, size in (*((file.path, file.size) for file in files), *deletes):
             if not path.startswith("/"):

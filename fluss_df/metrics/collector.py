@@ -218,10 +218,7 @@ def _metric(family: Family) -> Any:
 def metrics_core() -> Any:
     """Return the module of ``prometheus_client`` that has its kinds of metrics.
 
-    Raises
-    ------
-    FlussError
-        Where it is not installed.
+    Raises FlussError where it is not installed.
     """
     try:
         from prometheus_client import metrics_core as core

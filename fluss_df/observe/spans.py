@@ -93,17 +93,7 @@ def failed(span: Any, error: BaseException) -> None:
 
 @contextlib.contextmanager
 def current(name: str, kind: str, attributes: dict[str, Any]) -> Iterator[Any]:
-    """Give a span that is the current one in the block; None where nobody wants it.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    kind
-        ``client``, ``producer`` or ``consumer``.
-    attributes
-        What is known of it.
-    """
+    """Give a span that is the current one in the block; None where nobody wants it."""
     made = tracer
     if made is None:
         yield None

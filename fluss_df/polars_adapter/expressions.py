@@ -21,6 +21,9 @@ class UnknownFormError(Exception):
 class ExprNode:
     """A node of an expression.
 
+    Raises UnknownFormError for an expression of a form that is not known. Raises PolarsError for an
+    expression that has no JSON form, as one with a Python function.
+
     Parameters
     ----------
     expression
@@ -34,13 +37,6 @@ class ExprNode:
         What the node is: ``"Column"``, ``"Literal"``, ``"BinaryExpr"``, ``"Function"`` and others.
     content
         The name of a column; of other nodes what the JSON form has.
-
-    Raises
-    ------
-    UnknownFormError
-        For an expression of a form that is not known.
-    PolarsError
-        For an expression that has no JSON form, as one with a Python function.
     """
 
     __slots__ = ("content", "expression", "kind")
@@ -85,10 +81,7 @@ def root_names(expression: pl.Expr) -> frozenset[str]:
 def calls_python(expression: pl.Expr) -> bool:
     """Whether an expression calls a Python function.
 
-    Raises
-    ------
-    PolarsError
-        For an expression that has no JSON form.
+    Raises PolarsError for an expression that has no JSON form.
     """
     text = expression.meta.serialize(format="json")
     return '"AnonymousFunction"' in text or '"PythonUdf"' in text

@@ -53,10 +53,7 @@ _OF_ELEMENTS = re.compile(r"\.(?:list|arr|array)\.(?:eval|agg)\(")
 def serialized(frame: pl.LazyFrame) -> bytes:
     """Return the serialized form of a query, for which its nodes are pickled.
 
-    Raises
-    ------
-    PolarsError, PicklingError, AttributeError, TypeError
-        See :data:`NOT_SERIALIZED`.
+    Raises PolarsError, PicklingError, AttributeError, TypeError, see :data:`NOT_SERIALIZED`.
     """
     return frame.serialize()
 
@@ -156,17 +153,7 @@ def is_collected_whole(node: str) -> bool:
 def batches_of(
     frame: pl.LazyFrame, *, chunk_size: int | None = None, engine: EngineType = "auto"
 ) -> Iterator[pl.DataFrame]:
-    """Run a query once the first of its batches is asked for, and return them in order.
-
-    Parameters
-    ----------
-    frame
-        The query.
-    chunk_size
-        The most rows of a batch; Polars chooses where it is None.
-    engine
-        The engine of Polars that runs the query.
-    """
+    """Run a query once the first of its batches is asked for, and return them in order."""
     return frame.collect_batches(lazy=True, chunk_size=chunk_size, engine=engine)
 
 

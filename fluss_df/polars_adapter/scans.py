@@ -53,13 +53,7 @@ class Query:
 
 
 class ScanNode(LazyFrameResolver, ABC):
-    """A node of a Polars plan that stands for a frame, which is made at each collect.
-
-    Parameters
-    ----------
-    schema
-        The schema of its rows.
-    """
+    """A node of a Polars plan that stands for a frame, which is made at each collect."""
 
     def __init__(self, schema: pl.Schema) -> None:
         self.polars_schema = schema
@@ -110,15 +104,7 @@ class Execution(ABC):
 
 
 class Source(ABC):
-    """What Polars reads batch by batch, any number of times.
-
-    Parameters
-    ----------
-    schema
-        The schema of its rows.
-    path
-        What Polars calls it in its errors.
-    """
+    """What Polars reads batch by batch, any number of times."""
 
     # how the source is called in the plan of a query
     name: ClassVar[str]

@@ -349,10 +349,7 @@ def binding_message(binding: AclBinding) -> pb.Acl:
 def binding_of(message: pb.Acl) -> AclBinding:
     """Return the binding in a message.
 
-    Raises
-    ------
-    FlussError
-        ``UNKNOWN_SERVER_ERROR`` for a type, operation or permission that there is not.
+    Raises ``UNKNOWN_SERVER_ERROR`` for a type, operation or permission that there is not.
     """
     return AclBinding(
         Resource(_member(ResourceType, message.resource_type), message.resource_name),
@@ -386,10 +383,7 @@ def filter_message(filter: AclBindingFilter) -> pb.AclFilter:
 def filter_of(message: pb.AclFilter) -> AclBindingFilter:
     """Return the filter in a message.
 
-    Raises
-    ------
-    FlussError
-        As :func:`binding_of`.
+    Raises FlussError as :func:`binding_of`.
     """
     principal = None
     # a name without its type, or the other way round, filters nothing

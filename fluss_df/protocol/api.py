@@ -225,10 +225,7 @@ class ServerApis:
 
         Call it before each request: servers never answer a request that they do not know.
 
-        Raises
-        ------
-        FlussError
-            ``UNSUPPORTED_VERSION`` when there is no such version.
+        Raises ``UNSUPPORTED_VERSION`` when there is no such version.
         """
         spoken = self.versions.get(api.key)
         if spoken is None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from google.protobuf.message import DecodeError
 
 from fluss_df.errors import ProtocolError
 from fluss_df.memory import allocate
@@ -19,6 +18,7 @@ from fluss_df.protocol.wire import (
     bytes_header,
     fields,
     int32,
+    parsed,
     signed,
     varint_field,
 )
@@ -160,10 +160,7 @@ def _joined(parts: Sequence[Buffer]) -> pa.Buffer | None:
 def parse_fetch_response(body: pa.Buffer) -> list[FetchedBucket]:
     """Return the buckets of a ``FetchLogResponse``.
 
-    Raises
-    ------
-    ProtocolError
-        When the bytes are not such a response.
+    Raises ProtocolError when the bytes are not such a response.
     """
     data = memoryview(body).cast("B")
     buckets: list[FetchedBucket] = []
@@ -211,14 +208,8 @@ def _parse_bucket(
                     "utf-8", "replace"
                 )
             elif field == 7:
-                try:
-                    bucket.remote = pb.RemoteLogFetchInfo.FromString(
-                        bytes(data[value : value + length])
-                    )
-                except DecodeError as error:
-                    raise ProtocolError(f"remote log info cannot be read: {error}") from error
-                if not bucket.remote.IsInitialized():
-                    raise ProtocolError("remote log info lacks required fields")
+                info = data[value : value + length]
+                bucket.remote = parsed(pb.RemoteLogFetchInfo, info, "remote log info")
             elif field == 8 and length:
                 bucket.records = body.slice(value, length)
     if bucket.bucket_id < 0:

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from google.protobuf.message import DecodeError
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import allocate, allocate_request
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.fetch import FetchReply
-from fluss_df.protocol.wire import Buffer
+from fluss_df.protocol.wire import Buffer, parsed
 
 _REQUEST_HEADER = struct.Struct(">ihhi")
 _RESPONSE_HEADER = struct.Struct(">iBi")
@@ -136,10 +135,7 @@ class ResponseReader:
     def received(self, count: int) -> Response | None:
         """Take note of ``count`` bytes written to :meth:`buffer`; return the response they end.
 
-        Raises
-        ------
-        ProtocolError
-            When the frame cannot be one; the connection is then of no more use.
+        Raises ProtocolError when the frame cannot be one; the connection is then of no more use.
         """
         self._rest = self._rest[count:]
         if len(self._rest):
@@ -231,10 +227,8 @@ class RequestReader:
     def received(self, count: int) -> Request | None:
         """Take note of ``count`` bytes written to :meth:`buffer`; return the request they end.
 
-        Raises
-        ------
-        ProtocolError
-            When the frame cannot be one, or is too large; the connection is then of no more use.
+        Raises ProtocolError when the frame cannot be one, or is too large; the connection is then
+        of no more use.
         """
         self._rest = self._rest[count:]
         if len(self._rest):
@@ -292,32 +286,18 @@ def encode_response(kind: int, request_id: int, body: Sequence[Buffer]) -> list[
 def parse_response(api: Api[RequestT, ResponseT], response: Response, peer: str) -> ResponseT:
     """Return the message of a response.
 
-    Raises
-    ------
-    FlussError
-        With the server's code, when it is an error response.
-    ProtocolError
-        When the body is not the message.
+    Raises FlussError with the server's code, when it is an error response. Raises ProtocolError
+    when the body is not the message.
     """
     raise_error_response(api, response, peer)
-    try:
-        message = api.response.FromString(bytes(response.body))
-    except DecodeError as error:
-        raise ProtocolError(f"{api.name} response of {peer} cannot be read: {error}") from error
-    # not every protobuf runtime checks this while it parses
-    if not message.IsInitialized():
-        raise ProtocolError(f"{api.name} response of {peer} lacks required fields")
-    return message
+    return parsed(api.response, response.body, f"{api.name} response of {peer}")
 
 
 def raise_error_response(api: Api[RequestT, ResponseT], response: Response, peer: str) -> None:
     """Raise the error that a response of type 1 or 2 stands for."""
     if response.type == TYPE_OK:
         return
-    try:
-        error = pb.ErrorResponse.FromString(bytes(response.body))
-    except DecodeError as broken:
-        raise ProtocolError(f"error response of {peer} cannot be read: {broken}") from broken
+    error = parsed(pb.ErrorResponse, response.body, f"error response of {peer}")
     raise server_error(error.error_code, error.error_message, f"{api.name} at {peer}")
 
 

@@ -50,11 +50,8 @@ def handshake(
 ) -> Generator[Step, Message, ServerApis]:
     """Yield requests, take their responses, return what the server can do.
 
-    Raises
-    ------
-    FlussError
-        ``AUTHENTICATE_EXCEPTION`` when the server demands or refuses credentials. It is for the
-        driver to throw the errors of the server into the generator.
+    Raises ``AUTHENTICATE_EXCEPTION`` when the server demands or refuses credentials. It is for the
+    driver to throw the errors of the server into the generator.
     """
     request = pb.ApiVersionsRequest(
         client_software_name=CLIENT_NAME, client_software_version=version

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
-from fluss_df.errors import FlussError, ProtocolError
+from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import Api, RequestT
-from fluss_df.protocol.wire import Buffer
+from fluss_df.protocol.wire import Buffer, parsed
 
 
 def parse_request(api: Api[RequestT, Any], body: Buffer) -> RequestT:
     """Return the message of a request.
 
-    Raises
-    ------
-    ProtocolError
-        When the body is not the message.
+    Raises ProtocolError when the body is not the message.
     """
-    try:
-        message = api.request.FromString(bytes(body))
-    except DecodeError as error:
-        raise ProtocolError(f"a {api.name} request cannot be read: {error}") from error
-    if not message.IsInitialized():
-        raise ProtocolError(f"a {api.name} request lacks required fields")
-    return message
+    return parsed(api.request, body, f"a {api.name} request")
 
 
 def partition_of(message: Any) -> int | None:

@@ -49,11 +49,6 @@ UNKNOWN = Written(-1, -1)
 class WriteApi(ABC):
     """A request that carries batches of one table.
 
-    Parameters
-    ----------
-    table_id
-        The table.
-
     Attributes
     ----------
     api

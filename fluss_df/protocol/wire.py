@@ -7,8 +7,12 @@ produce request. These few functions walk tags and lengths and leave the records
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from fluss_df.errors import ProtocolError
+from fluss_df.record.layout.unaligned import varint
 
 VARINT = 0
 FIXED64 = 1
@@ -20,15 +24,24 @@ Buffer = bytes | bytearray | memoryview
 _SIGN_BIT = 1 << 63
 
 
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+def parsed(kind: type[MessageT], data: Buffer, what: str) -> MessageT:
+    """Return a message; raise ProtocolError, naming ``what`` it is, where the bytes are none."""
+    try:
+        message = kind.FromString(bytes(data))
+    except DecodeError as error:
+        raise ProtocolError(f"{what} cannot be read: {error}") from error
+    # not every protobuf runtime checks this while it parses
+    if not message.IsInitialized():
+        raise ProtocolError(f"{what} lacks required fields")
+    return message
+
+
 def encode_varint(value: int) -> bytes:
     """Return the varint of an int32 or int64, negative ones in ten bytes as protobuf does."""
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return varint(value & (1 << 64) - 1)
 
 
 def tag(field: int, wire_type: int) -> bytes:
@@ -54,10 +67,8 @@ def signed(value: int) -> int:
 def int32(value: int) -> int:
     """Return the int32 that a varint stands for.
 
-    Raises
-    ------
-    ProtocolError
-        For a number that an int32 cannot hold, of which protobuf would drop the upper bits.
+    Raises ProtocolError for a number that an int32 cannot hold, of which protobuf would drop the
+    upper bits.
     """
     number = signed(value)
     if not -(2**31) <= number < 2**31:
@@ -80,16 +91,13 @@ def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
 def fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Walk the fields of the message in ``data[start:end]``.
 
+    Raises ProtocolError where the bytes are not a message or reach beyond ``end``.
+
     Yields
     ------
     tuple
         ``(field, wire type, value, length)``: of a varint or fixed field the value and 0, of a
         bytes field the position of its first byte and its length.
-
-    Raises
-    ------
-    ProtocolError
-        Where the bytes are not a message or reach beyond ``end``.
     """
     position = start
     while position < end:
@@ -100,10 +108,7 @@ def fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, i
 def next_field(data: memoryview, position: int, end: int) -> tuple[int, int, int, int, int]:
     """Return one of what :func:`fields` yields, and where the next one begins.
 
-    Raises
-    ------
-    ProtocolError
-        As :func:`fields`.
+    Raises ProtocolError as :func:`fields`.
     """
     key, position = _varint(data, position, end)
     field, wire_type = key >> 3, key & 7

@@ -35,6 +35,8 @@ def unread(node: exp.Expr, read: Collection[str]) -> str | None:
 def require_read(tree: exp.Expr, read: Arguments) -> None:
     """Check every node of a tree of sqlglot.
 
+    Raises UnsupportedExpression for a node of another class, or with another argument.
+
     Parameters
     ----------
     tree
@@ -42,11 +44,6 @@ def require_read(tree: exp.Expr, read: Arguments) -> None:
     read
         The classes that the translator understands, each with the arguments that it reads. A
         subclass is another class.
-
-    Raises
-    ------
-    UnsupportedExpression
-        For a node of another class, or with another argument.
     """
     for node in tree.walk():
         names = read.get(type(node))
@@ -63,10 +60,7 @@ def require_read(tree: exp.Expr, read: Arguments) -> None:
 def require_keys(what: str, found: Any, read: Collection[str]) -> None:
     """Check that a node in JSON has no other keys than those that are read.
 
-    Raises
-    ------
-    UnsupportedExpression
-        For another key, or for what is no object.
+    Raises UnsupportedExpression for another key, or for what is no object.
     """
     if not isinstance(found, Mapping):
         raise UnsupportedExpression(f"{what} of an unknown form")

@@ -60,6 +60,8 @@ _NOT_JUDGED: Final = (LookupError, TypeError, ValueError, struct.error)
 class BatchFilter:
     """A filter of a fetch request, ready to judge batches.
 
+    Raises FlussError for a filter that makes no sense: servers read without it then.
+
     Parameters
     ----------
     predicate
@@ -68,11 +70,6 @@ class BatchFilter:
         The schema that it speaks of.
     schemas
         All schemas of the table.
-
-    Raises
-    ------
-    FlussError
-        For a filter that makes no sense: servers read without it then.
     """
 
     def __init__(
@@ -89,15 +86,7 @@ class BatchFilter:
         self._positions: dict[int, tuple[Sequence[Column], dict[int, int]]] = {}
 
     def keeps(self, schema_id: int, rows: int, statistics: memoryview) -> bool:
-        """Whether a batch may have rows that pass.
-
-        Parameters
-        ----------
-        schema_id, rows
-            The schema of the batch, and how many rows it has.
-        statistics
-            As they stand in the batch; empty where it has none.
-        """
+        """Whether a batch may have rows that pass."""
         if not len(statistics):
             return True
         found = self._positions.get(schema_id)

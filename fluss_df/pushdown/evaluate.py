@@ -52,6 +52,10 @@ _TEXT_KERNELS = {
 def bind(predicate: Predicate, schema: pa.Schema, *, what: str = "") -> Predicate:
     """Return the predicate with its literals in exactly the types of the schema's columns.
 
+    Raises FlussError for a column that does not exist. Raises UnsupportedExpression for a literal
+    that the type of its column cannot represent exactly, naming both; also for comparisons of
+    nested columns, and text matches of columns that are not strings.
+
     Parameters
     ----------
     predicate
@@ -60,14 +64,6 @@ def bind(predicate: Predicate, schema: pa.Schema, *, what: str = "") -> Predicat
         The columns it may use.
     what
         What the columns belong to, for errors, such as ``table db.t:``.
-
-    Raises
-    ------
-    FlussError
-        For a column that does not exist.
-    UnsupportedExpression
-        For a literal that the type of its column cannot represent exactly, naming both; also for
-        comparisons of nested columns, and text matches of columns that are not strings.
     """
     require_columns(sorted(predicate.columns()), schema.names, what)
     return _Bind(schema).visit(predicate)
@@ -76,10 +72,7 @@ def bind(predicate: Predicate, schema: pa.Schema, *, what: str = "") -> Predicat
 def exactly(column: str, values: list[pa.Scalar], schema: pa.Schema) -> pa.Array:
     """Return values in the type of their column.
 
-    Raises
-    ------
-    UnsupportedExpression
-        For a value that the type does not have.
+    Raises UnsupportedExpression for a value that the type does not have.
     """
     kind = schema.field(column).type
     found = [
@@ -107,15 +100,7 @@ def evaluate(predicate: Predicate, data: pa.Table | pa.RecordBatch) -> pa.Chunke
 
 
 def at_microseconds(predicate: Predicate, schema: pa.Schema) -> Predicate:
-    """Return what a predicate on times cut off to microseconds says of the times themselves.
-
-    Parameters
-    ----------
-    predicate
-        A bound predicate, whose literals have whole microseconds.
-    schema
-        The columns.
-    """
+    """Return what a predicate on times cut off to microseconds says of the times themselves."""
     return _AtMicroseconds(schema).visit(predicate)
 
 

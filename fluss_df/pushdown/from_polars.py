@@ -59,18 +59,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_ \-/:,;@%&=<>'\"!~`]*")
 def from_polars(expression: pl.Expr, schema: pa.Schema) -> Predicate:
     """Return the predicate that a Polars expression of booleans means.
 
-    Parameters
-    ----------
-    expression
-        A conjunct of a filter, as Polars gives it to a scan.
-    schema
-        The columns of the scan, with the Arrow types that the rows are read with.
-
-    Raises
-    ------
-    UnsupportedExpression
-        For whatever is not a predicate of :mod:`fluss_df.pushdown.predicate`, a literal that its
-        column's type does not have, or a column that is not in the schema.
+    Raises UnsupportedExpression for whatever is not a predicate of
+    :mod:`fluss_df.pushdown.predicate`, a literal that its column's type does not have, or a column
+    that is not in the schema.
 
     Examples
     --------
@@ -279,15 +270,7 @@ def _text(function: Any, inputs: Sequence[ExprNode]) -> Predicate:
 
 
 class PolarsConjunct(Conjunct):
-    """A condition that Polars gave a scan.
-
-    Parameters
-    ----------
-    expression
-        The conjunct.
-    schema
-        The columns of the scan, with the Arrow types that the rows are read with.
-    """
+    """A condition that Polars gave a scan."""
 
     def __init__(self, expression: pl.Expr, schema: pa.Schema) -> None:
         self._expression = expression

@@ -257,10 +257,8 @@ def _listed(items: Sequence[object]) -> str:
 def bind_columns(info: TableInfo, columns: Iterable[str] | None) -> tuple[str, ...]:
     """Return the names as a tuple; all columns of the table for None.
 
-    Raises
-    ------
-    FlussError
-        For a column that the table does not have, naming the nearest ones, or the same one twice.
+    Raises FlussError for a column that the table does not have, naming the nearest ones, or the
+    same one twice.
     """
     return bind_names(columns, info.get_column_names(), f"table {info.table_path}:")
 
@@ -287,11 +285,8 @@ def bind_names(
 def bind_metadata(info: TableInfo, wanted: bool | Iterable[str]) -> tuple[str, ...]:
     """Return the metadata columns that are asked for; for ``True`` all that the table has.
 
-    Raises
-    ------
-    FlussError
-        For a name that is no metadata column, ``_partition`` of a table without partitions, or a
-        column of the table with the same name.
+    Raises FlussError for a name that is no metadata column, ``_partition`` of a table without
+    partitions, or a column of the table with the same name.
     """
     offered = tuple(
         name for name in METADATA_COLUMNS if name != "_partition" or info.is_partitioned()

@@ -88,15 +88,7 @@ class ServerFilter:
 
 
 def server_filter(info: TableInfo, predicates: Iterable[Predicate]) -> ServerFilter | None:
-    """Return the part of some conditions by which servers can skip batches; None if none can.
-
-    Parameters
-    ----------
-    info
-        The table.
-    predicates
-        Conditions that all have to be true. Their literals have exactly the types of the columns.
-    """
+    """Return the part of some conditions by which servers can skip batches; None if none can."""
     if info.has_primary_key():
         # not of a changelog: the old and the new row of an update belong together, and a filter
         # tests each row alone

@@ -56,10 +56,7 @@ class ChangeTable(enum.Enum):
 def split_name(name: str) -> tuple[str, ChangeTable | None]:
     """Return the name of a table, and which of its virtual tables is meant.
 
-    Raises
-    ------
-    FlussError
-        For another virtual table.
+    Raises FlussError for another virtual table.
 
     Examples
     --------
@@ -152,17 +149,14 @@ class BinlogMaker:
     def add(self, changes: pa.Table, bucket: Hashable = None) -> pa.Table:
         """Return the rows that changes make.
 
+        Raises FlussError for a row after an update without the row before it.
+
         Parameters
         ----------
         changes
             As for :func:`to_changelog`, in the order of their offsets, bucket after bucket.
         bucket
             Which bucket they are of, so that the next of the same bucket join them.
-
-        Raises
-        ------
-        FlussError
-            For a row after an update without the row before it.
         """
         kept = self._pending.pop(bucket, None)
         if kept is not None:

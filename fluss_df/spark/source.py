@@ -97,15 +97,7 @@ class FlussDataSource(DataSource):
 
 
 class FlussReader(DataSourceReader):
-    """Plans in the driver, reads in the tasks.
-
-    Parameters
-    ----------
-    options
-        The options of the read.
-    schema
-        The columns wanted.
-    """
+    """Plans in the driver, reads in the tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options

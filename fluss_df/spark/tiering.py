@@ -105,13 +105,7 @@ def tier(
 
 
 class _InSpark:
-    """Runs the tasks of a round by a Spark.
-
-    Parameters
-    ----------
-    spark, connection, rows_per_task
-        As for :func:`tier`.
-    """
+    """Runs the tasks of a round by a Spark."""
 
     def __init__(self, spark: SparkSession, connection: Connection, rows_per_task: int) -> None:
         self._spark = spark

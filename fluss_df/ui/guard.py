@@ -57,13 +57,7 @@ _MOST_WRONG: Final = 8
 
 
 class Sessions:
-    """Browsers that showed the token.
-
-    Parameters
-    ----------
-    most
-        How many there are at the most.
-    """
+    """Browsers that showed the token."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -101,17 +95,7 @@ class Sessions:
 
 
 class Guard:
-    """Lets through to the pages what the console's own pages asked for.
-
-    Parameters
-    ----------
-    pages
-        What answers.
-    settings
-        Whom to let in.
-    port
-        Where it listens.
-    """
+    """Lets through to the pages what the console's own pages asked for."""
 
     def __init__(self, pages: App, settings: Settings, port: int) -> None:
         self._pages = pages

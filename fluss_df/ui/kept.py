@@ -212,13 +212,7 @@ class Process:
 
 
 class Kept:
-    """The statements of a console: a few that run, and a few that have ended.
-
-    Parameters
-    ----------
-    connection, settings
-        Where they run, and within which limits.
-    """
+    """The statements of a console: a few that run, and a few that have ended."""
 
     def __init__(self, connection: FlussConnection, settings: Settings) -> None:
         self._connection = connection
@@ -292,10 +286,7 @@ class Kept:
     def find(self, name: str) -> Query:
         """Return a statement by its id.
 
-        Raises
-        ------
-        FlussError
-            When it is not kept any more.
+        Raises FlussError when it is not kept any more.
         """
         with self._lock:
             found = self._queries.get(name)

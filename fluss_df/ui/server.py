@@ -29,6 +29,8 @@ _unheard.disabled = True
 class ConsoleServer:
     """A console that is served by a thread, until it is closed.
 
+    Raises NetworkError when the port is taken.
+
     Parameters
     ----------
     connection
@@ -42,11 +44,6 @@ class ConsoleServer:
     ----------
     port
         Where it listens.
-
-    Raises
-    ------
-    NetworkError
-        When the port is taken.
 
     Examples
     --------

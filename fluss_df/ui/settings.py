@@ -61,6 +61,8 @@ class Limits:
 class Settings:
     """How a console is served.
 
+    Raises ``INVALID_CONFIG_EXCEPTION`` for what would not be safe.
+
     Parameters
     ----------
     host, port
@@ -77,11 +79,6 @@ class Settings:
         Folders of checkpoints, or folders that have such folders in them.
     limits
         How much a visitor may take.
-
-    Raises
-    ------
-    FlussError
-        ``INVALID_CONFIG_EXCEPTION`` for what would not be safe.
     """
 
     host: str = "127.0.0.1"

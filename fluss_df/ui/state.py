@@ -168,10 +168,7 @@ class State:
     def reading(self) -> Iterator[None]:
         """Ask the cluster: a few pages do at the same time, the others wait.
 
-        Raises
-        ------
-        BusyError
-            When there was no turn for a while.
+        Raises BusyError when there was no turn for a while.
         """
         if not self._reads.acquire(timeout=_WAIT_S):
             raise BusyError("the console is busy with other pages: try again in a moment")

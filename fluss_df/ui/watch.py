@@ -72,13 +72,7 @@ class Growth:
 
 
 class Watch:
-    """Looks at all tables every few seconds, for as long as pages ask.
-
-    Parameters
-    ----------
-    connection
-        The cluster.
-    """
+    """Looks at all tables every few seconds, for as long as pages ask."""
 
     def __init__(self, connection: FlussConnection) -> None:
         self._connection = connection

@@ -44,13 +44,7 @@ _SHOWS: Final = ("SHOW", "DESC", "DESCRIBE", "EXPLAIN")
 
 
 class Worker:
-    """Runs the statements that it is told to, one after the other.
-
-    Parameters
-    ----------
-    out
-        Where frames go.
-    """
+    """Runs the statements that it is told to, one after the other."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out

@@ -200,8 +200,6 @@ _OPENED = {
     "accepting.py": {"os.open"},
     "backup.py": {"os.open", "tarfile.open"},
     "backup_parts.py": {"os.open"},
-    "bucket_register.py": {"os.open"},
-    "cluster_changes.py": {"os.open"},
     "files.py": {"os.open", "open"},
     "lake_check.py": {"open"},
     "lake_copy.py": {"os.open"},

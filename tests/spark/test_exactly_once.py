@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
 from fluss_df.io import scan_fluss, write_fluss
+from fluss_df.io.sinks.target import Target
 from fluss_df.metadata import TablePath
 from fluss_df.spark import FlussDataSource
 from fluss_df.spark.plan.options import WriteOptions
@@ -75,8 +76,8 @@ def killing(name: str, step: str, folder: Path) -> type[FlussDataSource]:
             die("acknowledged")
             return found
 
-        def publisher(self, ledger: Ledger) -> Publisher:
-            made = super().publisher(ledger)
+        def publisher(self, target: Target, ledger: Ledger) -> Publisher:
+            made = super().publisher(target, ledger)
             return DyingPublisher(made._connection, made._info, ledger)
 
         def propose(self, *args: Any) -> Manifest:

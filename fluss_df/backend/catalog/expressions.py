@@ -65,18 +65,8 @@ _UNITS: Final = {
 def expression_to_data(expr: ir.Table, query_of: QueryOf) -> list[Any]:
     """Return an expression as lists, dicts, texts and numbers: its operations, each after its own.
 
-    Parameters
-    ----------
-    expr
-        The expression.
-    query_of
-        Knows the queries in SQL that have names in the connection.
-
-    Raises
-    ------
-    FlussError
-        For what is not only an expression over tables of the cluster: rows in memory, names that
-        are local to a connection, functions of users.
+    Raises FlussError for what is not only an expression over tables of the cluster: rows in memory,
+    names that are local to a connection, functions of users.
     """
     numbers: dict[ops.Node, int] = {}
     made: list[Any] = []
@@ -173,11 +163,8 @@ def _type_of(data: Any) -> ibis_types.DataType:
 def expression_of_data(data: list[Any], find: FindTable, find_query: FindQuery) -> ir.Table:
     """Return the expression that :func:`expression_to_data` gave, over the tables of now.
 
-    Raises
-    ------
-    FlussError
-        When its tables have no such columns any more, or it is of a version of Ibis that has other
-        operations.
+    Raises FlussError when its tables have no such columns any more, or it is of a version of Ibis
+    that has other operations.
     """
     nodes: list[ops.Node] = []
     try:

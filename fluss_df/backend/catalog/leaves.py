@@ -57,15 +57,7 @@ def _known_type(kind: pl.DataType) -> DataType | None:
 
 
 def ibis_schema(frame: pl.LazyFrame, columns: pa.Schema) -> Schema:
-    """Return the Ibis types of a scan's columns, with NOT NULL where Fluss says so.
-
-    Parameters
-    ----------
-    frame
-        The scan.
-    columns
-        What Fluss says of its columns.
-    """
+    """Return the Ibis types of a scan's columns, with NOT NULL where Fluss says so."""
     found: dict[str, DataType] = {}
     for name, kind in frame.collect_schema().items():
         column = columns.field(name)
@@ -77,10 +69,8 @@ def ibis_schema(frame: pl.LazyFrame, columns: pa.Schema) -> Schema:
 def require_types(frame: pl.LazyFrame, schema: Schema, where: str) -> None:
     """Check that a scan has the types that its table had when an expression was made of it.
 
-    Raises
-    ------
-    SchemaMismatchError
-        Where a column has another one: it would be cast, and its values changed.
+    Raises SchemaMismatchError where a column has another one: it would be cast, and its values
+    changed.
     """
     now = frame.collect_schema()
     for name, then in schema.items():
@@ -97,10 +87,7 @@ def require_types(frame: pl.LazyFrame, schema: Schema, where: str) -> None:
 def plain_schema(frame: pl.LazyFrame) -> Schema:
     """Return the Ibis types of a frame's columns.
 
-    Raises
-    ------
-    FlussError
-        For a type of Polars that Ibis has none for, naming the column.
+    Raises FlussError for a type of Polars that Ibis has none for, naming the column.
     """
     found: dict[str, DataType] = {}
     for name, kind in frame.collect_schema().items():

@@ -87,6 +87,9 @@ class Overwriting:
     ) -> Overwritten:
         """Have rows stand for those of the table.
 
+        Raises FlussError for rows that do not fit: then nothing has changed. Or when servers fail
+        meanwhile: it says what is there then.
+
         Parameters
         ----------
         rows
@@ -94,12 +97,6 @@ class Overwriting:
         spec
             Values of partition columns, whose partitions are replaced; ``{}`` for the whole table,
             None for the partitions that the rows have.
-
-        Raises
-        ------
-        FlussError
-            For rows that do not fit: then nothing has changed. Or when servers fail meanwhile: it
-            says what is there then.
         """
         if self._is_deletable():
             return self._replace_keys(rows, spec)

@@ -11,15 +11,7 @@ Part: TypeAlias = str | int | None
 
 
 def like_parts(pattern: str, escape: str | None) -> list[Part] | None:
-    """Split a pattern into its parts; None where it ends in its escape character.
-
-    Parameters
-    ----------
-    pattern
-        What stands behind LIKE.
-    escape
-        The character that takes the meaning from the one behind it; None for none.
-    """
+    """Split a pattern into its parts; None where it ends in its escape character."""
     parts: list[Part] = []
     escaped = False
     for char in pattern:

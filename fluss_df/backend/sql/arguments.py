@@ -55,10 +55,8 @@ READ: Final[dict[type[exp.Expr], frozenset[str]]] = {
 def require_read(tree: exp.Expr) -> None:
     """Check a statement, but for the queries and conditions in it.
 
-    Raises
-    ------
-    FlussError
-        For an argument of a part of it that is not read, naming it and where it stands.
+    Raises FlussError for an argument of a part of it that is not read, naming it and where it
+    stands.
     """
     if isinstance(tree, exp.Query | exp.Values | exp.Where):
         return

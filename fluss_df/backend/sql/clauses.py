@@ -45,10 +45,8 @@ def from_of(select: exp.Select) -> exp.Expr | None:
 def refuse_what_polars_ignores(tree: exp.Expr) -> None:
     """Raise for clauses without which a query means something else.
 
-    Raises
-    ------
-    FlussError
-        With the clause, where it stands, and what to write instead where there is a way.
+    Raises FlussError with the clause, where it stands, and what to write instead where there is a
+    way.
     """
     for select in tree.find_all(exp.Select):
         for name in _IGNORED:

@@ -180,11 +180,8 @@ def source_alias(tree: exp.Merge, path: TablePath, target: Side) -> str:
 def resolved(tree: exp.Merge, info: TableInfo, target: Side, source: Side) -> Merge:
     """Return a statement with its names resolved.
 
-    Raises
-    ------
-    FlussError
-        For names that there are not, or that both sides have; clauses that do what cannot be
-        done where they stand, or that no row reaches; values that are none of one row.
+    Raises FlussError for names that there are not, or that both sides have; clauses that do what
+    cannot be done where they stand, or that no row reaches; values that are none of one row.
     """
     path = info.table_path
     both = (target, source)
@@ -256,15 +253,7 @@ def _clause(when: exp.When, merge: Merge, equal: Mapping[str, str]) -> Clause:
 
 
 def require_changes(info: TableInfo, what: str, action: str) -> None:
-    """Raise where the rows of a table cannot be updated or deleted.
-
-    Parameters
-    ----------
-    info
-        The table.
-    what, action
-        The statement, and what it would do: ``"update"`` or ``"delete"``.
-    """
+    """Raise where the rows of a table cannot be updated or deleted."""
     path = info.table_path
     if not info.has_primary_key():
         raise FlussError(

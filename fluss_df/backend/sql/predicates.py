@@ -88,18 +88,8 @@ _ORDERED = (*_COMPARED, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Between)
 def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
     """Rewrite a query in place, before it is written for Polars.
 
-    Parameters
-    ----------
-    tree
-        The query; its tables are named by the frames.
-    frames
-        What its tables are.
-
-    Raises
-    ------
-    FlussError
-        For a pattern that ends in its escape character, an escape of several characters, a
-        difference of times that is compared with a number, and a DECIMAL with a text.
+    Raises FlussError for a pattern that ends in its escape character, an escape of several
+    characters, a difference of times that is compared with a number, and a DECIMAL with a text.
     """
     for node in _from_within(tree, exp.Escape):
         node.replace(_escaped(node))

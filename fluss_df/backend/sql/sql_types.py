@@ -32,10 +32,7 @@ _PRECISE = {
 def fluss_type(kind: exp.DataType, column: str) -> DataType:
     """Return the Fluss type of a type in SQL.
 
-    Raises
-    ------
-    FlussError
-        For a type that Fluss does not have, naming the column.
+    Raises FlussError for a type that Fluss does not have, naming the column.
     """
     root = kind.this
     numbers = [int(p.name) for p in kind.expressions if isinstance(p, exp.DataTypeParam)]
@@ -89,10 +86,7 @@ def _field(item: exp.ColumnDef, column: str) -> DataField:
 def constrained(kind: DataType, item: exp.ColumnDef, name: str) -> tuple[DataType, str | None]:
     """Return a type as what stands behind it has it, and the comment there.
 
-    Raises
-    ------
-    FlussError
-        For what Fluss does not have, such as defaults.
+    Raises FlussError for what Fluss does not have, such as defaults.
     """
     comment = None
     for constraint in item.args.get("constraints") or ():

@@ -329,10 +329,7 @@ def _collected(frame: pl.LazyFrame) -> pl.DataFrame:
 def parsed_statement(query: str) -> exp.Expr | None:
     """Return the tree of a statement; None for SHOW, EXPLAIN and others that are no tree.
 
-    Raises
-    ------
-    FlussError
-        As :func:`parse`.
+    Raises FlussError as :func:`parse`.
     """
     bare = _bare(query)
     if is_shown(bare) or _EXPLAIN.fullmatch(bare) or RESET.fullmatch(bare):

@@ -64,6 +64,8 @@ def typed_rows(
 ) -> pa.Table:
     """Return the rows of VALUES with the types of columns.
 
+    Raises FlussError for a row of another length, or a value that is none of its column's type.
+
     Parameters
     ----------
     values
@@ -74,11 +76,6 @@ def typed_rows(
         The table, for errors.
     compute
         Gives the value of an expression that is no literal.
-
-    Raises
-    ------
-    FlussError
-        For a row of another length, or a value that is none of its column's type.
     """
     rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in values.expressions]
     for number, row in enumerate(rows, 1):
@@ -98,10 +95,8 @@ def typed_rows(
 def constant(cell: exp.Expr, column: Column, path: TablePath) -> pa.Array:
     """Return the value of a literal for a column, as an array of one.
 
-    Raises
-    ------
-    FlussError
-        For a literal that is none of the column's type, naming both and where it stands.
+    Raises FlussError for a literal that is none of the column's type, naming both and where it
+    stands.
     """
     require_fitting(cell, column, path)
     return _array([_value(cell, column, path, lambda _: None)], [cell], column, path)

@@ -89,10 +89,7 @@ class View:
     def of_text(path: TablePath, text: str) -> View:
         """Return the view that was kept.
 
-        Raises
-        ------
-        FlussError
-            For what is none, or one of a later version.
+        Raises FlussError for what is none, or one of a later version.
         """
         try:
             value = json.loads(text)

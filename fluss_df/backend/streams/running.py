@@ -155,15 +155,12 @@ class RunningAggregate:
     def update(self, batch: pl.DataFrame) -> ir.Table | None:
         """Take in the partial results of a batch.
 
+        Raises FlussError when the state gets too large.
+
         Returns
         -------
         ibis.expr.types.Table or None
             What is to be given out, to be run once; None where there is nothing.
-
-        Raises
-        ------
-        FlussError
-            When the state gets too large.
         """
         window = exact(self._window_name)
         if self._closed is not None:

@@ -224,10 +224,7 @@ def flight_sql(
 def require_flight() -> None:
     """Say what is missing, where the server cannot be imported.
 
-    Raises
-    ------
-    FlussError
-        With the way to install it.
+    Raises FlussError with the way to install it.
     """
     try:
         import fluss_df.flight  # noqa: F401

@@ -58,10 +58,7 @@ _UNREADABLE = (
 def ending(file: Path, known: Sequence[str]) -> str:
     """Return how the name of a file ends, of the known endings.
 
-    Raises
-    ------
-    FlussError
-        Where it ends in none.
+    Raises FlussError where it ends in none.
     """
     name = file.name.lower()
     for end in sorted(known, key=len, reverse=True):
@@ -276,10 +273,7 @@ class Source:
     def frames(self, kinds: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
         """Give the rows of a file of text, as values of the types.
 
-        Raises
-        ------
-        FlussError
-            For a text that is none of its column's type, with line, column and text.
+        Raises FlussError for a text that is none of its column's type, with line, column and text.
         """
         row = 0
         for frame in self.texts(kinds):

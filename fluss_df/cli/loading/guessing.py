@@ -136,10 +136,7 @@ _PRECISIONS = {
 def parse_schema(text: str) -> list[Column]:
     """Read ``"id INT, name STRING, price DECIMAL(10, 2)"``.
 
-    Raises
-    ------
-    FlussError
-        For what is no name with a type, naming it.
+    Raises FlussError for what is no name with a type, naming it.
     """
     columns = []
     for part in re.split(r",(?![^(]*\))", text):

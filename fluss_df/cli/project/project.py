@@ -23,10 +23,7 @@ _DATA = "data"
 def make_project(folder: Path) -> list[str]:
     """Make a project in a folder that is new or empty; return the names of its files.
 
-    Raises
-    ------
-    FlussError
-        When the folder is not empty, or cannot be written. Nothing is changed then.
+    Raises FlussError when the folder is not empty, or cannot be written. Nothing is changed then.
     """
     files = {
         "README.md": README,

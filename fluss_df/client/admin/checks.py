@@ -20,10 +20,7 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 def whole(value: object, what: str, *, bits: int = 64, least: int | None = None) -> int:
     """Return an integer that fits into ``bits`` bits, and is at least ``least``.
 
-    Raises
-    ------
-    FlussError
-        For any other value, naming ``what`` it was meant to be.
+    Raises FlussError for any other value, naming ``what`` it was meant to be.
     """
     limit = _INT64 if bits == 64 else _INT32
     lowest = -limit if least is None else least
@@ -48,10 +45,7 @@ def text(value: object, what: str) -> str:
 def unicode(value: object, what: str) -> str:
     """Return a string that can be encoded as UTF-8, also an empty one.
 
-    Raises
-    ------
-    FlussError
-        For any other value, naming ``what`` it was meant to be.
+    Raises FlussError for any other value, naming ``what`` it was meant to be.
     """
     if isinstance(value, str) and not _SURROGATE.search(value):
         return value
@@ -61,10 +55,8 @@ def unicode(value: object, what: str) -> str:
 def descriptor_of(value: object, path: TablePath) -> TableDescriptor:
     """Return a descriptor that servers can keep.
 
-    Raises
-    ------
-    FlussError
-        For what is none, a comment that is no text, and a key that names a column twice.
+    Raises FlussError for what is none, a comment that is no text, and a key that names a column
+    twice.
     """
     if not isinstance(value, TableDescriptor):
         raise FlussError(f"table {path}: invalid descriptor {value!r}: expected a TableDescriptor")
@@ -83,10 +75,7 @@ def descriptor_of(value: object, path: TablePath) -> TableDescriptor:
 def buckets_of(values: Iterable[TableBucket], what: str) -> list[TableBucket]:
     """Return a list of buckets whose ids the protocol can carry.
 
-    Raises
-    ------
-    FlussError
-        For values that are not buckets.
+    Raises FlussError for values that are not buckets.
     """
     if isinstance(values, TableBucket) or not isinstance(values, Iterable):
         raise FlussError(f"invalid {what} {values!r}: expected a list of TableBucket")
@@ -104,10 +93,7 @@ def buckets_of(values: Iterable[TableBucket], what: str) -> list[TableBucket]:
 def bucket_ids_of(values: Iterable[int]) -> list[int]:
     """Return the numbers of buckets, each once.
 
-    Raises
-    ------
-    FlussError
-        For anything but a list of integers.
+    Raises FlussError for anything but a list of integers.
     """
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise FlussError(f"invalid buckets {values!r}: expected a list of numbers, such as [0]")
@@ -124,10 +110,7 @@ def bucket_ids_of(values: Iterable[int]) -> list[int]:
 def numbers_of_buckets(values: Mapping[TableBucket, int], what: str) -> dict[TableBucket, int]:
     """Return a mapping from buckets to 64-bit integers, such as offsets.
 
-    Raises
-    ------
-    FlussError
-        For a key that is not a bucket, or a value that is not such an integer.
+    Raises FlussError for a key that is not a bucket, or a value that is not such an integer.
     """
     if not isinstance(values, Mapping):
         raise FlussError(f"invalid {what} {values!r}: expected a dict of TableBucket to integer")
@@ -143,10 +126,7 @@ def numbers_of_buckets(values: Mapping[TableBucket, int], what: str) -> dict[Tab
 def server_ids(values: Iterable[int]) -> list[int]:
     """Return a list of ids of tablet servers.
 
-    Raises
-    ------
-    FlussError
-        For anything but a list of 32-bit integers.
+    Raises FlussError for anything but a list of 32-bit integers.
     """
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise FlussError(f"invalid tablet servers {values!r}: expected a list of ids, such as [0]")

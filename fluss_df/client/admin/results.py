@@ -23,10 +23,7 @@ _SECRET: Final = (
 def member(kind: type[E], value: E | str | int) -> E:
     """Return the member of an enumeration that a user names, also by a text or number.
 
-    Raises
-    ------
-    FlussError
-        Naming those that there are.
+    Raises FlussError, naming those that there are.
     """
     names = [each.name for each in kind]
     if isinstance(value, str):

@@ -57,17 +57,7 @@ class _Leader(NamedTuple):
 
 
 class Cluster:
-    """Servers, leaders, and requests to them.
-
-    Parameters
-    ----------
-    config
-        Bootstrap servers, credentials, timeouts.
-    io
-        The I/O thread that it lives on.
-    metrics
-        Where requests and bytes are counted.
-    """
+    """Servers, leaders, and requests to them."""
 
     def __init__(self, config: Config, io: IOThread, metrics: Metrics) -> None:
         self.config = config
@@ -224,10 +214,7 @@ class Cluster:
         A server that was away may be a follower now, which answers LIST_OFFSETS all the same, with
         what it has heard of so far: its leaders are asked for again.
 
-        Raises
-        ------
-        FlussError
-            ``NOT_LEADER_OR_FOLLOWER`` when that may be so: forget the leader and ask again.
+        Raises ``NOT_LEADER_OR_FOLLOWER`` when that may be so: forget the leader and ask again.
         """
         node = await self.leader(path, bucket)
         connection = await self.connection_to(node)
@@ -430,11 +417,8 @@ class Cluster:
     async def leader(self, path: TablePath, bucket: TableBucket) -> ServerNode:
         """Return the leader of a bucket, asking for it once where it is not known.
 
-        Raises
-        ------
-        FlussError
-            ``LEADER_NOT_AVAILABLE_EXCEPTION`` while none is elected, ``TABLE_NOT_EXIST`` or
-            ``PARTITION_NOT_EXISTS`` when the bucket is gone.
+        Raises ``LEADER_NOT_AVAILABLE_EXCEPTION`` while none is elected, ``TABLE_NOT_EXIST`` or
+        ``PARTITION_NOT_EXISTS`` when the bucket is gone.
         """
         node = self.known_leader(bucket)
         if node is None:
@@ -468,10 +452,7 @@ class Cluster:
     async def require_partition(self, path: TablePath, bucket: TableBucket) -> pb.MetadataResponse:
         """Ask once for the leaders of the partition of a bucket.
 
-        Raises
-        ------
-        FlussError
-            ``PARTITION_NOT_EXISTS`` and ``TABLE_NOT_EXIST`` where it is gone, or its table.
+        Raises ``PARTITION_NOT_EXISTS`` and ``TABLE_NOT_EXIST`` where it is gone, or its table.
         """
         if bucket.partition_id is None:
             return await self._refresh_once((path,), ())

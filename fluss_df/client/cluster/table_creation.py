@@ -179,10 +179,7 @@ async def create_partition(
 async def _require_noted(cluster: Cluster, path: TablePath) -> None:
     """Refuse to create a partition that would do harm.
 
-    Raises
-    ------
-    FlussError
-        Where the coordinator took no note of the table.
+    Raises FlussError where the coordinator took no note of the table.
     """
     if not await _is_noted(cluster, path, _LEADER_WAIT_S):
         raise FlussError(

@@ -148,10 +148,8 @@ def config_changes(
 ) -> list[pb.AlterConfig]:
     """Return the messages of properties, or configs, to set and to reset.
 
-    Raises
-    ------
-    FlussError
-        For settings that are not a dict of strings, keys that are not a list, or a key in both.
+    Raises FlussError for settings that are not a dict of strings, keys that are not a list, or a
+    key in both.
     """
     if isinstance(reset_properties, str) or not isinstance(reset_properties, Iterable):
         raise FlussError(

@@ -28,6 +28,8 @@ def landed_batches(
 ) -> dict[TableBucket, list[tuple[int, int]]]:
     """Return writer id and sequence of the batches of some writers, in the order of the log.
 
+    Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` when the log does not go back so far any more.
+
     Parameters
     ----------
     connection, info
@@ -36,11 +38,6 @@ def landed_batches(
         From which offset on to look, for each bucket; the beginning of a batch.
     writers
         Their ids.
-
-    Raises
-    ------
-    FlussError
-        ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` when the log does not go back so far any more.
     """
     tables = TableQuestions(connection)
     buckets = list(begins)

@@ -152,11 +152,8 @@ class LogFetcher:
     def receive(self, lane: Lane, positions: Sequence[Position]) -> int:
         """Take the answer to :meth:`send` into the positions; return the bytes of its records.
 
-        Raises
-        ------
-        FlussError
-            For an error that no retry mends: an offset out of range, a dropped table, no progress
-            within ``retry-timeout``.
+        Raises FlussError for an error that no retry mends: an offset out of range, a dropped table,
+        no progress within ``retry-timeout``.
         """
         try:
             response = lane.receive(self._metrics)

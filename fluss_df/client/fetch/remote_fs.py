@@ -115,13 +115,7 @@ class Place:
 
 
 class RemoteFileSystems:
-    """The file systems of one connection, by scheme and authority; for any number of threads.
-
-    Parameters
-    ----------
-    connection
-        Whose cluster is asked for credentials.
-    """
+    """The file systems of one connection, by scheme and authority; for any number of threads."""
 
     _instances: ClassVar[weakref.WeakKeyDictionary[ClientContext, RemoteFileSystems]] = (
         weakref.WeakKeyDictionary()
@@ -151,11 +145,8 @@ class RemoteFileSystems:
     def locate(self, uri: str) -> Place:
         """Return the file system and path of a URI or local path, with live credentials.
 
-        Raises
-        ------
-        FlussError
-            ``STORAGE_EXCEPTION`` for a scheme that this client cannot read, or what it needs to
-            read it and does not find; ``SECURITY_TOKEN_EXCEPTION`` for a token that makes no sense.
+        Raises ``STORAGE_EXCEPTION`` for a scheme that this client cannot read, or what it needs to
+        read it and does not find; ``SECURITY_TOKEN_EXCEPTION`` for a token that makes no sense.
         """
         scheme, authority, path = split_uri(uri)
         if scheme in ("", "file"):

@@ -47,19 +47,7 @@ _OVERHEAD = 12
 
 
 class _Segment:
-    """One file; its ranges are read by several threads.
-
-    Parameters
-    ----------
-    filesystems
-        Where it can be opened.
-    uri
-        Its address.
-    start, end
-        Its offsets; the end is exclusive.
-    size
-        Its bytes.
-    """
+    """One file; its ranges are read by several threads."""
 
     def __init__(
         self, filesystems: RemoteFileSystems, uri: str, start: int, end: int, size: int
@@ -172,26 +160,12 @@ class RemoteRead(Closing):
     is what retention does to a reader, the read ends early for the caller to ask the server again;
     when that leads to the same failure at the same offset, it is raised.
 
-    Parameters
-    ----------
-    connection
-        The connection, whose pool reads.
-    position
-        The bucket.
-    remote
-        The answer of the server.
-    metrics
-        Where ``remote_segments``, ``remote_bytes`` and waits are counted.
+    Raises FlussError when the answer makes no sense.
 
     Attributes
     ----------
     done
         Whether there is nothing more to take.
-
-    Raises
-    ------
-    FlussError
-        When the answer makes no sense.
     """
 
     def __init__(
@@ -243,11 +217,8 @@ class RemoteRead(Closing):
     def take(self, timeout_s: float) -> Chunk | None:
         """Return the next log batches; None when none came in time, and at the end.
 
-        Raises
-        ------
-        FlussError
-            ``STORAGE_EXCEPTION``, naming the segment, when storage failed twice;
-            ``CORRUPT_MESSAGE`` when a file is not what it should be.
+        Raises ``STORAGE_EXCEPTION``, naming the segment, when storage failed twice;
+        ``CORRUPT_MESSAGE`` when a file is not what it should be.
         """
         began = time.monotonic()
         end = began + timeout_s

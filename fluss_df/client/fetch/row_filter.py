@@ -19,6 +19,8 @@ from fluss_df.schema import TableInfo
 class RowFilter:
     """Filters decoded rows and selects columns of them; without a predicate it does nothing.
 
+    Raises FlussError when the predicate does not fit the table.
+
     Parameters
     ----------
     info
@@ -34,11 +36,6 @@ class RowFilter:
     ----------
     columns
         The columns to decode: those of the result, then those that only the predicate needs.
-
-    Raises
-    ------
-    FlussError
-        When the predicate does not fit the table.
     """
 
     def __init__(

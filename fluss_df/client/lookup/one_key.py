@@ -18,13 +18,6 @@ class DirectLookup:
 
     Lookups change nothing, so that whatever goes wrong is left to :class:`LookupQueue`, which asks
     again: with its retries, and with its errors.
-
-    Parameters
-    ----------
-    cluster, info
-        Where to ask, and for rows of which table.
-    prefix
-        Whether keys are prefixes.
     """
 
     def __init__(self, cluster: Cluster, info: TableInfo, *, prefix: bool) -> None:

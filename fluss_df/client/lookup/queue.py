@@ -48,17 +48,7 @@ class _Query:
 
 
 class LookupQueue:
-    """The lookups of one table.
-
-    Parameters
-    ----------
-    cluster
-        Where to ask.
-    info
-        The table.
-    prefix
-        Whether keys are prefixes, each of which has a list of values.
-    """
+    """The lookups of one table."""
 
     def __init__(self, cluster: Cluster, info: TableInfo, *, prefix: bool) -> None:
         self._cluster = cluster
@@ -77,10 +67,7 @@ class LookupQueue:
 
         The requests in which they go are counted in ``metrics``.
 
-        Raises
-        ------
-        FlussError
-            What the server said, after ``retry-timeout`` where it might have passed.
+        Raises what the server said, after ``retry-timeout`` where it might have passed.
         """
         cluster = self._cluster
         backoff = Backoff(cluster.config.retry_timeout_ms)

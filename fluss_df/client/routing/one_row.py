@@ -36,13 +36,6 @@ def values_of(wanted: Sequence[Column], columns: Sequence[Column]) -> Values:
 class PlainPartitions:
     """Names the partitions of rows whose values name them as they are.
 
-    Parameters
-    ----------
-    info
-        The table, which is partitioned.
-    columns
-        The columns of a row.
-
     Attributes
     ----------
     usable

@@ -54,15 +54,7 @@ class Assigner(Protocol):
 
 
 class PartitionRouter:
-    """Splits data over partitions, and knows which there are.
-
-    Parameters
-    ----------
-    connection, info
-        The table.
-    create
-        Whether to create partitions that do not exist.
-    """
+    """Splits data over partitions, and knows which there are."""
 
     def __init__(self, connection: ClientContext, info: TableInfo, *, create: bool) -> None:
         self._connection = connection
@@ -73,10 +65,8 @@ class PartitionRouter:
     def split(self, data: pa.Table) -> list[tuple[str | None, int | None, pa.Table]]:
         """Return (partition name, partition id, rows) for each partition of the data.
 
-        Raises
-        ------
-        FlussError
-            ``PARTITION_NOT_EXISTS`` naming the partitions that are missing; nothing is sent then.
+        Raises ``PARTITION_NOT_EXISTS`` naming the partitions that are missing; nothing is sent
+        then.
         """
         if not self._info.is_partitioned():
             return [(None, None, data)]

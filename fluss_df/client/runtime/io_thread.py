@@ -33,10 +33,7 @@ WAIT_SLICE_S = 0.2
 def result_of(future: concurrent.futures.Future[T], timeout_s: float | None = None) -> T:
     """Return the result of a future like ``future.result``, and let Ctrl-C in meanwhile.
 
-    Raises
-    ------
-    TimeoutError
-        When there is none within ``timeout_s``.
+    Raises TimeoutError when there is none within ``timeout_s``.
     """
     end = None if timeout_s is None else time.monotonic() + timeout_s
     while True:

@@ -43,13 +43,7 @@ def is_transient(error: FlussError) -> bool:
 
 
 class Backoff:
-    """Pauses that double from 10 ms to 1 s, with jitter, until a deadline.
-
-    Parameters
-    ----------
-    timeout_ms
-        How long to go on trying.
-    """
+    """Pauses that double from 10 ms to 1 s, with jitter, until a deadline."""
 
     def __init__(self, timeout_ms: float) -> None:
         self._end = time.monotonic() + timeout_ms / 1000
@@ -85,10 +79,7 @@ async def retrying(
 ) -> T:
     """Await ``attempt(n)`` for n = 0, 1, ... until it succeeds or fails for good.
 
-    Raises
-    ------
-    FlussError
-        The error of the last attempt.
+    Raises FlussError: the error of the last attempt.
     """
     backoff = Backoff(timeout_ms)
     tries = 0

@@ -41,15 +41,7 @@ class ChangeFold:
         self._folded = 0
 
     def add(self, rows: pa.Table, changes: pa.ChunkedArray) -> None:
-        """Add changes that come after all before.
-
-        Parameters
-        ----------
-        rows
-            The rows, with the columns of the schema.
-        changes
-            What each does: indexes of :class:`~fluss_df.ChangeType`.
-        """
+        """Add changes that come after all before."""
         kinds = changes.to_numpy()
         wanted = kinds != ChangeType.UpdateBefore.value
         if not wanted.all():

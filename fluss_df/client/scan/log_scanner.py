@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -17,7 +17,6 @@ from fluss_df.client.runtime.io_thread import reset_after_fork
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.scan.fetch_buffer import FetchBuffer, Handover, Taken
 from fluss_df.client.scan.records import RecordBatch, ScanRecords, record_batches
-from fluss_df.client.scan.subscriptions import check_positions
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.hooks import Closing
@@ -27,6 +26,7 @@ from fluss_df.metadata import (
     LATEST_OFFSET,
     OffsetSpec,
     TableBucket,
+    require_bucket,
 )
 from fluss_df.pushdown.predicate import Predicate
 from fluss_df.schema import TableInfo
@@ -148,8 +148,7 @@ class LogScanner(Ready, Closing):
                 f"table {self._info.table_path} has partitions: use subscribe_partition",
                 ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
             )
-        positions = ((None, bucket, offset) for bucket, offset in bucket_offsets.items())
-        check_positions(self._info, positions, self._connection.cluster.buckets_of)
+        self._check((None, bucket, offset) for bucket, offset in bucket_offsets.items())
 
     def check_partition_buckets(self, offsets: Mapping[tuple[int, int], int]) -> None:
         """Refuse what :meth:`subscribe_partition_buckets` would refuse without the cluster."""
@@ -158,8 +157,19 @@ class LogScanner(Ready, Closing):
                 f"table {self._info.table_path} has no partitions: use subscribe",
                 ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
             )
-        positions = ((*key, offset) for key, offset in offsets.items())
-        check_positions(self._info, positions, self._connection.cluster.buckets_of)
+        self._check((*key, offset) for key, offset in offsets.items())
+
+    def _check(self, positions: Iterable[tuple[int | None, int, int]]) -> None:
+        """Refuse buckets that the table does not have, and start offsets that cannot be."""
+        for partition_id, bucket, offset in positions:
+            count = self._connection.cluster.buckets_of(self._info, partition_id)
+            require_bucket(bucket, count, self._info.table_path)
+            if offset < LATEST_OFFSET and offset != EARLIEST_OFFSET:
+                raise FlussError(
+                    f"invalid start offset {offset}: expected 0 or more, EARLIEST_OFFSET (-2) or"
+                    " LATEST_OFFSET (-1)",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
 
     def _subscribe(self, offsets: Mapping[Any, int]) -> None:
         names: dict[int, str] = {}

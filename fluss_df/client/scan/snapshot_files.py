@@ -90,10 +90,7 @@ def leased(
     Newer snapshots take the place of older ones, whose files servers delete, unless there is a
     lease of them. Where the coordinator knows no leases, there is none.
 
-    Raises
-    ------
-    FlussError
-        ``KV_SNAPSHOT_NOT_EXIST`` when a newer one took its place in the moment before the lease.
+    Raises ``KV_SNAPSHOT_NOT_EXIST`` when a newer one took its place in the moment before the lease.
     """
     if snapshot_id is None:
         yield None
@@ -163,10 +160,7 @@ async def newest_ids(
 
     A coroutine of the I/O thread.
 
-    Raises
-    ------
-    FlussError
-        ``TABLE_NOT_EXIST`` where the table is another one now.
+    Raises ``TABLE_NOT_EXIST`` where the table is another one now.
     """
     latest = await connection.cluster.request_any(
         GET_LATEST_KV_SNAPSHOTS,
@@ -208,6 +202,10 @@ def snapshot_entries(
 ) -> Iterator[tuple[pa.Array | None, list[bytes]]]:
     """Read a snapshot, a few MB at a time.
 
+    Raises ``STORAGE_EXCEPTION`` when a file cannot be read; ``KV_SNAPSHOT_NOT_EXIST_EXCEPTION``
+    when one is gone, because a newer snapshot took its place. Raises ProtocolError when the files
+    are damaged, also behind rows that were yielded.
+
     Parameters
     ----------
     connection, snapshot
@@ -219,14 +217,6 @@ def snapshot_entries(
     ------
     tuple
         The keys, if asked for, and the value of each.
-
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` when a file cannot be read; ``KV_SNAPSHOT_NOT_EXIST_EXCEPTION`` when
-        one is gone, because a newer snapshot took its place.
-    ProtocolError
-        When the files are damaged, also behind rows that were yielded.
     """
     # RocksDB is needed here only: it costs every import of the package a moment
     from rocksdict import AccessType, Options, Rdict

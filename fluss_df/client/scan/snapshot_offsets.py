@@ -62,13 +62,7 @@ class BucketMoment:
 
 
 class BucketMoments:
-    """Asks for many buckets at once when the first of them is to be read; thread safe.
-
-    Parameters
-    ----------
-    connection, info, targets
-        The buckets, in the order in which they are read.
-    """
+    """Asks for many buckets at once when the first of them is to be read; thread safe."""
 
     def __init__(
         self, connection: ClientContext, info: TableInfo, targets: Sequence[Target]
@@ -94,10 +88,7 @@ class BucketMoments:
     def take(self, target: Target) -> BucketMoment:
         """Return what is known of a bucket; the second time, it is asked for again.
 
-        Raises
-        ------
-        FlussError
-            ``TABLE_NOT_EXIST``, ``PARTITION_NOT_EXISTS`` where it is gone.
+        Raises ``TABLE_NOT_EXIST``, ``PARTITION_NOT_EXISTS`` where it is gone.
         """
         with self._lock:
             self._learn(target)

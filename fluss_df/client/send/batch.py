@@ -109,19 +109,7 @@ class RoutedBatch:
 
 
 class WriteBatch:
-    """One batch on its way to one bucket.
-
-    Parameters
-    ----------
-    bucket, partition_name
-        Where it goes.
-    rows
-        How many rows it has.
-    memory
-        What it has taken of the buffer.
-    handle
-        Who wants to know.
-    """
+    """One batch on its way to one bucket."""
 
     __slots__ = (
         "attempts",
@@ -198,13 +186,7 @@ class BucketResult:
 
 
 class BufferMemory:
-    """Bytes that wait in a writer, and callers that wait for room.
-
-    Parameters
-    ----------
-    limit
-        In bytes.
-    """
+    """Bytes that wait in a writer, and callers that wait for room."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

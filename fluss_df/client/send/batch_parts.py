@@ -22,15 +22,7 @@ _MOST_PARTS = 64
 
 
 class BatchParts:
-    """Cuts the batches of one writer where servers refuse them; on the I/O thread.
-
-    Parameters
-    ----------
-    ids
-        Under which writer ids they go.
-    one_more
-        Called when a batch became two.
-    """
+    """Cuts the batches of one writer where servers refuse them; on the I/O thread."""
 
     def __init__(self, ids: WriterIds, one_more: Callable[[], object]) -> None:
         self._ids = ids

@@ -15,7 +15,7 @@ import concurrent.futures
 import functools
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from fluss_df.client.cluster.metadata import Cluster
@@ -53,27 +53,7 @@ _LARGEST_REQUEST = 100 << 20
 
 
 class Sender:
-    """Sends the batches of one writer.
-
-    Parameters
-    ----------
-    cluster
-        Where to.
-    info
-        The table.
-    config
-        Acks, retries, limits.
-    metrics
-        What is counted.
-    memory
-        Given back as batches are done with.
-    api
-        The request that carries batches, and what its answers mean.
-    create_partitions
-        Whether to create partitions again that were dropped.
-    partition_moved
-        Called with the name of a partition and its new id, or None where it is gone.
-    """
+    """Sends the batches of one writer."""
 
     def __init__(
         self,
@@ -111,13 +91,6 @@ class Sender:
         self._owner: object | None = None
 
     # ---- from the writer
-
-    def fix_writer(self, writer_id: int, sequences: Mapping[TableBucket, int]) -> None:
-        """Send under this writer id alone, from these sequences on; before the first batch.
-
-        What the server does not take under it fails, rather than going under another one.
-        """
-        self.ids.fix(writer_id, sequences)
 
     def enqueue(self, batches: Iterable[WriteBatch], owner: object) -> None:
         """Take batches whose order within their bucket is settled; they may still be encoding.
@@ -241,10 +214,6 @@ class Sender:
         queue.hold(Hold.WRITER_ID)
         self.spawn(self._await_writer_id(queue, asked))
         return False
-
-    async def ask_writer_id(self) -> int:
-        """Have a server give a writer id that nobody else has."""
-        return await self.ids.ask()
 
     async def _await_writer_id(self, queue: BucketQueue, asked: asyncio.Task[int]) -> None:
         try:

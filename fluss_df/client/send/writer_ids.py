@@ -16,15 +16,7 @@ from fluss_df.schema import TableInfo
 
 
 class WriterIds:
-    """The writer ids of one writer; on the I/O thread.
-
-    Parameters
-    ----------
-    cluster, info
-        The table.
-    idempotent
-        Whether batches have writer ids at all.
-    """
+    """The writer ids of one writer; on the I/O thread."""
 
     def __init__(self, cluster: Cluster, info: TableInfo, *, idempotent: bool) -> None:
         self._cluster = cluster
@@ -39,16 +31,16 @@ class WriterIds:
         return self._fixed is not None
 
     def fix(self, writer_id: int, sequences: Mapping[TableBucket, int]) -> None:
-        """Use this writer id alone, from these sequences on; before the first batch."""
+        """Use this writer id alone, from these sequences on; before the first batch.
+
+        What the server does not take under it fails, rather than going under another one.
+        """
         self._fixed = (writer_id, sequences)
 
     def prepare(self, queue: BucketQueue) -> asyncio.Task[int] | None:
         """Give a bucket its writer id; return what is to be waited for before, if anything.
 
-        Raises
-        ------
-        FlussError
-            Where the server takes no more batches of the one writer id that there is.
+        Raises FlussError where the server takes no more batches of the one writer id that there is.
         """
         if not self.idempotent:
             return None

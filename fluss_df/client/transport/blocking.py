@@ -43,15 +43,7 @@ _WAIT_ALL = getattr(socket, "MSG_WAITALL", 0)
 
 
 class Lane:
-    """A blocking connection: one request at a time, sent ahead of its response being taken.
-
-    Parameters
-    ----------
-    endpoint
-        The peer.
-    connect_timeout_ms, request_timeout_ms
-        Deadlines for connecting with the handshake, and for each response.
-    """
+    """A blocking connection: one request at a time, sent ahead of its response being taken."""
 
     # the number of the request whose response was not taken yet
     _in_flight: int | None
@@ -203,12 +195,8 @@ class Lane:
     def receive(self, metrics: Metrics) -> Response:
         """Return the response of the request in flight, waiting for it.
 
-        Raises
-        ------
-        NetworkError
-            When the connection broke.
-        DeadlineExceededError
-            When the server was silent for the request timeout.
+        Raises NetworkError when the connection broke. Raises DeadlineExceededError when the server
+        was silent for the request timeout.
         """
         began = time.monotonic()
         try:

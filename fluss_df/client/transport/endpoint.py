@@ -29,10 +29,7 @@ class Endpoint:
 def credentials_of(config: Config) -> Credentials | None:
     """Return the credentials in a configuration.
 
-    Raises
-    ------
-    FlussError
-        ``AUTHENTICATE_EXCEPTION``, when SASL is on and user or password is missing.
+    Raises ``AUTHENTICATE_EXCEPTION``, when SASL is on and user or password is missing.
     """
     if not config.uses_sasl:
         return None

@@ -43,17 +43,14 @@ def home_folder() -> Path | None:
 def attached_config(folder: Path | str, config: Config | None = None) -> Config:
     """Return the settings of a connection to the engine of a folder, opened where none has it.
 
+    Raises ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached.
+
     Parameters
     ----------
     folder
         The folder, or ``":memory:"``.
     config
         Settings of the connection, but for the address.
-
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached.
     """
     host, port = local_host(_socket_of(folder))
     attached = Config() if config is None else config.copy()
@@ -131,16 +128,13 @@ def successor(socket_path: str) -> str | None:
     whoever opened the folder next, or one of its own. An owner that is ending has the folder for
     another moment, and its socket is returned: ask again after :data:`ENDING_S`.
 
+    Raises ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached, or when
+    there is no folder any more.
+
     Returns
     -------
     str or None
         None where nothing is known of the folder.
-
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached, or when
-        there is no folder any more.
     """
     from fluss_df.engine.files.files import holds_data
 
@@ -176,10 +170,7 @@ def folder_behind(host: str) -> Path | None:
 def engine_credentials(socket_path: str) -> FolderSecret | None:
     """Return what an engine in another process wants to be told; None for one that asks nothing.
 
-    Raises
-    ------
-    NetworkError
-        Where it cannot be read: the engine is ending.
+    Raises NetworkError where it cannot be read: the engine is ending.
     """
     # not imported with the client: most programs use a cluster
     from fluss_df.engine.files.lock_file import engine_secret
@@ -190,10 +181,7 @@ def engine_credentials(socket_path: str) -> FolderSecret | None:
 def back_up_folder(folder: Path, file: Path) -> int:
     """Write a backup of a folder, by whoever owns it; return its bytes.
 
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` where there is no such folder, or the backup cannot be written.
+    Raises ``STORAGE_EXCEPTION`` where there is no such folder, or the backup cannot be written.
     """
     from fluss_df.engine.upkeep.backup import ask_owner, codec_of
 

@@ -34,17 +34,7 @@ class Receiver(Protocol):
 class DirectTransport(asyncio.Transport):
     """What a connection writes to where its server is an engine of this process.
 
-    Parameters
-    ----------
-    engine
-        The engine.
-    connection
-        Gets the answers, on the event loop that runs now.
-
-    Raises
-    ------
-    ConnectionError
-        When the engine is closed.
+    Raises ConnectionError when the engine is closed.
     """
 
     def __init__(self, engine: LocalEngine, connection: Receiver) -> None:

@@ -48,17 +48,7 @@ class _Bell:
 
 
 class DirectLane(Lane):
-    """Asks the engine's dispatcher, as a connection does; what it answers are slices of files.
-
-    Parameters
-    ----------
-    endpoint
-        That of the engine's Unix socket.
-    engine
-        The engine.
-    request_timeout_ms
-        The deadline for each response.
-    """
+    """Asks the engine's dispatcher, as a connection does; what it answers are slices of files."""
 
     def __init__(self, endpoint: Endpoint, engine: LocalEngine, request_timeout_ms: int) -> None:
         self._begin(endpoint, request_timeout_ms)

@@ -175,13 +175,7 @@ class _Asked:
 
 
 class ServerConnection:
-    """A connection whose handshake is done; lives on the I/O thread.
-
-    Parameters
-    ----------
-    endpoint
-        The peer.
-    """
+    """A connection whose handshake is done; lives on the I/O thread."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -335,10 +329,7 @@ class ServerConnection:
     ) -> None:
         """Send a request, and have ``answered`` called at the moment when its answer is there.
 
-        Raises
-        ------
-        FlussError
-            When nothing was sent.
+        Raises FlussError when nothing was sent.
         """
         self._send(api, self.apis.version_for(api), body, timeout_ms, metrics, answered)
 
@@ -416,15 +407,7 @@ def _settle(answer: asyncio.Future[Response], outcome: Response | FlussError) ->
 
 
 class CountedConnection:
-    """A connection as one of its users has it: what the user asks is counted for the user.
-
-    Parameters
-    ----------
-    connection
-        The connection, which others use too.
-    metrics
-        The user's counters.
-    """
+    """A connection as one of its users has it: what the user asks is counted for the user."""
 
     __slots__ = ("_connection", "_metrics")
 

@@ -32,19 +32,7 @@ class ConnectionPool:
     async def get(
         self, endpoint: Endpoint, timeout_ms: int, metrics: Metrics, user: int
     ) -> ServerConnection:
-        """Return a usable connection; connect where there is none.
-
-        Parameters
-        ----------
-        endpoint
-            The server.
-        timeout_ms
-            For connecting.
-        metrics
-            Where a new connection's traffic is counted.
-        user
-            Who keeps the connection open, until :meth:`release`.
-        """
+        """Return a usable connection; connect where there is none."""
         connection = self.opened(endpoint, user)
         if connection is not None:
             return connection

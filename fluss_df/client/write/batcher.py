@@ -176,6 +176,8 @@ class Batcher:
     def take_room(self, size: int, rows: int, *, wait: bool) -> None:
         """Take bytes of the writer's buffer for rows.
 
+        Raises ``REQUEST_TIME_OUT`` when there is no room within ``writer.buffer.wait-timeout``.
+
         Parameters
         ----------
         size
@@ -184,11 +186,6 @@ class Batcher:
             How many rows they are, for the error.
         wait
             Whether to wait for room. Without it, or after Ctrl-C, the limit is exceeded instead.
-
-        Raises
-        ------
-        FlussError
-            ``REQUEST_TIME_OUT`` when there is no room within ``writer.buffer.wait-timeout``.
         """
         if wait and self._memory.take(size, self._config.writer_buffer_wait_timeout_ms):
             return
@@ -270,7 +267,7 @@ class Batcher:
 
     def ask_writer_id(self) -> int:
         """Ask a server for a new writer id."""
-        return self._connection.io.run(self._started_sender().ask_writer_id())
+        return self._connection.io.run(self._started_sender().ids.ask())
 
     def send_as(
         self,
@@ -279,7 +276,7 @@ class Batcher:
         batches: Iterable[RoutedBatch],
     ) -> None:
         """Send batches as they are, in order; see :meth:`TableWriter.send_as`."""
-        self._connection.io.call(self._started_sender().fix_writer, writer_id, sequences)
+        self._connection.io.call(self._started_sender().ids.fix, writer_id, sequences)
         handle = WriteResultHandle()
         for batch in batches:
             self._enqueue(batch, handle, wait_for_room=True)
@@ -294,10 +291,7 @@ class Batcher:
     def wait_acknowledged(self, timeout_ms: float | None) -> None:
         """Wait until everything is acknowledged or has failed.
 
-        Raises
-        ------
-        TimeoutError
-            When acknowledgements are outstanding after ``timeout_ms``.
+        Raises TimeoutError when acknowledgements are outstanding after ``timeout_ms``.
         """
         sender = self._sender
         if sender is None:

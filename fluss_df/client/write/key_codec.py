@@ -154,6 +154,8 @@ def changed_rows(
 ) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
     """Return the rows of a changelog that do something, and which of them are deletes.
 
+    Raises SchemaMismatchError for rows that do not fit.
+
     Parameters
     ----------
     rows, name
@@ -162,11 +164,6 @@ def changed_rows(
         The columns that are written, and the names of those of the primary key.
     table
         The table's name, for errors.
-
-    Raises
-    ------
-    SchemaMismatchError
-        For rows that do not fit.
     """
     require_columns([name], rows.schema.names, f"changes of table {table}:")
     kinds = _change_codes(rows.column(name), f"table {table}, column '{name}'")

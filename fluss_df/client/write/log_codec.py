@@ -30,17 +30,7 @@ _LARGE_BYTES = 8 << 20
 class LogCodec(RowCodec):
     """Log batches, of Arrow data or of rows.
 
-    Parameters
-    ----------
-    info
-        The table.
-    config
-        The connection's settings.
-
-    Raises
-    ------
-    FlussError
-        ``UNSUPPORTED_VERSION`` for a log format that is not known here.
+    Raises ``UNSUPPORTED_VERSION`` for a log format that is not known here.
     """
 
     most_rows = sys.maxsize

@@ -1,9 +1,12 @@
-"""The common part of writers of log tables and of primary-key tables: :class:`TableWriter`."""
+"""The common part of writers, :class:`TableWriter`; those that stay open are flushed at exit."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
+import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +16,13 @@ from fluss_df.client.runtime.awaitable import Ready, ready
 from fluss_df.client.runtime.interrupts import shielded
 from fluss_df.client.runtime.io_thread import reset_after_fork
 from fluss_df.client.send.batch import BucketResult, RoutedBatch, WriteResultHandle
+from fluss_df.client.transport.folders import served_here
 from fluss_df.client.write.accumulator import Accumulator
 from fluss_df.client.write.batcher import Batcher
 from fluss_df.client.write.codec import RowCodec
-from fluss_df.client.write.exit_flush import flush_at_exit, needs_no_flush
+from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
-from fluss_df.hooks import Closing
+from fluss_df.hooks import Closing, ExitStep, at_exit
 from fluss_df.metadata import TableBucket
 from fluss_df.observe import spans
 from fluss_df.schema import TableInfo
@@ -29,6 +33,16 @@ if TYPE_CHECKING:
 
     from fluss_df.client.context import ClientContext
 
+logger = logging.getLogger(__name__)
+
+# for a cluster, which may be out of reach: the end of a program must not hang
+_EXIT_FLUSH_S = 3.0
+# for an engine of this process: it ends with the program, and only its disk can be slow
+_EXIT_FLUSH_HERE_S = 60.0
+
+# those that are flushed when the program ends, each with the settings of its connection
+_open_writers: weakref.WeakKeyDictionary[TableWriter, Config] = weakref.WeakKeyDictionary()
+
 
 class TableWriter(Ready, Closing):
     """Checks what it is given at once, and sends it in the background, in order.
@@ -36,17 +50,6 @@ class TableWriter(Ready, Closing):
     Rows and small frames wait up to ``writer.batch-timeout`` for more; :meth:`flush` waits until
     all is acknowledged. When ``writer.buffer.memory-size`` bytes are on their way, the caller
     waits. For any number of threads.
-
-    Parameters
-    ----------
-    connection
-        The connection.
-    info
-        The table.
-    codec
-        The form of its rows.
-    create_partitions
-        Whether to create the partitions of the rows where they do not exist.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class TableWriter(Ready, Closing):
         self._reset()
         reset_after_fork(self)
         connection.register_writer(self)
-        flush_at_exit(self, self._config)
+        _open_writers[self] = self._config
 
     def _reset(self) -> None:
         """Set up what belongs to one process."""
@@ -304,10 +307,7 @@ class TableWriter(Ready, Closing):
     def wait_acknowledged(self, timeout_ms: float | None) -> FlussError | None:
         """Send everything, and wait as :meth:`flush` does; return what it would raise first.
 
-        Raises
-        ------
-        TimeoutError
-            When acknowledgements are outstanding after ``timeout_ms``.
+        Raises TimeoutError when acknowledgements are outstanding after ``timeout_ms``.
         """
         shielded(self._accumulator.drain)
         self._batcher.wait_acknowledged(timeout_ms)
@@ -354,7 +354,44 @@ class TableWriter(Ready, Closing):
 
     def _end(self) -> None:
         self._ended = True
-        needs_no_flush(self)
+        _open_writers.pop(self, None)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r}, unflushed_rows={self.unflushed_rows})"
+
+
+def _flush_all() -> None:
+    """Send the rows of writers that were not closed; log an error for rows that were not written.
+
+    All writers send at the same time, so that the program's end takes one wait and not one for
+    each writer.
+    """
+    began = time.monotonic()
+    writers = list(_open_writers.items())
+    for writer, _ in writers:
+        # it only begins to send; errors are met again below
+        with contextlib.suppress(Exception):
+            writer.wait_acknowledged(0)
+    for writer, config in writers:
+        wait_s = _EXIT_FLUSH_HERE_S if served_here(config) else _EXIT_FLUSH_S
+        left_s = max(0.0, began + wait_s - time.monotonic())
+        try:
+            failure = writer.wait_acknowledged(left_s * 1000)
+        except TimeoutError:
+            reason = f"no acknowledgement within {wait_s:g} s"
+        except Exception as error:
+            # the writers behind this one still have a chance
+            reason = repr(error)
+        else:
+            if failure is None:
+                continue
+            reason = failure.message
+        logger.error(
+            "the program ended without close(): %d rows of table %s were not acknowledged (%s)",
+            writer.unflushed_rows + writer.failed_rows,
+            writer.info.table_path,
+            reason,
+        )
+
+
+at_exit(ExitStep.WRITERS, _flush_all)

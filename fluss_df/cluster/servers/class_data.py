@@ -38,17 +38,7 @@ _SECONDS: Final = 30
 
 
 class ClassData:
-    """The archive of classes for one Java and one set of jars: used, or made for later starts.
-
-    Parameters
-    ----------
-    java
-        The program that servers run in.
-    classpath
-        Their jars.
-    record
-        Whether to note the classes that servers load, where there is no archive yet.
-    """
+    """The archive of classes for one Java and one set of jars: used, or made for later starts."""
 
     def __init__(self, java: Path, classpath: Sequence[Path], *, record: bool = False) -> None:
         self._java = java

@@ -23,19 +23,7 @@ _SECONDS = 600
 
 
 def make(folder: Path, key: str, command: list[str], option: str) -> Path | None:
-    """Make the archive of a key, unless another process does; return it.
-
-    Parameters
-    ----------
-    folder
-        The folder of archives.
-    key
-        The start of the archive's name.
-    command
-        What makes an archive, without the file that it goes to.
-    option
-        The option that names this file: the file is what follows.
-    """
+    """Make the archive of a key, unless another process does; return it."""
     with open(folder / f"{key}.lock", "w", encoding="ascii") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

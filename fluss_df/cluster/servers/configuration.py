@@ -144,21 +144,7 @@ def command(
     heap: str,
     class_data: Sequence[str] = (),
 ) -> list[str]:
-    """Return the command line of a server; it holds no secrets.
-
-    Parameters
-    ----------
-    folder
-        The folder of the cluster.
-    name
-        The server.
-    java, jars
-        What it runs from.
-    heap
-        Its maximum heap.
-    class_data
-        Options for an archive of its classes; those of the environment come behind them.
-    """
+    """Return the command line of a server; it holds no secrets."""
     classpath = os.pathsep.join(str(path) for path in jars.classpath)
     start = [str(java), f"-Xmx{heap}", *_JVM, *class_data, *java_options(), "-cp", classpath]
     home = folder.home(name)

@@ -51,6 +51,9 @@ def resolve_jars(
 ) -> ServerJars:
     """Return the jars of a server, fetching them with Maven the first time.
 
+    Raises ClusterUnavailableError where Maven is missing, or cannot fetch the server. Raises
+    ClusterError when the jar does not exist or is no Fluss server.
+
     Parameters
     ----------
     jar
@@ -58,13 +61,6 @@ def resolve_jars(
         remembered one, else Apache Fluss 0.9.1-incubating, kept in the user's cache folder.
     remembered
         The jar that the user named when the cluster was started last.
-
-    Raises
-    ------
-    ClusterUnavailableError
-        Where Maven is missing, or cannot fetch the server.
-    ClusterError
-        When the jar does not exist or is no Fluss server.
     """
     source = "the server jar"
     if jar is None and os.environ.get(SERVER_JAR_VARIABLE):

@@ -27,10 +27,7 @@ _INSTALL_MAVEN = (
 def find_java() -> Path:
     """Return a ``java`` of version 11 or newer: that of JAVA_HOME, else the one in PATH.
 
-    Raises
-    ------
-    ClusterUnavailableError
-        With what was found instead, and how to install one.
+    Raises ClusterUnavailableError with what was found instead, and how to install one.
     """
     found = []
     for candidate in _candidates():
@@ -47,10 +44,7 @@ def find_java() -> Path:
 def java_options() -> list[str]:
     """Return the options of Java that the environment has for every server: they come last.
 
-    Raises
-    ------
-    ClusterError
-        Where they cannot be told apart.
+    Raises ClusterError where they cannot be told apart.
     """
     try:
         return shlex.split(os.environ.get(JAVA_OPTIONS_VARIABLE, ""))
@@ -92,10 +86,8 @@ def _java_version(java: Path) -> int | None:
 def find_maven(purpose: str) -> Path:
     """Return ``mvn``.
 
-    Raises
-    ------
-    ClusterUnavailableError
-        When there is none; ``purpose`` completes "Maven is needed once, to ...".
+    Raises ClusterUnavailableError when there is none; ``purpose`` completes "Maven is needed once,
+    to ...".
     """
     home = os.environ.get("MAVEN_HOME")
     mvn = shutil.which("mvn", path=str(Path(home, "bin"))) if home else None

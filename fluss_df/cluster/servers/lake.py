@@ -51,10 +51,7 @@ _TIERING_JVM = (
 def lake_jars(datalake: str) -> list[Path]:
     """Return the jars of a lake's plugin, fetched with Maven the first time.
 
-    Raises
-    ------
-    ClusterUnavailableError
-        Where Maven is missing, or cannot fetch them.
+    Raises ClusterUnavailableError where Maven is missing, or cannot fetch them.
     """
     purpose = f"fetch the {datalake} plugin of the Fluss server {SERVER_VERSION}"
 
@@ -110,10 +107,8 @@ def link_plugins(folder: Folder, datalake: str) -> dict[str, str]:
 def tiering_command(folder: Folder, state: State, java: Path, options: dict[str, str]) -> list[str]:
     """Return the command line of Flink's tiering service in one JVM.
 
-    Raises
-    ------
-    ClusterError
-        When the cluster has no lake, or asks for passwords, which would stand in the command line.
+    Raises ClusterError when the cluster has no lake, or asks for passwords, which would stand in
+    the command line.
     """
     datalake = state.settings.datalake
     if datalake is None:

@@ -36,12 +36,8 @@ def tablet_server_nodes(
 ) -> frozenset[TabletServerNode]:
     """Return the tablet servers that the server at this address knows.
 
-    Raises
-    ------
-    FlussError
-        When it refuses the credentials, or answers with an error.
-    OSError
-        When it cannot be reached, or does not answer within ``timeout`` seconds.
+    Raises FlussError when it refuses the credentials, or answers with an error. Raises OSError when
+    it cannot be reached, or does not answer within ``timeout`` seconds.
     """
     with _asking(host, port, credentials, timeout) as channel:
         answer = channel.ask(GET_METADATA, pb.MetadataRequest())
@@ -53,10 +49,7 @@ def tablet_server_nodes(
 def has_database(host: str, port: int, credentials: Credentials | None, timeout: float) -> bool:
     """Return whether the server at this address has any database that may be seen.
 
-    Raises
-    ------
-    FlussError, OSError
-        As :func:`tablet_server_nodes`.
+    Raises FlussError, OSError as :func:`tablet_server_nodes`.
     """
     with _asking(host, port, credentials, timeout) as channel:
         answer = channel.ask(LIST_DATABASES, pb.ListDatabasesRequest())

@@ -43,19 +43,7 @@ _IN_USE = ("Address already in use", "BindException")
 
 
 class Servers:
-    """The processes of a cluster folder; callers hold the folder's lock.
-
-    Parameters
-    ----------
-    folder
-        The folder of the cluster.
-    state
-        What the folder remembers.
-    new_launcher
-        Makes what starts processes, when the first one is needed.
-    start_timeout
-        Seconds that servers may take to be ready.
-    """
+    """The processes of a cluster folder; callers hold the folder's lock."""
 
     def __init__(
         self,
@@ -75,19 +63,15 @@ class Servers:
     def start_all(self, java: Path, jars: ServerJars, port: int | None) -> None:
         """Start all servers, on other ports where theirs are taken; return when they serve.
 
+        Raises PortInUseError when ``port`` belongs to another program. Raises ClusterError when a
+        server dies or is not ready in time; none is left running then.
+
         Parameters
         ----------
         java, jars
             What the servers run from.
         port
             The port that clients are told; None for the one of last time, or any.
-
-        Raises
-        ------
-        PortInUseError
-            When ``port`` belongs to another program.
-        ClusterError
-            When a server dies or is not ready in time; none is left running then.
         """
         self.state = replace(self.state, server_version=jars.version, jar=jars.named)
         for attempt in range(1, _ATTEMPTS + 1):
@@ -147,10 +131,7 @@ class Servers:
     def start_one(self, name: str, java: Path, jars: ServerJars) -> None:
         """Start one server of a running cluster, with its old ports and data.
 
-        Raises
-        ------
-        ClusterError
-            When it runs already, dies, or is not ready in time.
+        Raises ClusterError when it runs already, dies, or is not ready in time.
         """
         running = self.state.running()
         if name in running:
@@ -297,10 +278,7 @@ class Servers:
     def kill_one(self, name: str) -> None:
         """Kill one server and return when it is gone.
 
-        Raises
-        ------
-        ClusterError
-            When it is not running.
+        Raises ClusterError when it is not running.
         """
         process = self.state.running().get(name)
         if process is None or not process.send_signal(signal.SIGKILL):
@@ -339,10 +317,7 @@ def merged_settings(
 ) -> Settings:
     """Return the settings of a start: those given, else those of last time, else the defaults.
 
-    Raises
-    ------
-    ClusterError
-        When they are invalid, or would leave out tablet servers that hold data.
+    Raises ClusterError when they are invalid, or would leave out tablet servers that hold data.
     """
     settings = replace(remembered or Settings(), **changes)  # type: ignore[arg-type]
     settings.check()

@@ -196,13 +196,7 @@ class State:
 
 
 class Folder:
-    """The folder of a cluster.
-
-    Parameters
-    ----------
-    path
-        Where it is, or will be.
-    """
+    """The folder of a cluster."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -283,10 +277,7 @@ class Folder:
     def lock(self) -> Iterator[None]:
         """Keep others from starting and stopping servers of the folder meanwhile.
 
-        Raises
-        ------
-        ClusterError
-            When another process has kept the lock for three minutes.
+        Raises ClusterError when another process has kept the lock for three minutes.
         """
         import fcntl  # POSIX only, and so are local clusters; the package imports everywhere
 

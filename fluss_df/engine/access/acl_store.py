@@ -65,15 +65,7 @@ def _to_json(acls: Acls) -> dict[str, Any]:
 class AclStore:
     """The bindings of a folder; thread safe, durable before a change is answered.
 
-    Parameters
-    ----------
-    kept
-        Its file; created with the first change.
-
-    Raises
-    ------
-    FlussError
-        :class:`~fluss_df.engine.files.files.DamagedError` for a file that cannot be read.
+    Raises :class:`~fluss_df.engine.files.files.DamagedError` for a file that cannot be read.
     """
 
     def __init__(self, kept: KeptJson) -> None:
@@ -100,19 +92,16 @@ class AclStore:
     ) -> None:
         """Add bindings: all of them, or none.
 
+        Raises what ``authorize`` raises; ``RECORD_TOO_LARGE_EXCEPTION`` where there would be too
+        many, ``INVALID_CONFIG_EXCEPTION`` for a name that is too long or empty,
+        ``STORAGE_EXCEPTION`` where the disk refuses.
+
         Parameters
         ----------
         bindings
             Those; one that is there already stays.
         authorize
             Called with the resources before anything is changed; raises for who may not.
-
-        Raises
-        ------
-        FlussError
-            What ``authorize`` raises; ``RECORD_TOO_LARGE_EXCEPTION`` where there would be too
-            many, ``INVALID_CONFIG_EXCEPTION`` for a name that is too long or empty,
-            ``STORAGE_EXCEPTION`` where the disk refuses.
         """
         for binding in paced(bindings):
             _check_names(binding)
@@ -133,6 +122,8 @@ class AclStore:
     ) -> list[list[AclBinding]]:
         """Drop the bindings that filters match: all of them, or none.
 
+        Raises FlussError as :meth:`add`.
+
         Parameters
         ----------
         filters
@@ -144,11 +135,6 @@ class AclStore:
         -------
         list
             For each filter, what it matched first.
-
-        Raises
-        ------
-        FlussError
-            As :meth:`add`.
         """
         with self._lock:
             count = sum(len(entries) for entries in self._acls.values())

@@ -44,10 +44,7 @@ def denied(message: str) -> FlussError:
 def super_users_of(text: str) -> tuple[FlussPrincipal, ...]:
     """Read ``super.users``, as in ``User:admin;User:bob``.
 
-    Raises
-    ------
-    FlussError
-        ``INVALID_CONFIG_EXCEPTION`` where one is not of this form.
+    Raises ``INVALID_CONFIG_EXCEPTION`` where one is not of this form.
     """
     users = [part.strip() for part in text.split(";") if part.strip()]
     for user in users:
@@ -70,19 +67,7 @@ def host_of(address: str) -> str:
 
 
 class Authorizer:
-    """Decides who may do what, by the bindings of a folder.
-
-    Parameters
-    ----------
-    store
-        The bindings.
-    catalog
-        Knows the tables by their ids.
-    super_users
-        Who may do everything.
-    ignore_case
-        Whether names of principals are compared without regard to capitals.
-    """
+    """Decides who may do what, by the bindings of a folder."""
 
     def __init__(
         self,
@@ -155,15 +140,7 @@ def _containing(resource: Resource) -> set[Resource]:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The rights of one principal at one address, at any moment.
-
-    Parameters
-    ----------
-    authorizer
-        Who decides.
-    principal, host
-        Who asks, and where from.
-    """
+    """The rights of one principal at one address, at any moment."""
 
     authorizer: Authorizer
     principal: FlussPrincipal
@@ -176,10 +153,7 @@ class Rights:
     def require(self, operation: OperationType, resource: Resource) -> None:
         """Refuse what may not be done.
 
-        Raises
-        ------
-        FlussError
-            ``AUTHORIZATION_EXCEPTION``, which says which right is missing.
+        Raises ``AUTHORIZATION_EXCEPTION``, which says which right is missing.
         """
         if not self.may(operation, resource):
             self._note(operation, resource)
@@ -225,10 +199,7 @@ class Rights:
     def require_table(self, operation: OperationType, table_id: int) -> None:
         """Refuse what may not be done to a table that is known by its id.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`require`.
+        Raises FlussError as :meth:`require`.
         """
         error = self.refusal_by_id(operation, table_id)
         if error is not None:
@@ -247,20 +218,14 @@ class Rights:
     def create_acls(self, bindings: list[AclBinding]) -> None:
         """Add bindings.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`require`, and :meth:`AclStore.add`.
+        Raises FlussError as :meth:`require`, and :meth:`AclStore.add`.
         """
         self.authorizer.store.add(bindings, self._require_all)
 
     def drop_acls(self, filters: list[AclBindingFilter]) -> list[list[AclBinding]]:
         """Drop bindings; return which, for each filter.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`require`, and :meth:`AclStore.drop`.
+        Raises FlussError as :meth:`require`, and :meth:`AclStore.drop`.
         """
         return self.authorizer.store.drop(filters, self._require_all)
 

@@ -40,11 +40,8 @@ class Attempts:
     async def turn(self, address: str, user: str) -> None:
         """Wait until a password may be tried.
 
-        Raises
-        ------
-        FlussError
-            ``RETRIABLE_AUTHENTICATE_EXCEPTION`` where too many wait already: the password may be
-            right.
+        Raises ``RETRIABLE_AUTHENTICATE_EXCEPTION`` where too many wait already: the password may be
+        right.
         """
         known = self._failures.get((address, user[:_NAME]))
         now = asyncio.get_running_loop().time()

@@ -53,11 +53,8 @@ class PasswordHash:
     def parse(cls, text: str) -> Self:
         """Read what ``str`` returns.
 
-        Raises
-        ------
-        FlussError
-            ``INVALID_CONFIG_EXCEPTION`` for any other text, or a hash that would take too much
-            memory to compute.
+        Raises ``INVALID_CONFIG_EXCEPTION`` for any other text, or a hash that would take too much
+        memory to compute.
         """
         found = _FORM.fullmatch(text)
         if found is not None:
@@ -120,10 +117,7 @@ def hash_password(password: str) -> str:
 def checked_users(users: Mapping[str, str]) -> dict[str, str]:
     """Return users with what is kept of their passwords.
 
-    Raises
-    ------
-    FlussError
-        As :meth:`PasswordHash.parse`, with the user's name.
+    Raises FlussError as :meth:`PasswordHash.parse`, with the user's name.
     """
     for user, kept in users.items():
         if is_hash(kept):

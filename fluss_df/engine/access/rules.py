@@ -323,19 +323,7 @@ def rules(
 
 
 def guarded(rule: Rule | None, name: str, rights: Rights, handler: Handler) -> Handler:
-    """Return a handler that answers only what somebody may ask.
-
-    Parameters
-    ----------
-    rule
-        That of the request; None where it has none.
-    name
-        Its name, for the error.
-    rights
-        The rights of the user who sent the request.
-    handler
-        Answers everyone.
-    """
+    """Return a handler that answers only what somebody may ask."""
 
     def answer(asked: Message, *more: object) -> Message:
         if rule is None:

@@ -66,9 +66,6 @@ class Security:
 def principals_of(super_users: str | Sequence[str]) -> tuple[FlussPrincipal, ...]:
     """Return superusers.
 
-    Raises
-    ------
-    FlussError
-        As :class:`Security`.
+    Raises FlussError as :class:`Security`.
     """
     return super_users_of(super_users if isinstance(super_users, str) else ";".join(super_users))

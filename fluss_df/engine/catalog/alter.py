@@ -25,10 +25,7 @@ def altered_database(
 ) -> DatabaseDescriptor | None:
     """Return what a database is to become; None where nothing changes.
 
-    Raises
-    ------
-    FlussError
-        For a change that is neither to set a property nor to remove it.
+    Raises FlussError for a change that is neither to set a property nor to remove it.
     """
     custom = old.get_custom_properties()
     removed = []
@@ -57,10 +54,7 @@ def _check_operation(change: pb.AlterConfig) -> None:
 def altered(table: Table, request: pb.AlterTableRequest) -> TableDescriptor | None:
     """Return what a table is to become; None where nothing changes.
 
-    Raises
-    ------
-    FlussError
-        ``INVALID_ALTER_TABLE_EXCEPTION`` and others as Fluss has them.
+    Raises ``INVALID_ALTER_TABLE_EXCEPTION`` and others as Fluss has them.
     """
     for change in request.config_changes:
         _check_operation(change)

@@ -44,18 +44,15 @@ DEFAULT_DATABASE: Final = "fluss"
 class Catalog:
     """All databases and tables of an engine; thread safe.
 
+    Raises :class:`~fluss_df.engine.files.files.DamagedError` for files that are damaged and cannot
+    be made again from their copies.
+
     Parameters
     ----------
     files
         Where its files are; created where they are missing.
     default_buckets
         Buckets of tables that do not say.
-
-    Raises
-    ------
-    FlussError
-        :class:`~fluss_df.engine.files.files.DamagedError` for files that are damaged and cannot be
-        made again from their copies.
     """
 
     def __init__(self, files: CatalogFiles, default_buckets: int = 1) -> None:
@@ -124,11 +121,8 @@ class Catalog:
     def _id(self, kind: str) -> int:
         if self._next[kind] >= self._reserved[kind]:
             self._reserved[kind] = self._next[kind] + _BLOCK
-            try:
+            with _undoing(lambda: self._reserved.update({kind: self._next[kind]})):
                 self._save()
-            except BaseException:
-                self._reserved[kind] = self._next[kind]
-                raise
         self._next[kind] += 1
         return self._next[kind] - 1
 
@@ -349,11 +343,8 @@ class Catalog:
         with self._lock:
             self._current(table)
             old, table.lake = table.lake, lake
-            try:
+            with _undoing(lambda: setattr(table, "lake", old)):
                 self._store(table)
-            except BaseException:
-                table.lake = old
-                raise
 
     def sequence_range(self, table: Table, count: int) -> int:
         """Return the first of ``count`` numbers that no row of a table was given yet."""
@@ -361,11 +352,8 @@ class Catalog:
             self._current(table)
             first = table.sequence
             table.sequence = first + count
-            try:
+            with _undoing(lambda: setattr(table, "sequence", first)):
                 self._store(table)
-            except BaseException:
-                table.sequence = first
-                raise
             return first
 
     # ---- partitions

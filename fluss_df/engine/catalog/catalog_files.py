@@ -150,10 +150,7 @@ class CatalogFiles:
 
         This works on a full disk, as it only renames and removes files.
 
-        Raises
-        ------
-        FlussError
-            ``STORAGE_EXCEPTION`` when the disk refuses; the table is then not dropped.
+        Raises ``STORAGE_EXCEPTION`` when the disk refuses; the table is then not dropped.
         """
         self._before_change()
         folder = self.data_folder(table_id)

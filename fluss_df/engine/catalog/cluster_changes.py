@@ -22,12 +22,11 @@ import google_crc32c
 from fluss_df.engine.files.files import (
     NOT_AS_WRITTEN,
     DamagedError,
+    add_record,
     disk_refused,
     make_folder,
     read_bytes,
     set_folder_aside,
-    sync_data,
-    sync_folder,
 )
 
 logger = logging.getLogger(__name__)
@@ -78,16 +77,13 @@ class ClusterChanges:
     def read(self, epoch: int) -> tuple[list[Change], list[str]]:
         """Return the changes that go on from a state's file, and what is wrong; change nothing.
 
+        Raises :class:`~fluss_df.engine.files.files.DamagedError` where one of them is in neither
+        file, or the state's file is missing.
+
         Parameters
         ----------
         epoch
             The one that the file names; 0 where there is no file.
-
-        Raises
-        ------
-        FlussError
-            :class:`~fluss_df.engine.files.files.DamagedError` where one of them is in neither file,
-            or the state's file is missing.
         """
         problems: list[str] = []
         found: list[dict[int, Change]] = []
@@ -146,11 +142,8 @@ class ClusterChanges:
     def add(self, change: Change) -> None:
         """Add a change; it is on the disk then.
 
-        Raises
-        ------
-        FlussError
-            See :func:`~fluss_df.engine.files.files.disk_refused`; then the state's file is to be
-            written before the next one.
+        Raises FlussError, see :func:`~fluss_df.engine.files.files.disk_refused`; then the state's
+        file is to be written before the next one.
         """
         self._before_change()
         ids = _IDS.pack(self._epoch, self._number + 1)
@@ -158,7 +151,7 @@ class ClusterChanges:
         rest = ids + body
         record = _HEAD.pack(len(body), google_crc32c.value(rest)) + rest
         try:
-            self._append(self._files[0], record, durable=True)
+            add_record(self._files[0], record, self.size, durable=True)
         except OSError as error:
             # how much of it is on the disk is not known
             self.sound = False
@@ -166,25 +159,12 @@ class ClusterChanges:
             raise disk_refused(f"cannot write {path}", path.parent, error) from error
         try:
             make_folder(self._files[1].parent)
-            self._append(self._files[1], record, durable=False)
+            add_record(self._files[1], record, self.size, durable=False)
         except OSError as error:
             logger.warning("cannot write %s, a copy: %s", self._files[1], error)
             self.sound = False
         self._number += 1
         self.size += len(record)
-
-    def _append(self, path: Path, record: bytes, *, durable: bool) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            done = 0
-            while done < len(record):
-                done += os.pwrite(fd, record[done:], self.size + done)
-            if durable:
-                sync_data(fd)
-        finally:
-            os.close(fd)
-        if durable and not self.size:
-            sync_folder(path.parent)
 
 
 def _records(data: bytes, epoch: int) -> tuple[dict[int, Change], int]:

@@ -37,19 +37,16 @@ def altered_configs(
 ) -> dict[str, str | None]:
     """Return the settings that change: key -> value, None where it is to be as at the start.
 
+    Raises ``CONFIG_EXCEPTION`` for one that a running cluster cannot change, or a value that it
+    does not take; ``UNKNOWN_SERVER_ERROR`` for an operation that there is not, and for a format of
+    the data lake.
+
     Parameters
     ----------
     configs
         What was changed before.
     changes
         Applied one after another; all of them, or none.
-
-    Raises
-    ------
-    FlussError
-        ``CONFIG_EXCEPTION`` for one that a running cluster cannot change, or a value that it does
-        not take; ``UNKNOWN_SERVER_ERROR`` for an operation that there is not, and for a format of
-        the data lake.
     """
     listed = list(changes)
     for change in listed:

@@ -123,17 +123,7 @@ def epoch_of(value: Mapping[str, Any] | None) -> int:
 class ClusterState:
     """The state of a cluster of one server; thread safe, durable before a change is answered.
 
-    Parameters
-    ----------
-    kept
-        Its file; created with the first change.
-    changes
-        The changes since then.
-
-    Raises
-    ------
-    FlussError
-        :class:`~fluss_df.engine.files.files.DamagedError` for a file that cannot be read.
+    Raises :class:`~fluss_df.engine.files.files.DamagedError` for a file that cannot be read.
     """
 
     def __init__(self, kept: KeptJson, changes: ClusterChanges) -> None:
@@ -200,10 +190,7 @@ class ClusterState:
     def compact(self) -> None:
         """Have everything in the file, and no changes beside it.
 
-        Raises
-        ------
-        FlussError
-            ``STORAGE_EXCEPTION`` where the disk refuses.
+        Raises ``STORAGE_EXCEPTION`` where the disk refuses.
         """
         with self._lock:
             if self._changes.size:
@@ -220,11 +207,8 @@ class ClusterState:
     def register(self, name: str, offsets: dict[TableBucket, int], ttl_ms: int | None) -> bool:
         """Keep the offsets of a producer; False where it has some that have not expired.
 
-        Raises
-        ------
-        FlussError
-            ``INVALID_PRODUCER_ID_EXCEPTION``; ``STORAGE_EXCEPTION`` where the disk refuses;
-            ``RECORD_TOO_LARGE_EXCEPTION`` where all producers together would have too many.
+        Raises ``INVALID_PRODUCER_ID_EXCEPTION``; ``STORAGE_EXCEPTION`` where the disk refuses;
+        ``RECORD_TOO_LARGE_EXCEPTION`` where all producers together would have too many.
         """
         _check_producer(name)
         now = now_ms()
@@ -264,10 +248,7 @@ class ClusterState:
     def producer(self, name: str) -> ProducerOffsets | None:
         """Return the offsets of a producer, also expired ones that are not removed yet.
 
-        Raises
-        ------
-        FlussError
-            ``INVALID_PRODUCER_ID_EXCEPTION``.
+        Raises ``INVALID_PRODUCER_ID_EXCEPTION``.
         """
         _check_producer(name)
         return self._state.producers.get(name)
@@ -275,10 +256,7 @@ class ClusterState:
     def forget(self, name: str) -> None:
         """Remove the offsets of a producer, if there are any.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`register`.
+        Raises FlussError as :meth:`register`.
         """
         _check_producer(name)
         with self._lock:
@@ -306,10 +284,7 @@ class ClusterState:
     def add_tag(self, server: int, tag: int) -> None:
         """Tag a server.
 
-        Raises
-        ------
-        FlussError
-            ``STORAGE_EXCEPTION`` where the disk refuses.
+        Raises ``STORAGE_EXCEPTION`` where the disk refuses.
         """
         with self._lock:
             if self._state.tags.get(server) != tag:
@@ -318,10 +293,7 @@ class ClusterState:
     def remove_tag(self, server: int) -> None:
         """Take the tag from a server, if it has one.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`add_tag`.
+        Raises FlussError as :meth:`add_tag`.
         """
         with self._lock:
             if server in self._state.tags:
@@ -335,10 +307,7 @@ class ClusterState:
     def rebalanced(self, rebalance: str) -> None:
         """Keep the id of a rebalance.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`add_tag`.
+        Raises FlussError as :meth:`add_tag`.
         """
         with self._lock:
             self._change({"rebalance": rebalance})
@@ -356,16 +325,13 @@ class ClusterState:
     ) -> None:
         """Change settings.
 
+        Raises what ``altered`` raises; ``STORAGE_EXCEPTION`` where the disk refuses.
+
         Parameters
         ----------
         altered
             Given what was changed before, returns what changes: key -> value, None where it is to
             be as at the start.
-
-        Raises
-        ------
-        FlussError
-            What ``altered`` raises; ``STORAGE_EXCEPTION`` where the disk refuses.
         """
         with self._lock:
             changes = altered(self._state.configs)

@@ -28,10 +28,7 @@ def convert_old_format(files: CatalogFiles, tables: Iterable[Table]) -> None:
 
     A second call changes nothing, nor does a call for a folder of the current format.
 
-    Raises
-    ------
-    FlussError
-        When the disk refuses.
+    Raises FlussError when the disk refuses.
     """
     for table in tables:
         register = files.register(table.id)

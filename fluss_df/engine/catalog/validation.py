@@ -98,10 +98,7 @@ def read_descriptor(text: bytes, default_buckets: int, *, lake: bool = False) ->
 
     ``lake`` says whether tables may have a lake.
 
-    Raises
-    ------
-    FlussError
-        As Fluss has it where the table cannot be.
+    Raises FlussError as Fluss has it where the table cannot be.
     """
     try:
         value = json.loads(text)
@@ -383,10 +380,7 @@ def partition_values(
 ) -> list[str]:
     """Return the values of a partition in the order of the table's keys.
 
-    Raises
-    ------
-    FlussError
-        ``PARTITION_SPEC_INVALID_EXCEPTION`` for other keys, or values that are no names.
+    Raises ``PARTITION_SPEC_INVALID_EXCEPTION`` for other keys, or values that are no names.
     """
 
     def invalid(message: str) -> FlussError:

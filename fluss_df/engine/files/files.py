@@ -48,10 +48,7 @@ NOT_NOW = {*_NO_FILES, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.EINTR, err
 def file_locks() -> ModuleType:
     """Return the module of file locks, which only Unix has.
 
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` elsewhere.
+    Raises ``STORAGE_EXCEPTION`` elsewhere.
     """
     try:
         import fcntl
@@ -133,13 +130,9 @@ def _is_one_of(error: Exception, numbers: set[int]) -> bool:
 def read_bytes(path: Path) -> bytes | None:
     """Return what is in a small file; None where there is none.
 
-    Raises
-    ------
-    DamagedError
-        Where the disk does not give it.
-    FlussError
-        See :func:`disk_refused`, where it cannot be opened now: it must not be taken for damaged,
-        and its older copy for the truth.
+    Raises DamagedError where the disk does not give it. Raises FlussError, see
+    :func:`disk_refused`, where it cannot be opened now: it must not be taken for damaged, and its
+    older copy for the truth.
     """
     try:
         return _get(path)
@@ -159,10 +152,7 @@ def _get(path: Path) -> bytes:
 def names_in(folder: Path) -> list[str]:
     """Return the names in a folder, sorted; none where it is missing.
 
-    Raises
-    ------
-    OSError
-        Where it cannot be read. ``Path.glob`` finds nothing then, from Python 3.13 on.
+    Raises OSError where it cannot be read. ``Path.glob`` finds nothing then, from Python 3.13 on.
     """
     try:
         return sorted(os.listdir(folder))
@@ -208,6 +198,24 @@ def sync_data(fd: int) -> None:
         os.fsync(fd)
 
 
+def add_record(path: Path, record: bytes, at: int, *, durable: bool) -> None:
+    """Write a record at a place of a file, which is created for the first; it may be durable then.
+
+    Raises OSError where the disk refuses: how much of it is there is not known.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        done = 0
+        while done < len(record):
+            done += os.pwrite(fd, record[done:], at + done)
+        if durable:
+            sync_data(fd)
+    finally:
+        os.close(fd)
+    if durable and not at:
+        sync_folder(path.parent)
+
+
 def sync_file(path: Path) -> None:
     """Make the bytes of a file durable that is not open."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -231,6 +239,10 @@ def set_folder_aside(path: Path) -> None:
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file so that after a crash it holds the old bytes or the new ones.
 
+    Raises FlussError, see :func:`disk_refused`, when the disk does not take them. The old file is
+    untouched, unless the folder could not be synced: then the new one is in its place, and a loss
+    of power may bring the old one back.
+
     Parameters
     ----------
     path
@@ -240,13 +252,6 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     durable
         Whether it survives a loss of power at once; else the operating system decides when, and
         what is in the file after a loss of power is not known.
-
-    Raises
-    ------
-    FlussError
-        See :func:`disk_refused`, when the disk does not take them. The old file is untouched,
-        unless the folder could not be synced: then the new one is in its place, and a loss of
-        power may bring the old one back.
     """
     temporary = path.with_name(path.name + ".tmp")
     folder = -1
@@ -311,10 +316,7 @@ def read_format(folder: Path) -> tuple[int, str | None]:
 
     Where the file is lost or damaged, it is read as in any version, that is 1.
 
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` for one that this version does not know.
+    Raises ``STORAGE_EXCEPTION`` for one that this version does not know.
     """
     marker = folder / "FORMAT"
     try:

@@ -82,16 +82,13 @@ class KeptJson:
     def read(self) -> tuple[Any, list[str]]:
         """Return the newest value, and what is wrong with the files; changes nothing.
 
+        Raises :class:`~fluss_df.engine.files.files.DamagedError` where neither file is sound.
+
         Returns
         -------
         tuple
             The value, None where there is no file; and a message for each file that is damaged,
             missing or of an older generation, though the other one has its value.
-
-        Raises
-        ------
-        FlussError
-            :class:`~fluss_df.engine.files.files.DamagedError` where neither file is sound.
         """
         found: dict[Path, Kept] = {}
         problems: dict[Path, str] = {}
@@ -126,10 +123,7 @@ class KeptJson:
     def load(self) -> Any:
         """Return the newest value, and put right what is wrong with the files; None for no files.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`read` and :meth:`save`.
+        Raises FlussError as :meth:`read` and :meth:`save`.
         """
         value, problems = self.read()
         for problem in problems:
@@ -148,10 +142,8 @@ class KeptJson:
     def save(self, value: Any) -> None:
         """Replace the value; it is durable then.
 
-        Raises
-        ------
-        FlussError
-            See :func:`~fluss_df.engine.files.files.disk_refused`; the old value stays.
+        Raises FlussError, see :func:`~fluss_df.engine.files.files.disk_refused`; the old value
+        stays.
         """
         self._before_change()
         data = _pack(Kept(self._generation + 1, value))
@@ -204,10 +196,7 @@ class KeptJson:
 def repacked(path: Path, data: bytes, change: Callable[[Any], Any]) -> bytes:
     """Return the contents of one of the files with another value.
 
-    Raises
-    ------
-    DamagedError
-        Where they are not what was written.
+    Raises DamagedError where they are not what was written.
     """
     kept = _unpack(path, data, plain=False)
     return _pack(Kept(kept.generation, change(kept.value)))

@@ -73,17 +73,14 @@ class _Anchor:
 class FolderLock:
     """The ownership of an engine's folder.
 
+    Raises ``STORAGE_EXCEPTION`` at once, when another engine has the folder (its process id is
+    named), when the folder is something else, of a newer format, or on a file system that has no
+    locks.
+
     Parameters
     ----------
     folder
         Created where it is missing.
-
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` at once, when another engine has the folder (its process id is
-        named), when the folder is something else, of a newer format, or on a file system that has
-        no locks.
 
     Attributes
     ----------
@@ -214,10 +211,7 @@ class FolderLock:
         To be called before a file is changed, and before a change is acknowledged. A ``LOCK`` that
         was removed is made again: nobody else can have come in.
 
-        Raises
-        ------
-        FolderLostError
-            Where it does not, now and at each later call.
+        Raises FolderLostError where it does not, now and at each later call.
         """
         self.require()
         with contextlib.suppress(OSError):

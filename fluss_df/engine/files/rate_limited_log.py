@@ -17,11 +17,6 @@ class SeldomLogger:
     """Passes the first messages of a kind on, and says later how many there were besides.
 
     Thread safe.
-
-    Parameters
-    ----------
-    logger
-        Gets the messages.
     """
 
     def __init__(self, logger: logging.Logger) -> None:

@@ -35,10 +35,7 @@ _OF_USER: Final = "fluss-df-user-"
 class RuntimeFolder:
     """A new folder of this user alone, for one engine; locked while its process lives.
 
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` where none can be made.
+    Raises ``STORAGE_EXCEPTION`` where none can be made.
 
     Attributes
     ----------

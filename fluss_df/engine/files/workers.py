@@ -61,10 +61,7 @@ class Workers:
     def submit(self, function: Callable[..., T], *args: object) -> concurrent.futures.Future[T]:
         """Have a function called; return the future of its result.
 
-        Raises
-        ------
-        RuntimeError
-            After :meth:`close`.
+        Raises RuntimeError after :meth:`close`.
         """
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
 

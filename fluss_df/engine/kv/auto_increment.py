@@ -19,10 +19,7 @@ from fluss_df.record.layout.unaligned import Int64s
 def check_targets(codec: TableCodec, name: str, targets: Sequence[int] | None) -> None:
     """Refuse a request that writes the column which the server numbers.
 
-    Raises
-    ------
-    FlussError
-        ``INVALID_TARGET_COLUMN``.
+    Raises ``INVALID_TARGET_COLUMN``.
     """
     index = [column.name for column in codec.columns].index(name)
     if targets is None:
@@ -45,6 +42,8 @@ def next_numbers(
 ) -> tuple[Int64s, KvState]:
     """Return the next numbers of a bucket, and how its store is without them.
 
+    Raises ``UNKNOWN_SERVER_ERROR`` where there are none left.
+
     Parameters
     ----------
     name
@@ -57,11 +56,6 @@ def next_numbers(
         In what blocks more are reserved.
     reserve
         Reserves numbers of the table: their count -> the first.
-
-    Raises
-    ------
-    FlussError
-        ``UNKNOWN_SERVER_ERROR`` where there are none left.
     """
     parts = []
     first, end = state.sequence_next, state.sequence_end
@@ -86,15 +80,7 @@ def next_numbers(
 
 
 class Numbering:
-    """Gives the new rows of one batch their numbers.
-
-    Parameters
-    ----------
-    pool, codec
-        The values of the batch, and how they are encoded.
-    take
-        Takes the next numbers: how many -> the numbers, ascending.
-    """
+    """Gives the new rows of one batch their numbers."""
 
     def __init__(self, pool: ValuePool, codec: TableCodec, take: Callable[[int], Int64s]) -> None:
         self._pool = pool

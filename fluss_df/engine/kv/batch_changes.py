@@ -50,11 +50,8 @@ _MOST_ROWS: Final = 128 << 10
 def read_batch(name: str, data: memoryview) -> KvRecords:
     """Check a kv batch; return where its rows are.
 
-    Raises
-    ------
-    FlussError
-        ``RECORD_TOO_LARGE_EXCEPTION`` for too many rows, ``CORRUPT_RECORD_EXCEPTION`` for bytes
-        that are not a valid batch.
+    Raises ``RECORD_TOO_LARGE_EXCEPTION`` for too many rows, ``CORRUPT_RECORD_EXCEPTION`` for bytes
+    that are not a valid batch.
     """
     # counted before the rows are decoded: a row of six bytes takes hundreds of bytes then
     count = claimed_rows(data)
@@ -72,15 +69,6 @@ def read_batch(name: str, data: memoryview) -> KvRecords:
 
 class ChangeBuilder:
     """Computes what batches change in one bucket; used by one thread at a time.
-
-    Parameters
-    ----------
-    name
-        The name of the bucket, for messages.
-    table
-        The table of the bucket.
-    most_bytes
-        The limit of bytes, see :class:`KvTablet`.
 
     Attributes
     ----------
@@ -111,6 +99,8 @@ class ChangeBuilder:
     ) -> tuple[bytes, Changes, int | None]:
         """Return what a batch changes.
 
+        Raises FlussError as :meth:`KvTablet.put`.
+
         Parameters
         ----------
         data, records, codec
@@ -127,11 +117,6 @@ class ChangeBuilder:
         tuple
             The batch for the changelog; the new value of each key; by how many rows the bucket
             grows, None if the changelog has no old rows.
-
-        Raises
-        ------
-        FlussError
-            As :meth:`KvTablet.put`.
         """
         numbered = codec.schema.auto_increment
         if numbered:
@@ -216,6 +201,8 @@ class ChangeBuilder:
     def _require_room(self, size: int, rows: int, seen: int = 0) -> None:
         """Refuse a batch whose rows would take too much memory.
 
+        Raises ``RECORD_TOO_LARGE_EXCEPTION``; fluss_df's writers cut the batch and send it again.
+
         Parameters
         ----------
         size
@@ -225,11 +212,6 @@ class ChangeBuilder:
         seen
             How many of its rows these bytes belong to, from which the error computes the advised
             number of rows; 0 for an error without advice.
-
-        Raises
-        ------
-        FlussError
-            ``RECORD_TOO_LARGE_EXCEPTION``; fluss_df's writers cut the batch and send it again.
         """
         if size > self._most_bytes and rows > 1:
             fewer = max(1, seen * self._most_bytes // (_ADVISED_SHARE * size))

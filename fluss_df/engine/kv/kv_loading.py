@@ -28,21 +28,7 @@ _REPLAY_BYTES: Final = 16 << 20
 
 
 class StoreLoader:
-    """Brings the RocksDB of one bucket to where its changelog is.
-
-    Parameters
-    ----------
-    log
-        The changelog, opened.
-    table
-        The table that the bucket belongs to.
-    resources
-        What stores share.
-    codec
-        Returns how rows of the newest schema are encoded.
-    block
-        In what blocks numbers for an auto-increment column are reserved.
-    """
+    """Brings the RocksDB of one bucket to where its changelog is."""
 
     def __init__(
         self,
@@ -61,10 +47,7 @@ class StoreLoader:
     def open(self, folder: Path) -> KvStore:
         """Open a RocksDB and give it what it lacks; make it again where it is damaged.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`made_again`; ``UNKNOWN_SERVER_ERROR`` where the disk is full.
+        Raises FlussError as :meth:`made_again`; ``UNKNOWN_SERVER_ERROR`` where the disk is full.
         """
         start, end = self._log.start_offset, self._log.end_offset
         store = None
@@ -110,6 +93,9 @@ class StoreLoader:
     def made_again(self, problem: str, damaged: Path, end: int) -> KvStore:
         """Make a RocksDB from the changelog, up to an offset, in place of one that is damaged.
 
+        Raises :class:`~fluss_df.engine.files.files.DamagedError` where the beginning of the
+        changelog has expired; nothing is changed then.
+
         Parameters
         ----------
         problem
@@ -118,12 +104,6 @@ class StoreLoader:
             Its folder, which is removed when the new one is complete and on the disk.
         end
             The offset of the changelog up to which rows are made.
-
-        Raises
-        ------
-        FlussError
-            :class:`~fluss_df.engine.files.files.DamagedError` where the beginning of the changelog
-            has expired; nothing is changed then.
         """
         name, start = self._log.name, self._log.start_offset
         if start:

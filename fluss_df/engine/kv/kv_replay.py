@@ -37,15 +37,7 @@ def _kept(batch: DecodedBatch, change_types: pa.Array) -> tuple[pa.Table, Kinds]
 
 
 class ChangeReplay:
-    """Reads changes of one table.
-
-    Parameters
-    ----------
-    table, codec
-        The table, and how its rows are encoded.
-    block
-        In what blocks numbers for an auto-increment column are reserved.
-    """
+    """Reads changes of one table."""
 
     def __init__(self, table: Table, codec: TableCodec, block: int) -> None:
         self._codec = codec

@@ -96,10 +96,7 @@ class KvState:
     def unpack(cls, data: bytes) -> KvState:
         """Read what was stored.
 
-        Raises
-        ------
-        FlussError
-            ``KV_STORAGE_EXCEPTION`` where it is something else.
+        Raises ``KV_STORAGE_EXCEPTION`` where it is something else.
         """
         if len(data) == _OLD_STATE.size and data[0] == 1:
             return cls(*_OLD_STATE.unpack(data)[1:])
@@ -172,19 +169,7 @@ class KvStore:
     One thread writes at a time; any number read. It opens again by itself behind
     :meth:`release_files`.
 
-    Parameters
-    ----------
-    folder
-        The folder of RocksDB; created where it is missing.
-    name
-        The name of the bucket, for messages.
-    resources
-        What it shares with others.
-
-    Raises
-    ------
-    FlussError
-        ``KV_STORAGE_EXCEPTION`` where RocksDB cannot open it.
+    Raises ``KV_STORAGE_EXCEPTION`` where RocksDB cannot open it.
     """
 
     def __init__(self, folder: Path, name: str, resources: KvResources) -> None:
@@ -349,10 +334,7 @@ class KvStore:
     def prefix(self, prefix: bytes) -> Iterator[list[bytes]]:
         """Return an iterator over lists of the values whose keys begin with some bytes, in order.
 
-        Raises
-        ------
-        FlussError
-            :class:`DamagedStoreError`, while iterating, where RocksDB's files are damaged.
+        Raises :class:`DamagedStoreError`, while iterating, where RocksDB's files are damaged.
         """
         if not prefix:
             return self.scan()
@@ -374,10 +356,7 @@ class KvStore:
         12 ms, as RocksDB then writes its metadata. So scans of more stores than may be open are
         quicker.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`prefix`.
+        Raises FlussError as :meth:`prefix`.
         """
         with self._guard:
             read = self._read_at_rest if self.scans_at_rest else self._read_now

@@ -81,6 +81,9 @@ class _Pending:
 class KvTablet:
     """The rows and the changelog of one bucket.
 
+    Raises :class:`~fluss_df.engine.files.files.DamagedError` where RocksDB cannot be used and the
+    changelog, whose beginning has expired, does not hold all rows.
+
     Parameters
     ----------
     folder
@@ -99,12 +102,6 @@ class KvTablet:
         How many bytes the rows that one batch replaces or removes may have, and how many the
         changes that it makes: all of them are in memory at once, some of them several times. A
         batch with more is refused, unless it has a single row.
-
-    Raises
-    ------
-    FlussError
-        :class:`~fluss_df.engine.files.files.DamagedError` where RocksDB cannot be used and the
-        changelog, whose beginning has expired, does not hold all rows.
     """
 
     def __init__(
@@ -145,10 +142,7 @@ class KvTablet:
 
         Reads of the damaged store that are under way end with an error.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`StoreLoader.made_again`.
+        Raises FlussError as :meth:`StoreLoader.made_again`.
         """
         with self._apply_lock:
             if self._store is not damaged:
@@ -216,10 +210,7 @@ class KvTablet:
     def row_count(self) -> int:
         """How many rows readers see.
 
-        Raises
-        ------
-        FlussError
-            ``INVALID_TABLE_EXCEPTION`` for a table whose rows are not counted.
+        Raises ``INVALID_TABLE_EXCEPTION`` for a table whose rows are not counted.
         """
         count = (self._store.state if self._visible_when_synced else self._newest).rows
         if count == NOT_COUNTED or not self._builder.full_image:
@@ -253,6 +244,11 @@ class KvTablet:
     ) -> PutResult:
         """Write a kv batch.
 
+        Raises ``CORRUPT_RECORD_EXCEPTION`` for bytes that are no valid batch,
+        ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``SCHEMA_NOT_EXIST``, ``INVALID_TARGET_COLUMN``,
+        ``DELETION_DISABLED_EXCEPTION``, ``RECORD_TOO_LARGE_EXCEPTION``, ``STORAGE_EXCEPTION``.
+        After an error nothing of the batch is stored.
+
         Parameters
         ----------
         data
@@ -261,14 +257,6 @@ class KvTablet:
             Positions of the columns of a partial update; None for all columns.
         overwrite
             Whether to replace rows, whatever the merge engine of the table is.
-
-        Raises
-        ------
-        FlussError
-            ``CORRUPT_RECORD_EXCEPTION`` for bytes that are no valid batch,
-            ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``SCHEMA_NOT_EXIST``, ``INVALID_TARGET_COLUMN``,
-            ``DELETION_DISABLED_EXCEPTION``, ``RECORD_TOO_LARGE_EXCEPTION``,
-            ``STORAGE_EXCEPTION``. After an error nothing of the batch is stored.
         """
         records = read_batch(self.name, data)
         self._builder.looked_up = 0
@@ -335,11 +323,8 @@ class KvTablet:
     def apply(self) -> None:
         """Write the pending values to RocksDB whose changes are synced in the log.
 
-        Raises
-        ------
-        FlussError
-            ``KV_STORAGE_EXCEPTION`` when RocksDB refuses, ``UNKNOWN_SERVER_ERROR`` when the disk is
-            full. The next call tries again.
+        Raises ``KV_STORAGE_EXCEPTION`` when RocksDB refuses, ``UNKNOWN_SERVER_ERROR`` when the disk
+        is full. The next call tries again.
         """
         with self._apply_lock:
             self._apply()

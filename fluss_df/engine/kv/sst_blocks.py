@@ -17,6 +17,7 @@ import google_crc32c
 from fluss_df.engine.files.files import disk_refused
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.kv.rocks_manifest import masked
+from fluss_df.record.layout.unaligned import read_varint
 
 _FOOTER_BYTES: Final = 53
 _MAGIC: Final = 0x88E241B785F4CFF7
@@ -33,10 +34,7 @@ def verify_other_blocks(file: Path) -> None:
 
     Files of earlier versions, which have another kind of checksum, are passed over.
 
-    Raises
-    ------
-    FlussError
-        ``KV_STORAGE_EXCEPTION`` where one is damaged.
+    Raises ``KV_STORAGE_EXCEPTION`` where one is damaged.
     """
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -79,23 +77,12 @@ def _handles(block: bytes) -> list[tuple[int, int]]:
     end = len(block) - 4 - 4 * restarts
     at, found = 0, []
     while at < end:
-        _, at = _varint(block, at)  # shared with the key before
-        own, at = _varint(block, at)
-        value, at = _varint(block, at)
+        _, at = read_varint(block, at)  # shared with the key before
+        own, at = read_varint(block, at)
+        value, at = read_varint(block, at)
         at += own
-        start, place = _varint(block, at)
-        length, _ = _varint(block, place)
+        start, place = read_varint(block, at)
+        length, _ = read_varint(block, place)
         found.append((start, length))
         at += value
     return found
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7

@@ -41,10 +41,7 @@ def _reading(folder: Path) -> Iterator[None]:
 def stored_state(folder: Path) -> KvState:
     """Read how far a store is that no engine has open.
 
-    Raises
-    ------
-    FlussError
-        ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
+    Raises ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
     """
     with _reading(folder), contextlib.closing(_read_only(folder)) as db:
         stored = db.get(STATE_KEY)
@@ -54,15 +51,12 @@ def stored_state(folder: Path) -> KvState:
 def stored_rows(folder: Path) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Iterate over everything that a store has on the disk, verifying its checksums.
 
+    Raises ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
+
     Yields
     ------
     tuple
         Keys and their values, in the order of keys, a few MB at a time.
-
-    Raises
-    ------
-    FlussError
-        ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
     """
     with _reading(folder), contextlib.closing(_read_only(folder)) as db:
         rows = db.iter()

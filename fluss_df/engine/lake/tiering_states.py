@@ -107,11 +107,8 @@ class TieringStates:
     def _state(self, table_id: int, epoch: int) -> _State:
         """Return the state of a table that a service has.
 
-        Raises
-        ------
-        FlussError
-            ``TABLE_NOT_EXIST``, ``FENCED_TIERING_EPOCH_EXCEPTION``; ``UNKNOWN_SERVER_ERROR`` where
-            no service has it.
+        Raises ``TABLE_NOT_EXIST``, ``FENCED_TIERING_EPOCH_EXCEPTION``; ``UNKNOWN_SERVER_ERROR``
+        where no service has it.
         """
         self._look()
         state = self._states.get(table_id)

@@ -48,6 +48,9 @@ def check_batches(
 ) -> LogHeaders:
     """Check batches that a client appends; return their headers.
 
+    Raises ``CORRUPT_RECORD_EXCEPTION`` for a batch that is not valid, ``SCHEMA_NOT_EXIST`` for a
+    schema id that the table does not have.
+
     Parameters
     ----------
     name
@@ -58,12 +61,6 @@ def check_batches(
         The Arrow layout of each schema id of the table; None for a log format that is not Arrow.
     most_bytes
         How many bytes the columns of a batch may have when they are decompressed.
-
-    Raises
-    ------
-    FlussError
-        ``CORRUPT_RECORD_EXCEPTION`` for a batch that is not valid, ``SCHEMA_NOT_EXIST`` for a
-        schema id that the table does not have.
     """
     try:
         headers = scan_headers(records, ascending=False, most=_MOST_BATCHES)

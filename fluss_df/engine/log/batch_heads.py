@@ -59,15 +59,7 @@ def extended(digest: int, heads: bytes) -> int:
 
 
 def digest_behind(data: memoryview, digest: int) -> int | None:
-    """Return the digest behind batches that fill some bytes; None where they do not.
-
-    Parameters
-    ----------
-    data
-        The bytes.
-    digest
-        Before them.
-    """
+    """Return the digest behind batches that fill some bytes; None where they do not."""
     at, end = 0, len(data)
     if not end:
         return digest

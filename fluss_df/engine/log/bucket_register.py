@@ -8,7 +8,6 @@ has a checksum, so one that is damaged hides no other, and both files together h
 from __future__ import annotations
 
 import logging
-import os
 import struct
 import threading
 from collections.abc import Iterable, Iterator
@@ -19,10 +18,9 @@ import google_crc32c
 
 from fluss_df.engine.files.files import (
     DamagedError,
+    add_record,
     disk_refused,
     read_bytes,
-    sync_data,
-    sync_folder,
     write_atomically,
 )
 from fluss_df.engine.log.synced_point import BucketIds
@@ -103,11 +101,8 @@ class BucketRegister:
     def add(self, bucket: BucketIds) -> None:
         """Note that a bucket is about to have rows; on the disk then.
 
-        Raises
-        ------
-        FlussError
-            ``UNKNOWN_TABLE_OR_BUCKET_EXCEPTION`` where the table was dropped meanwhile; see
-            :func:`~fluss_df.engine.files.files.disk_refused`.
+        Raises ``UNKNOWN_TABLE_OR_BUCKET_EXCEPTION`` where the table was dropped meanwhile; see
+        :func:`~fluss_df.engine.files.files.disk_refused`.
         """
         with self._lock:
             if self._dropped:
@@ -130,10 +125,7 @@ class BucketRegister:
     def drop(self) -> None:
         """Remove the first file, as the table is dropped; nothing is noted any more.
 
-        Raises
-        ------
-        OSError
-            Where the disk refuses.
+        Raises OSError where the disk refuses.
         """
         with self._lock:
             self._dropped = True
@@ -145,15 +137,7 @@ class BucketRegister:
     def _append(self, number: int, record: bytes) -> None:
         path, size = self._files[number], self._sizes[number]
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                os.pwrite(fd, record, size)
-                if not number:
-                    sync_data(fd)
-            finally:
-                os.close(fd)
-            if not number and not size:
-                sync_folder(path.parent)
+            add_record(path, record, size, durable=not number)
         except OSError as error:
             if number:
                 logger.warning("cannot write %s, a copy of %s: %s", path, self._files[0], error)

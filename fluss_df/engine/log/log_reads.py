@@ -51,19 +51,7 @@ class Stretch:
     def verify(self, data: memoryview, headers: LogHeaders, at: int) -> None:
         """Verify batches that were not looked at since their segment was opened.
 
-        Parameters
-        ----------
-        data
-            Their bytes.
-        headers
-            Their headers.
-        at
-            Where they begin in :attr:`view`.
-
-        Raises
-        ------
-        FlussError
-            Where they are not what was written.
+        Raises FlussError where they are not what was written.
         """
         segment, begin = self.segment, self.position + at
         end = begin + headers.consumed
@@ -77,17 +65,7 @@ class Stretch:
     def verify_heads(self, begin: int, end: int, heads: bytes) -> None:
         """Verify the headers of batches, up to the next one whose digest is known.
 
-        Parameters
-        ----------
-        begin, end
-            Where they are in :attr:`view`.
-        heads
-            Their first bytes, see :mod:`~fluss_df.engine.log.batch_heads`.
-
-        Raises
-        ------
-        ProtocolError
-            Where they are not what was written.
+        Raises ProtocolError where they are not what was written.
         """
         index, last = self.segment.index, self.position + len(self.view)
         start, digest = index.entry_before(self.position + begin)
@@ -113,6 +91,8 @@ def cut_piece(
 
     Batches that were not looked at since their segment was opened are verified.
 
+    Raises FlussError, struct.error for bytes that are no batches.
+
     Parameters
     ----------
     stretch
@@ -125,11 +105,6 @@ def cut_piece(
         Where to stop.
     at_least_one
         Return one batch even where it is larger.
-
-    Raises
-    ------
-    FlussError, struct.error
-        For bytes that are no batches.
     """
     view = stretch.view
     at = 0
@@ -179,10 +154,7 @@ def first_since(stretch: Stretch, timestamp: int, high: int) -> int:
 
     The high watermark, where there is none.
 
-    Raises
-    ------
-    FlussError
-        For headers that are not what was written.
+    Raises FlussError for headers that are not what was written.
     """
     view = stretch.view
     chunk = _SEARCH_BYTES

@@ -22,15 +22,6 @@ class LogSegments(list[Segment]):
     """The segments of a log, the oldest first; the last one is active.
 
     The tablet's lock guards the list. Stretches, which are parts of segments, are read without it.
-
-    Parameters
-    ----------
-    folder
-        The folder of the log.
-    name
-        The name of the bucket, for messages.
-    segments
-        The segments of the log.
     """
 
     def __init__(self, folder: Path, name: str, segments: Sequence[Segment]) -> None:
@@ -106,10 +97,7 @@ class LogSegments(list[Segment]):
     ) -> Piece | None:
         """Return whole batches of a stretch, see :func:`~fluss_df.engine.log.log_reads.cut_piece`.
 
-        Raises
-        ------
-        DamagedError
-            For bytes that changed on the disk.
+        Raises DamagedError for bytes that changed on the disk.
         """
         try:
             if partial and not at_least_one and max_bytes > 0:
@@ -121,10 +109,7 @@ class LogSegments(list[Segment]):
     def first_since(self, stretch: Stretch, timestamp: int, high: int) -> int:
         """Return an offset, see :func:`~fluss_df.engine.log.log_reads.first_since`.
 
-        Raises
-        ------
-        DamagedError
-            For bytes that changed on the disk.
+        Raises DamagedError for bytes that changed on the disk.
         """
         try:
             return first_since(stretch, timestamp, high)
@@ -158,10 +143,7 @@ class LogSegments(list[Segment]):
     def remove_expired(self) -> None:
         """Remove the files of expired segments, the oldest first.
 
-        Raises
-        ------
-        FlussError
-            When the disk refuses; what is left is removed with the next call.
+        Raises FlussError when the disk refuses; what is left is removed with the next call.
         """
         if not self._expired:
             return

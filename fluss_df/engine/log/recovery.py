@@ -75,6 +75,9 @@ def load_log(
 
     Segments with an index are taken as they are; all others are read and their checksums verified.
 
+    Raises :class:`~fluss_df.engine.files.files.DamagedError` for damage below what was
+    acknowledged, or may have been. Nothing is changed on the disk.
+
     Parameters
     ----------
     folder
@@ -89,12 +92,6 @@ def load_log(
         What the file ``synced`` says; read here by default.
     only_look
         Change nothing on the disk, and read every segment.
-
-    Raises
-    ------
-    FlussError
-        :class:`~fluss_df.engine.files.files.DamagedError` for damage below what was acknowledged,
-        or may have been. Nothing is changed on the disk.
     """
     found = found or find_point(folder, owner)
     foreign = found.point if found.point and found.point.owner not in (None, owner) else None

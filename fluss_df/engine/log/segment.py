@@ -176,13 +176,8 @@ class Segment:
     def begin(cls, folder: Path, base_offset: int) -> Segment:
         """Begin a new segment, whose file must be new or empty.
 
-        Raises
-        ------
-        FlussError
-            :class:`~fluss_df.engine.files.files.DamagedError` when the file has bytes: they are not
-            overwritten.
-        OSError
-            When the file cannot be created.
+        Raises :class:`~fluss_df.engine.files.files.DamagedError` when the file has bytes: they are
+        not overwritten. Raises OSError when the file cannot be created.
         """
         segment = cls(folder, base_offset)
         if size := segment.file_size():
@@ -197,10 +192,8 @@ class Segment:
     def fd(self) -> int:
         """The descriptor of the file, which is opened if it is not open.
 
-        Raises
-        ------
-        FlussError
-            When the file cannot be opened, see :func:`~fluss_df.engine.files.files.disk_refused`.
+        Raises FlussError when the file cannot be opened, see
+        :func:`~fluss_df.engine.files.files.disk_refused`.
         """
         if self._fd is None:
             self._fd = self._opened(os.O_RDWR)
@@ -254,10 +247,7 @@ class Segment:
         the end of the file would end the process (SIGBUS), so each call looks at the file's size.
         No other program may truncate a file while the engine is open.
 
-        Raises
-        ------
-        FlussError
-            :class:`~fluss_df.engine.files.files.DamagedError` where the file is shorter.
+        Raises :class:`~fluss_df.engine.files.files.DamagedError` where the file is shorter.
         """
         if not end:
             return memoryview(b"")
@@ -302,6 +292,9 @@ class Segment:
     def append(self, batches: list[bytes | memoryview], headers: LogHeaders, heads: bytes) -> None:
         """Append batches: all of them, or none.
 
+        Raises OSError when the disk did not take them all. What was written is cut off again; if
+        that fails, the segment is :attr:`torn`. Raises FlussError when the file cannot be opened.
+
         Parameters
         ----------
         batches
@@ -312,14 +305,6 @@ class Segment:
         heads
             The first ``HEAD_BYTES`` bytes of each batch, see
             :mod:`~fluss_df.engine.log.batch_heads`.
-
-        Raises
-        ------
-        OSError
-            When the disk did not take them all. What was written is cut off again; if that fails,
-            the segment is :attr:`torn`.
-        FlussError
-            When the file cannot be opened.
         """
         fd = self.fd
         total = sum(len(part) for part in batches)
@@ -390,10 +375,8 @@ class Segment:
     def read_index(self, owner: BucketIds) -> IndexFile | None:
         """Read the index file; None if it is missing, damaged, or belongs to another segment.
 
-        Raises
-        ------
-        FlussError
-            When it cannot be opened now, see :func:`~fluss_df.engine.files.files.read_bytes`.
+        Raises FlussError when it cannot be opened now, see
+        :func:`~fluss_df.engine.files.files.read_bytes`.
         """
         try:
             data = read_bytes(self.index_path) or b""

@@ -229,19 +229,7 @@ def _read_start(path: Path, owner: BucketIds) -> int | None:
 
 
 class PointFile:
-    """Writes the file; guarded by the tablet's lock.
-
-    Parameters
-    ----------
-    folder
-        The folder of the log.
-    name
-        The name of the bucket, for messages.
-    owner
-        The bucket.
-    found
-        What the file says.
-    """
+    """Writes the file; guarded by the tablet's lock."""
 
     def __init__(self, folder: Path, name: str, owner: BucketIds, found: FoundPoint) -> None:
         self._name = name
@@ -266,10 +254,8 @@ class PointFile:
 
         It is on the disk when the file has none yet, else with :meth:`sync`.
 
-        Raises
-        ------
-        FlussError
-            See :func:`~fluss_df.engine.files.files.disk_refused`; the file has the point before.
+        Raises FlussError, see :func:`~fluss_df.engine.files.files.disk_refused`; the file has the
+        point before.
         """
         if self.is_new:
             # what is there, if anything, cannot be read, or is of an older format
@@ -322,10 +308,7 @@ class PointFile:
     def note_start(self, start: int, end: LogEnd) -> bool:
         """Note on the disk where the log begins; return whether both files have it.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`write`, where this file has not.
+        Raises FlussError as :meth:`write`, where this file has not.
         """
         self.write(start, *end)
         self.sync()
@@ -340,10 +323,7 @@ class PointFile:
     def sync(self) -> None:
         """Bring the file to the disk.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`write`.
+        Raises FlussError as :meth:`write`.
         """
         try:
             sync_data(self._fd)

@@ -160,6 +160,11 @@ class Tablet:
     def append(self, records: memoryview, layouts: Mapping[int, ColumnLayout | None]) -> Appended:
         """Write the batches of one request behind the log.
 
+        Raises ``CORRUPT_RECORD_EXCEPTION`` for bytes that are not valid batches,
+        ``OUT_OF_ORDER_SEQUENCE_EXCEPTION`` for a gap in a writer's sequence, ``SCHEMA_NOT_EXIST``
+        for a schema id that the table does not have, ``STORAGE_EXCEPTION`` when the disk refuses,
+        ``UNKNOWN_SERVER_ERROR`` when it is full. After an error nothing of the request is stored.
+
         Parameters
         ----------
         records
@@ -167,15 +172,6 @@ class Tablet:
         layouts
             The Arrow layout of each schema id of the table; None for a table whose log format is
             not Arrow.
-
-        Raises
-        ------
-        FlussError
-            ``CORRUPT_RECORD_EXCEPTION`` for bytes that are not valid batches,
-            ``OUT_OF_ORDER_SEQUENCE_EXCEPTION`` for a gap in a writer's sequence,
-            ``SCHEMA_NOT_EXIST`` for a schema id that the table does not have,
-            ``STORAGE_EXCEPTION`` when the disk refuses, ``UNKNOWN_SERVER_ERROR`` when it is full.
-            After an error nothing of the request is stored.
         """
         if not len(records):
             return Appended(-1, 0)
@@ -187,10 +183,7 @@ class Tablet:
     def append_changes(self, batch: bytes) -> Appended:
         """Append one batch of a changelog. This process made it, so it is not checked.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`append`.
+        Raises FlussError as :meth:`append`.
         """
         headers = scan_headers(batch)
         with self._lock:
@@ -244,11 +237,8 @@ class Tablet:
     def sync(self) -> None:
         """Bring all batches that are written to the disk.
 
-        Raises
-        ------
-        FlussError
-            ``STORAGE_EXCEPTION`` when that failed. From then on the log refuses writes: only when
-            it is opened again, its files show which batches are on the disk.
+        Raises ``STORAGE_EXCEPTION`` when that failed. From then on the log refuses writes: only
+        when it is opened again, its files show which batches are on the disk.
         """
         with self._lock:
             self._require_usable()
@@ -307,6 +297,9 @@ class Tablet:
     ) -> Piece | None:
         """Return whole batches, beginning with the batch that holds an offset.
 
+        Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` for another offset; ``STORAGE_EXCEPTION`` when
+        bytes of the log have changed on the disk.
+
         Parameters
         ----------
         offset
@@ -323,12 +316,6 @@ class Tablet:
         -------
         Piece or None
             Batches of one segment; None at the high watermark, or if no batch fits.
-
-        Raises
-        ------
-        FlussError
-            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` for another offset; ``STORAGE_EXCEPTION`` when
-            bytes of the log have changed on the disk.
         """
         with self._lock:
             high = self._require_range(offset)
@@ -344,10 +331,7 @@ class Tablet:
         The first part begins at or before the offset. Each part ends where its segment ends now.
         The list is empty at the high watermark.
 
-        Raises
-        ------
-        FlussError
-            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION``.
+        Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION``.
         """
         with self._lock:
             high = self._require_range(offset)
@@ -391,10 +375,7 @@ class Tablet:
     def copy(self) -> Iterator[LogCopy]:
         """Yield the files of the log as they are on the disk now; they are open within the block.
 
-        Raises
-        ------
-        FlussError
-            ``STORAGE_EXCEPTION`` when the log cannot be synced.
+        Raises ``STORAGE_EXCEPTION`` when the log cannot be synced.
         """
         self.sync()
         with self._lock:
@@ -418,15 +399,13 @@ class Tablet:
     def expire(self, now_ms: int, ttl_ms: int, tiered: int | None = None) -> int:
         """Delete the segments that :func:`~fluss_df.engine.log.retention.expired` counts.
 
+        Raises FlussError when the disk refuses. The next call tries again to remove the files that
+        are left.
+
         Returns
         -------
         int
             How many segments were deleted.
-
-        Raises
-        ------
-        FlussError
-            When the disk refuses. The next call tries again to remove the files that are left.
         """
         with self._lock:
             self._writers.expire(now_ms)

@@ -47,10 +47,7 @@ class WriterStates:
     def check(self, bucket: str, writer_id: int, sequence: int, last_offset: int) -> None:
         """Refuse a batch that does not follow the writer's last one.
 
-        Raises
-        ------
-        FlussError
-            ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``.
+        Raises ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``.
         """
         batches = self._writers.get(writer_id)
         last = batches[-1].sequence if batches else -1
@@ -66,6 +63,8 @@ class WriterStates:
     def duplicate_of(self, bucket: str, headers: LogHeaders, base: int) -> int | None:
         """Return the offset of a request that was written before; None for a new one.
 
+        Raises ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``CORRUPT_RECORD_EXCEPTION``.
+
         Parameters
         ----------
         bucket
@@ -74,11 +73,6 @@ class WriterStates:
             The headers of the request's batches.
         base
             The offset that the first of them would get.
-
-        Raises
-        ------
-        FlussError
-            ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``CORRUPT_RECORD_EXCEPTION``.
         """
         writer_id = int(headers.writer_id[0])
         if writer_id == NO_WRITER_ID:

@@ -230,6 +230,8 @@ def merge_engine(
 ) -> Replace:
     """Return the engine of a table for a request.
 
+    Raises ``INVALID_TARGET_COLUMN`` for target columns that cannot be.
+
     Parameters
     ----------
     table, codec
@@ -238,11 +240,6 @@ def merge_engine(
         Positions of the columns that the request writes; None for all.
     overwrite
         Whether the request asks for the default engine, whatever the table has.
-
-    Raises
-    ------
-    FlussError
-        ``INVALID_TARGET_COLUMN`` for target columns that cannot be.
     """
     properties = table.descriptor.properties
     kind = properties.get(MERGE_ENGINE, "").lower()

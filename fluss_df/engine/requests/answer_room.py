@@ -36,10 +36,7 @@ class AnswerRoom:
     def take(self, count: int) -> None:
         """Use bytes.
 
-        Raises
-        ------
-        FlussError
-            ``RECORD_TOO_LARGE_EXCEPTION`` where there is less room.
+        Raises ``RECORD_TOO_LARGE_EXCEPTION`` where there is less room.
         """
         self._left -= count
         if self._left < 0:
@@ -52,17 +49,14 @@ class AnswerRoom:
     def values(self, read: Read, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, each value once in memory however often it is asked for.
 
+        Raises FlussError as :meth:`take`.
+
         Parameters
         ----------
         read
             Returns the values of keys.
         keys
             The keys.
-
-        Raises
-        ------
-        FlussError
-            As :meth:`take`.
         """
         wanted = list(dict.fromkeys(keys))
         found: list[bytes | None] = []
@@ -87,10 +81,7 @@ class AnswerRoom:
     def rows(self, values: Iterable[bytes]) -> list[bytes]:
         """Return values, as they come.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`take`.
+        Raises FlussError as :meth:`take`.
         """
         found = []
         for value in paced(values):

@@ -71,10 +71,7 @@ class ClusterRequests:
     def require_server(self) -> None:
         """Refuse to place buckets where the only server is tagged as gone for good.
 
-        Raises
-        ------
-        FlussError
-            ``INVALID_REPLICATION_FACTOR``.
+        Raises ``INVALID_REPLICATION_FACTOR``.
         """
         if self.engine.cluster.tag(SERVER) == _TAGS.index("PERMANENT_OFFLINE"):
             raise FlussError(
@@ -239,10 +236,7 @@ class ClusterRequests:
     def producer_tables(self, producer_id: str) -> set[int]:
         """Return the ids of the tables that a producer has offsets of.
 
-        Raises
-        ------
-        FlussError
-            ``INVALID_PRODUCER_ID_EXCEPTION``.
+        Raises ``INVALID_PRODUCER_ID_EXCEPTION``.
         """
         known = self.engine.cluster.producer(producer_id)
         return set() if known is None else {bucket.table_id for bucket in known.offsets}

@@ -205,10 +205,7 @@ class Dispatcher:
     ) -> api.ResponseT | None:
         """Answer a question of this process on its own thread; None for one that takes its time.
 
-        Raises
-        ------
-        FlussError
-            What the answer would say.
+        Raises what the answer would say.
         """
         if kind not in _AT_ONCE:
             return None
@@ -309,10 +306,7 @@ class Dispatcher:
     async def _is_large(self, kind: api.Api[Any, Any], body: pa.Buffer) -> bool:
         """Whether a request is to be answered one at a time.
 
-        Raises
-        ------
-        FlussError
-            ``RECORD_TOO_LARGE_EXCEPTION`` for one that has too many entries.
+        Raises ``RECORD_TOO_LARGE_EXCEPTION`` for one that has too many entries.
         """
         if len(body) <= _LOOKED_AT_HERE:
             large = may_be_large(kind, body)

@@ -49,6 +49,9 @@ def read_filtered(
     As on a Fluss server, one batch is returned however large it is, batches come from one segment,
     and segments without any are passed over.
 
+    Raises FlussError as :meth:`Tablet.read`. Batches that were left out were verified as well:
+    damaged statistics would hide rows.
+
     Parameters
     ----------
     tablet
@@ -61,12 +64,6 @@ def read_filtered(
         The filter.
     cut
         What to return of each batch; None for all of it.
-
-    Raises
-    ------
-    FlussError
-        As :meth:`Tablet.read`. Batches that were left out were verified as well: damaged
-        statistics would hide rows.
     """
     high, stretches = tablet.stretches(offset)
     end: int | None = None

@@ -304,11 +304,8 @@ def latest_snapshots(
 ) -> pb.GetLatestKvSnapshotsResponse:
     """Return that no bucket has a snapshot: its rows are the fold of its changelog.
 
-    Raises
-    ------
-    FlussError
-        As Fluss; ``KV_SNAPSHOT_NOT_EXIST_EXCEPTION`` where the beginning of a changelog has
-        expired, and is not to be had without a snapshot.
+    Raises FlussError as Fluss; ``KV_SNAPSHOT_NOT_EXIST_EXCEPTION`` where the beginning of a
+    changelog has expired, and is not to be had without a snapshot.
     """
     path = path_of(request.table_path)
     table = engine.catalog.table(path)

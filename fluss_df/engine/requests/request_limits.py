@@ -161,12 +161,7 @@ def may_be_large(kind: api.Api[Any, Any], body: pa.Buffer) -> bool:
 def check_entries(kind: api.Api[Any, Any], body: pa.Buffer) -> None:
     """Refuse a request that has too many entries.
 
-    Raises
-    ------
-    FlussError
-        ``RECORD_TOO_LARGE_EXCEPTION``.
-    ProtocolError
-        Where the bytes are no message.
+    Raises ``RECORD_TOO_LARGE_EXCEPTION``. Raises ProtocolError where the bytes are no message.
     """
     data = memoryview(body).cast("B")
     found = walked = 0

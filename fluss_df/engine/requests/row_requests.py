@@ -40,6 +40,9 @@ def parse_rows(
 ) -> tuple[RowsT, list[memoryview]]:
     """Read a request; its records stay slices of the body, and are missing in the message.
 
+    Raises ``AUTHORIZATION_EXCEPTION``; :class:`ProtocolError` where the bytes are not such a
+    message; ``RECORD_TOO_LARGE_EXCEPTION`` where it has too many fields; ``INVALID_REQUIRED_ACKS``.
+
     Parameters
     ----------
     request
@@ -52,12 +55,6 @@ def parse_rows(
         Its bytes.
     rights
         The rights of the user who sent it; None allows everything.
-
-    Raises
-    ------
-    FlussError
-        ``AUTHORIZATION_EXCEPTION``; :class:`ProtocolError` where the bytes are not such a message;
-        ``RECORD_TOO_LARGE_EXCEPTION`` where it has too many fields; ``INVALID_REQUIRED_ACKS``.
     """
     data = memoryview(body).cast("B")
     _count_fields(data, name)
@@ -112,17 +109,7 @@ def write_each(
     records: Sequence[memoryview],
     write: Callable[[TableBucket, memoryview], tuple[Table, WrittenT]],
 ) -> list[WrittenT | FlussError]:
-    """Write the records of each bucket; what fails in one does not stop the others.
-
-    Parameters
-    ----------
-    engine
-        The engine.
-    request, records
-        As :func:`parse_rows` returned them.
-    write
-        Writes the records of one bucket; returns its table and what was written.
-    """
+    """Write the records of each bucket; what fails in one does not stop the others."""
     results: list[WrittenT | FlussError] = []
     for part, data in zip(request.buckets_req, records, strict=True):
         try:
@@ -145,19 +132,7 @@ async def acknowledge(
     response: pb.ProduceLogResponse | pb.PutKvResponse,
     taken: Callable[[Any, WrittenT], None],
 ) -> list[Buffer]:
-    """Wait until what was written is durable, and return the response.
-
-    Parameters
-    ----------
-    engine
-        The engine.
-    request, results
-        What was asked, and for each bucket what was written or why not.
-    response
-        An empty response.
-    taken
-        Says in the answer for a bucket where its rows are.
-    """
+    """Wait until what was written is durable, and return the response."""
     for part, result in zip(request.buckets_req, results, strict=True):
         bucket = bucket_of(request.table_id, part)
         answer = answer_to(response, part)

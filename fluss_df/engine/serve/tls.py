@@ -34,15 +34,12 @@ _LINGER_BYTES: Final = 256 << 10
 class ServerTls:
     """What shakes hands with peers: the files of a certificate, which may be renewed.
 
+    Raises ``INVALID_CONFIG_EXCEPTION`` for a file that cannot be read, or holds something else.
+
     Parameters
     ----------
     security
         Its files.
-
-    Raises
-    ------
-    FlussError
-        ``INVALID_CONFIG_EXCEPTION`` for a file that cannot be read, or holds something else.
     """
 
     def __init__(self, security: Security) -> None:
@@ -89,10 +86,7 @@ def _stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
 def server_tls(security: Security) -> ServerTls | None:
     """Return what shakes hands with peers; None where they come without TLS.
 
-    Raises
-    ------
-    FlussError
-        As :class:`ServerTls`.
+    Raises FlussError as :class:`ServerTls`.
     """
     return None if security.tls_cert is None else ServerTls(security)
 
@@ -139,17 +133,14 @@ def _invalid(option: str, path: str, problem: str) -> FlussError:
 async def shake_hands(peer: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket | None:
     """Shake hands with a peer; None where it ended or speaks no TLS, which it is told.
 
+    Raises OSError where they could not agree; the peer was told why.
+
     Parameters
     ----------
     peer
         Its socket, which does not block. It is closed where no hands were shaken.
     context
         Of :class:`ServerTls`.
-
-    Raises
-    ------
-    OSError
-        Where they could not agree; the peer was told why.
     """
     try:
         first = await _peek(peer)

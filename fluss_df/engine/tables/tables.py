@@ -25,10 +25,7 @@ def now_ms() -> int:
 def as_id(value: object) -> int:
     """Return an id out of a file; folders are named by it.
 
-    Raises
-    ------
-    ValueError
-        For whatever is not an integer from 0 on.
+    Raises ValueError for whatever is not an integer from 0 on.
     """
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{value!r} is no id")

@@ -44,10 +44,7 @@ _ANSWER: Final = struct.Struct(">iBi")
 def codec_of(file: Path) -> str:
     """Return the compression that a backup's name stands for.
 
-    Raises
-    ------
-    FlussError
-        For other names.
+    Raises FlussError for other names.
     """
     for suffix, codec in _SUFFIXES.items():
         if file.name.endswith(suffix):
@@ -61,17 +58,14 @@ def codec_of(file: Path) -> str:
 def back_up(engine: Engine, file: Path) -> int:
     """Write a backup of a running engine; return its bytes.
 
+    Raises ``STORAGE_EXCEPTION`` where it cannot be written, or data is damaged.
+
     Parameters
     ----------
     engine
         The owner of the folder.
     file
         The archive, ``.tar.zst`` or ``.tar.lz4``; replaced only when the new one is complete.
-
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` where it cannot be written, or data is damaged.
     """
     codec = codec_of(file)
     try:
@@ -180,10 +174,7 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 def ask_owner(socket_path: str, folder: Path, file: Path) -> int:
     """Have the engine that owns a folder write a backup; return its bytes.
 
-    Raises
-    ------
-    FlussError
-        As :func:`back_up`; ``NETWORK_EXCEPTION`` where the owner does not answer.
+    Raises FlussError as :func:`back_up`; ``NETWORK_EXCEPTION`` where the owner does not answer.
     """
     body = os.fsencode(file.absolute())
     try:

@@ -93,10 +93,7 @@ class LakeInBackup:
 def lake_of(engine: Engine) -> Iterator[LakeInBackup]:
     """Pin the lake for a backup.
 
-    Raises
-    ------
-    FlussError
-        Where a file of it is missing or damaged, or the lake cannot be used.
+    Raises FlussError where a file of it is missing or damaged, or the lake cannot be used.
     """
     with contextlib.ExitStack() as pins:
         pins.enter_context(engine.tiered.held())

@@ -38,10 +38,7 @@ def part_file(folder: Path) -> Iterator[Path]:
 
     Whoever renames it meanwhile keeps it.
 
-    Raises
-    ------
-    OSError
-        When it cannot be made.
+    Raises OSError when it cannot be made.
     """
     fd, path = _made(folder)
     try:

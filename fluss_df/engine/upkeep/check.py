@@ -110,17 +110,14 @@ class Report:
 def check_folder(folder: Path, watch: Callable[[int], object] | None = None) -> Report:
     """Verify everything in a folder: checksums, offsets, rows; current rows against changelogs.
 
+    Raises ``STORAGE_EXCEPTION`` where the folder is in use, or no folder of an engine.
+
     Parameters
     ----------
     folder
         The folder.
     watch
         Called with the bytes of logs and of the lake that were read since its last call.
-
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` where the folder is in use, or no folder of an engine.
     """
     if not holds_data(folder):
         raise FlussError(f"{folder} holds no Fluss data", ErrorCode.STORAGE_EXCEPTION)

@@ -149,6 +149,10 @@ def restore(
 
     The folder is locked meanwhile, as an engine's is, on file systems that have locks of folders.
 
+    Raises ``STORAGE_EXCEPTION`` where the folder holds something or is in use, or the backup is
+    damaged, cut off, too large, or no backup of an engine; the folder is then as it was. Where the
+    disk refuses the last step, the names of files that are read and complete, they stay.
+
     Parameters
     ----------
     file
@@ -159,13 +163,6 @@ def restore(
         The most bytes that they may have; by default what is free on the disk.
     watch
         Called with the bytes of the backup that were read, from its beginning.
-
-    Raises
-    ------
-    FlussError
-        ``STORAGE_EXCEPTION`` where the folder holds something or is in use, or the backup is
-        damaged, cut off, too large, or no backup of an engine; the folder is then as it was. Where
-        the disk refuses the last step, the names of files that are read and complete, they stay.
     """
     codec = codec_of(file)
     what = f"cannot restore {file}"
@@ -237,10 +234,7 @@ def _own(folder: Path, held: ExitStack, made: ExitStack) -> set[str]:
 def _lock(folder: Path, fd: int) -> bool:
     """Lock a folder; whether its file system has locks of folders.
 
-    Raises
-    ------
-    FlussError
-        Where another has the lock.
+    Raises FlussError where another has the lock.
     """
     fcntl = file_locks()
     try:
@@ -318,10 +312,7 @@ def _unpack(archive: tarfile.TarFile, folder: Path, room: int, read: Callable[[]
 def _read_catalog(folder: Path) -> None:
     """Read the catalog as an engine does when it opens the folder.
 
-    Raises
-    ------
-    FlussError
-        Where it would not.
+    Raises FlussError where it would not.
     """
     version, problem = read_format(folder)
     if problem is not None:

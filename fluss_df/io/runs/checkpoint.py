@@ -98,10 +98,7 @@ class BatchOffsets:
 def local_folder(what: str, folder: str | os.PathLike[str]) -> Path:
     """Return the path of a folder of this machine.
 
-    Raises
-    ------
-    FlussError
-        For a URL: as a path it would be a folder here with an odd name.
+    Raises FlussError for a URL: as a path it would be a folder here with an odd name.
     """
     if _URL.match(os.fspath(folder)):
         raise FlussError(
@@ -112,6 +109,9 @@ def local_folder(what: str, folder: str | os.PathLike[str]) -> Path:
 
 class Checkpoint:
     """A checkpoint folder, owned by one run at a time; use it in a ``with`` statement.
+
+    Raises FlussError when another process uses the folder, or it is of another table or a later
+    version.
 
     Parameters
     ----------
@@ -126,11 +126,6 @@ class Checkpoint:
         The id that all runs with this folder share; known within the ``with`` statement.
     about
         What ``metadata.json`` says; known as long.
-
-    Raises
-    ------
-    FlussError
-        When another process uses the folder, or it is of another table or a later version.
     """
 
     def __init__(self, folder: str | os.PathLike[str], table: TablePath) -> None:

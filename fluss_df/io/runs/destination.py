@@ -29,10 +29,8 @@ Destination: TypeAlias = (
 def table_of(connection: FlussConnection, to: str | TablePath) -> TablePath | None:
     """Return the table that ``to`` names; None when it names a folder.
 
-    Raises
-    ------
-    FlussError
-        When ``to`` may mean a table as well as a folder, or a table that does not exist.
+    Raises FlussError when ``to`` may mean a table as well as a folder, or a table that does not
+    exist.
     """
     if isinstance(to, TablePath):
         return to
@@ -123,10 +121,7 @@ def check_destination(
 
     A folder may have been moved together with its checkpoint (``is_moved``).
 
-    Raises
-    ------
-    FlussError
-        When the checkpoint belongs to another destination.
+    Raises FlussError when the checkpoint belongs to another destination.
     """
     then = checkpoint.about.get("destination")
     if then is None or then == now:

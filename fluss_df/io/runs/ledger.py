@@ -142,6 +142,9 @@ class _Entry:
 class TableLedger:
     """Writes micro-batches into a table; use it in a ``with`` statement.
 
+    Raises SchemaMismatchError when the columns do not fit. Raises FlussError when there is no such
+    table.
+
     Parameters
     ----------
     connection, path
@@ -156,13 +159,6 @@ class TableLedger:
         What is done where partitions of the target are gone.
     create_partitions
         Whether to create the partitions of rows.
-
-    Raises
-    ------
-    SchemaMismatchError
-        When the columns do not fit.
-    FlussError
-        When there is no such table.
     """
 
     def __init__(

@@ -29,10 +29,7 @@ def changed_line(before: str, now: str) -> str:
 def refuse_replaced_results(frame: pl.LazyFrame, info: TableInfo) -> None:
     """Raise where a run would replace what earlier batches added up.
 
-    Raises
-    ------
-    FlussError
-        For an aggregate into a primary-key table that keeps the newest row of a key.
+    Raises FlussError for an aggregate into a primary-key table that keeps the newest row of a key.
     """
     engine = info.get_properties().get("table.merge-engine", "").lower()
     if not info.has_primary_key() or engine == "aggregation":

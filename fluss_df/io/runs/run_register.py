@@ -93,17 +93,7 @@ class RunNames:
 class RunRegister:
     """The table ``runs`` of a cluster.
 
-    Parameters
-    ----------
-    connection
-        The cluster of the target.
-    database
-        Its database, which is created.
-
-    Raises
-    ------
-    FlussError
-        When the table cannot be created.
+    Raises FlussError when the table cannot be created.
     """
 
     def __init__(self, connection: FlussConnection, database: str) -> None:

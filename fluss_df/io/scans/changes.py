@@ -45,11 +45,8 @@ _ROWS = (BEFORE_COLUMN, AFTER_COLUMN)
 def check_changes(info: TableInfo, kind: ChangeTable) -> None:
     """Raise when a table has no such changes.
 
-    Raises
-    ------
-    FlussError
-        ``INVALID_TABLE_EXCEPTION`` for ``$binlog`` of a table without primary key, or whose
-        changelog lacks the rows before updates; or which has a column ``_bucket`` of its own.
+    Raises ``INVALID_TABLE_EXCEPTION`` for ``$binlog`` of a table without primary key, or whose
+    changelog lacks the rows before updates; or which has a column ``_bucket`` of its own.
     """
     name = f"{info.table_path}{kind.value}"
     if kind is ChangeTable.CHANGELOG:
@@ -100,15 +97,7 @@ def table_columns(info: TableInfo, kind: ChangeTable, names: Iterable[str]) -> t
 
 
 class ChangeRows:
-    """What is read of a changelog for some columns of its changes, and how these are made of it.
-
-    Parameters
-    ----------
-    info, kind
-        Whose changes, and how they are shown.
-    names
-        The columns wanted, in this order.
-    """
+    """What is read of a changelog for some columns of its changes, and how these are made of it."""
 
     def __init__(self, info: TableInfo, kind: ChangeTable, names: Sequence[str]) -> None:
         self.kind = kind

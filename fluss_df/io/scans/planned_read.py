@@ -16,17 +16,7 @@ from fluss_df.pushdown.plan import ScanPlan
 
 
 class PlannedRead(Source):
-    """The read of a query: planned once, and executed any number of times.
-
-    Parameters
-    ----------
-    plan
-        What is to be read.
-    schema
-        The schema of the frame.
-    runs
-        Takes note of each execution.
-    """
+    """The read of a query: planned once, and executed any number of times."""
 
     name: ClassVar[str] = "fluss"
 

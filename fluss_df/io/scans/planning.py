@@ -42,6 +42,9 @@ def plan_scan(
 
     The stop offsets are those of this moment: rows that are appended later are not read.
 
+    Raises FlussError when the table is gone, or its columns are no longer those of the frame; when
+    a partition or an offset that was asked for does not exist.
+
     Parameters
     ----------
     source
@@ -56,12 +59,6 @@ def plan_scan(
     known
         The table as it was last looked up: where that is a moment ago it is not asked for again,
         else what follows from it is asked for at the same time, which takes half of the time away.
-
-    Raises
-    ------
-    FlussError
-        When the table is gone, or its columns are no longer those of the frame; when a partition
-        or an offset that was asked for does not exist.
     """
     usable = usable_conditions(source, conditions) if limit is None else []
     is_fresh = known is not None and known.fresh
@@ -273,11 +270,8 @@ def find_offsets(
 ) -> tuple[Offsets, Offsets]:
     """Return where to start and to stop in each bucket; ``bounds`` are asked for where not known.
 
-    Raises
-    ------
-    FlussError
-        ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` for a start before what the log still has, or behind
-        its end where the offset was given for this very bucket.
+    Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` for a start before what the log still has, or
+    behind its end where the offset was given for this very bucket.
     """
     if not buckets:
         return {}, {}

@@ -76,10 +76,7 @@ class PinnedLake:
 def pin_lake(source: ScanSource, info: TableInfo) -> PinnedLake | None:
     """Return the lake half as it is now; None where nothing was tiered yet.
 
-    Raises
-    ------
-    FlussError
-        Where it cannot be read.
+    Raises FlussError where it cannot be read.
     """
     if not is_lake_table(info):
         return None
@@ -175,10 +172,7 @@ def halves_of(
 ) -> tuple[ScanSource, PinnedLake | None, KnownTable | None]:
     """Return the scan of the log half of a scan, the lake half where there is one, and the table.
 
-    Raises
-    ------
-    FlussError
-        Where one of them cannot be read, or rows are in neither.
+    Raises FlussError where one of them cannot be read, or rows are in neither.
     """
     if source.halves is Halves.LOG or source.pinned is not None:
         return source, None, known
@@ -232,15 +226,7 @@ def damage_named(connection: FlussConnection, path: TablePath) -> Iterator[None]
 
 
 def tiered_meanwhile(source: ScanSource, info: TableInfo, plan: ScanPlan) -> bool:
-    """Whether rows went to the lake, and expired, after it was asked and had none.
-
-    Parameters
-    ----------
-    source, info
-        The scan, and the table.
-    plan
-        What is to be read of the log alone.
-    """
+    """Whether rows went to the lake, and expired, after it was asked and had none."""
     if source.halves is not Halves.BOTH or source.pinned is not None or not is_lake_table(info):
         return False
     return any(split.start for split in plan.splits) and pin_lake(source, info) is not None
@@ -249,10 +235,7 @@ def tiered_meanwhile(source: ScanSource, info: TableInfo, plan: ScanPlan) -> boo
 def log_half(source: ScanSource, info: TableInfo, lake: PinnedLake) -> ScanSource:
     """Return the scan of what is not in the lake: pinned at the ends that the log has now.
 
-    Raises
-    ------
-    FlussError
-        ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` where rows are in neither half.
+    Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` where rows are in neither half.
     """
     there = partitions_of(source, info)
     chosen = choices_there(info, source, there, lake)
@@ -329,17 +312,14 @@ def lake_half(
 ) -> tuple[pl.LazyFrame, LakePlan]:
     """Return the rows of the lake with the columns of a scan, and what is read of it.
 
+    Raises FlussError where the lake table lacks a column that it must have.
+
     Parameters
     ----------
     source, info, lake
         The scan, its table, and the lake.
     files
         Those of :func:`wanted_files`. Who asks filters their rows.
-
-    Raises
-    ------
-    FlussError
-        Where the lake table lacks a column that it must have.
     """
     frame = lake.files.frame(files)
     names = frame.collect_schema()

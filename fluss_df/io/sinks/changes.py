@@ -13,13 +13,7 @@ from fluss_df.schema import TableInfo
 
 
 class Changes:
-    """Changes of a table: collected and checked first, then written.
-
-    Parameters
-    ----------
-    connection, info
-        The table.
-    """
+    """Changes of a table: collected and checked first, then written."""
 
     def __init__(self, connection: FlussConnection, info: TableInfo) -> None:
         descriptor, path = info.descriptor, info.table_path
@@ -33,12 +27,8 @@ class Changes:
     def write(self, rows: pa.Table) -> pa.Table:
         """Take rows to append or upsert, after the deletes; return them with the table's types.
 
-        Raises
-        ------
-        SchemaMismatchError
-            For rows that do not fit.
-        FlussError
-            For a partition that cannot be.
+        Raises SchemaMismatchError for rows that do not fit. Raises FlussError for a partition that
+        cannot be.
         """
         made = coerce(rows, self._target.columns, table=str(self._target.path), allow_missing=True)
         parts = self._target.partition_columns()
@@ -62,15 +52,12 @@ class Changes:
     def apply(self, *, deletes_first: bool = True) -> None:
         """Write what was taken, by one writer: what is deleted first, then the rows.
 
+        Raises FlussError when rows could not be written; it says how many were, and where.
+
         Parameters
         ----------
         deletes_first
             False for the rows first. Where both have a key, what comes last counts.
-
-        Raises
-        ------
-        FlussError
-            When rows could not be written; it says how many were, and where.
         """
         if not self.rows:
             return

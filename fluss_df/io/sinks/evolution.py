@@ -38,6 +38,9 @@ def new_columns(
 ) -> tuple[Column, ...]:
     """Return the columns of a frame that its table does not have, as they are to be added.
 
+    Raises SchemaMismatchError for a type that Fluss does not have, and a name that scans give to
+    what is no column.
+
     Parameters
     ----------
     path
@@ -46,11 +49,6 @@ def new_columns(
         The frame's columns, in Arrow's types and Polars'.
     existing
         What needs no column.
-
-    Raises
-    ------
-    SchemaMismatchError
-        For a type that Fluss does not have, and a name that scans give to what is no column.
     """
     found = []
     known = frozenset(existing)

@@ -361,10 +361,7 @@ def _checked(target: Target, rows: pa.Table) -> pa.Table:
 def polars_frame(rows: Any) -> pl.DataFrame:
     """Return rows as a Polars frame, without a copy where their layout is that of Arrow.
 
-    Raises
-    ------
-    FlussError
-        For what is no frame, naming what can be written.
+    Raises FlussError for what is no frame, naming what can be written.
     """
     if isinstance(rows, pl.DataFrame):
         return rows
@@ -388,10 +385,7 @@ def polars_frame(rows: Any) -> pl.DataFrame:
 def names_of_partitions(target: Target, rows: pa.Table) -> list[str]:
     """Return the names of the partitions of rows; none where there are none.
 
-    Raises
-    ------
-    SchemaMismatchError
-        For a value that can name no partition.
+    Raises SchemaMismatchError for a value that can name no partition.
     """
     columns = target.partition_columns()
     if not columns or not rows.num_rows:
@@ -405,17 +399,7 @@ def require_partitions(
     way_out: str = "create_partitions=True",
     there: Collection[str] | None = None,
 ) -> None:
-    """Raise when rows belong to partitions that do not exist.
-
-    Parameters
-    ----------
-    target, rows
-        The table, and rows of its columns.
-    way_out
-        What creates partitions, for the error.
-    there
-        The partitions, where they are known.
-    """
+    """Raise when rows belong to partitions that do not exist."""
     wanted = names_of_partitions(target, rows)
     if not wanted:
         return

@@ -119,13 +119,9 @@ def find_target(
 ) -> Target:
     """Return the table that a frame is to be written to.
 
-    Raises
-    ------
-    FlussError
-        When the table does not exist and is not to be created, has another layout than given, or
-        does not take what the mode does.
-    SchemaMismatchError
-        When it is to be created, and Fluss has no type for a column.
+    Raises FlussError when the table does not exist and is not to be created, has another layout
+    than given, or does not take what the mode does. Raises SchemaMismatchError when it is to be
+    created, and Fluss has no type for a column.
     """
     if mode not in MODES:
         raise FlussError(

@@ -27,17 +27,7 @@ SHOWN = 12
 
 
 class Writing:
-    """Writes frames to a table; in a ``with`` statement, whose end waits for acknowledgements.
-
-    Parameters
-    ----------
-    target
-        The table.
-    create_partitions
-        Whether to create partitions.
-    progress
-        Called with the rows acknowledged so far.
-    """
+    """Writes frames to a table; in a ``with`` statement, whose end waits for acknowledgements."""
 
     def __init__(
         self, target: Target, *, create_partitions: bool, progress: Progress | None

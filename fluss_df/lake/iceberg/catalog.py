@@ -28,11 +28,8 @@ _VERSION_FILE: Final = re.compile(r"v(\d+)(\.gz)?\.metadata\.json|(\d+)-.*\.meta
 def open_table(info: TableInfo) -> Table:
     """Return the Iceberg table that a Fluss table is tiered into.
 
-    Raises
-    ------
-    FlussError
-        Where the extra ``lake`` is not installed, the catalog cannot be reached, or the table is
-        not in it.
+    Raises FlussError where the extra ``lake`` is not installed, the catalog cannot be reached, or
+    the table is not in it.
     """
     return open_lake_table(lake_options(info, ("iceberg",)))
 

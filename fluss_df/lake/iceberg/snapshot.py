@@ -30,17 +30,14 @@ class IcebergFile(DataFile):
 class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
     """One snapshot of an Iceberg table.
 
+    Raises FlussError where the table has no such snapshot any more, or files that are not Parquet.
+
     Parameters
     ----------
     path, table, snapshot_id
         The table, and the snapshot.
     reopen
         Opens the table again, where its credentials end; None where it cannot.
-
-    Raises
-    ------
-    FlussError
-        Where the table has no such snapshot any more, or files that are not Parquet.
     """
 
     def __init__(

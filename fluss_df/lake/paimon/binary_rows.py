@@ -35,16 +35,13 @@ TIMES: Final = frozenset({"TIMESTAMP", "TIMESTAMP_LTZ"})
 def value_at(row: bytes, position: int, kind: FieldType) -> Any:
     """Return a value of a row.
 
+    Raises ValueError for a type that has no such value, or a row that is too short.
+
     Returns
     -------
     Any
         None for null; days of a DATE, milliseconds of a TIME, nanoseconds of a TIMESTAMP since 1970
         as whole numbers; others as Python has them.
-
-    Raises
-    ------
-    ValueError
-        For a type that has no such value, or a row that is too short.
     """
     try:
         (arity,) = struct.unpack_from(">i", row)

@@ -15,11 +15,8 @@ if TYPE_CHECKING:
 def open_paimon(options: LakeOptions, snapshot_id: int) -> PaimonSnapshot:
     """Return the files of a snapshot of a Paimon table.
 
-    Raises
-    ------
-    FlussError
-        Where the extra ``paimon`` is not installed, the catalog is not one of files, cannot be
-        reached, lacks the table or the snapshot, or the table has what is not read.
+    Raises FlussError where the extra ``paimon`` is not installed, the catalog is not one of files,
+    cannot be reached, lacks the table or the snapshot, or the table has what is not read.
     """
     try:
         from fluss_df.lake.paimon.manifests import read_snapshot

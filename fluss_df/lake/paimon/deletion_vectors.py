@@ -21,10 +21,7 @@ _WORD: Final = 4
 def deleted_positions(table: TableFiles, vector: DeletionVector) -> npt.NDArray[np.uint32]:
     """Return the positions that a vector has, from 0 on.
 
-    Raises
-    ------
-    FlussError
-        Where its file is gone or damaged, or the vector is of another kind.
+    Raises FlussError where its file is gone or damaged, or the vector is of another kind.
     """
     content = table.read(vector.file)[vector.offset :]
     try:

@@ -84,10 +84,7 @@ class Snapshot:
 def read_snapshot(table: TableFiles, number: int) -> Snapshot:
     """Return what a snapshot is made of.
 
-    Raises
-    ------
-    FlussError
-        Where it is not there, is damaged, or has what is not read.
+    Raises FlussError where it is not there, is damaged, or has what is not read.
     """
     name = f"snapshot/snapshot-{number}"
     if not table.there(name):

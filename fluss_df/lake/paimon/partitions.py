@@ -31,13 +31,7 @@ _SIMPLE: Final = {
 
 
 class Partitions:
-    """The partitions of a table.
-
-    Parameters
-    ----------
-    table, schema
-        The table, and the schema of the snapshot.
-    """
+    """The partitions of a table."""
 
     def __init__(self, table: TableFiles, schema: LakeSchema) -> None:
         self._table = table

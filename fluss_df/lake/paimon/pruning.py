@@ -34,15 +34,7 @@ class _Unknown(Exception):  # noqa: N818 - says that all is possible
 
 
 class MayHave(PredicateVisitor[bool]):
-    """Judges one file; negations must have been moved to the leaves.
-
-    Parameters
-    ----------
-    file, written
-        The file, and the schema that it was written with.
-    schema
-        What the columns of predicates are of.
-    """
+    """Judges one file; negations must have been moved to the leaves."""
 
     def __init__(self, file: PaimonFile, written: LakeSchema, schema: LakeSchema) -> None:
         self._file = file

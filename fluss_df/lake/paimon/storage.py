@@ -13,10 +13,7 @@ from fluss_df.lake.snapshot import file_gone, local_path
 class TableFiles:
     """The folder of a table of a filesystem catalog.
 
-    Raises
-    ------
-    FlussError
-        Where the catalog is of another kind, or its warehouse cannot be reached.
+    Raises FlussError where the catalog is of another kind, or its warehouse cannot be reached.
     """
 
     def __init__(self, options: LakeOptions) -> None:

@@ -88,10 +88,8 @@ class LakeSchema:
 def read_schema(content: bytes) -> LakeSchema:
     """Return what a schema file says.
 
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        For a file that is not one, or has a type that is not known.
+    Raises ValueError, KeyError, TypeError for a file that is not one, or has a type that is not
+    known.
     """
     found = json.loads(content)
     return LakeSchema(

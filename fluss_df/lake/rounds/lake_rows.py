@@ -80,10 +80,7 @@ def _cast(rows: pa.Table, field: pa.Field, path: object) -> pa.ChunkedArray:
 def lake_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Return values as the lake has them: of nanoseconds the microseconds that they are within.
 
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        For a moment that is too far away to be counted in microseconds.
+    Raises pyarrow.ArrowInvalid for a moment that is too far away to be counted in microseconds.
     """
     if _has_nanoseconds(column.type):
         chunks = [_in_microseconds(chunk, kind) for chunk in column.chunks]

@@ -49,13 +49,7 @@ class KnownSnapshot:
 
 
 class Coordinator:
-    """Heartbeats, prepared offsets and commits, each one request.
-
-    Parameters
-    ----------
-    connection
-        The cluster.
-    """
+    """Heartbeats, prepared offsets and commits, each one request."""
 
     def __init__(self, connection: ClientContext) -> None:
         self._connection = connection

@@ -102,11 +102,6 @@ def expire_snapshots(table: Table, age_s: float, now_ms: float | None = None) ->
 
     Who is killed between the two leaves files that no snapshot has;
     :func:`~fluss_df.lake.upkeep.orphans.remove_orphans` finds them.
-
-    Parameters
-    ----------
-    table, age_s, now_ms
-        As for :func:`expirable`.
     """
     gone = set(expirable(table, age_s, now_ms))
     if not gone or not may_delete(table):

@@ -20,10 +20,7 @@ _PROPERTY: Final = "gc.enabled"
 def snapshot_paths(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     """Return the paths of all files of snapshots: manifest lists, manifests, rows, deletes.
 
-    Raises
-    ------
-    OSError
-        Where one cannot be read.
+    Raises OSError where one cannot be read.
     """
     found: set[str] = set()
     manifests: dict[str, ManifestFile] = {}

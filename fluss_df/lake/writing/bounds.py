@@ -78,15 +78,6 @@ def file_statistics(
 
     A column has bounds only where they are those of all its values: Parquet's own leave out texts
     of more than 4 kB.
-
-    Parameters
-    ----------
-    metadata
-        Of the file.
-    plan
-        What is to be known of each column, by its id.
-    ids
-        The ids of columns by their paths in the file.
     """
     moments = {
         number: one

@@ -101,6 +101,9 @@ def commit_snapshot(
     It is tried once, and the catalog refuses it when anybody committed meanwhile: offsets that
     were read before would not be those that the rows are added to.
 
+    Raises pyiceberg.exceptions.CommitFailedException when the table is another by now; nothing was
+    committed.
+
     Parameters
     ----------
     table
@@ -115,11 +118,6 @@ def commit_snapshot(
         For the snapshot's summary.
     same_rows
         Whether the new files have the rows of those that go, and no others.
-
-    Raises
-    ------
-    pyiceberg.exceptions.CommitFailedException
-        When the table is another by now; nothing was committed.
     """
     transaction = table.transaction()
     replaces = bool(removed or dropped_deletes)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
@@ -16,6 +15,7 @@ from fluss_df.lake.options import OFFSET
 from fluss_df.lake.writing.commit import commit_snapshot
 from fluss_df.lake.writing.files import LakeFiles
 from fluss_df.lake.writing.live_rows import LiveRows, PartitionFiles, files_by_partition
+from fluss_df.record.layout.columns import with_columns
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -67,7 +67,7 @@ def compact(table: Table, properties: Mapping[str, str]) -> int | None:
             try:
                 for sequence, file in sorted(small, key=lambda one: _first_offset(table, one[1])):
                     for batch in live.batches(sequence, file):
-                        writer.write(conform(batch, lake.arrow_schema))
+                        writer.write(with_columns(batch, lake.arrow_schema))
                 added += writer.close()
             except BaseException:
                 writer.abort()
@@ -85,14 +85,3 @@ def compact(table: Table, properties: Mapping[str, str]) -> int | None:
 def _first_offset(table: Table, file: DataFile) -> int:
     bound = (file.lower_bounds or {}).get(table.schema().find_field(OFFSET).field_id)
     return 0 if bound is None else int(from_bytes(LongType(), bound))
-
-
-def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows of an older file with the columns and types of the table now."""
-    columns = [
-        rows.column(field.name).cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)

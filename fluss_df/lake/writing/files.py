@@ -35,13 +35,7 @@ _GROUP_BYTES = 16 << 20
 
 
 class LakeFiles:
-    """Makes data files of one table.
-
-    Parameters
-    ----------
-    table
-        The Iceberg table.
-    """
+    """Makes data files of one table."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -75,15 +69,7 @@ class LakeFiles:
 
 
 class RollingWriter:
-    """Writes the rows of one partition, file after file; close it to have the files.
-
-    Parameters
-    ----------
-    files
-        Of the table.
-    partition
-        The values of the partition's fields.
-    """
+    """Writes the rows of one partition, file after file; close it to have the files."""
 
     def __init__(self, files: LakeFiles, partition: tuple[Any, ...]) -> None:
         self._files = files

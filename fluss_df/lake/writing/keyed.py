@@ -14,10 +14,11 @@ from pyiceberg.types import PrimitiveType
 
 from fluss_df.lake.iceberg.frames import columns
 from fluss_df.lake.rounds.split import Partition
-from fluss_df.lake.writing.compaction import conform, small_files
+from fluss_df.lake.writing.compaction import small_files
 from fluss_df.lake.writing.files import LakeFiles, RollingWriter
 from fluss_df.lake.writing.live_rows import LiveRows, PartitionFiles
 from fluss_df.metadata import CHANGE_TYPE_COLUMN
+from fluss_df.record.layout.columns import with_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def replace_rows(
     try:
         for sequence, file in removed:
             for batch in live.batches(sequence, file):
-                writer.write(conform(_without(batch, keys, touched), files.arrow_schema))
+                writer.write(with_columns(_without(batch, keys, touched), files.arrow_schema))
         for table in rows:
             writer.write(table)
         return Replacement(tuple(writer.close()), tuple(file for _, file in removed))

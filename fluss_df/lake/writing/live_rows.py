@@ -67,15 +67,7 @@ def files_by_partition(
 
 
 class LiveRows:
-    """Reads the rows of one partition's data files without those that are deleted.
-
-    Parameters
-    ----------
-    table
-        The Iceberg table.
-    files
-        Of the partition.
-    """
+    """Reads the rows of one partition's data files without those that are deleted."""
 
     def __init__(self, table: Table, files: PartitionFiles) -> None:
         self._table = table

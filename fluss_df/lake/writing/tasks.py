@@ -94,10 +94,7 @@ class IcebergTaskWriter:
     def write(self, task: WriteTask) -> Written:
         """Write a task's files.
 
-        Raises
-        ------
-        FlussError
-            Nothing of the task is left then.
+        Raises FlussError: nothing of the task is left then.
         """
         fields = self._lake.table.spec().fields
         if len(task.partition) != len(fields):

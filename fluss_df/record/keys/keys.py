@@ -32,6 +32,10 @@ def encode_keys(
 ) -> Keys:
     """Encode the key of each row.
 
+    Raises SchemaMismatchError for a null in a key column, naming column and row (0 based), or a
+    column of another type. Raises FlussError for a type that cannot be a key, or a lake format that
+    is not supported.
+
     Parameters
     ----------
     columns
@@ -47,13 +51,6 @@ def encode_keys(
     -------
     Keys
         One key per row.
-
-    Raises
-    ------
-    SchemaMismatchError
-        For a null in a key column, naming column and row (0 based), or a column of another type.
-    FlussError
-        For a type that cannot be a key, or a lake format that is not supported.
     """
     names = [f"#{i}" for i in range(len(columns))] if names is None else names
     if not columns or len(columns) != len(types):

@@ -31,10 +31,7 @@ _R = TypeRoot
 def encode(arrays: Sequence[pa.Array], types: Sequence[DataType]) -> Keys:
     """Encode columns without nulls; the types are checked.
 
-    Raises
-    ------
-    FlussError
-        For more than one column, or a type that Fluss does not bucket for Iceberg.
+    Raises FlussError for more than one column, or a type that Fluss does not bucket for Iceberg.
     """
     if len(arrays) != 1:
         raise FlussError(f"a key for Iceberg has exactly one column, not {len(arrays)}")

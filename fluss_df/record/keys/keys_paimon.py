@@ -36,10 +36,7 @@ _INLINE = 7
 def encode(arrays: Sequence[pa.Array], types: Sequence[DataType]) -> Keys:
     """Encode columns without nulls; the types are checked.
 
-    Raises
-    ------
-    FlussError
-        For a type that cannot be in a key for Paimon.
+    Raises FlussError for a type that cannot be in a key for Paimon.
     """
     n, arity = len(arrays[0]), len(arrays)
     bits = (arity + 63 + 8) // 64 * 8

@@ -91,6 +91,9 @@ def split_by_partition(
 ) -> list[PartitionData]:
     """Split rows by their partition.
 
+    Raises SchemaMismatchError for a null, or a value that cannot name a partition; names column,
+    value and row (from 0).
+
     Parameters
     ----------
     data
@@ -107,11 +110,6 @@ def split_by_partition(
     -------
     list of PartitionData
         One per partition that has rows. Rows of a partition keep their order.
-
-    Raises
-    ------
-    SchemaMismatchError
-        For a null, or a value that cannot name a partition; names column, value and row (from 0).
     """
     if not data.num_rows:
         return []
@@ -141,12 +139,8 @@ def partition_names(
 ) -> pa.DictionaryArray:
     """Return the name of each row's partition, each name once in the dictionary.
 
-    Raises
-    ------
-    SchemaMismatchError
-        For a null, or a value that cannot name a partition; names column, value and row (from 0).
-    FlussError
-        For a type that cannot be a partition column.
+    Raises SchemaMismatchError for a null, or a value that cannot name a partition; names column,
+    value and row (from 0). Raises FlussError for a type that cannot be a partition column.
     """
     names = [f"#{i}" for i in range(len(columns))] if names is None else names
     groups = _group(columns, types, names, table)
@@ -321,12 +315,8 @@ def _timestamp_text(value: int, per_second: int) -> str:
 def partition_values(name: str, partition_keys: Sequence[Column]) -> tuple[Any, ...]:
     """Return the Python values that a partition's name stands for.
 
-    Raises
-    ------
-    ProtocolError
-        For a name that is none of a partition with these columns.
-    FlussError
-        For nanoseconds that a ``datetime`` cannot hold: use :func:`partition_scalars`.
+    Raises ProtocolError for a name that is none of a partition with these columns. Raises
+    FlussError for nanoseconds that a ``datetime`` cannot hold: use :func:`partition_scalars`.
     """
     values = []
     for scalar, key in zip(partition_scalars(name, partition_keys), partition_keys, strict=True):
@@ -340,10 +330,7 @@ def partition_values(name: str, partition_keys: Sequence[Column]) -> tuple[Any, 
 def partition_scalars(name: str, partition_keys: Sequence[Column]) -> tuple[pa.Scalar, ...]:
     """Return the values that a partition's name stands for, with the columns' Arrow types.
 
-    Raises
-    ------
-    ProtocolError
-        For a name that is none of a partition with these columns.
+    Raises ProtocolError for a name that is none of a partition with these columns.
     """
     texts = name.split(_SEPARATOR)
     if len(texts) != len(partition_keys):

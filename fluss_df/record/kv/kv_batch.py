@@ -77,6 +77,8 @@ class EncodedKvBatch(StampedBatch):
 class KvEncoder:
     """Encodes rows of Arrow as kv batches. Immutable and thread safe.
 
+    Raises FlussError for an unknown format or column, or target columns that lack a key column.
+
     Parameters
     ----------
     schema_id
@@ -93,11 +95,6 @@ class KvEncoder:
         are encoded as nulls, which the server does not look at.
     lake_format
         Which encoding keys have: see :func:`primary_key_format`.
-
-    Raises
-    ------
-    FlussError
-        For an unknown format or column, or target columns that lack a key column.
     """
 
     def __init__(
@@ -192,19 +189,15 @@ class KvEncoder:
     ) -> EncodedKvBatch:
         """Encode rows as one batch, without writer and sequence.
 
+        Raises SchemaMismatchError for rows that do not fit the table. Raises FlussError for no
+        rows, or more than a batch can hold (2 GiB).
+
         Parameters
         ----------
         table
             The rows, with :attr:`columns`; where all are deletes, the key columns are enough.
         deletes
             Which rows are deletes: all (True), none, or one flag for each.
-
-        Raises
-        ------
-        SchemaMismatchError
-            For rows that do not fit the table.
-        FlussError
-            For no rows, or more than a batch can hold (2 GiB).
         """
         n = table.num_rows
         if not n:
@@ -311,10 +304,7 @@ def primary_key_format(
     it, too, but for tables of version 2 (``table.kv.format-version``) with a bucket key that is a
     part of the primary key: there they are Fluss's own, which a prefix lookup relies on.
 
-    Raises
-    ------
-    FlussError
-        For a version that is not known.
+    Raises FlussError for a version that is not known.
     """
     if kv_format_version not in (1, 2):
         raise FlussError(f"table.kv.format-version {kv_format_version} is not supported")
@@ -357,12 +347,8 @@ def claimed_rows(data: Bytes) -> int:
 def decode_kv_batch(data: Bytes) -> KvRecords:
     """Read a kv batch that fills ``data``; rows are left to a RowDecoder.
 
-    Raises
-    ------
-    ProtocolError
-        For lengths, counts or a magic that cannot be.
-    FlussError
-        ``CORRUPT_RECORD_EXCEPTION`` where the checksum differs.
+    Raises ProtocolError for lengths, counts or a magic that cannot be. Raises
+    ``CORRUPT_RECORD_EXCEPTION`` where the checksum differs.
     """
     view = byte_view(data)
     if len(view) < KV_HEADER_SIZE:

@@ -38,15 +38,13 @@ def masked(crc: int) -> int:
 def verify_manifest(opened: Callable[[str], BinaryIO]) -> None:
     """Verify the MANIFEST that is in use, of a RocksDB that nobody has open.
 
+    Raises ValueError where a record is damaged. An end that was not written is none: RocksDB leaves
+    it out.
+
     Parameters
     ----------
     opened
         Opens a file of its folder to be read. What it raises is not caught.
-
-    Raises
-    ------
-    ValueError
-        Where a record is damaged. An end that was not written is none: RocksDB leaves it out.
     """
     with opened(_CURRENT) as file:
         name = file.read(_NAME_BYTES).rstrip(b"\n").decode(errors="replace")

@@ -13,6 +13,9 @@ def take_values(
 ) -> list[bytes]:
     """Take the next values of an iterator, and step behind them.
 
+    Raises Exception: RocksDB's own, behind the last one that can be read: its iterators end without
+    a word at a block that they cannot read, and only say so when they are asked.
+
     Parameters
     ----------
     rows
@@ -28,12 +31,6 @@ def take_values(
     -------
     list
         Empty behind the last one.
-
-    Raises
-    ------
-    Exception
-        RocksDB's own, behind the last one that can be read: its iterators end without a word at a
-        block that they cannot read, and only say so when they are asked.
     """
     value, step = rows.value, rows.next
     values: list[bytes] = []

@@ -32,6 +32,9 @@ class ValueDecoder:
 
     Immutable and thread safe.
 
+    Raises FlussError for an unknown format, or a column that has another type in a schema than in
+    the target.
+
     Parameters
     ----------
     schemas
@@ -40,11 +43,6 @@ class ValueDecoder:
         The columns of the result; one that a schema lacks (it was added later) is null.
     kv_format
         The table's ``table.kv.format``.
-
-    Raises
-    ------
-    FlussError
-        For an unknown format, or a column that has another type in a schema than in the target.
     """
 
     def __init__(
@@ -70,18 +68,14 @@ class ValueDecoder:
     def decode_values(self, values: Sequence[bytes] | tuple[Bytes, Int64s, Int64s]) -> pa.Table:
         """Decode values, one row each, in their order.
 
+        Raises ProtocolError for bytes that are no such values. Raises ``SCHEMA_NOT_EXIST`` for a
+        schema id that the decoder was not given.
+
         Parameters
         ----------
         values
             The values, or bytes and where each value starts and ends (exclusive) there. A lookup's
             empty value, for a key that is not there, is none: leave it out.
-
-        Raises
-        ------
-        ProtocolError
-            For bytes that are no such values.
-        FlussError
-            ``SCHEMA_NOT_EXIST`` for a schema id that the decoder was not given.
         """
         if isinstance(values, tuple) and len(values) == 3 and isinstance(values[1], np.ndarray):
             data, starts, ends = values
@@ -99,10 +93,7 @@ class ValueDecoder:
     def decode_batch(self, data: Bytes) -> pa.Table:
         """Decode a batch of values that fills ``data``; no bytes at all are no rows.
 
-        Raises
-        ------
-        ProtocolError, FlussError
-            As :meth:`decode_values`.
+        Raises ProtocolError, FlussError as :meth:`decode_values`.
         """
         view = byte_view(data)
         if not len(view):

@@ -112,10 +112,7 @@ def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 def refuse_nulls(array: pa.Array, name: str, what: str) -> None:
     """Raise where a key column holds a null.
 
-    Raises
-    ------
-    SchemaMismatchError
-        Naming the column and the first row (0 based).
+    Raises SchemaMismatchError, naming the column and the first row (0 based).
     """
     if array.null_count:
         row = pc.index(pc.is_null(array), True).as_py()

@@ -50,6 +50,9 @@ class Chain:
 def walk_chain(data: Bytes, start: int, count: int, *, least: int, what: str) -> Chain:
     """Return the records that fill some bytes.
 
+    Raises ProtocolError for another number of records, or lengths that do not end where the bytes
+    do.
+
     Parameters
     ----------
     data
@@ -62,11 +65,6 @@ def walk_chain(data: Bytes, start: int, count: int, *, least: int, what: str) ->
         The least length that can be.
     what
         What they are, for errors.
-
-    Raises
-    ------
-    ProtocolError
-        For another number of records, or lengths that do not end where the bytes do.
     """
     view = byte_view(data)
     size = len(view) - start

@@ -6,15 +6,7 @@ import struct
 
 
 class FlatTable:
-    """A table of a flatbuffer; each read stays within the metadata or raises struct.error.
-
-    Parameters
-    ----------
-    data
-        The metadata.
-    at
-        Where the table stands in it.
-    """
+    """A table of a flatbuffer; each read stays within the metadata or raises struct.error."""
 
     __slots__ = ("_at", "_data", "_vtable", "_width")
 

@@ -120,6 +120,9 @@ def scan_headers(
 ) -> LogHeaders:
     """Walk the chain of log batches and read their headers.
 
+    Raises ProtocolError for a length, a count or an offset that cannot be, an unknown magic, or
+    offsets that run backwards. A batch cut off at the end is none: it is left out.
+
     Parameters
     ----------
     records
@@ -133,12 +136,6 @@ def scan_headers(
         Refuse offsets that run backwards; in what a writer sends, every batch begins at 0.
     most
         Refuse more batches; None for no limit.
-
-    Raises
-    ------
-    ProtocolError
-        For a length, a count or an offset that cannot be, an unknown magic, or offsets that run
-        backwards. A batch cut off at the end is none: it is left out.
     """
     view = byte_view(records)
     positions, sizes, magics = _walk(view, most)
@@ -255,10 +252,7 @@ def verify_crcs(records: Bytes, headers: LogHeaders) -> None:
 
     Not for a projected fetch: there the server rewrites the batch and leaves the old checksum.
 
-    Raises
-    ------
-    FlussError
-        ``CORRUPT_RECORD_EXCEPTION``, naming the offset of the first batch that differs.
+    Raises ``CORRUPT_RECORD_EXCEPTION``, naming the offset of the first batch that differs.
     """
     data = np.frombuffer(records, np.uint8)  # the only view that google_crc32c takes
     value = google_crc32c.value

@@ -247,6 +247,26 @@ def varint(value: int) -> bytes:
     return bytes(made)
 
 
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number that :func:`varint` wrote at a place, and where it ends.
+
+    Raises ValueError where it does not end, IndexError where the bytes do before.
+    """
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value = byte & 0x7F
+    shift = 7
+    while shift < 70:
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + 1
+        shift += 7
+    raise ValueError("a number of more than 10 bytes")
+
+
 def varint_parts(values: UInt64s) -> list[Words]:
     """Return unsigned LEB128 as one part, or two where some take more than eight bytes."""
     top = int(values.max()) if len(values) else 0

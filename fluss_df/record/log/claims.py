@@ -38,6 +38,8 @@ def check_claims(
 ) -> None:
     """Refuse a message that becomes too large, or other than what it says.
 
+    Raises ProtocolError, naming the field and the claim.
+
     Parameters
     ----------
     message
@@ -48,11 +50,6 @@ def check_claims(
         The bytes that it was read from.
     most_bytes
         What its buffers may have together when they are decompressed.
-
-    Raises
-    ------
-    ProtocolError
-        Naming the field and the claim.
     """
     nodes = message.nodes
     for first in layout.nodes[:-1]:

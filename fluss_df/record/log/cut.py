@@ -71,17 +71,15 @@ def read_message(
 ) -> ArrowMessage:
     """Read the metadata of the Arrow message in ``data[start:end]``.
 
+    Raises ProtocolError when it is no record batch, or speaks of more than the bytes that are
+    there.
+
     Parameters
     ----------
     data, start, end
         The bytes of the message.
     layout
         The columns that it should have, where it may be hostile: more metadata is not read.
-
-    Raises
-    ------
-    ProtocolError
-        When it is no record batch, or speaks of more than the bytes that are there.
     """
     try:
         first, second = struct.unpack_from("<II", data, start)
@@ -216,6 +214,8 @@ def cut_columns(
 ) -> list[bytes | memoryview]:
     """Return the Arrow message in ``data[start:end]`` with some of its columns.
 
+    Raises ProtocolError when the message is not one of the layout.
+
     Parameters
     ----------
     data, start, end
@@ -229,11 +229,6 @@ def cut_columns(
     -------
     list
         New metadata, then slices of ``data``: nothing of the body is copied.
-
-    Raises
-    ------
-    ProtocolError
-        When the message is not one of the layout.
     """
     message = read_message(data, start, end)
     layout.check(message, message.rows)

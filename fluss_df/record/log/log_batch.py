@@ -68,10 +68,7 @@ class Compression:
     def from_properties(cls, properties: Mapping[str, str]) -> Compression:
         """Return what a table's properties ask for; without any, zstd at level 3.
 
-        Raises
-        ------
-        FlussError
-            ``INVALID_CONFIG_EXCEPTION`` for an unknown type or a level out of range.
+        Raises ``INVALID_CONFIG_EXCEPTION`` for an unknown type or a level out of range.
         """
         name = properties.get(_TYPE_KEY, "ZSTD").lower()
         text = properties.get(_LEVEL_KEY, "3")
@@ -115,6 +112,9 @@ def encode_log_batch(
     Thread safe; Arrow compresses without the GIL. The rows must have the table's Arrow types in the
     table's order (:func:`fluss_df.record.python.coerce.coerce` sees to that).
 
+    Raises FlussError for no rows, or a batch that does not fit the 2 GiB that the length field can
+    say.
+
     Parameters
     ----------
     batch
@@ -126,11 +126,6 @@ def encode_log_batch(
     statistics
         What :func:`~fluss_df.record.log.statistics.encode_statistics` gives; for servers from 1.0
         on.
-
-    Raises
-    ------
-    FlussError
-        For no rows, or a batch that does not fit the 2 GiB that the length field can say.
     """
     return log_batch(arrow_message(batch, compression), batch.num_rows, schema_id, statistics)
 
@@ -156,10 +151,7 @@ def log_batch(
 def log_header(schema_id: int, rows: int, body_size: int, statistics: bytes = b"") -> bytearray:
     """Return the header of an append-only batch, without writer and sequence.
 
-    Raises
-    ------
-    FlussError
-        For no rows, or more bytes than the length field can say.
+    Raises FlussError for no rows, or more bytes than the length field can say.
     """
     if not rows:
         raise FlussError("a log batch needs at least one row")

@@ -181,6 +181,9 @@ class LogDecoder:
     ) -> list[DecodedBatch]:
         """Decode batches one by one, with their offsets, timestamps and change types.
 
+        Raises ProtocolError for bytes that are not the batches that the headers speak of. Raises
+        ``SCHEMA_NOT_EXIST`` for a schema id that the decoder was not given.
+
         Parameters
         ----------
         records, headers
@@ -195,13 +198,6 @@ class LogDecoder:
         -------
         list of DecodedBatch
             In the order of the log. They never refer to ``records``: its memory may be reused.
-
-        Raises
-        ------
-        ProtocolError
-            For bytes that are not the batches that the headers speak of.
-        FlussError
-            ``SCHEMA_NOT_EXIST`` for a schema id that the decoder was not given.
         """
         result = []
         for run in runs(headers, first, last, start_offset, stop_offset):

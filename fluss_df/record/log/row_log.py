@@ -52,6 +52,9 @@ def encode_row_log_batch(
 ) -> EncodedLogBatch:
     """Encode rows as an append-only log batch of magic 0; thread safe.
 
+    Raises SchemaMismatchError for a value that the format cannot hold. Raises FlussError for a
+    batch without rows, or with more bytes than its length field can hold (2 GiB).
+
     Parameters
     ----------
     batch
@@ -62,13 +65,6 @@ def encode_row_log_batch(
         The encoder of the table's rows.
     change_types
         The change type of each row, for a changelog; its header is written by the server.
-
-    Raises
-    ------
-    SchemaMismatchError
-        For a value that the format cannot hold.
-    FlussError
-        For a batch without rows, or with more bytes than its length field can hold (2 GiB).
     """
     made = []
     first = 0

@@ -116,13 +116,7 @@ _PLAIN: Final[Mapping[TypeRoot, tuple[Callable[[DataType], Encode | None], Buffe
 
 
 class _Template:
-    """The metadata of the message of any one row, and where its numbers stand.
-
-    Parameters
-    ----------
-    message
-        That of a row of nulls, by Arrow.
-    """
+    """The metadata of the message of any one row, and where its numbers stand."""
 
     def __init__(self, message: bytes) -> None:
         size = 8 + _INT32.unpack_from(message, 4)[0]
@@ -156,13 +150,6 @@ def arrow_row_encoder(
     columns: Sequence[Column], compression: Compression
 ) -> Callable[[Sequence[Any]], bytes | None] | None:
     """Return what makes the Arrow message of one row; None where that takes Arrow's writer.
-
-    Parameters
-    ----------
-    columns
-        The columns of the row.
-    compression
-        What the message says of its buffers.
 
     Examples
     --------

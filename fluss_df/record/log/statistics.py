@@ -66,15 +66,7 @@ def statistics_columns(info: TableInfo) -> list[Column]:
 
 
 def encode_statistics(batch: pa.RecordBatch, columns: Sequence[Column]) -> bytes:
-    """Return the statistics of a batch.
-
-    Parameters
-    ----------
-    batch
-        The rows, with all columns of the table in its order.
-    columns
-        Those to have statistics, as :func:`statistics_columns` gives them.
-    """
+    """Return the statistics of a batch."""
     indexes = [batch.schema.get_field_index(column.name) for column in columns]
     arrays = [batch.column(i) for i in indexes]
     bounds = [_bounds(a, c.type) for a, c in zip(arrays, columns, strict=True)]
@@ -204,17 +196,7 @@ class BatchStatistics:
 def read_statistics(data: memoryview, columns: Sequence[Column]) -> BatchStatistics:
     """Read the statistics of a batch.
 
-    Parameters
-    ----------
-    data
-        What stands between its header and its rows.
-    columns
-        Those of the schema of the batch.
-
-    Raises
-    ------
-    ValueError, struct.error
-        Where they cannot be read.
+    Raises ValueError, struct.error where they cannot be read.
     """
     version, n = struct.unpack_from("<Bh", data)
     if version != _VERSION or n <= 0:

@@ -189,13 +189,6 @@ def _tried(column: Column) -> Callable[[Any], bool]:
 class RowCollector:
     """Checks rows, and makes batches of those that were gathered.
 
-    Parameters
-    ----------
-    columns
-        The columns of the table.
-    table
-        Its name, for errors.
-
     Attributes
     ----------
     width

@@ -87,13 +87,6 @@ Row = Mapping[str, Any] | Sequence[Any]
 class RowChecker:
     """The cheap checks of a row, for the moment it is appended: its kind, its names, its length.
 
-    Parameters
-    ----------
-    columns
-        The columns that rows are for, in order.
-    table
-        The table's name, for errors.
-
     Examples
     --------
     >>> check = RowChecker([Column("id", DataType(TypeRoot.BIGINT))], "db.t")
@@ -142,6 +135,9 @@ class RowChecker:
 def rows_to_batch(rows: Sequence[Row], columns: Sequence[Column], table: str) -> pa.RecordBatch:
     """Convert rows to a batch of exactly the table's Arrow types.
 
+    Raises SchemaMismatchError for a row or a value that does not fit, naming column and row (from
+    0).
+
     Parameters
     ----------
     rows
@@ -150,11 +146,6 @@ def rows_to_batch(rows: Sequence[Row], columns: Sequence[Column], table: str) ->
         The columns, in order.
     table
         The table's name, for errors.
-
-    Raises
-    ------
-    SchemaMismatchError
-        For a row or a value that does not fit, naming column and row (from 0).
     """
     names = [column.name for column in columns]
     arrays = []

@@ -58,10 +58,7 @@ def pieces(table: pa.Table, rows: int = BLOCK_ROWS) -> Iterator[pa.RecordBatch]:
 def check_columns(table: pa.Table, columns: Sequence[Column]) -> None:
     """Check that a table has the columns, in order.
 
-    Raises
-    ------
-    SchemaMismatchError
-        Where it has not.
+    Raises SchemaMismatchError where it has not.
     """
     wanted = [column.name for column in columns]
     if table.schema.names != wanted:
@@ -75,10 +72,8 @@ def extract_column(
 ) -> tuple[rv.Values, Bools | None]:
     """Return the values of a column, and which are not null.
 
-    Raises
-    ------
-    SchemaMismatchError
-        For a null in a column that is NOT NULL, or values that rows cannot hold.
+    Raises SchemaMismatchError for a null in a column that is NOT NULL, or values that rows cannot
+    hold.
     """
     valid = rv.validity(array)
     if valid is not None and not column.type.nullable:
@@ -89,11 +84,6 @@ def extract_column(
 
 class RowEncoder:
     r"""Encodes rows of Arrow as compacted rows. Immutable and thread safe.
-
-    Parameters
-    ----------
-    columns
-        The columns of a row, in order.
 
     Examples
     --------
@@ -108,16 +98,13 @@ class RowEncoder:
     def encode(self, table: pa.Table) -> EncodedRows:
         """Encode all rows.
 
+        Raises SchemaMismatchError for other columns or types, a null in a column that is NOT NULL,
+        or a value that rows cannot hold (a TIME with digits below the millisecond).
+
         Parameters
         ----------
         table
             The rows, with exactly the columns and their Arrow types.
-
-        Raises
-        ------
-        SchemaMismatchError
-            For other columns or types, a null in a column that is NOT NULL, or a value that rows
-            cannot hold (a TIME with digits below the millisecond).
         """
         check_columns(table, self.columns)
         made = []
@@ -211,10 +198,7 @@ class RowDecoder:
 
         The result does not refer to ``data``.
 
-        Raises
-        ------
-        ProtocolError
-            For bytes that are no such rows, naming row (from 0) and column.
+        Raises ProtocolError for bytes that are no such rows, naming row (from 0) and column.
         """
         raw = padded(data)
         bad = (starts < 0) | (ends < starts) | (ends > len(raw) - 16)

@@ -202,10 +202,7 @@ def decode_nested(
 ) -> pa.Array:
     """Decode ARRAYs, MAPs or ROWs; those that are not ``valid`` are empty.
 
-    Raises
-    ------
-    ProtocolError
-        For bytes that are none of the type.
+    Raises ProtocolError for bytes that are none of the type.
     """
     n = len(blobs.starts)
     kept = np.arange(n) if valid is None else np.flatnonzero(valid)

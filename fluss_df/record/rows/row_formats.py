@@ -27,10 +27,7 @@ _DECODERS: dict[str, type[compacted.RowDecoder]] = {
 def encoder_of(row_format: str) -> type[compacted.RowEncoder]:
     """Return the encoder of a format: ``compacted`` or ``indexed``.
 
-    Raises
-    ------
-    FlussError
-        For another one.
+    Raises FlussError for another one.
     """
     return _of(_ENCODERS, row_format)
 
@@ -52,10 +49,7 @@ def require_milliseconds(
 ) -> None:
     """Refuse digits of a TIME that rows cannot hold.
 
-    Raises
-    ------
-    SchemaMismatchError
-        Naming table and column.
+    Raises SchemaMismatchError, naming table and column.
     """
     for column in columns:
         t = column.type

@@ -117,11 +117,8 @@ NestedEncoder = Callable[[pa.Array, DataType, str], Blobs]
 def extract(array: pa.Array, t: DataType, path: str, nested: NestedEncoder) -> Values:
     """Return the values of an Arrow array of the type's Arrow type; under nulls, any or empty ones.
 
-    Raises
-    ------
-    SchemaMismatchError
-        For a TIME with digits below the millisecond, a timestamp beyond what rows can hold, or an
-        array of another type.
+    Raises SchemaMismatchError for a TIME with digits below the millisecond, a timestamp beyond what
+    rows can hold, or an array of another type.
     """
     if array.type != to_arrow(t) and t.root not in NESTED:
         raise SchemaMismatchError(f"column '{path}' is {array.type}, not {to_arrow(t)} of type {t}")
@@ -203,10 +200,7 @@ def build(values: Values, t: DataType, valid: Bools | None, fail: Fail) -> pa.Ar
 
     ``valid`` tells which are not null; the others must be zero or empty.
 
-    Raises
-    ------
-    ProtocolError
-        For values that the type does not have.
+    Raises ProtocolError for values that the type does not have.
     """
     kind = to_arrow(t)
     if isinstance(values, Blobs):

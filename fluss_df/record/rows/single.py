@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from fluss_df.record.layout.unaligned import varint
+from fluss_df.record.layout.unaligned import read_varint, varint
 from fluss_df.record.rows.single_numbers import EXACT, since_epoch_of, unscaled_of
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
@@ -128,13 +128,6 @@ def key_encoder(
 ) -> Callable[[Sequence[Any]], bytes | None] | None:
     r"""Return what encodes one key; None where that takes ``keys.encode_keys``.
 
-    Parameters
-    ----------
-    columns
-        The columns of the key.
-    lake_format
-        As there.
-
     Examples
     --------
     >>> encode = key_encoder([Column("id", DataType(TypeRoot.BIGINT))], None)
@@ -209,13 +202,6 @@ def row_encoder(
 ) -> Callable[[Sequence[Any]], bytes | None] | None:
     r"""Return what encodes one compacted row; None where that takes a ``RowEncoder``.
 
-    Parameters
-    ----------
-    columns
-        The columns of the row.
-    row_format
-        ``compacted``; other formats are not for this.
-
     Returns
     -------
     callable or None
@@ -266,28 +252,12 @@ def framed(key: bytes, row: bytes) -> bytes:
     return _LENGTH.pack(len(content)) + content
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    byte = data[at]
-    if byte < 0x80:
-        return byte, at + 1
-    value = byte & 0x7F
-    shift = 7
-    while shift < 70:
-        at += 1
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at + 1
-        shift += 7
-    raise ValueError("a number of more than 10 bytes")
-
-
 def _signed_varint(bits: int) -> Read:
     half, whole = 1 << (bits - 1), 1 << bits
     most = (bits + 6) // 7
 
     def read(data: bytes, at: int) -> tuple[int, int]:
-        value, end = _read_varint(data, at)
+        value, end = read_varint(data, at)
         if value >= half:
             value -= whole
         if value >= half or end - at > most:
@@ -325,7 +295,7 @@ def _read_bool(data: bytes, at: int) -> tuple[bool, int]:
 
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _read_varint(data, at)
+    size, at = read_varint(data, at)
     end = at + size
     return data[at:end], end
 
@@ -413,13 +383,6 @@ def row_decoder(
     columns: Sequence[Column], row_format: str
 ) -> Callable[[bytes, int], dict[str, Any] | None] | None:
     r"""Return what decodes one compacted row; None where that takes a ``RowDecoder``.
-
-    Parameters
-    ----------
-    columns
-        The columns of the row.
-    row_format
-        ``compacted``; other formats are not for this.
 
     Returns
     -------

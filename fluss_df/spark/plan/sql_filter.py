@@ -88,6 +88,9 @@ class _Instant(dt.datetime):
 def parse_filter(text: str, schema: pa.Schema, timezone: str, where: str) -> Predicate:
     """Return the predicate of the option ``filter``, bound to the columns' types.
 
+    Raises FlussError for what is no condition, a column that does not exist, or what cannot be
+    pushed down.
+
     Parameters
     ----------
     text
@@ -98,11 +101,6 @@ def parse_filter(text: str, schema: pa.Schema, timezone: str, where: str) -> Pre
         The zone of timestamps that are written without one and compared with an instant.
     where
         The table, for errors.
-
-    Raises
-    ------
-    FlussError
-        For what is no condition, a column that does not exist, or what cannot be pushed down.
     """
     try:
         tree = sqlglot.parse_one(text, dialect="spark")
@@ -140,15 +138,7 @@ def _invalid(message: str) -> FlussError:
 
 
 class SqlConditions:
-    """Converts conditions on the columns of a schema.
-
-    Parameters
-    ----------
-    schema
-        The columns, with the types that the scan's rows have.
-    timezone
-        The zone of timestamps without one, as Spark's session has it.
-    """
+    """Converts conditions on the columns of a schema."""
 
     def __init__(self, schema: pa.Schema, timezone: str) -> None:
         self._schema = schema
@@ -161,10 +151,7 @@ class SqlConditions:
     def convert(self, tree: exp.Expr) -> Predicate:
         """Return the predicate that a condition means, bound.
 
-        Raises
-        ------
-        UnsupportedExpression
-            For whatever has none.
+        Raises UnsupportedExpression for whatever has none.
         """
         require_read(tree, READ)
         return bind(self._condition(tree), self._schema)

@@ -46,10 +46,7 @@ def is_classic(spark: SparkSession) -> bool:
 def require_parsed(spark: SparkSession, text: str) -> None:
     """Parse a statement, and nothing more, in a classic session.
 
-    Raises
-    ------
-    ParseException
-        When Spark cannot read it.
+    Raises ParseException when Spark cannot read it.
     """
     session: Any = spark
     with _active(session):

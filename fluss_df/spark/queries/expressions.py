@@ -34,6 +34,9 @@ def expression_to_spark(
 ) -> DataFrame:
     """Return an Ibis expression over Fluss tables as a dataframe of Spark.
 
+    Raises FlussError for a table that is local to the Ibis connection, or an operation that Spark
+    has no SQL for.
+
     Parameters
     ----------
     expr
@@ -45,11 +48,6 @@ def expression_to_spark(
         The cluster; its settings become options of the reads.
     params
         Values of the expression's parameters.
-
-    Raises
-    ------
-    FlussError
-        For a table that is local to the Ibis connection, or an operation that Spark has no SQL for.
     """
     query = spark_sql(expr, params)
     for memtable in expr.op().find(ops.InMemoryTable):

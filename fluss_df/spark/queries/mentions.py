@@ -89,6 +89,8 @@ def find_mentions(
 ) -> tuple[list[Mention], list[str], DataFrame | None]:
     """Return the mentions of tables that Spark does not know, and what stands in for each.
 
+    Raises FlussError for what is no query, and for a mention that cannot be placed.
+
     Parameters
     ----------
     spark
@@ -103,11 +105,6 @@ def find_mentions(
     tuple
         The mentions, the relations in their place, and the query over these; None in its place
         where Spark analysed it only as a part of another.
-
-    Raises
-    ------
-    FlussError
-        For what is no query, and for a mention that cannot be placed.
     """
     wrapped = _head(query) in _PERHAPS
     if wrapped and is_classic(spark):
@@ -189,10 +186,7 @@ def _comment_end(text: str, start: int) -> int:
 def _head(query: str) -> str:
     """Return the word that a query begins with.
 
-    Raises
-    ------
-    FlussError
-        For a statement that Spark might run at once.
+    Raises FlussError for a statement that Spark might run at once.
     """
     match = _BEGIN.match(query)
     head = match[1].upper() if match else ""

@@ -32,13 +32,6 @@ class StandIns:
 
     A view has the columns of its table, and no rows. Spark reads it from files, because it prunes
     these: what its plan does not name is not needed.
-
-    Parameters
-    ----------
-    spark
-        The session.
-    name
-        What the names of the views begin with.
     """
 
     def __init__(self, spark: SparkSession, name: str) -> None:

@@ -44,10 +44,7 @@ def pinned_rows(
     Tables that :func:`can_pin` says no of are read as they are. Memory is that of what changed
     since.
 
-    Raises
-    ------
-    FlussError
-        ``PARTITION_NOT_EXISTS`` where the partition was dropped since, or created again.
+    Raises ``PARTITION_NOT_EXISTS`` where the partition was dropped since, or created again.
     """
     keys = [column.name for column in key_columns(info)]
     names = list(dict.fromkeys([*columns, *keys]))
@@ -78,15 +75,6 @@ def pinned_rows(
 
 class Moved:
     """The differences of a bucket between two offsets of its changelog.
-
-    Parameters
-    ----------
-    connection, info
-        The table.
-    names
-        The columns wanted, the key's among them.
-    bucket, partition_name
-        The bucket.
 
     Attributes
     ----------

@@ -30,11 +30,8 @@ _OLD_VALUE = ChangeType.UpdateBefore.short_string()
 def read_task(options: ReadOptions, schema: StructType, task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task, in the columns and types of a Spark schema.
 
-    Raises
-    ------
-    FlussError
-        When the table was dropped, or made again, since the query was planned; when offsets have
-        expired meanwhile; for a value that Spark cannot hold.
+    Raises FlussError when the table was dropped, or made again, since the query was planned; when
+    offsets have expired meanwhile; for a value that Spark cannot hold.
     """
     connection = options.connection.open()
     info = connection.get_table(task.table).get_table_info()

@@ -97,15 +97,7 @@ def _bucket(key: str) -> Bucket:
 
 
 class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream: rows of a log, or changes of a primary-key table, in the order of their offsets.
-
-    Parameters
-    ----------
-    options
-        The options of the read.
-    schema
-        The columns wanted.
-    """
+    """A stream: rows of a log, or changes of a primary-key table, in the order of their offsets."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -157,11 +149,8 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return up to where the next batch reads.
 
-        Raises
-        ------
-        FlussError
-            For a table that was made again, and for partitions that are gone, unless
-            ``fail.on.data.loss`` is false.
+        Raises FlussError for a table that was made again, and for partitions that are gone, unless
+        ``fail.on.data.loss`` is false.
         """
         scan = self._scan()
         begun = self._not_put_back(scan, start, from_json(scan, start))

@@ -48,15 +48,6 @@ class AllOrNothingWriter(DataSourceArrowWriter):
 
     A task that fails, is repeated or runs twice leaves nothing in the table. A driver that is
     killed while it publishes may leave a part.
-
-    Parameters
-    ----------
-    options
-        The options of the write.
-    schema
-        The columns of the dataframe.
-    overwrite
-        Whether Spark's mode is ``overwrite``.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:

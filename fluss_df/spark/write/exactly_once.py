@@ -11,10 +11,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from fluss_df.client.routing.partitions import PartitionRouter, bucket_assigner
+from fluss_df.client.write.append import AppendWriter
+from fluss_df.client.write.log_codec import LogCodec
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.sinks.target import Target
-from fluss_df.record.log.log_batch import Compression, encode_log_batch
 from fluss_df.record.python.coerce import coerce
 from fluss_df.schema import TableInfo
 from fluss_df.spark.boundary import called_by_spark
@@ -50,17 +50,7 @@ class StagedMessage(WriterCommitMessage):
 
 
 class ExactlyOnceWriter(DataSourceStreamArrowWriter):
-    """Stages a batch in its tasks, and publishes it in the driver, once it is decided.
-
-    Parameters
-    ----------
-    options
-        The options of the write.
-    schema
-        The columns of the stream.
-    overwrite
-        Whether Spark's output mode is ``complete``.
-    """
+    """Stages a batch in its tasks, and publishes it in the driver, once it is decided."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         self._options = options
@@ -122,14 +112,15 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         if not known:
             return
         ledger = self._ledger(known[0].query_id)
-        publisher = self.publisher(ledger)
-        info = check_write(self._options, self._schema).existing
+        target = check_write(self._options, self._schema)
+        info = target.existing
+        publisher = self.publisher(target, ledger)
         asked = self.asked(batchId, known, info)
         decided = ledger.decided(batchId)
         check_decided(known[0].query_id, batchId, info, decided, self._options)
         manifest, fresh = decided.manifest, False
         if manifest is None:
-            proposal = self.propose(publisher, batchId, known)
+            proposal = self.propose(info, publisher, batchId, known)
             proposal = replace(proposal, read=asked.read, content=asked.content, table=asked.table)
             manifest = ledger.decide(batchId, proposal)
             fresh = manifest == proposal
@@ -145,12 +136,13 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             table=str(info.table_path),
         )
 
-    def publisher(self, ledger: Ledger) -> Publisher:
+    def publisher(self, target: Target, ledger: Ledger) -> Publisher:
         """Return what publishes the batches of a query."""
-        target = check_write(self._options, self._schema)
         return Publisher(target.connection, target.existing, ledger)
 
-    def propose(self, publisher: Publisher, batch: int, messages: list[StagedMessage]) -> Manifest:
+    def propose(
+        self, info: TableInfo, publisher: Publisher, batch: int, messages: list[StagedMessage]
+    ) -> Manifest:
         """Return a manifest of what the tasks of one run of a batch have staged."""
         tasks = [message.staged for message in messages if message.staged is not None]
         if len(tasks) < len(messages):
@@ -159,7 +151,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
                 " when its tasks ran, and is gone: was the database dropped?",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
             )
-        return proposed(check_write(self._options, self._schema).existing, publisher, tasks)
+        return proposed(info, publisher, tasks)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: what was staged and is not decided is never published."""
@@ -192,15 +184,10 @@ def encoded_pieces(
 ) -> Iterator[Piece]:
     """Yield the rows of a task as encoded batches, each for one bucket of the table."""
     info, connection = target.existing, target.connection
-    router = PartitionRouter(connection, info, create=create_partitions)
-    assign = bucket_assigner(info, connection.config, count_of=router.buckets_of)
-    compression = Compression.from_properties(info.get_properties())
-    for rows in tables:
-        for _, partition_id, part in router.split(rows):
-            for batch in part.combine_chunks().to_batches():
-                for bucket, piece in assign(batch, partition_id):
-                    encoded = encode_log_batch(
-                        piece, schema_id=info.schema_id, compression=compression
-                    )
-                    payload = pa.py_buffer(encoded.to_bytes())
-                    yield Piece(partition_id, bucket.bucket_id, piece.num_rows, payload)
+    codec = LogCodec(info, connection.config)
+    with AppendWriter(connection, info, create_partitions=create_partitions) as writer:
+        for rows in tables:
+            for routed in writer.route(rows):
+                bucket, piece = routed.bucket, routed.rows
+                payload = pa.py_buffer(codec.encode(piece).to_bytes())
+                yield Piece(bucket.partition_id, bucket.bucket_id, piece.num_rows, payload)

@@ -136,11 +136,8 @@ def check_decided(
 ) -> None:
     """Hold a batch against those that the ledger knows.
 
-    Raises
-    ------
-    FlussError
-        When later batches were written, when the entries of earlier ones are gone, when the table
-        was made again since, or is another one.
+    Raises FlussError when later batches were written, when the entries of earlier ones are gone,
+    when the table was made again since, or is another one.
     """
     losses = Losses(
         "fail" if options.fail_on_data_loss else "ignore",
@@ -188,12 +185,9 @@ def check_same_batch(
 ) -> None:
     """Refuse a batch of the number of another one that was written.
 
-    Raises
-    ------
-    FlussError
-        When what was written under this number is not what comes now; with
-        ``fail.on.data.loss=false``, not where only the rows say so, which a query may give
-        otherwise each time: then those that were decided are written.
+    Raises FlussError when what was written under this number is not what comes now; with
+    ``fail.on.data.loss=false``, not where only the rows say so, which a query may give otherwise
+    each time: then those that were decided are written.
     """
     way_out = ""
     if manifest.read is not None and asked.read is not None:

@@ -159,17 +159,7 @@ class Piece:
 
 
 class Ledger:
-    """The ledger of one query.
-
-    Parameters
-    ----------
-    connection
-        The cluster, which is that of the table.
-    database
-        The database of its two tables; it is created.
-    query_id
-        The query, by the name that its checkpoint gives it.
-    """
+    """The ledger of one query."""
 
     def __init__(self, connection: FlussConnection, database: str, query_id: str) -> None:
         self._connection = connection
@@ -237,11 +227,8 @@ class Ledger:
     def staged(self, batch: int, manifest: Manifest) -> Iterator[list[Piece]]:
         """Yield what a manifest consists of, in an order that is the same each time.
 
-        Raises
-        ------
-        FlussError
-            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION``, before the first of it, when some of it has
-            expired; ``CORRUPT_RECORD_EXCEPTION`` when some of it is not there.
+        Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION``, before the first of it, when some of it has
+        expired; ``CORRUPT_RECORD_EXCEPTION`` when some of it is not there.
         """
         self._check_staged(batch, manifest)
         wanted = pa.array(manifest.attempts, pa.string())

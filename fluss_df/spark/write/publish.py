@@ -41,15 +41,7 @@ class _NotInOrderError(FlussError):
 
 
 class Publisher:
-    """Publishes the batches of one query to a log table.
-
-    Parameters
-    ----------
-    connection, info
-        The table.
-    ledger
-        The query's ledger.
-    """
+    """Publishes the batches of one query to a log table."""
 
     def __init__(self, connection: FlussConnection, info: TableInfo, ledger: Ledger) -> None:
         self._connection = connection
@@ -78,17 +70,14 @@ class Publisher:
     def publish(self, batch: int, manifest: Manifest, *, fresh: bool) -> None:
         """Write what of a batch is not there yet; return when all of it is acknowledged.
 
+        Raises FlussError for a table that was made again, and when it cannot be said what is there.
+
         Parameters
         ----------
         batch, manifest
             What to publish.
         fresh
             Whether it was decided just now, by the caller, so that nothing of it is there.
-
-        Raises
-        ------
-        FlussError
-            For a table that was made again, and when it cannot be said what is there.
         """
         if manifest.table_id != self._info.table_id:
             raise FlussError(

@@ -53,12 +53,8 @@ class Written(WriterCommitMessage):
 def check_write(options: WriteOptions, schema: StructType) -> Target:
     """Return the table that a write is for, in the process that asks.
 
-    Raises
-    ------
-    FlussError
-        When the table does not exist, or does not take what the mode does.
-    SchemaMismatchError
-        When columns or types do not fit, whatever the rows are.
+    Raises FlussError when the table does not exist, or does not take what the mode does. Raises
+    SchemaMismatchError when columns or types do not fit, whatever the rows are.
     """
     connection = options.connection.open()
     path = TablePath.parse(options.table, connection.default_database)
@@ -205,15 +201,6 @@ class FlussWriter(DataSourceArrowWriter):
 
     Rows of a task that failed, or is repeated, stay: in primary-key tables a repeated task changes
     nothing, in log tables its rows are there twice.
-
-    Parameters
-    ----------
-    options
-        The options of the write.
-    schema
-        The columns of the dataframe.
-    overwrite
-        Whether Spark's mode is ``overwrite``.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -248,15 +235,6 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     """A streaming write, at least once: a batch that is repeated writes its rows again.
 
     Primary-key tables end the same, because the rows of a key come in the same order again.
-
-    Parameters
-    ----------
-    options
-        The options of the write.
-    schema
-        The columns of the stream.
-    overwrite
-        Whether Spark's output mode is ``complete``.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:

@@ -87,10 +87,7 @@ def run(state: State, request: Request) -> Response:
 def statement_of(state: State, form: Mapping[str, str]) -> str:
     """Return the statement that a form describes.
 
-    Raises
-    ------
-    FlussError
-        For what cannot be a statement, naming the field.
+    Raises FlussError for what cannot be a statement, naming the field.
     """
     what = form.get("what", "")
     if what == "create-database":
@@ -199,10 +196,7 @@ def _create_table(path: TablePath, form: Mapping[str, str]) -> str:
 def type_of(column: str, text: str) -> DataType:
     """Return the type that a text in SQL names.
 
-    Raises
-    ------
-    FlussError
-        For a text that is no type, naming the column.
+    Raises FlussError for a text that is no type, naming the column.
     """
     try:
         kind = exp.DataType.build(text, dialect=Fluss)

@@ -259,10 +259,7 @@ def _key_of(column: Column, kind: pa.DataType, given: Mapping[str, str]) -> pa.A
 def value_of(column: Column, text: str) -> Any:
     """Return what somebody typed as a value of a column.
 
-    Raises
-    ------
-    FlussError
-        Where it is none, saying how such values are written.
+    Raises FlussError where it is none, saying how such values are written.
     """
     root = column.type.root
     text = text.strip() if root not in (TypeRoot.STRING, TypeRoot.CHAR) else text

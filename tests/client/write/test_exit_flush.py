@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fluss_df.client.write import exit_flush
+from fluss_df.client.write import writer as module
 from fluss_df.config import Config
 from fluss_df.errors import FlussError
 
@@ -50,8 +50,8 @@ class PlayedWriter:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(exit_flush, "time", SimpleNamespace(monotonic=made.monotonic))
-    monkeypatch.setattr(exit_flush, "_open_writers", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=made.monotonic))
+    monkeypatch.setattr(module, "_open_writers", weakref.WeakKeyDictionary())
     return made
 
 
@@ -59,9 +59,9 @@ def at_end(caplog: pytest.LogCaptureFixture, *writers: PlayedWriter) -> list[str
     """End the program; return what it says."""
     config = Config({"bootstrap.servers": "127.0.0.1:9"})
     for writer in writers:
-        exit_flush.flush_at_exit(writer, config)  # type: ignore[arg-type]
+        module._open_writers[writer] = config  # type: ignore[index]
     with caplog.at_level(logging.ERROR):
-        exit_flush._flush_all()
+        module._flush_all()
     return [record.getMessage() for record in caplog.records]
 
 
@@ -99,8 +99,8 @@ def test_a_writer_that_was_closed_or_collected_is_not_flushed(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     closed, collected = (PlayedWriter(clock, name, takes_s=1e9) for name in ("db.a", "db.b"))
-    exit_flush.flush_at_exit(closed, Config())  # type: ignore[arg-type]
-    exit_flush.flush_at_exit(collected, Config())  # type: ignore[arg-type]
-    exit_flush.needs_no_flush(closed)  # type: ignore[arg-type]
+    module._open_writers[closed] = Config()  # type: ignore[index]
+    module._open_writers[collected] = Config()  # type: ignore[index]
+    module.TableWriter._end(closed)  # type: ignore[arg-type]
     del collected
     assert at_end(caplog) == []

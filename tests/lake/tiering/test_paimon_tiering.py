@@ -260,7 +260,7 @@ def test_a_table_that_is_not_written_is_left_to_flink(
     request: pytest.FixtureRequest,
 ) -> None:
     name = f"left_{request.node.callspec.id.replace(' ', '_')}"
-    table = LakeTable(paimon_tiering, "keys", name, LATER, properties).create()
+    table = LakeTable(paimon_tiering, "keys", name, LATER, custom=properties).create()
     table.write([1, 2], 0)
     with pytest.raises(FlussError, match=says):
         run(connection, table)

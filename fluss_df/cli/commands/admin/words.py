@@ -38,10 +38,7 @@ Spec = Annotated[
 def pairs(words: Iterable[str], what: str) -> dict[str, str]:
     """Return ``KEY=VALUE`` words as a dict.
 
-    Raises
-    ------
-    FlussError
-        For a word without ``=``, and a key that is there twice.
+    Raises FlussError for a word without ``=``, and a key that is there twice.
     """
     found: dict[str, str] = {}
     for word in words:
