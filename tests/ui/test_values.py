@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from urllib.parse import quote
@@ -182,6 +183,15 @@ def test_sizes_have_units(number: float | None, shown: str) -> None:
 )
 def test_numbers_of_axes_are_told_apart(ticks: list[float], shown: list[str]) -> None:
     assert plots.labels(ticks) == shown
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bars_are_as_long_as_their_values(sign: int) -> None:
+    values = np.array([74.25, 74.75, 148.5]) * sign
+    drawn = plots.bars(["a", "b", "c"], plots.Line("v", values), "t")
+    heights = [float(height) for height in re.findall(r'class="bar".*?height="([\d.]+)"', drawn)]
+    assert heights[2] / heights[0] == pytest.approx(2, rel=0.01)
+    assert heights[1] / heights[0] == pytest.approx(74.75 / 74.25, rel=0.01)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 599, 601, 65_536, 1_000_000])

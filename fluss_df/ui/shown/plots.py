@@ -92,9 +92,10 @@ def bars(names: Sequence[str], drawn: Line, title: str) -> Markup:
     values = drawn.values[:_MOST_BARS]
     if not np.isfinite(values).any():
         return Markup('<p class="empty">There is nothing to draw yet.</p>')
-    low, high = _range(values, zero=True)
+    # a bar is read by its length: it begins at 0
+    low, high = _range(np.append(values, 0.0), zero=True)
     step = (WIDTH - _LEFT - _RIGHT) / len(values)
-    base = float(_height(np.array([max(low, 0.0)]), low, high)[0])
+    base = float(_height(np.array([0.0]), low, high)[0])
     parts = [_vertical(low, high)]
     every = max(1, math.ceil(len(values) / 8))
     for index, (name, value) in enumerate(zip(names, values, strict=False)):
