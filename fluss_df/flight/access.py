@@ -13,10 +13,21 @@ from fluss_df.embedded import EmbeddedFluss
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The connection of one user, and how it is given up."""
+    """The connection of one user.
+
+    Parameters
+    ----------
+    connection
+        The user's.
+    close
+        Gives it up.
+    recheck
+        Raises ``AUTHENTICATE_EXCEPTION`` where the user would not be let in any more.
+    """
 
     connection: FlussConnection
     close: Callable[[], None]
+    recheck: Callable[[], None]
 
 
 class Access(Protocol):
@@ -61,7 +72,8 @@ class FolderAccess:
                 connection.close()
             view.close()
 
-        return Way(connection, close)
+        # the users of an engine stay what they are as long as it is open
+        return Way(connection, close, lambda: None)
 
 
 class ClusterAccess:
@@ -103,4 +115,8 @@ class ClusterAccess:
             with contextlib.suppress(Exception):
                 connection.close()
 
-        return Way(connection, close)
+        def recheck() -> None:
+            with FlussConnection.create(config):
+                pass
+
+        return Way(connection, close, recheck)

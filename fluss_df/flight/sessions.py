@@ -21,7 +21,7 @@ from fluss_df.flight.options import FlightLimits
 from fluss_df.flight.refusals import exhausted, invalid, unauthenticated
 
 _HANDLE_BYTES: Final = 24
-# for how long a password that comes with each call is taken for what it was
+# for how long a password is taken for what it was
 _CHECKED_S: Final = 60.0
 
 
@@ -72,6 +72,18 @@ class Session:
         self._lock = threading.Lock()
         self._prepared: dict[bytes, Prepared] = {}
         self._results: dict[bytes, Result] = {}
+
+    def recheck(self) -> None:
+        """Have the password compared again, unless it just was: it may have been changed.
+
+        Raises
+        ------
+        FlussError
+            ``AUTHENTICATE_EXCEPTION`` where it is none any more.
+        """
+        if self.checked + _CHECKED_S < time.monotonic():
+            self._way.recheck()
+            self.checked = time.monotonic()
 
     # ---- calls
 
@@ -278,7 +290,7 @@ class Sessions:
     def of_token(self, token: str) -> Session:
         """Return the client with a token; its call begins.
 
-        Raises RefusalError when there is none.
+        Raises FlussError where there is none, or its password is none any more since a minute.
         """
         with self._lock:
             found = self._by_token.get(self._digest(token))
@@ -286,6 +298,7 @@ class Sessions:
                 found.enter()
         if found is None:
             raise unauthenticated("the token is not known here, or has expired: sign in again")
+        self._recheck(found)
         return found
 
     def of_password(self, user: str, password: str, address: str) -> Session:
@@ -301,23 +314,20 @@ class Sessions:
         if found is None:
             found = self._entered(self._by_password, key, self._opened(user, password, address))
             found.enter()
-        elif found.checked + _CHECKED_S < time.monotonic():
-            try:
-                self._check(found, user, password, address)
-            except BaseException:
-                found.leave()
-                raise
+        else:
+            self._recheck(found)
         return found
 
-    def _check(self, session: Session, user: str, password: str, address: str) -> None:
-        """Have the password compared again: it may have been changed."""
+    def _recheck(self, session: Session) -> None:
+        """Sign out a client whose password is none any more; its call is over."""
         try:
-            self._access.open(user, password, address).close()
-        except FlussError as error:
-            if error.error_code == ErrorCode.AUTHENTICATE_EXCEPTION:
+            session.recheck()
+        except BaseException as error:
+            session.leave()
+            refused = error.error_code if isinstance(error, FlussError) else None
+            if refused == ErrorCode.AUTHENTICATE_EXCEPTION:
                 self.close_one(session)
             raise
-        session.checked = time.monotonic()
 
     def anonymous(self, address: str) -> Session:
         """Return what all have in common who gave no name, from one address; a call begins.

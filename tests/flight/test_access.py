@@ -271,11 +271,16 @@ def test_a_client_whose_statement_takes_longer_is_not_idle(engine: EmbeddedFluss
         assert not list(server._sessions.all())
 
 
-def test_a_password_that_was_changed_is_refused_a_minute_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["password", "token"])
+def test_a_password_that_was_changed_is_refused_a_minute_later(tmp_path: Path, by: str) -> None:
     with EmbeddedFluss(tmp_path, port=0, sasl={"bob": "old"}) as engine:
         address = engine.address
         server = FlightSqlServer(ClusterAccess(address, needs_password=True))
-        old = Peer(server, (basic("bob", "old"),))
+        if by == "password":
+            old = Peer(server, (basic("bob", "old"),))
+        else:
+            _, token = Peer(server).client.authenticate_basic_token("bob", "old")
+            old = Peer(server, (("authorization", token.decode()),))
         assert old.query("SELECT 1 AS a") == [{"a": 1}]
     (session,) = server._sessions.all()
     port = int(address.rpartition(":")[2])

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 OnDataLoss: TypeAlias = Literal["fail", "ignore"]
 
+# longer than what a moment in ms may be ahead
+_MOMENT_S = 0.002
 # buckets that a message names at the most
 _SHOWN = 4
 
@@ -137,11 +139,13 @@ def moment_after(
 ) -> int | None:
     """Return a moment by which all before some offsets was committed; None where none is known.
 
-    The clock of a server may be ahead of ours.
+    The clock of a server may be ahead of ours, and rows ahead of both: a clock that was set back.
     """
     if not ends:
         return None
     clock = int(time.time() * 1000) + 1
+    # of a moment that is still to come a server says nothing, and so nothing of such rows
+    time.sleep(_MOMENT_S)
     since = _offsets_at(connection, info, list(ends), clock)
     if any(offset is not None and offset < ends[bucket] for bucket, offset in since.items()):
         return None

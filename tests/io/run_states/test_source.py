@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,37 @@ def test_clocks_of_servers_that_differ(tmp_path: Path, monkeypatch: pytest.Monke
     pipeline.run()
     whole(pipeline)
     pipeline.close()
+
+
+@pytest.mark.parametrize("ahead_h", [5, -30])
+def test_a_clock_that_was_set_wrong_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_h: int
+) -> None:
+    """Rows that were committed later than now are no sign of a log that was put back."""
+    shift_s = 0
+    now, now_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: now() + shift_s)
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() + shift_s * 1_000_000_000)
+    pipeline = Pipeline(tmp_path / "home", "folder")
+    for moved_h in (0, ahead_h, 0, 0, ahead_h, 0):
+        shift_s = moved_h * 3600
+        pipeline.feed()
+        pipeline.run()
+        pipeline.reopened()
+    whole(pipeline)
+    pipeline.close()
+    # and where the first batch has such rows
+    shift_s = 5 * 3600
+    first = Pipeline(tmp_path / "first", "folder")
+    first.feed()
+    shift_s = 0
+    for _ in range(3):
+        first.run()
+        first.reopened()
+        first.feed()
+    first.run()
+    whole(first)
+    first.close()
 
 
 @pytest.mark.parametrize("step", STEPS)
