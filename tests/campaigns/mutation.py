@@ -246,6 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rooms", nargs="+", choices=list(_TESTS), default=list(_TESTS))
     parser.add_argument("--mutants", type=int, default=200, help="of how many a sample is made")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--skip", type=int, default=0, help="of the sample, so many were judged")
     parser.add_argument("--seconds", type=float, default=3600, help="no mutant begins after that")
     parser.add_argument("--measured", action="store_true", help="the last measurement holds")
     options = parser.parse_args(arguments)
@@ -258,6 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every = [mutant for path in modules for mutant in mutants(path)]
     sample = random.Random(options.seed).sample(every, min(options.mutants, len(every)))
     print(f"{len(sample)} of {len(every)} mutants, seed {options.seed}", flush=True)
+    sample = sample[options.skip :]
     for name in _PRELOADED:
         importlib.import_module(name)
     found: Counter[str] = Counter()

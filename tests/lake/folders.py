@@ -22,6 +22,8 @@ from tests.lake.tiering.support import COLUMNS, LakeTable
 os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
 BY_HAND = EngineOptions(lake_tiering=False)
+AT_ONCE = {"table.datalake.freshness": "1ms"}
+IN_A_SECOND = {"table.datalake.freshness": "1s"}
 
 
 @dataclass
@@ -42,9 +44,13 @@ def table(
     properties: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> LakeTable:
-    """Create a table of a kind, by the name of its kind where none is given."""
+    """Create a table of a kind, by the name of its kind where none is given.
+
+    It is due for tiering again at once; for an engine that tiers by itself, give ``IN_A_SECOND``.
+    """
     server = Server(engine.address)
-    return LakeTable(server, kind, name or kind, properties or {}).create()  # type: ignore[arg-type]
+    given = {**AT_ONCE, **(properties or {})}
+    return LakeTable(server, kind, name or kind, given).create()  # type: ignore[arg-type]
 
 
 def at(engine: EmbeddedFluss, lake_table: LakeTable) -> LakeTable:
@@ -61,7 +67,7 @@ def tier(engine: EmbeddedFluss) -> int:
             rows = sum(done.rows for done in service.run_due())
             if rows:
                 return rows
-            time.sleep(0.1)
+            time.sleep(0.01)
     raise AssertionError("nothing was due")
 
 

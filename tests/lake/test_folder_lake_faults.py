@@ -328,7 +328,7 @@ with EmbeddedFluss(sys.argv[1], port=0, options=EngineOptions(lake_tiering=False
     name = sys.argv[3]
     with engine.connection() as connection:
         if sys.argv[2] == "tiering":
-            time.sleep(1.2)
+            time.sleep(0.01)
             with TieringService(connection) as service:
                 limit(1000)
                 try:
