@@ -21,6 +21,8 @@ from tests.lake.tiering.support import COLUMNS, LakeTable
 # else it warns that a faster planner could be installed
 os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
+#: what programs of these tests import first
+MODULES = ("fluss_df.lake.tiering", "fluss_df.embedded.folder_lake", "pyiceberg.catalog.sql")
 BY_HAND = EngineOptions(lake_tiering=False)
 AT_ONCE = {"table.datalake.freshness": "1ms"}
 IN_A_SECOND = {"table.datalake.freshness": "1s"}

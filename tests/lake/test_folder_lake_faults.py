@@ -29,6 +29,7 @@ from fluss_df.lake import TieringService
 from fluss_df.lake.writing.tasks import TaskWriter
 from tests.lake.folders import (
     BY_HAND,
+    MODULES,
     Server,
     assert_elsewhere,
     assert_reads,
@@ -39,6 +40,7 @@ from tests.lake.folders import (
     tier,
 )
 from tests.lake.tiering.support import KINDS
+from tests.programs import command
 
 KILLS = int(os.environ.get("FLUSS_TEST_KILLS", "4"))
 SEED = int(os.environ.get("FLUSS_TEST_SEED", "1"))
@@ -153,7 +155,8 @@ def test_a_process_that_is_killed_while_it_adds_a_column(tmp_path: Path, when: s
     with EmbeddedFluss(tmp_path, port=0, options=BY_HAND) as engine:
         lake_table = table(engine, "log")
         lake_table.write([1, 2], 1)
-    done = subprocess.run([sys.executable, "-c", ALTERED, str(tmp_path), when], check=False)
+    program = [*command(preload=MODULES), "-c", ALTERED, str(tmp_path), when]
+    done = subprocess.run(program, check=False)
     assert done.returncode == -signal.SIGKILL
     with EmbeddedFluss(tmp_path, port=0, options=BY_HAND) as engine:
         assert tier(engine) == 2
@@ -357,7 +360,7 @@ def test_a_full_disk_loses_nothing_and_leaves_nothing(tmp_path: Path, kind: str,
     folder = old.rename(new) if when == "moving" else old
     before = {name for name in files_of(folder) if "warehouse" in name}
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(folder), when, kind],
+        [*command(preload=MODULES), "-c", FULL, str(folder), when, kind],
         capture_output=True,
         text=True,
         check=False,
@@ -463,17 +466,15 @@ def test_every_front_end_reads_the_lake_of_a_folder(tmp_path: Path, kind: str) -
         con.disconnect()
     # the folder as it is, from another process, which moves and opens it
     folder = folder.rename(tmp_path / "moved")
-    command = Path(sys.executable).with_name("fluss-df")
+    tool = Path(sys.executable).with_name("fluss-df")
     asked = subprocess.run(
-        [command, "sql", f"SELECT sum(id) AS s FROM {kind}", "--connection", folder, "--json"],
+        [tool, "sql", f"SELECT sum(id) AS s FROM {kind}", "--connection", folder, "--json"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert asked.returncode == 0, asked.stderr
     assert json.loads(asked.stdout) == [{"s": total}] or json.loads(asked.stdout) == {"s": total}
-    checked = subprocess.run(
-        [command, "check", folder], capture_output=True, text=True, check=False
-    )
+    checked = subprocess.run([tool, "check", folder], capture_output=True, text=True, check=False)
     assert "files of the lake" in checked.stdout
     assert checked.returncode == 0, checked.stderr
