@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Mapping
@@ -17,6 +19,7 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.lake import TieringService
 from tests.lake.tiering.support import COLUMNS, LakeTable
+from tests.programs import command
 
 # else it warns that a faster planner could be installed
 os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")
@@ -33,6 +36,30 @@ class Server:
     """Where a :class:`LakeTable` is."""
 
     bootstrap_servers: str
+
+
+_OWNER = """
+import os, sys, time
+from fluss_df.embedded import EmbeddedFluss
+with EmbeddedFluss(sys.argv[1], port=0) as engine:
+    print(engine.address, os.getpid(), flush=True)
+    time.sleep(60)
+"""
+
+
+class Owner:
+    """A process that has a folder, and tiers its tables, until it is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        program = [*command(preload=MODULES), "-c", _OWNER, str(folder)]
+        self._process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.address, pid = self._process.stdout.readline().split()
+        self._pid = int(pid)
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        self._process.communicate()
 
 
 def tiering_threads() -> set[threading.Thread]:

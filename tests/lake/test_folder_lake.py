@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +19,7 @@ from tests.lake.folders import (
     AT_ONCE,
     BY_HAND,
     IN_A_SECOND,
+    Owner,
     Server,
     assert_reads,
     catalog,
@@ -182,15 +179,6 @@ def test_tables_that_iceberg_cannot_hold_are_refused_and_leave_nothing(
         assert connection.get_admin().list_tables("fluss") == []
 
 
-OWNER = """
-import sys, time
-from fluss_df.embedded import EmbeddedFluss
-with EmbeddedFluss(sys.argv[1], port=0) as engine:
-    print(engine.address, flush=True)
-    time.sleep(60)
-"""
-
-
 @pytest.mark.parametrize("kind", ["log", "keys"])
 def test_an_owner_that_is_killed_while_it_tiers_loses_and_repeats_nothing(
     tmp_path: Path, kind: str
@@ -198,16 +186,11 @@ def test_an_owner_that_is_killed_while_it_tiers_loses_and_repeats_nothing(
     with EmbeddedFluss(tmp_path, port=0, options=BY_HAND) as engine:
         lake_table = table(engine, kind, IN_A_SECOND)
     for turn in range(4):
-        owner = subprocess.Popen(
-            [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-        )
-        assert owner.stdout is not None
-        lake_table.cluster = Server(owner.stdout.readline().strip())  # type: ignore[assignment]
+        owner = Owner(tmp_path)
+        lake_table.cluster = Server(owner.address)  # type: ignore[assignment]
         lake_table.write(list(range(turn * 50, turn * 50 + 100)), turn)
         time.sleep(turn * 0.5)
-        os.kill(owner.pid, signal.SIGKILL)
-        owner.wait()
-        owner.stdout.close()
+        owner.kill()
     with EmbeddedFluss(tmp_path, port=0) as engine:
         lake_table.cluster = Server(engine.address)  # type: ignore[assignment]
         assert_reads(engine, lake_table)

@@ -30,6 +30,7 @@ from fluss_df.lake.writing.tasks import TaskWriter
 from tests.lake.folders import (
     BY_HAND,
     MODULES,
+    Owner,
     Server,
     assert_elsewhere,
     assert_reads,
@@ -388,15 +389,6 @@ def test_a_full_disk_loses_nothing_and_leaves_nothing(tmp_path: Path, kind: str,
 # ---- kills
 
 
-OWNER = """
-import sys, time
-from fluss_df.embedded import EmbeddedFluss
-with EmbeddedFluss(sys.argv[1], port=0) as engine:
-    print(engine.address, flush=True)
-    time.sleep(60)
-"""
-
-
 def test_owners_that_are_killed_lose_and_repeat_nothing(tmp_path: Path) -> None:
     choose = random.Random(SEED)
     folder = tmp_path / "folder"
@@ -406,19 +398,12 @@ def test_owners_that_are_killed_lose_and_repeat_nothing(tmp_path: Path) -> None:
             for kind in ("log", "partitioned_keys")
         ]
     for turn in range(KILLS):
-        owner = subprocess.Popen(
-            [sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True
-        )
-        assert owner.stdout is not None
-        address = owner.stdout.readline().strip()
-        assert address
+        owner = Owner(folder)
         for lake_table in tables:
-            lake_table.cluster = Server(address)  # type: ignore[assignment]
+            lake_table.cluster = Server(owner.address)  # type: ignore[assignment]
             lake_table.write(list(range(turn * 3, turn * 3 + 40)), turn)
         time.sleep(choose.random() * 1.2)
-        os.kill(owner.pid, signal.SIGKILL)
-        owner.wait()
-        owner.stdout.close()
+        owner.kill()
         if choose.random() < 0.3:
             folder = folder.rename(tmp_path / f"folder-{turn}")
         if turn % 10 == 9:
