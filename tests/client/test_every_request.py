@@ -100,7 +100,6 @@ class World:
         code = raised.value.error_code
         return ErrorCode.CONFIG_EXCEPTION if code == ErrorCode.UNKNOWN_SERVER_ERROR else code
 
-
     def code_at_once(self, call: Callable[[], object]) -> int:
         """Return the same of a lease of no table, for which clients wait: it may be a new one."""
         with pytest.MonkeyPatch.context() as patch:
