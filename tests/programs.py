@@ -26,6 +26,7 @@ import sys
 import tempfile
 import types
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,15 +35,18 @@ _STUB: Final = str(Path(__file__).with_name("program_stub.py"))
 _LONGEST: Final = 1 << 20
 
 
-def command(*options: str) -> list[str]:
-    """Return how a command line begins, instead of ``[sys.executable, *options]``."""
+def command(*options: str, preload: Sequence[str] = ()) -> list[str]:
+    """Return how a command line begins, instead of ``[sys.executable, *options]``.
+
+    ``preload`` names modules that are imported once, beside those that always are.
+    """
     if not hasattr(os, "pidfd_open"):
         return [sys.executable, *options]
-    return [sys.executable, "-I", "-S", _STUB, _started(options)]
+    return [sys.executable, "-I", "-S", _STUB, _started(options, tuple(preload))]
 
 
 @functools.cache
-def _started(options: tuple[str, ...]) -> str:
+def _started(options: tuple[str, ...], preload: tuple[str, ...]) -> str:
     """Start the process that is forked; return the address of its socket."""
     folder = tempfile.TemporaryDirectory(prefix="fluss-df-programs-")
     address = str(Path(folder.name) / "socket")
@@ -50,7 +54,7 @@ def _started(options: tuple[str, ...]) -> str:
     listener.bind(address)
     listener.listen(64)
     process = subprocess.Popen(
-        [sys.executable, *options, "-m", "tests.programs", str(listener.fileno())],
+        [sys.executable, *options, "-m", "tests.programs", str(listener.fileno()), *preload],
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         pass_fds=[listener.fileno()],
         stdin=subprocess.PIPE,
@@ -156,6 +160,7 @@ def _begin(streams: list[int], request: _Request) -> types.CodeType | str:
 
 if __name__ == "__main__":
     import gc
+    import importlib
     import runpy
 
     import polars  # noqa: F401
@@ -165,6 +170,8 @@ if __name__ == "__main__":
     import fluss_df.cli
     import fluss_df.embedded  # noqa: F401
 
+    for _name in sys.argv[2:]:
+        importlib.import_module(_name)
     gc.collect()
     gc.freeze()
     _what = _serve(socket.socket(fileno=int(sys.argv[1])))

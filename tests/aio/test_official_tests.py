@@ -42,7 +42,7 @@ DIFFERENCES = {
 }
 
 
-# They wait, for ten seconds three times, for rows that do not come: those who wait do so together.
+# Three wait for rows that do not come, ten seconds each: they do so side by side.
 _PROCESSES = 4
 
 

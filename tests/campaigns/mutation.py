@@ -38,6 +38,8 @@ _TESTS: Final = {
 }
 # what tests of a mutant may take together, in seconds that they took when all was well
 _MOST_SECONDS: Final = 6.0
+# of what runs when a module is imported, such as tables: any of its tests may be the one
+_MOST_SECONDS_AT_IMPORT: Final = 30.0
 _MOST_TESTS: Final = 60
 # loaded once: each mutant runs in a fork
 _QUIET: Final = ("-p", "no:cacheprovider", "-W", "ignore:Module already imported")
@@ -85,9 +87,15 @@ class Mutant:
         old = ast.unparse(node)
         _put(parent, field, index, other)
         lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        # what is constant is part of its statement, and has no line that runs
+        around = min(
+            (each for each in ast.walk(tree) if isinstance(each, ast.stmt) and _holds(each, lines)),
+            key=lambda each: (each.end_lineno or each.lineno) - each.lineno,
+        )
+        statement = range(around.lineno, (around.end_lineno or around.lineno) + 1)
         source = ast.unparse(ast.fix_missing_locations(tree))
         text = f"{self.module}:{node.lineno}: {old}  ->  {ast.unparse(other)}"
-        return Made(self.module, lines, text, source)
+        return Made(self.module, lines, statement, text, source)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,8 +104,13 @@ class Made:
 
     module: str
     lines: range
+    statement: range
     text: str
     source: str
+
+
+def _holds(node: ast.stmt, lines: range) -> bool:
+    return node.lineno <= lines.start and lines.stop - 1 <= (node.end_lineno or node.lineno)
 
 
 def _changed(node: ast.AST) -> Iterator[ast.expr]:
@@ -163,15 +176,19 @@ class Reached:
         """Return the quickest tests that reach a mutant, as arguments of pytest."""
         by_line = self._data.contexts_by_lineno(str(ROOT / mutant.module))
         lines = mutant.lines
+        most = _MOST_SECONDS
+        if not any(by_line.get(line) for line in lines):
+            lines = mutant.statement
         found = {test for line in lines for test in by_line.get(line, ()) if test in self._times}
         if not found and any("" in by_line.get(line, ()) for line in lines):
             # it runs when the module is imported: whatever uses the module may notice
+            most = _MOST_SECONDS_AT_IMPORT
             found = {test for tests in by_line.values() for test in tests if test in self._times}
         chosen: list[str] = []
         seconds = 0.0
         for test in sorted(found, key=lambda test: (self._times[test], test))[:_MOST_TESTS]:
             seconds += self._times[test]
-            if chosen and seconds > _MOST_SECONDS:
+            if chosen and seconds > most:
                 break
             module, _, function = test.rpartition(".")
             chosen.append(f"{module.replace('.', '/')}.py::{function}")
@@ -246,6 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rooms", nargs="+", choices=list(_TESTS), default=list(_TESTS))
     parser.add_argument("--mutants", type=int, default=200, help="of how many a sample is made")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--skip", type=int, default=0, help="of the sample, so many were judged")
     parser.add_argument("--seconds", type=float, default=3600, help="no mutant begins after that")
     parser.add_argument("--measured", action="store_true", help="the last measurement holds")
     options = parser.parse_args(arguments)
@@ -258,6 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every = [mutant for path in modules for mutant in mutants(path)]
     sample = random.Random(options.seed).sample(every, min(options.mutants, len(every)))
     print(f"{len(sample)} of {len(every)} mutants, seed {options.seed}", flush=True)
+    sample = sample[options.skip :]
     for name in _PRELOADED:
         importlib.import_module(name)
     found: Counter[str] = Counter()

@@ -6,7 +6,6 @@ import itertools
 import os
 import random
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.engine.files.open_files import OpenFiles
 from fluss_df.engine.kv.kv_store import KvResources, KvState, KvStore
 from fluss_df.errors import ErrorCode, FlussError
+from tests.programs import command
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 
@@ -37,7 +37,7 @@ def open_files(folder: Path) -> int:
 def run(program: str, *arguments: object) -> list[str]:
     """Run a program; return the lines that it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
+        [*command(), "-c", program, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,

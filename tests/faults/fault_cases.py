@@ -24,6 +24,7 @@ import pyarrow as pa
 from fluss_df.errors import ErrorCode
 from fluss_df.protocol import messages_pb2 as pb
 from tests.faults.fault_proxy import FETCH_LOG, PRODUCE_LOG, Rule
+from tests.programs import command
 
 ROOT = Path(__file__).parents[2]
 FRAMES, ROWS = 10, 1_000
@@ -132,9 +133,8 @@ def run_program(
 ) -> dict[str, Any]:
     """Run a program of a client to its end; what it saw, or how it ended without a word."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "tests.faults.fault_cases", client, does, address, table]
     process = subprocess.Popen(
-        command,
+        [*command(), "-m", "tests.faults.fault_cases", client, does, address, table],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

@@ -27,6 +27,7 @@ from fluss_df.metadata import ServerNode, TableBucket
 from tests.client.support import Tables
 from tests.faults.fault_cases import FRAMES, ROOT, ROWS
 from tests.faults.fault_proxy import PRODUCE_LOG, FaultProxy, Rule
+from tests.programs import command
 
 SCHEMA = pa.schema([("part", pa.string()), ("id", pa.int64()), ("pad", pa.binary())])
 PARTITION = "a"
@@ -274,7 +275,7 @@ def run(case: HalfwayCase, scene: Scene, client: str, timeout_s: float) -> str:
     given = [client, case.does, scene.address, str(scene.path), partition]
     given += [str(case.offset), str(case.frames)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.halfway", *given],
+        [*command(), "-m", "tests.faults.halfway", *given],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Mapping
@@ -17,11 +19,16 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.lake import TieringService
 from tests.lake.tiering.support import COLUMNS, LakeTable
+from tests.programs import command
 
 # else it warns that a faster planner could be installed
 os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
+#: what programs of these tests import first
+MODULES = ("fluss_df.lake.tiering", "fluss_df.embedded.folder_lake", "pyiceberg.catalog.sql")
 BY_HAND = EngineOptions(lake_tiering=False)
+AT_ONCE = {"table.datalake.freshness": "1ms"}
+IN_A_SECOND = {"table.datalake.freshness": "1s"}
 
 
 @dataclass
@@ -29,6 +36,30 @@ class Server:
     """Where a :class:`LakeTable` is."""
 
     bootstrap_servers: str
+
+
+_OWNER = """
+import os, sys, time
+from fluss_df.embedded import EmbeddedFluss
+with EmbeddedFluss(sys.argv[1], port=0) as engine:
+    print(engine.address, os.getpid(), flush=True)
+    time.sleep(60)
+"""
+
+
+class Owner:
+    """A process that has a folder, and tiers its tables, until it is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        program = [*command(preload=MODULES), "-c", _OWNER, str(folder)]
+        self._process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.address, pid = self._process.stdout.readline().split()
+        self._pid = int(pid)
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        self._process.communicate()
 
 
 def tiering_threads() -> set[threading.Thread]:
@@ -42,9 +73,13 @@ def table(
     properties: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> LakeTable:
-    """Create a table of a kind, by the name of its kind where none is given."""
+    """Create a table of a kind, by the name of its kind where none is given.
+
+    It is due for tiering again at once; for an engine that tiers by itself, give ``IN_A_SECOND``.
+    """
     server = Server(engine.address)
-    return LakeTable(server, kind, name or kind, properties or {}).create()  # type: ignore[arg-type]
+    given = {**AT_ONCE, **(properties or {})}
+    return LakeTable(server, kind, name or kind, given).create()  # type: ignore[arg-type]
 
 
 def at(engine: EmbeddedFluss, lake_table: LakeTable) -> LakeTable:
@@ -61,7 +96,7 @@ def tier(engine: EmbeddedFluss) -> int:
             rows = sum(done.rows for done in service.run_due())
             if rows:
                 return rows
-            time.sleep(0.1)
+            time.sleep(0.01)
     raise AssertionError("nothing was due")
 
 

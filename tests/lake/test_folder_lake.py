@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +15,18 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.tiering.coordinator import Coordinator
-from tests.lake.folders import BY_HAND, Server, assert_reads, catalog, table, tier, tiering_threads
+from tests.lake.folders import (
+    AT_ONCE,
+    BY_HAND,
+    IN_A_SECOND,
+    Owner,
+    Server,
+    assert_reads,
+    catalog,
+    table,
+    tier,
+    tiering_threads,
+)
 from tests.lake.tiering.support import KINDS, LakeTable
 
 
@@ -50,7 +57,7 @@ def test_nothing_a_part_and_everything_tiered(by_hand: EmbeddedFluss, kind: str)
 def test_the_owner_tiers_and_goes_on_after_it_is_opened_again(tmp_path: Path, kind: str) -> None:
     others = tiering_threads()
     with EmbeddedFluss(tmp_path, port=0) as engine:
-        lake_table = table(engine, kind)
+        lake_table = table(engine, kind, IN_A_SECOND)
         lake_table.write(list(range(100)), 1)
         wait_for_rows(lake_table, 100)
         assert tiering_threads() - others
@@ -71,7 +78,7 @@ def test_what_is_not_in_the_lake_does_not_expire(tmp_path: Path, kind: str) -> N
             Server(engine.address),  # type: ignore[arg-type]
             kind,
             kind,
-            {"table.log.ttl": "1ms"},
+            {"table.log.ttl": "1ms", **AT_ONCE},
         ).create()
         for turn in range(4):
             lake_table.write(list(range(100)), turn)
@@ -172,32 +179,18 @@ def test_tables_that_iceberg_cannot_hold_are_refused_and_leave_nothing(
         assert connection.get_admin().list_tables("fluss") == []
 
 
-OWNER = """
-import sys, time
-from fluss_df.embedded import EmbeddedFluss
-with EmbeddedFluss(sys.argv[1], port=0) as engine:
-    print(engine.address, flush=True)
-    time.sleep(60)
-"""
-
-
 @pytest.mark.parametrize("kind", ["log", "keys"])
 def test_an_owner_that_is_killed_while_it_tiers_loses_and_repeats_nothing(
     tmp_path: Path, kind: str
 ) -> None:
     with EmbeddedFluss(tmp_path, port=0, options=BY_HAND) as engine:
-        lake_table = table(engine, kind)
+        lake_table = table(engine, kind, IN_A_SECOND)
     for turn in range(4):
-        owner = subprocess.Popen(
-            [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-        )
-        assert owner.stdout is not None
-        lake_table.cluster = Server(owner.stdout.readline().strip())  # type: ignore[assignment]
+        owner = Owner(tmp_path)
+        lake_table.cluster = Server(owner.address)  # type: ignore[assignment]
         lake_table.write(list(range(turn * 50, turn * 50 + 100)), turn)
         time.sleep(turn * 0.5)
-        os.kill(owner.pid, signal.SIGKILL)
-        owner.wait()
-        owner.stdout.close()
+        owner.kill()
     with EmbeddedFluss(tmp_path, port=0) as engine:
         lake_table.cluster = Server(engine.address)  # type: ignore[assignment]
         assert_reads(engine, lake_table)
@@ -228,7 +221,7 @@ def test_the_lake_table_has_the_properties_that_its_table_says(tmp_path: Path) -
     codec = "iceberg.write.parquet.compression-codec"
     path = fluss.TablePath("fluss", "said")
     schema = fluss.Schema(pa.schema([("id", pa.int64())]))
-    lake = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
+    lake = {"table.datalake.enabled": "true", **AT_ONCE}
 
     def descriptor(of: dict[str, str]) -> fluss.TableDescriptor:
         return fluss.TableDescriptor(schema, properties=lake, custom_properties=of)

@@ -29,6 +29,8 @@ from fluss_df.lake import TieringService
 from fluss_df.lake.rounds.split_reader import SplitReader
 from tests.lake.folders import (
     BY_HAND,
+    MODULES,
+    Owner,
     Server,
     assert_elsewhere,
     assert_reads,
@@ -39,6 +41,7 @@ from tests.lake.folders import (
     tier,
 )
 from tests.lake.tiering.support import KINDS
+from tests.programs import command
 
 KILLS = int(os.environ.get("FLUSS_TEST_KILLS", "4"))
 SEED = int(os.environ.get("FLUSS_TEST_SEED", "1"))
@@ -153,7 +156,8 @@ def test_a_process_that_is_killed_while_it_adds_a_column(tmp_path: Path, when: s
     with EmbeddedFluss(tmp_path, port=0, options=BY_HAND) as engine:
         lake_table = table(engine, "log")
         lake_table.write([1, 2], 1)
-    done = subprocess.run([sys.executable, "-c", ALTERED, str(tmp_path), when], check=False)
+    program = [*command(preload=MODULES), "-c", ALTERED, str(tmp_path), when]
+    done = subprocess.run(program, check=False)
     assert done.returncode == -signal.SIGKILL
     with EmbeddedFluss(tmp_path, port=0, options=BY_HAND) as engine:
         assert tier(engine) == 2
@@ -328,7 +332,7 @@ with EmbeddedFluss(sys.argv[1], port=0, options=EngineOptions(lake_tiering=False
     name = sys.argv[3]
     with engine.connection() as connection:
         if sys.argv[2] == "tiering":
-            time.sleep(1.2)
+            time.sleep(0.01)
             with TieringService(connection) as service:
                 limit(1000)
                 try:
@@ -357,7 +361,7 @@ def test_a_full_disk_loses_nothing_and_leaves_nothing(tmp_path: Path, kind: str,
     folder = old.rename(new) if when == "moving" else old
     before = {name for name in files_of(folder) if "warehouse" in name}
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(folder), when, kind],
+        [*command(preload=MODULES), "-c", FULL, str(folder), when, kind],
         capture_output=True,
         text=True,
         check=False,
@@ -385,15 +389,6 @@ def test_a_full_disk_loses_nothing_and_leaves_nothing(tmp_path: Path, kind: str,
 # ---- kills
 
 
-OWNER = """
-import sys, time
-from fluss_df.embedded import EmbeddedFluss
-with EmbeddedFluss(sys.argv[1], port=0) as engine:
-    print(engine.address, flush=True)
-    time.sleep(60)
-"""
-
-
 def test_owners_that_are_killed_lose_and_repeat_nothing(tmp_path: Path) -> None:
     choose = random.Random(SEED)
     folder = tmp_path / "folder"
@@ -403,19 +398,12 @@ def test_owners_that_are_killed_lose_and_repeat_nothing(tmp_path: Path) -> None:
             for kind in ("log", "partitioned_keys")
         ]
     for turn in range(KILLS):
-        owner = subprocess.Popen(
-            [sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True
-        )
-        assert owner.stdout is not None
-        address = owner.stdout.readline().strip()
-        assert address
+        owner = Owner(folder)
         for lake_table in tables:
-            lake_table.cluster = Server(address)  # type: ignore[assignment]
+            lake_table.cluster = Server(owner.address)  # type: ignore[assignment]
             lake_table.write(list(range(turn * 3, turn * 3 + 40)), turn)
         time.sleep(choose.random() * 1.2)
-        os.kill(owner.pid, signal.SIGKILL)
-        owner.wait()
-        owner.stdout.close()
+        owner.kill()
         if choose.random() < 0.3:
             folder = folder.rename(tmp_path / f"folder-{turn}")
         if turn % 10 == 9:
@@ -463,17 +451,15 @@ def test_every_front_end_reads_the_lake_of_a_folder(tmp_path: Path, kind: str) -
         con.disconnect()
     # the folder as it is, from another process, which moves and opens it
     folder = folder.rename(tmp_path / "moved")
-    command = Path(sys.executable).with_name("fluss-df")
+    tool = Path(sys.executable).with_name("fluss-df")
     asked = subprocess.run(
-        [command, "sql", f"SELECT sum(id) AS s FROM {kind}", "--connection", folder, "--json"],
+        [tool, "sql", f"SELECT sum(id) AS s FROM {kind}", "--connection", folder, "--json"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert asked.returncode == 0, asked.stderr
     assert json.loads(asked.stdout) == [{"s": total}] or json.loads(asked.stdout) == {"s": total}
-    checked = subprocess.run(
-        [command, "check", folder], capture_output=True, text=True, check=False
-    )
+    checked = subprocess.run([tool, "check", folder], capture_output=True, text=True, check=False)
     assert "files of the lake" in checked.stdout
     assert checked.returncode == 0, checked.stderr

@@ -22,6 +22,7 @@ from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import FlussError
 from tests.lake.folders import (
     BY_HAND,
+    IN_A_SECOND,
     assert_elsewhere,
     assert_reads,
     at,
@@ -119,7 +120,7 @@ def test_backups_while_rows_are_written_tiered_and_expire(tmp_path: Path, kind: 
     small = EngineOptions(segment_bytes=1)
     ended = threading.Event()
     with EmbeddedFluss(tmp_path / "folder", port=0, options=small) as engine:
-        lake_table = table(engine, kind, {"table.log.ttl": "1ms"})
+        lake_table = table(engine, kind, {"table.log.ttl": "1ms", **IN_A_SECOND})
         lake_table.write([0], 0)
         turn = 0
 

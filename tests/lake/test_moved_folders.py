@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 from tests.lake.folders import (
     BY_HAND,
+    MODULES,
     assert_elsewhere,
     assert_reads,
     at,
@@ -30,6 +30,7 @@ from tests.lake.folders import (
     tier,
 )
 from tests.lake.tiering.support import KINDS, LakeTable
+from tests.programs import command
 
 
 def filled(folder: Path, kind: str) -> LakeTable:
@@ -353,7 +354,9 @@ def test_a_move_that_is_killed_at_any_step_is_made_again(tmp_path: Path, kind: s
         new = tmp_path / f"new-{turn}"
         shutil.copytree(old, new)
         done = subprocess.run(
-            [sys.executable, "-c", KILLED, str(new), str(turn)], capture_output=True, text=True
+            [*command(preload=MODULES), "-c", KILLED, str(new), str(turn)],
+            capture_output=True,
+            text=True,
         )
         ended = done.stdout == "right\n"
         assert ended or done.returncode == -signal.SIGKILL, done.stderr

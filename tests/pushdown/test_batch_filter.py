@@ -27,6 +27,7 @@ from tests.pushdown.expressions import EXPRESSIONS, ROWS, SCHEMA
 
 IS_NULL, IS_NOT_NULL, STARTS_WITH, CONTAINS, ENDS_WITH, IN, NOT_IN = 6, 7, 8, 9, 10, 11, 12
 BIGINT, STRING = 4, 8
+BINARY, BYTES = 14, 15
 
 
 def table_info(schema: pa.Schema, statistics: str | None = "*", **described: Any) -> TableInfo:
@@ -312,3 +313,29 @@ def test_tables_without_such_statistics_have_no_filter() -> None:
     # rows before and after an update belong together
     keyed = pa.schema([pa.field("x", pa.int64(), nullable=False)])
     assert sent(table_info(keyed, primary_key=["x"]), col("x") > 1) is None
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_moments_are_judged_by_all_of_their_digits(unit: str, zone: str | None) -> None:
+    kind = pa.timestamp(unit, zone)
+    schema = pa.schema({"x": kind})
+    info = table_info(schema)
+    batch = pa.record_batch({"x": pa.array([-7, None, 1_000_001], kind)})
+    for number, kept in [(-8, False), (-7, True), (0, True), (1_000_001, True), (1_000_002, False)]:
+        predicate = bind(col("x") == pa.scalar(number, kind), schema)
+        made = server_filter(info, [predicate])
+        assert made is not None
+        assert keeps(info, made, batch) is kept, number
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.binary(3)], ids=str)
+def test_bytes_have_no_statistics_and_keep_every_batch(kind: pa.DataType) -> None:
+    """Clients send no such condition; a server that is asked all the same leaves nothing out."""
+    info = table_info(pa.schema({"n": pa.int64(), "x": kind}))
+    batch = pa.record_batch({"n": [1], "x": pa.array([b"abc"], kind)})
+    for code in (BINARY, BYTES):
+        literal = pb.LiteralValue(literal_type=code, is_null=False, binary_value=b"zzz")
+        assert keeps(info, leaf(0, literal, field=1), batch)
+        with pytest.raises(FlussError, match=r"a literal of type .* for a column of type bigint"):
+            keeps(info, leaf(0, literal, field=0), batch)

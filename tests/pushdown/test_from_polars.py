@@ -101,6 +101,8 @@ def test_understood(expression: pl.Expr, text: str) -> None:
         c.b ^ c.b,
         pl.when(c.b).then(c.b).otherwise(False),
         pl.col("unknown") == 1,
+        c.f32 > pl.lit(0.1, dtype=pl.Float64),
+        c.f64 == pl.lit(0.5, dtype=pl.Float32),
     ],
     ids=str,
 )

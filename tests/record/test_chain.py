@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fluss_df.errors import ProtocolError
-from fluss_df.record.layout.chain import walk_chain
+from fluss_df.record.layout.chain import _read_as_parquet, walk_chain
 
 
 def chain_of(records: list[bytes], before: bytes = b"head") -> bytes:
@@ -76,3 +76,10 @@ def test_mutations_are_found_alike() -> None:
             continue
         assert right
         assert np.array_equal(found.starts + found.moved, np.array(edges[:-1]) + 4)
+
+
+def test_many_records_are_found_by_arrow() -> None:
+    records = [b"record"] * 2_000
+    data = chain_of(records)
+    assert _read_as_parquet(memoryview(data), 4, len(records)) is not None
+    assert _read_as_parquet(memoryview(data), 4, len(records) - 1) is None

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss_df.errors import ProtocolError
-from fluss_df.record.log.claims import check_claims
+from fluss_df.record.log.claims import _lz4_most, check_claims
 from fluss_df.record.log.cut import ArrowMessage, ColumnLayout, cut_columns, cut_size, read_message
 from fluss_df.record.log.log_batch import Codec, Compression, arrow_message
 
@@ -278,3 +278,15 @@ def test_columns_of_nulls_alone_and_of_none_may_lack_buffers() -> None:
 def test_fields_of_other_rows_than_the_message_are_refused() -> None:
     with pytest.raises(ProtocolError, match=r"a.* field of 4 rows in a message of 5"):
         claim(changed(FIVE, (5, 1), (4, 1)), ONE)
+
+
+def test_frames_of_lz4_may_name_a_dictionary() -> None:
+    """What names it takes four bytes; how large the frame can become is the same."""
+    block = struct.pack("<I", 5 | 1 << 31) + b"bytes" + bytes(4)
+    plain = struct.pack("<IBBB", 0x184D2204, 0x40, 0x40, 0) + block
+    named = struct.pack("<IBBIB", 0x184D2204, 0x41, 0x40, 7, 0) + block
+    expected = _lz4_most(memoryview(plain), 0, len(plain))
+    assert _lz4_most(memoryview(named), 0, len(named)) == expected
+    # a header that is cut off
+    with pytest.raises((IndexError, struct.error)):
+        _lz4_most(memoryview(named[:11]), 0, 11)

@@ -342,3 +342,11 @@ def test_places_of_values_are_within_the_bytes() -> None:
             decoder.decode_values((data, first, last))
     with pytest.raises(ProtocolError, match="value 1 is shorter than a schema id"):
         decoder.decode_values([values[0], b"\2"])
+
+
+def test_a_batch_may_have_a_header_alone() -> None:
+    raw = bytearray(struct.pack("<iBIhBqii", 24, 0, 0, 1, 0, -1, -1, 0))
+    struct.pack_into("<I", raw, 5, google_crc32c.value(bytes(raw[9:])))
+    assert len(decode_kv_batch(bytes(raw))) == 0
+    with pytest.raises(ProtocolError, match="a kv batch of 27 bytes"):
+        decode_kv_batch(bytes(raw[:27]))

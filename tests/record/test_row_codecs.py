@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from decimal import Decimal
 
 import numpy as np
@@ -223,3 +224,20 @@ def test_every_element_of_a_list_has_its_own_bit(row_format: str, count: int) ->
         padding = bytes(-(len(head) + len(items)) % 8)
         assert rows[null].endswith(head + items + padding)
     assert decode(decoder, rows).equals(table)
+
+
+@pytest.mark.parametrize("longer", range(-4, 9))
+def test_keys_of_a_map_end_within_it(longer: int) -> None:
+    """The length of the keys is told at the beginning of a map: it may be all the rest."""
+    columns = [Column("m", DataType(R.MAP, key=DataType(R.INTEGER, nullable=False),
+                                    value=DataType(R.INTEGER)))]  # fmt: skip
+    rows = RowEncoder(columns).encode(pa.table({"m": [[(1, 2)]]}, schema=arrow_schema(columns)))
+    row = bytearray(rows[0])
+    # one byte of nulls, the length of the map, which fits into a byte, and the map
+    size, at = row[1], 2
+    assert len(row) == at + size
+    struct.pack_into("<i", row, at, size - 4 + longer)
+    decoder = RowDecoder(columns)
+    text = "whose keys are longer than it is" if longer > 0 else "."
+    with pytest.raises(ProtocolError, match=text):
+        decoder.decode(bytes(row), np.array([0]), np.array([len(row)]))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss_df.errors import SchemaMismatchError
+from fluss_df.record.python import row_collector
 from fluss_df.record.python.row_collector import Gathered, RowCollector, RowGate
 from fluss_df.record.python.rows import rows_to_batch
 from fluss_df.types import Column, DataType, TypeRoot, from_arrow
@@ -203,3 +204,14 @@ def test_rows_that_came_too_late_are_taken_back() -> None:
     assert not gathered.take_back((int("3000"), "other"))
     assert gathered.take_back(other)
     assert gathered.values == [1000, "early"]
+
+
+def test_rows_that_fit_are_not_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = RowCollector(COLUMNS, "db.t")
+
+    def convert(*_: object) -> None:
+        raise AssertionError("converted")
+
+    monkeypatch.setattr(row_collector, "rows_to_batch", convert)
+    for row in ({"id": 1, "name": "a"}, (1, "a"), [1, "a"]):
+        assert collector.values(row) == (1, "a")

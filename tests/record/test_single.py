@@ -287,3 +287,15 @@ def test_bytes_that_are_no_value(kind: DataType, good: bytes, bad: list[bytes]) 
     assert required is not None
     assert required(b"\1", 0) is None
     assert required(b"\0" + good, 0) == found
+
+
+@pytest.mark.parametrize("precision", [17, 18, 19, 20, 38])
+def test_decimals_that_are_no_number_of_eight_bytes_are_for_others(precision: int) -> None:
+    columns = [Column("c", DataType(R.DECIMAL, precision=precision, scale=2))]
+    value = Decimal((1, (9,) * precision, -2))
+    table = pa.table({"c": pa.array([value], pa.decimal128(precision, 2))})
+    row = RowEncoder(columns).encode(table)[0]
+    decode = row_decoder(columns, "compacted")
+    assert (decode is None) == (precision > 18)
+    if decode is not None:
+        assert decode(row, 0) == {"c": value}

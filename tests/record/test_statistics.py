@@ -59,3 +59,29 @@ def test_numbers_have_the_order_of_servers() -> None:
     ordered = [-float("inf"), -1.5, -5e-324, -0.0, 0.0, 5e-324, 1.5, float("inf"), float("nan")]
     keys = [sortable_float(number) for number in ordered]
     assert keys == sorted(set(keys))
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [
+        ([1.5, None, -2.5], -2.5, 1.5),
+        ([-7.0, -0.5], -7.0, -0.5),
+        # which of the two zeros is there is not known
+        ([0.0, 3.0], -0.0, 3.0),
+        ([-3.0, -0.0], -3.0, 0.0),
+        ([1.0, NAN, 2.0], 1.0, NAN),
+        ([NAN], NAN, NAN),
+    ],
+)
+def test_the_smallest_and_the_largest_of_floats(
+    kind: pa.DataType, values: list[float | None], low: float, high: float
+) -> None:
+    schema = Schema(pa.schema({"x": kind}))
+    batch = pa.record_batch({"x": values}, schema=schema.arrow_schema)
+    found = read_statistics(memoryview(encode_statistics(batch, schema.columns)), schema.columns)
+    expected = (values.count(None), sortable_float(low), sortable_float(high))
+    assert found.of(0, schema.columns[0].type) == expected

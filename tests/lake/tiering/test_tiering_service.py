@@ -7,12 +7,13 @@ import pytest
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.lake.tiering import TieringService
+from tests.lake.folders import AT_ONCE
 from tests.lake.tiering.support import KINDS, LakeTable, tier_until_done
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rounds_of_writes_updates_and_deletes(tiering_cluster: LocalCluster, kind: str) -> None:
-    table = LakeTable(tiering_cluster, kind, f"rounds_{kind}").create()
+    table = LakeTable(tiering_cluster, kind, f"rounds_{kind}", AT_ONCE).create()
     with (
         fluss.connect(tiering_cluster.bootstrap_servers) as connection,
         TieringService(connection, [f"fluss.{table.name}"]) as service,
@@ -27,7 +28,7 @@ def test_rounds_of_writes_updates_and_deletes(tiering_cluster: LocalCluster, kin
 
 
 def test_many_rounds_leave_few_files(tiering_cluster: LocalCluster) -> None:
-    tables = [LakeTable(tiering_cluster, kind, f"many_{kind}").create() for kind in KINDS]
+    tables = [LakeTable(tiering_cluster, kind, f"many_{kind}", AT_ONCE).create() for kind in KINDS]
     names = [table.path for table in tables]
     with (
         fluss.connect(tiering_cluster.bootstrap_servers) as connection,
@@ -54,7 +55,7 @@ def test_a_table_with_keys_that_is_large_is_read_as_it_is_first(
     tiering_cluster: LocalCluster,
 ) -> None:
     tables = [
-        LakeTable(tiering_cluster, kind, f"large_{kind}").create()
+        LakeTable(tiering_cluster, kind, f"large_{kind}", AT_ONCE).create()
         for kind in KINDS
         if "keys" in kind
     ]
