@@ -56,8 +56,8 @@ class LakeTable:
     kind: str
     name: str
     properties: Mapping[str, str] = field(default_factory=dict)
-    custom: Mapping[str, str] = field(default_factory=dict)
     written: list[pl.DataFrame] = field(default_factory=list)
+    custom: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def keyed(self) -> bool:
