@@ -70,8 +70,13 @@ def open_tiered(info: TableInfo) -> TieredLake:
     """
     options = lake_options(info, WRITTEN)
     if options.format == "paimon":
-        from fluss_df.lake.paimon_writing.tiered_table import open_paimon_lake
-
+        try:
+            from fluss_df.lake.paimon_writing.tiered_table import open_paimon_lake
+        except ImportError as error:
+            raise FlussError(
+                f"table {options.path} is tiered into Paimon: pip install 'fluss-df[paimon]' to"
+                f" write it ({error})"
+            ) from error
         return open_paimon_lake(info, options)
     from fluss_df.lake.iceberg.catalog import open_lake_table
 
