@@ -102,6 +102,16 @@ options = LakeOptions(TablePath("db", "t"), "paimon", {"warehouse": f"{os.getcwd
 table = open_paimon(options, 1)
 assert table.frame(table.wanted([])).collect()["a"].to_list() == [1, 2]
 """
+_LANCE = """
+import os, lance, polars as pl
+from fluss_df import TablePath
+from fluss_df.lake.lance.snapshot import LanceFile, LanceSnapshot
+place = os.getcwd() + "/t.lance"
+dataset = lance.write_dataset(pl.DataFrame({"a": [1, 2]}).to_arrow(), place)
+files = [LanceFile(place, 2, 1, {}, one.fragment_id) for one in dataset.get_fragments()]
+table = LanceSnapshot(TablePath("db", "t"), dataset, files, ())
+assert table.frame(table.wanted([])).collect()["a"].to_list() == [1, 2]
+"""
 _METRICS = """
 import urllib.request, polars as pl
 import fluss_df
@@ -173,6 +183,7 @@ TRIALS: dict[str, list[list[str]]] = {
     ],
     "lake": [["python", "-c", _LAKE]],
     "paimon": [["python", "-c", _PAIMON]],
+    "lance": [["python", "-c", _LANCE]],
     "metrics": [["python", "-c", _METRICS]],
     "otel": [["python", "-c", _OTEL]],
     "flight": [["python", "-c", _FLIGHT]],

@@ -73,8 +73,8 @@ class LocalCluster:
     heap
         Maximum heap of each tablet server; None for 1g where there is one, else 256m.
     datalake
-        "iceberg" or "paimon" for a data lake in the folder, that tables with
-        ``table.datalake.enabled`` are tiered into: Iceberg by a catalog in SQLite, Paimon by files.
+        "iceberg", "paimon" or "lance" for a data lake in the folder, that tables with
+        ``table.datalake.enabled`` are tiered into: Iceberg by a catalog in SQLite, others by files.
         None for that of last time, or none.
     detached
         Whether the servers live on after this process; needs ``dir``.

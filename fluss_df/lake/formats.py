@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.lake.options import LakeOptions, lake_options
+from fluss_df.lake.options import WRITTEN, LakeOptions, lake_options
 from fluss_df.lake.snapshot import LakeSnapshotFiles
 from fluss_df.schema import TableInfo
 
@@ -22,7 +22,7 @@ def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
     """
     options = lake_options(info)
     try:
-        return _opened(options, snapshot_id)
+        return _opened(info, options, snapshot_id)
     except FlussError:
         raise
     except Exception as error:
@@ -38,12 +38,16 @@ def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
         ) from error
 
 
-def _opened(options: LakeOptions, snapshot_id: int) -> LakeSnapshotFiles[Any]:
+def _opened(info: TableInfo, options: LakeOptions, snapshot_id: int) -> LakeSnapshotFiles[Any]:
     # not imported before it is known that the table needs it: each has an extra of its own
     if options.format == "paimon":
         from fluss_df.lake.paimon.catalog import open_paimon
 
         return open_paimon(options, snapshot_id)
+    if options.format == "lance":
+        from fluss_df.lake.lance.snapshot import open_lance
+
+        return open_lance(info, options, snapshot_id)
     from fluss_df.lake.iceberg.catalog import open_lake_table
 
     table = open_lake_table(options)
@@ -61,10 +65,15 @@ def open_tiered(info: TableInfo) -> TieredLake:
         Where the format is not written, its extra is not installed, the lake cannot be reached, or
         the table is not in it.
     """
-    options = lake_options(info)
+    options = lake_options(info, WRITTEN)
     if options.format == "paimon":
-        from fluss_df.lake.paimon_writing.tiered_table import open_paimon_lake
-
+        try:
+            from fluss_df.lake.paimon_writing.tiered_table import open_paimon_lake
+        except ImportError as error:
+            raise FlussError(
+                f"table {options.path} is tiered into Paimon: pip install 'fluss-df[paimon]' to"
+                f" write it ({error})"
+            ) from error
         return open_paimon_lake(info, options)
     from fluss_df.lake.iceberg.catalog import open_lake_table
 
@@ -82,7 +91,7 @@ def open_upkeep(info: TableInfo) -> LakeUpkeep:
     FlussError
         As of :func:`open_tiered`.
     """
-    options = lake_options(info)
+    options = lake_options(info, WRITTEN)
     if options.format == "paimon":
         from fluss_df.lake.paimon_writing.upkeep import PaimonUpkeep
 

@@ -13,7 +13,9 @@ from fluss_df.texts.secret_texts import is_secret, shown_option, without_secrets
 
 ENABLED: Final = "table.datalake.enabled"
 FORMAT: Final = "table.datalake.format"
-READABLE: Final = ("iceberg", "paimon")
+READABLE: Final = ("iceberg", "paimon", "lance")
+# into which our tiering service writes
+WRITTEN: Final = ("iceberg", "paimon")
 # what tiering services add to each row
 BUCKET: Final = "__bucket"
 OFFSET: Final = "__offset"
@@ -33,7 +35,7 @@ class LakeOptions:
     path
         The table; it has the same names in the lake.
     format
-        ``"iceberg"`` or ``"paimon"``.
+        ``"iceberg"``, ``"paimon"`` or ``"lance"``.
     properties
         The options of the catalog, as the cluster has them below ``datalake.<format>.``.
     """
@@ -81,8 +83,9 @@ def lake_options(info: TableInfo, readable: Sequence[str] = READABLE) -> LakeOpt
         )
     if name not in readable:
         raise FlussError(
-            f"table {info.table_path} is tiered into {name}, which fluss_df does not read yet"
-            f" (it reads {', '.join(readable)}); lake=False reads what Fluss itself has",
+            f"table {info.table_path} is tiered into {name}, which fluss_df does not"
+            f" {'read' if tuple(readable) == READABLE else 'write'} (only {', '.join(readable)});"
+            " lake=False reads what Fluss itself has",
             ErrorCode.UNSUPPORTED_VERSION,
         )
     prefix = f"table.datalake.{name}."

@@ -51,13 +51,22 @@ class LakeSnapshotFiles(ABC, Generic[F]):
         How many files say which rows are deleted.
     lost
         Names of columns that the lake table had, and has no more: dropped or renamed by hand.
+    has_own_columns
+        Whether tiering services add the bucket, offset and time of each row.
     """
 
     def __init__(
-        self, path: TablePath, files: Sequence[F], delete_files: int, lost: Iterable[str] = ()
+        self,
+        path: TablePath,
+        files: Sequence[F],
+        delete_files: int,
+        lost: Iterable[str] = (),
+        *,
+        has_own_columns: bool = True,
     ) -> None:
         self.path = path
         self.lost = frozenset(lost)
+        self.has_own_columns = has_own_columns
         self.files = tuple(files)
         self.delete_files = delete_files
 

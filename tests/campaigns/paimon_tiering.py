@@ -23,6 +23,7 @@ from fluss_df.lake.tiering import TieringService
 from tests.lake.tiering.support import KINDS, LakeTable, tier_until_done
 
 _TAKE_OVER_S = 300
+_LATEST_KILL_S = 2.0
 _PROGRAM = "from fluss_df.cli import app; app()"
 
 
@@ -56,11 +57,17 @@ def kill(cluster: LocalCluster, kills: int, seed: int) -> None:
             service = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, *arguments],
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
             )
-            time.sleep(1.5 + 3 * chance.random())
+            assert service.stderr is not None
+            # how long it takes to start says nothing
+            while not service.stderr.readline().startswith("tiering the tables of"):
+                assert service.poll() is None, "the service ended by itself"
+            time.sleep(_LATEST_KILL_S * chance.random())
             service.send_signal(signal.SIGKILL)
             service.wait()
+            service.stderr.close()
             print(f"kill {number + 1} of {kills}", flush=True)
         with (
             fluss.connect(cluster.bootstrap_servers) as connection,

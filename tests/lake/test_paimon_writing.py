@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -15,7 +16,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss_df.errors import FlussError
@@ -27,11 +28,17 @@ from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon.types import FieldType, field_type
 from fluss_df.lake.paimon_writing import upkeep
 from fluss_df.lake.paimon_writing.commit import commit_snapshot, latest_snapshot, read_said
-from fluss_df.lake.paimon_writing.files import KeyedWriter, LogWriter, NewFile, PaimonFiles
+from fluss_df.lake.paimon_writing.files import (
+    KeyedWriter,
+    LogWriter,
+    NewFile,
+    PaimonFiles,
+    discard,
+)
 from fluss_df.lake.paimon_writing.rows import binary_row
 from fluss_df.lake.paimon_writing.statistics import cut, cut_above
 from fluss_df.lake.paimon_writing.tiered_table import newest_schema
-from fluss_df.lake.rounds.tiered_lake import LakeMovedError
+from fluss_df.lake.rounds.tiered_lake import LakeMovedError, NotCommittedError
 from fluss_df.metadata import TablePath
 
 PATH = TablePath("fluss", "t")
@@ -125,10 +132,15 @@ TYPES = [
 ]  # fmt: skip
 
 
-@given(st.data())
-def test_rows_are_read_as_they_were_written(data: st.DataObject) -> None:
-    kinds = data.draw(st.lists(st.sampled_from(TYPES), max_size=70))
-    values = [data.draw(st.none() | values_of(kind)) for kind in kinds]
+def a_field(kind: FieldType) -> st.SearchStrategy[tuple[FieldType, Any]]:
+    return st.tuples(st.just(kind), st.none() | values_of(kind))
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(TYPES).flatmap(a_field), max_size=70))
+def test_rows_are_read_as_they_were_written(fields: list[tuple[FieldType, Any]]) -> None:
+    kinds = [kind for kind, _ in fields]
+    values = [value for _, value in fields]
     row = binary_row(values, kinds)
     assert [value_at(row, at, kind) for at, kind in enumerate(kinds)] == values
     # parts of rows are aligned
@@ -147,6 +159,7 @@ def test_rows_are_those_of_java() -> None:
     assert long[20:] == b"a longer text\0\0\0"
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])) | st.binary())
 def test_cut_values_are_bounds(value: str | bytes) -> None:
     assert cut(value) <= value
@@ -308,6 +321,43 @@ def test_manifests_are_merged(tmp_path: Path) -> None:
     assert len(lines) < 31
     assert sum(line["_NUM_ADDED_FILES"] for line in lines) == 69
     assert len(live_entries(lake.table, said)) == 70
+
+
+def test_a_disk_that_takes_no_more_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path)
+    lake.commit(lake.log(some(0, 10)))
+    before = {path for path in lake.folder.rglob("*") if path.is_file()}
+    files = lake.log(some(10, 10))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name in ("link", "fsync"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, full)
+            with pytest.raises(NotCommittedError, match=r"cannot be written: .*No space left"):
+                lake.commit(files)
+    discard(files)
+    assert {path for path in lake.folder.rglob("*") if path.is_file()} == before
+    assert lake.ids() == list(range(10))
+
+
+def test_a_link_whose_answer_was_lost_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path)
+    real = os.link
+
+    def twice(*arguments: Any) -> None:
+        real(*arguments)
+        real(*arguments)  # as a client of a network's storage does that asks again
+
+    monkeypatch.setattr(os, "link", twice)
+    assert lake.commit(lake.log(some(0, 10))) == 1
+    assert lake.commit(lake.log(some(10, 10))) == 2
+    assert lake.ids() == list(range(20))
 
 
 # ---- upkeep

@@ -92,7 +92,7 @@ def start(
         str | None,
         typer.Option(
             metavar="FORMAT",
-            help="Give the cluster a data lake in its folder: iceberg or paimon.",
+            help="Give the cluster a data lake in its folder: iceberg, paimon or lance.",
             show_default="that of last time, else none",
         ),
     ] = None,

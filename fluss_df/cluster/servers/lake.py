@@ -35,6 +35,8 @@ _ARTIFACTS = {
         f"org.apache.hadoop:hadoop-client-api:{_HADOOP}",
         f"org.apache.hadoop:hadoop-client-runtime:{_HADOOP}",
     ),
+    # log tables only; its jar has 200 MB
+    "lance": (f"org.apache.fluss:fluss-lake-lance:{SERVER_VERSION}",),
 }
 _TIERING_MAIN = Path(__file__).with_name("FlinkTiering.java")
 _TIERING_JVM = (
@@ -77,6 +79,7 @@ def lake_options(folder: Folder, datalake: str | None) -> dict[str, str]:
             "jdbc.busy_timeout": "60000",
         },
         "paimon": {"metastore": "filesystem", "warehouse": str(folder.lake / "warehouse")},
+        "lance": {"warehouse": str(folder.lake / "warehouse")},
     }[datalake]
     return {
         "datalake.format": datalake,
@@ -114,7 +117,7 @@ def tiering_command(folder: Folder, state: State, java: Path, options: dict[str,
     if datalake is None:
         raise ClusterError(
             f"the cluster in {folder.path} has no data lake to tier into;"
-            " start it with datalake='iceberg' or 'paimon'"
+            " start it with datalake='iceberg', 'paimon' or 'lance'"
         )
     if state.settings.sasl:
         raise ClusterError("Flink's tiering service is for clusters without SASL users only")

@@ -30,7 +30,7 @@ from fluss_df.cluster.processes.processes import ProcessId
 ZOOKEEPER = "zookeeper"
 COORDINATOR = "coordinator"
 FLINK_TIERING = "flink-tiering"
-DATALAKES = ("iceberg", "paimon")
+DATALAKES = ("iceberg", "paimon", "lance")
 _TABLET_SERVER = "tablet-server-"
 _FORMAT = 1
 _LOCK_SECONDS = 180

@@ -324,7 +324,10 @@ def lake_half(
     frame = lake.files.frame(files)
     names = frame.collect_schema()
     wanted = polars_schema(source.schema)
-    needed = [*info.get_partition_keys(), *info.get_primary_keys(), BUCKET]
+    if not lake.files.has_own_columns:
+        _require_no_own_columns(info, source)
+    needed = [*info.get_partition_keys(), *info.get_primary_keys()]
+    needed += [BUCKET] if lake.files.has_own_columns else []
     # others may have been added to the table after the snapshot
     needed += [name for name in source.schema.names if name in lake.files.lost]
     missing = [name for name in dict.fromkeys(needed) if name not in names]
@@ -347,6 +350,19 @@ def lake_half(
         bytes=sum(file.size for file in files),
     )
     return frame.select(columns), plan
+
+
+def _require_no_own_columns(info: TableInfo, source: ScanSource) -> None:
+    """Refuse a scan that asks for what the lake table does not have of its rows."""
+    asked = [name for name in source.schema.names if name in _ADDED]
+    asked += ["buckets"] if source.buckets is not None else []
+    if asked:
+        raise FlussError(
+            f"lake table {info.table_path} ({info.lake_format}) has no buckets, offsets and times"
+            f" of its rows, and {', '.join(asked)} was asked for; lake=False reads what Fluss"
+            " itself has",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
 
 
 def _chosen(

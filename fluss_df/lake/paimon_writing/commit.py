@@ -19,7 +19,7 @@ from fluss_df.lake.paimon_writing.files import NewFile
 from fluss_df.lake.paimon_writing.manifests import ManifestWriter
 from fluss_df.lake.paimon_writing.schema import WriteSchema
 from fluss_df.lake.rounds.offsets import COMMIT_USER
-from fluss_df.lake.rounds.tiered_lake import LakeMovedError
+from fluss_df.lake.rounds.tiered_lake import LakeMovedError, NotCommittedError
 
 _NAME: Final = re.compile(r"snapshot-([1-9]\d*)")
 _VERSION: Final = 3
@@ -98,9 +98,9 @@ def commit_snapshot(
     Raises
     ------
     LakeMovedError
-        When rows were committed meanwhile; nothing was committed.
-    FlussError
-        Of the storage, which does not say what became of the commit.
+        When rows were committed meanwhile.
+    NotCommittedError
+        Where a file cannot be read or written.
     """
     for _ in range(_ATTEMPTS):
         latest = latest_snapshot(table)
@@ -111,6 +111,10 @@ def commit_snapshot(
             last = read_said(table, latest) if latest else None
             said = _next(table, schema, manifests, last, files, properties)
             committed = _put(table, latest + 1, json.dumps(said, indent=2))
+        except (OSError, FlussError) as error:
+            raise NotCommittedError(
+                f"lake table {table.path}: its snapshot {latest + 1} cannot be written: {error}"
+            ) from error
         finally:
             if not committed:
                 for path in manifests.made:
@@ -185,6 +189,11 @@ def _put(table: TableFiles, number: int, text: str) -> bool:
 
     A link is made where there is no file, and only there: of two that commit the same number one
     is refused, whatever others do between a look and a rename.
+
+    Raises
+    ------
+    OSError
+        Where it cannot be made.
     """
     path = Path(table.at(f"snapshot/snapshot-{number}"))
     path.parent.mkdir(exist_ok=True)
@@ -195,8 +204,11 @@ def _put(table: TableFiles, number: int, text: str) -> bool:
             stream.flush()
             os.fsync(stream.fileno())
         os.link(whole, path)
-    except FileExistsError:
-        return False
+    except OSError:
+        # a storage whose answer was lost says of our own file that it is there
+        with contextlib.suppress(OSError):
+            return path.read_text(encoding="utf-8") == text
+        raise
     finally:
         with contextlib.suppress(OSError):
             whole.unlink()

@@ -117,8 +117,13 @@ class PaimonFiles:
 def discard(files: Sequence[NewFile]) -> None:
     """Delete files that no snapshot has; what cannot be deleted is left."""
     for file in files:
-        with contextlib.suppress(OSError):
-            os.unlink(file.path)
+        discard_path(file.path)
+
+
+def discard_path(path: str) -> None:
+    """Delete a file; one that cannot be deleted is left."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 class _File:
@@ -148,6 +153,7 @@ class _File:
             )
         except BaseException:
             self._stream.close()
+            discard_path(self.path)
             raise
 
     def write(self, rows: pa.Table, groups: int = 1) -> None:
@@ -208,8 +214,7 @@ class _File:
             self._parquet.close()
         with contextlib.suppress(OSError):
             self._stream.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
+        discard_path(self.path)
 
 
 def _has_nanoseconds(schema: pa.Schema) -> bool:

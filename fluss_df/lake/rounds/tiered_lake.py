@@ -15,8 +15,12 @@ from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
 
 
-class LakeMovedError(FlussError):
-    """Somebody committed to the lake table since the round was planned: nothing was committed."""
+class NotCommittedError(FlussError):
+    """The round ended before its commit: nothing of it is in the lake."""
+
+
+class LakeMovedError(NotCommittedError):
+    """Somebody committed to the lake table since the round was planned."""
 
 
 class TieredLake(ABC):
@@ -77,7 +81,9 @@ class TieredLake(ABC):
         Raises
         ------
         LakeMovedError
-            When the table is another by now; nothing was committed.
+            When the table is another by now.
+        NotCommittedError
+            Where it is certain that nothing was committed.
         Exception
             Of the catalog, which does not say what became of the commit.
         """

@@ -15,7 +15,7 @@ from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
 from fluss_df.lake.rounds.offsets import OFFSETS_PROPERTY, offsets_to_text
 from fluss_df.lake.rounds.split import Offsets
 from fluss_df.lake.rounds.tasks import RunTasks, Written
-from fluss_df.lake.rounds.tiered_lake import LakeMovedError, TieredLake
+from fluss_df.lake.rounds.tiered_lake import LakeMovedError, NotCommittedError, TieredLake
 from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.lake.tiering.plan import RoundPlan
 from fluss_df.metadata import TablePath
@@ -123,7 +123,7 @@ class TableRound:
                 " this round was written; nothing of it was committed, the next round begins"
                 " where that one ended"
             ) from error
-        except _NotCommittedError:
+        except NotCommittedError:
             lake.discard(written)
             raise
         return TieringRound(
@@ -161,11 +161,11 @@ class TableRound:
             path = self._coordinator.prepare(self._info.table_id, self._path, offsets)
             may_commit()
         except Exception as error:
-            raise _NotCommittedError(str(error)) from error
+            raise NotCommittedError(str(error)) from error
         properties = {OFFSETS_PATH_PROPERTY: path, OFFSETS_PROPERTY: offsets_to_text(offsets)}
         try:
             snapshot_id = lake.commit(written, properties)
-        except LakeMovedError:
+        except NotCommittedError:
             raise
         except Exception as error:
             # the files stay: they may be in the lake
@@ -187,7 +187,3 @@ class TableRound:
             logger.warning("table %s: small files were not merged: %s", self._path, error)
             newest = open_tiered(self._info).newest_tiered()
             return None if newest is None else newest.snapshot_id
-
-
-class _NotCommittedError(FlussError):
-    """The round ended before its commit."""

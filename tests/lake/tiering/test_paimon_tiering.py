@@ -20,7 +20,9 @@ from fluss_df.lake.paimon_writing import commit
 from fluss_df.lake.rounds.tasks import InThreads
 from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.lake.tiering.table_round import TableRound, TieringRound
-from tests.lake.tiering.support import KINDS, LakeTable
+from tests.lake.test_lake_types import tables
+from tests.lake.tiering.support import KINDS, LAKE, LakeTable
+from tests.lake_tables import create_lake_table
 
 # not due by itself, for Flink's service neither: the tests say when
 LATER = {"table.datalake.freshness": "1h"}
@@ -241,6 +243,26 @@ def test_services_side_by_side_without_leases(
         while run(connection, table).snapshot_id is not None:
             pass
         table.check()
+
+
+@pytest.mark.parametrize("keys", [None, ["id"]], ids=["log", "keyed"])
+def test_every_type(
+    connection: fluss.FlussConnection, paimon_tiering: LocalCluster, keys: list[str] | None
+) -> None:
+    first, later = tables(nested=True)
+    name = f"our_types_{'keyed' if keys else 'log'}"
+    table = LakeTable(paimon_tiering, "keys" if keys else "log", name)
+    descriptor = fluss.TableDescriptor(
+        fluss.Schema(first.schema, keys), bucket_count=1, properties={**LAKE, **LATER}
+    )
+    create_lake_table(paimon_tiering, connection, table.path, descriptor)
+    for rows in (first, later):
+        fluss.write_fluss(rows, name, connection=connection)
+        run(connection, table)
+        log = fluss.read_fluss(name, connection=connection, lake=False).sort("id", "i8")
+        for source in (name, f"{name}$lake"):
+            found = fluss.read_fluss(source, connection=connection).sort("id", "i8")
+            assert_frame_equal(found, log)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Lake tables in Lance: their fragments and rows."""
