@@ -35,7 +35,7 @@ from tests.campaigns.spark_fuzz import exact, small_spark
 from tests.campaigns.spark_tables import SparkTable, as_spark
 
 _ZONES = ["UTC", "America/New_York", "Europe/Berlin", "Pacific/Apia", "Australia/Lord_Howe"]
-_CONDITIONS = 60
+_CONDITIONS = 40
 
 
 def texts(table: pa.Table) -> list[str]:
@@ -116,6 +116,8 @@ class Conditions:
         self.options = {"path": str(table.path), "connection": address}
         if rng.random() < 0.3 and not table.keys:
             self.options["rows.per.task"] = rng.choice(["1", "5"])
+        if table.nanos:
+            self.options["truncate.nanoseconds"] = "true"
         self.schema = table.plain(spark).schema
         self.arrow = pa.schema([(f.name, as_spark(f.type)) for f in table.schema])
         self.rows = texts(table.rows.cast(self.arrow))
@@ -156,6 +158,9 @@ class Conditions:
                   for n in self.table.schema.names}  # fmt: skip
         made = Expressions(self.rng, self.schema, values)
         conditions = [made.condition(self.rng.choice([0, 0, 0, 1, 2])) for _ in range(_CONDITIONS)]
+        conditions += [made.simple(self.rng.choice([0, 1, 1, 2])) for _ in range(2 * _CONDITIONS)]
+        conditions += [self.on(names) for names in (self.table.keys, self.table.partitions)
+                       if names for _ in range(8)]  # fmt: skip
         taken: dict[str, list[str]] = {}
         for text in conditions:
             try:
@@ -172,6 +177,32 @@ class Conditions:
                 continue
             expected = [row for row, kept in zip(self.rows, true, strict=True) if kept]
             self.compare("filter", (text, zone, ansi), taken[text], expected, exactly=True)
+
+    def on(self, names: Sequence[str]) -> str:
+        """Return a condition on all of some columns, as on a whole key."""
+        rng, table = self.rng, self.table
+        names = [*names, *(table.partitions if names == table.keys else [])]
+        rows = table.rows.to_pylist()
+        parts = []
+        row = rng.choice(rows) if rows else {}
+        for name in names:
+            kind = table.types[dict(table.columns)[name]]
+            found = self.schema[name].dataType
+            values = (
+                [row.get(name, kind[1][0]), *rng.sample(kind[1], 2)]
+                if name != "k"
+                else [row.get("k", 0), 3, 4]
+            )
+            texts_ = [spark_literal(v, found, rng) for v in values]
+            parts.append(
+                rng.choice(
+                    [f"{quoted(name)} = {texts_[0]}", f"{quoted(name)} IN ({', '.join(texts_)})",
+                     f"{quoted(name)} <=> {texts_[0]}", f"{texts_[0]} = {quoted(name)}",
+                     f"{quoted(name)} >= {texts_[0]}"]
+                )
+            )  # fmt: skip
+        rng.shuffle(parts)
+        return " AND ".join(parts)
 
     def pushes(self) -> None:
         self.spark.conf.set("spark.sql.ansi.enabled", "true")
@@ -203,7 +234,9 @@ def main() -> None:
         connection.get_admin().create_database("sparks")
         for number in range(tables):
             rng = random.Random(f"{seed}-{number}")
-            table = SparkTable(rng, connection, f"t{seed}_{number}", Path(folder))
+            table = SparkTable(
+                rng, connection, f"t{seed}_{number}", Path(folder), nanos=rng.random() < 0.3
+            )
             found = Conditions(spark, table, str(engine.address), rng)
             found.whole()
             found.filters(rng.choice(_ZONES), rng.random() < 0.5)

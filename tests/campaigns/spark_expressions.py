@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import random
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -81,8 +82,8 @@ def text_literal(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def spark_literal(value: object, found: T.DataType) -> str:
-    """Write a value of a table as a literal of its type."""
+def spark_literal(value: object, found: T.DataType, rng: random.Random | None = None) -> str:
+    """Write a value of a table as a literal of its type; with random choices of another, too."""
     kind = kind_of(found)
     if value is None:
         return "NULL"
@@ -100,7 +101,12 @@ def spark_literal(value: object, found: T.DataType) -> str:
     if isinstance(value, dt.time):
         return f"TIME '{value.isoformat()}'"
     if isinstance(value, Decimal):
-        return f"{value:f}BD"
+        return rng.choice([f"{value:f}", f"{value:f}BD"]) if rng else f"{value:f}BD"
+    if isinstance(value, int) and rng:
+        return rng.choice([str(value), str(value), f"CAST('{value}' AS {found.simpleString()})"])
+    if isinstance(value, float) and math.isfinite(value) and rng:
+        number = f"{value:e}" if float(f"{value:e}") == value else repr(value)
+        return rng.choice([number if "e" in number else number + "e0", f"{value!r}D", repr(value)])
     return f"CAST('{value}' AS {found.simpleString()})"
 
 
@@ -141,7 +147,7 @@ class Expressions:
         rng, kind = self.rng, kind_of(found)
         there = self.values.get(name)
         if there and rng.random() < 0.6:
-            return spark_literal(rng.choice(there), found)
+            return spark_literal(rng.choice(there), found, rng)
         if kind in _LITERAL_KINDS:
             return rng.choice(_LITERAL_KINDS[kind])
         if kind == "text":
@@ -203,6 +209,34 @@ class Expressions:
                       f"CAST({column} AS TIMESTAMP) < TIMESTAMP '2000-01-01 00:00:00Z'"]  # fmt: skip
         return rng.choice(forms)
 
+    def simple(self, depth: int = 1) -> str:
+        """Return a condition that compares columns with literals, as most that are written do."""
+        rng = self.rng
+        if depth and rng.random() < 0.6:
+            word = rng.choice(["AND", "OR", "OR", "NOT"])
+            one = self.simple(depth - 1)
+            return f"NOT ({one})" if word == "NOT" else f"({one}) {word} ({self.simple(depth - 1)})"
+        some = [(n, k) for n, k in self.all if kind_of(k) not in ("array", "struct", "map", "time")]
+        name, found = rng.choice(some)
+        column = self.name(name)
+        literals = [self.literal(name, found) for _ in range(3)]
+        there = self.values.get(name)
+        if there and rng.random() < 0.7:
+            literals = [spark_literal(rng.choice(there), found, rng) for _ in range(3)]
+        word = rng.choice(["", "NOT "])
+        forms = [f"{column} {rng.choice(_OPS)} {literals[0]}"] * 4
+        forms += [
+            f"{literals[0]} {rng.choice(_OPS)} {column}",
+            f"{column} {word}IN ({', '.join(literals)})",
+            f"{column} {word}BETWEEN {literals[0]} AND {literals[1]}",
+            f"{column} IS {word}NULL",
+        ]
+        if kind_of(found) == "text":
+            call = rng.choice(["startswith", "endswith", "contains"])
+            forms += [f"{call}({column}, {literals[0]})"] * 2
+            forms += [f"{column} {word}LIKE '{rng.choice(_PATTERNS)}'"] * 2
+        return rng.choice(forms)
+
     def condition(self, depth: int = 2) -> str:
         """Return a condition of some leaves."""
         rng = self.rng
@@ -244,6 +278,9 @@ class Expressions:
         rng = self.rng
         name, found = rng.choice(self.all)
         kind, c = kind_of(found), self.name(name)
+        if kind == "float":
+            # of 0.0 and -0.0 either is the smallest, by the order of the rows
+            c = f"({c} + 0)"
         some = [f"count({c})", "count(*)", f"count_if({self.leaf()})", f"bool_or({self.leaf()})"]
         if kind != "map":
             some += [f"min({c})", f"max({c})", f"count(DISTINCT {c})", f"sort_array(collect_set({c}))" if kind not in ("float",) else f"max({c})",

@@ -279,7 +279,11 @@ class Round:
             text = f"{t} {program.texts}"
             return Case(text, lambda: self.joined(program, plain, self.o.plain(self.spark)),
                         lambda: self.joined(program, self.load(t), self.load(self.o)))  # fmt: skip
-        program = programs.made(start(plain), 3)
+        try:
+            program = programs.made(start(plain), 3)
+        except PySparkException:
+            # Spark refuses the condition itself
+            program = Program()
         if way == "pushed" and not any(".where" in text for text in program.texts):
             shown = Expressions(rng, start(plain).schema, self.values[t])
             condition = shown.condition(rng.choice([0, 1, 2]))
@@ -327,9 +331,7 @@ class Round:
         where = f" WHERE {made.condition(rng.choice([0, 1, 2]))}" if rng.random() < 0.8 else ""
         names = [
             made.name(n)
-            for n in rng.sample(
-                made.values and [n for n, _ in made.all], rng.randint(1, len(made.all))
-            )
+            for n in rng.sample([n for n, _ in made.all], rng.randint(1, len(made.all)))
         ]
         if form == 0:
             query = f"SELECT {', '.join(names)} FROM {{{key}}} a{where}"

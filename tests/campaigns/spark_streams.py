@@ -16,6 +16,7 @@ import json
 import random
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,13 @@ class Stream:
             self.options["filter"] = rng.choice(["id % 1 = 0", "id >= 0", "v IS NOT NULL"])
             if "%" in self.options["filter"]:
                 del self.options["filter"]
+        if rng.random() < 0.3:
+            self.options["fail.on.data.loss"] = "false"
+        self.lost: set[str] = set()
         self._create()
         self.next_id = 0
         # what a stream must hand on, and what it did
+        self.places: dict[str, str] = {}
         self.wanted: list[Any] = []
         self.read: list[Any] = []
         self.current: dict[tuple[str, int], str] = {}
@@ -84,7 +89,7 @@ class Stream:
     def append(self) -> None:
         rng = self.rng
         size = rng.choice([0, 1, 2, 5, 12])
-        rows = []
+        rows: list[dict[str, Any]] = []
         for _ in range(size):
             number = rng.randrange(8) if self.keyed else self.next_id
             rows.append({"id": number, "p": rng.choice(_PLACES), "v": f"v{self.next_id}"})
@@ -98,6 +103,7 @@ class Stream:
                 writer.flush()
         self.log.append(f"append {size}")
         for row in rows:
+            self.places[row["v"]] = row["p"]
             key = (row["p"] if self.partitioned else "", row["id"])
             old = self.current.get(key) if self.keyed else None
             if old is not None and self.options.get("changelog.mode") == "changelog":
@@ -149,6 +155,21 @@ class Stream:
             raise AssertionError("no error for a table that was created again")
         self.ended = True
 
+    def drop(self) -> None:
+        """Drop a partition: a stream goes on without it where its options say so."""
+        if "fail.on.data.loss" not in self.options or not self.partitioned:
+            return
+        place = self.rng.choice(_PLACES)
+        there = self.connection.get_admin().list_partition_infos(self.path)
+        if place not in [p.partition_name for p in there]:
+            return
+        self.connection.get_admin().drop_partition(self.path, {"p": place})
+        # what was not read of it is lost, and a batch that is open may be another one
+        self.lost |= {place}
+        for key in [k for k in self.current if k[0] == place]:
+            del self.current[key]
+        self.log.append(f"drop {place}")
+
     # ---- what Spark does
 
     def restart(self) -> None:
@@ -162,6 +183,9 @@ class Stream:
         if self.open is not None:
             end, expected = self.open
             got = self._rows(self._offset(), end)
+            if self.lost:
+                # what is left of the batch
+                expected = got
             if collections.Counter(got) != collections.Counter(expected):
                 raise AssertionError(f"a batch came again as {got}, and was {expected}")
             self._commit(end, got)
@@ -220,17 +244,21 @@ class Stream:
 
     def run(self) -> None:
         rng = self.rng
+        steps: list[Callable[[], object]] = [self.delete, self.add_column, self.again, self.drop]
+        steps += [self.append] * 3 + [self.batch, self.batch, self.restart, self.available_now]
+        steps.append(lambda: self.batch(True))
         for _ in range(rng.randint(5, 16)):
-            step = rng.choice([self.append, self.append, self.append, self.delete, self.add_column, self.again,
-                               self.restart, self.batch, self.batch, self.available_now,
-                               lambda: self.batch(True)])  # fmt: skip
-            step()
+            rng.choice(steps)()
             if self.ended:
                 return
         self.restart()
         while self.batch():
             pass
         missing = collections.Counter(self.wanted) - collections.Counter(self.read)
+        if self.lost:
+            missing = collections.Counter(
+                {w: n for w, n in missing.items() if self.places[w[2]] not in self.lost}
+            )
         more = collections.Counter(self.read) - collections.Counter(self.wanted)
         if missing or more:
             raise AssertionError(f"missing {missing}, more {more}")

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from fluss_df.client.admin import FlussAdmin
 from fluss_df.client.connection import FlussConnection
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
@@ -132,9 +134,16 @@ class SparkTable:
     """A random table, and a Parquet file of the rows that it should have."""
 
     def __init__(
-        self, rng: random.Random, connection: FlussConnection, name: str, folder: Path
+        self,
+        rng: random.Random,
+        connection: FlussConnection,
+        name: str,
+        folder: Path,
+        *,
+        nanos: bool = False,
     ) -> None:
         self.rng = rng
+        self.nanos = nanos
         self.path = TablePath("sparks", name)
         types = _types(rng)
         kinds = rng.sample(list(types), rng.choice([3, 5, 8, 12]))
@@ -158,7 +167,14 @@ class SparkTable:
             ]
             self.keys = ["k", *rng.sample(more, min(len(more), rng.choice([0, 0, 1, 2])))]
             rng.shuffle(self.keys)
-        fields = [self._column(n, kind) for n, kind in self.columns]
+        self._added: list[str] = []
+        if rng.random() < 0.3:
+            fixed = {"k", *self.keys, *self.partitions}
+            some = [n for n, kind in self.columns if n not in fixed and kind != "chr"]
+            self._added = some[:2]
+            # columns that are added stand last
+            self.columns.sort(key=lambda item: item[0] in self._added)
+        fields = [self._column(n, kind) for n, kind in self.columns if n not in self._added]
         primary = [*self.partitions, *self.keys] if self.keys else []
         self.buckets = rng.randint(1, 3)
         self.properties: dict[str, str] = {}
@@ -179,11 +195,14 @@ class SparkTable:
         rows: dict[Any, dict[str, Any]] = {}
         at = 0
         for size in [rng.choice([0, 1, 3, 12, 40]) for _ in range(rng.randint(1, 3))]:
+            if at:
+                self._add_columns(admin)
             made = [self._row(at + i) for i in range(size)]
             at += size
             self._write(connection, made)
             for row in made:
                 rows[tuple(map(repr, (row[n] for n in primary))) or row["k"]] = row
+        self._add_columns(admin)
         if self.keys and rows and rng.random() < 0.5:
             gone = rng.sample(list(rows), max(1, len(rows) // 4))
             keys = pa.Table.from_pylist([{n: rows[g][n] for n in primary} for g in gone],
@@ -197,6 +216,13 @@ class SparkTable:
         spark = pa.schema([(f.name, as_spark(f.type)) for f in self.schema])
         pq.write_table(self.rows.cast(spark), self.file)
         self._plain: DataFrame | None = None
+
+    def _add_columns(self, admin: FlussAdmin) -> None:
+        if self._added:
+            added, self._added = self._added, []
+            admin.alter_table(
+                self.path, add_columns=pa.schema([self.schema.field(n) for n in added])
+            )
 
     def _column(self, name: str, kind: str) -> Column:
         must = name in self.keys or name in self.partitions
@@ -212,7 +238,9 @@ class SparkTable:
             if name in self.partitions:
                 # names of partitions: servers take letters, digits and a few others
                 values = [v for v in values if v != b"" and _names_a_partition(v)][:3] or values[:1]
-            if name == "k":
+            if name in self._added:
+                row[name] = None
+            elif name == "k":
                 row[name] = number if not self.keys else rng.randrange(12)
             elif (
                 name not in self.keys and name not in self.partitions and rng.random() < self.nulls
@@ -228,9 +256,27 @@ class SparkTable:
     def _write(self, connection: FlussConnection, rows: list[dict[str, Any]]) -> None:
         table = connection.get_table(self.path)
         data = pa.Table.from_pylist(rows, self.schema)
+        if self._added:
+            data = data.drop_columns(self._added)
+        if self.nanos:
+            data = self._finer(data)
         way: Any = table.new_upsert() if self.keys else table.new_append()
         with way.create_writer(create_partitions=True) as writer:
             writer.write_arrow(data)
+
+    def _finer(self, data: pa.Table) -> pa.Table:
+        """Add nanoseconds to times that have room for them, which Spark does not see."""
+        for at, item in enumerate(data.schema):
+            kind = item.type
+            fixed = item.name in self.keys or item.name in self.partitions
+            if not pa.types.is_timestamp(kind) or kind.unit != "ns" or fixed:
+                continue
+            more = pa.array(
+                [self.rng.choice([0, 1, 500, 999]) for _ in range(len(data))], pa.int64()
+            )
+            column = data.column(at).cast(pa.int64())
+            data = data.set_column(at, item, pc.add(column, more).cast(kind))
+        return data
 
     def plain(self, spark: SparkSession) -> DataFrame:
         """Return the rows as Spark reads them from Parquet."""

@@ -102,6 +102,17 @@ def converted(value: Any, kind: pa.DataType) -> Any:
     return pa.scalar(value).cast(kind, safe=False).as_py() if not _direct(value, kind) else value
 
 
+def large(kind: pa.DataType) -> pa.DataType:
+    """Return a type with large strings and large binary data."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(f.name, large(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(large(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(large(kind.key_type), large(kind.item_type))
+    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(kind, kind)
+
+
 def _direct(value: Any, kind: pa.DataType) -> bool:
     try:
         pa.array([value], kind)
@@ -178,15 +189,25 @@ class Write:
             primary = [*table.partitions, *table.keys]
             some = [n for n in data.schema.names if n in primary or rng.random() < 0.5]
             data = data.select(some)
-        if "all.or.nothing" not in options and not table.keys and rng.random() < 0.1:
+        if not table.keys and rng.random() < 0.1:
             options["write.mode"] = "append"
+        whole = not table.keys and rng.random() < 0.3
+        if whole:
+            options["all.or.nothing"] = "true"
         schema = from_arrow_schema(data.schema, prefer_timestamp_ntz=True)
+        if rng.random() < 0.2:
+            # as the setting spark.sql.execution.arrow.useLargeVarTypes has them
+            data = data.cast(pa.schema([(f.name, large(f.type)) for f in data.schema]))
         text = f"{mode} {table}\n  {data.schema.to_string()[:1500]}"
         try:
             writer: Any = FlussDataSource(options).writer(schema=schema, overwrite=False)
-            message = writer.write(iter(data.to_batches(max_chunksize=7)))
-            writer.commit([message])
+            batches = data.to_batches(max_chunksize=7)
+            # two tasks, the second of which may have no rows
+            messages = [writer.write(iter(some)) for some in (batches[:2], batches[2:])]
+            writer.commit(messages)
         except FlussError as error:
+            if whole and self.found() != collections.Counter(map(self._text, self.before)):
+                return "wrong", f"rows of a write that failed as a whole: {text}"
             return "refused", f"{error.message}"
         except Exception as error:
             return "raised", f"{type(error).__name__}: {error}\n  {text}"
